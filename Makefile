@@ -1,0 +1,98 @@
+# Two commands for a new machine with Python 3.11, make and git:
+#   make demo                        trades on the embedded service, play money, offline; make demo ARGS="--for 60s"
+#   make test                        installs what the tests need and runs all of them
+# Also: make soak ARGS="--worlds 5000" · make bench · make lint · make pins (after a change of dependencies) · make clean
+# Another interpreter: make demo PYTHON=/path/to/python3.12
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+ARGS ?=
+BIN := .venv/bin
+
+# The installer is pinned like everything else, and lives in the project's own folder: it needs no rights and touches no other Python.
+UV_VERSION := $(shell sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements-uv.txt)
+UV_READY := .tools/uv-$(UV_VERSION).dist-info/RECORD
+UV := .tools/bin/uv
+
+export UV_PYTHON_DOWNLOADS := never
+export UV_NO_PROGRESS := 1
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+ifneq ($(shell mkdir -p "$${XDG_CACHE_HOME:-$$HOME/.cache}" 2>/dev/null && test -w "$${XDG_CACHE_HOME:-$$HOME/.cache}" && echo yes),yes)
+export UV_CACHE_DIR := .tools/cache
+endif
+
+# Looked for only when something has to be installed.
+PYTHON = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && { command -v "$$p"; break; }; done)
+
+# An environment whose interpreter is gone, or that stood in another folder, is made again.
+$(shell [ -e $(BIN)/python ] && [ "$$(cat .venv/home 2>/dev/null)" = "$$PWD" ] || rm -f .venv/run.stamp .venv/dev.stamp)
+
+# One environment. The development pins contain the run-time pins, so whoever has run the tests is not stepped back by the demo.
+READY := $(if $(wildcard .venv/dev.stamp),.venv/dev.stamp,.venv/run.stamp)
+
+.PHONY: help demo test soak bench lint install pins clean
+
+help:
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
+
+demo: $(READY)
+	@exec $(BIN)/bot demo $(ARGS)
+
+test: .venv/dev.stamp
+	@exec $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+
+soak: .venv/dev.stamp
+	@exec $(BIN)/python -m pytest -q -m soak -n auto --maxprocesses 8 --dist worksteal -o faulthandler_timeout=0 --worlds 2000 --kills 100 $(ARGS)
+
+bench: .venv/dev.stamp
+	@for one in venue journal http daemon; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry .
+
+install: $(READY)
+
+$(UV_READY):
+	@[ -n "$(PYTHON)" ] || { echo "Bracketbot needs Python 3.11 to 3.14; python3 here is $$(python3 --version 2>&1 || true)." \
+		"Install one, or name it: make demo PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -m pip --version >/dev/null 2>&1 || { echo "$(PYTHON) has no pip (on Debian: apt install python3-pip)." >&2; exit 1; }
+	@echo "Installing uv $(UV_VERSION) into .tools"
+	@PIP_USER=0 "$(PYTHON)" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --upgrade \
+		--require-hashes --target .tools -r requirements-uv.txt
+
+define install
+	@[ -n "$(PYTHON)" ] || { echo "Bracketbot needs Python 3.11 to 3.14: make demo PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@[ -e .venv/run.stamp ] || [ -e .venv/dev.stamp ] || $(UV) venv --quiet --clear --python "$(PYTHON)" .venv
+	@echo "Installing $(1) into .venv"
+	@$(UV) pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python $(1)
+	@$(UV) pip install --quiet --no-deps --python $(BIN)/python --editable .
+	@pwd > .venv/home
+	@touch $@
+endef
+
+.venv/run.stamp: requirements.txt pyproject.toml $(UV_READY)
+	$(call install,requirements.txt)
+
+.venv/dev.stamp: requirements-dev.txt pyproject.toml $(UV_READY)
+	$(call install,requirements-dev.txt)
+
+# The pins are for Python 3.11 to 3.14 on every platform at once, and name no registry.
+PIN = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header
+
+pins: $(UV_READY)
+	$(PIN) pyproject.toml -o requirements.txt
+	$(PIN) pyproject.toml --group dev -c requirements.txt -o requirements-dev.txt
+
+clean:
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -1,0 +1,98 @@
+"""Time as a value: the clocks that the edges read. The only module that may ask the machine what time it is.
+
+Instants are `int` milliseconds since the epoch (`now_ms`, `at_ms`, `deadline_ms`). Inside, time is an argument; `datetime`
+is for people and for cron.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    """Whatever tells the present instant."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    __slots__ = ()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class ManualClock:
+    """A clock that its owner moves; it never goes back."""
+
+    __slots__ = ("_now_ms",)
+
+    def __init__(self, now_ms: int) -> None:
+        assert now_ms >= 0
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def advance(self, ms: int) -> int:
+        """Move on by `ms` and answer the new instant."""
+        return self.set(self._now_ms + ms)
+
+    def set(self, now_ms: int) -> int:
+        """Move to `now_ms`, which is not before the present instant."""
+        assert now_ms >= self._now_ms, f"time goes back: {self._now_ms} -> {now_ms}"
+        self._now_ms = now_ms
+        return now_ms
+
+
+def monotonic_ns() -> int:
+    """Nanoseconds that no clock adjustment touches; stands still while the machine sleeps. For durations inside one process."""
+    return time.monotonic_ns()
+
+
+def boot_ns() -> int:
+    """Nanoseconds since boot, the machine's sleep included: what a promise made in real seconds is measured by.
+
+    Comparable between processes of one boot. Where the machine has no CLOCK_BOOTTIME (not Linux), the monotonic clock.
+    """
+    clock_id = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic_ns() if clock_id is None else time.clock_gettime_ns(clock_id)
+
+
+def datetime_of(at_ms: int) -> datetime:
+    """The instant as an aware UTC datetime, exact to the millisecond: for cron and for people."""
+    return _EPOCH + timedelta(milliseconds=at_ms)
+
+
+def ms_of(moment: datetime) -> int:
+    """The instant of an aware datetime, in milliseconds (what is finer is cut off)."""
+    assert moment.tzinfo is not None, "a naive datetime names no instant"
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def iso(at_ms: int) -> str:
+    """`1748736000123` -> `"2025-06-01T00:00:00.123Z"`."""
+    return datetime_of(at_ms).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % SECOND_MS:03d}Z"
+
+
+def utc_day_start_ms(at_ms: int) -> int:
+    """00:00 UTC of the day that holds the instant."""
+    return at_ms - at_ms % DAY_MS
+
+
+def next_utc_day_ms(at_ms: int) -> int:
+    """The first 00:00 UTC after the instant."""
+    return utc_day_start_ms(at_ms) + DAY_MS

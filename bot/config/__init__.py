@@ -1,0 +1,42 @@
+"""Config: a YAML file becomes frozen, checked `Settings`, or every problem at once with its line and column.
+
+`document` reads text and knows where each value stands, `references` fetches secrets, `settings` is the schema, `source`
+joins them. Nothing here starts anything, and no value of a secret leaves here in a message.
+"""
+
+from bot.config.settings import (
+    Account,
+    DeadMan,
+    Embedded,
+    GuardianSpec,
+    LogSettings,
+    Orders,
+    Recording,
+    Safety,
+    Settings,
+    StrategySettings,
+    heartbeat_seconds_min,
+)
+from bot.config.source import Source, json_schema, load, read, redacted
+from bot.errors import ConfigError, Problem
+
+__all__ = [
+    "load",
+    "read",
+    "redacted",
+    "json_schema",
+    "heartbeat_seconds_min",
+    "Settings",
+    "Account",
+    "DeadMan",
+    "Embedded",
+    "GuardianSpec",
+    "LogSettings",
+    "Orders",
+    "Recording",
+    "Safety",
+    "StrategySettings",
+    "Source",
+    "ConfigError",
+    "Problem",
+]

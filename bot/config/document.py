@@ -1,0 +1,268 @@
+"""The text of a config: YAML 1.2 nodes, plain data from them, and where each value stands. Knows no key of ours."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any, Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.resolver import VersionedResolver
+
+from bot.errors import Problem
+from bot.logs import SECRET_TEXT, is_secret_name, redact_text
+
+Loc = tuple[str | int, ...]
+
+DEPTH_MAX: Final = 32  # deeper than any config; stops an alias that holds itself
+NODES_MAX: Final = 20_000  # far beyond any config; stops aliases that multiply
+
+_TAG: Final = "tag:yaml.org,2002:"
+_PAIR: Final = re.compile(
+    r"""(["']?)([\w-]+)\1\s*:\s+(\S.*)"""
+)  # a key and what follows it, in a line that could not be parsed
+_DECIMAL: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NO_TAGS: Final = "tags (a word after an exclamation mark) are not read here"
+_RESOLVER: Final = VersionedResolver(version=(1, 2))
+
+
+class Rejected(ValueError):
+    """A scalar that cannot stand where it stands; the message says why and what to write."""
+
+
+# What a scalar's text stands for, given the last key on the way to it: the same text, another, or Rejected.
+Lookup = Callable[[str, str], str]
+
+
+@dataclass(slots=True)
+class Document:
+    """A config's text read once: data without places, places by path, and the problems so far."""
+
+    file: str
+    text: str
+    data: Any = None
+    problems: list[Problem] = field(
+        default_factory=list
+    )  # their lines are shown by `shown`, once all secrets are known
+    _values: dict[Loc, StringMark] = field(default_factory=dict)
+    _keys: dict[Loc, StringMark] = field(default_factory=dict)
+    _ends: dict[Loc, int] = field(default_factory=dict)
+    _hidden: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # from, to in the text: values that no message may show
+    _nodes: int = 0
+
+    def problem(self, loc: Loc, message: str, *, at_key: bool = False) -> Problem:
+        """A problem at the value of a path, or at the nearest place above it that the file has; `at_key` points at its key."""
+        here = loc
+        while here not in self._values and here:
+            here = here[:-1]
+        mark = self._values.get(here)
+        if at_key and here == loc:
+            mark = self._keys.get(loc, mark)
+        line, column = (mark.line, mark.column) if mark is not None else (0, 0)
+        return self._problem_at(line, column, path(loc), message)
+
+    def hide(self, loc: Loc) -> None:
+        """Show nothing of the value at a path from now on, such as that of a key that is misspelt."""
+        if loc in self._ends:
+            self._hidden.append((self._values[loc].index, self._ends[loc]))
+
+    def shown(self, problem: Problem) -> Problem:
+        """The problem with its line, every secret masked, and a caret under the column."""
+        line, column = problem.line - 1, problem.column - 1
+        text = self.text
+        for start, end in self._hidden:
+            text = text[:start] + re.sub(r"\S", "*", text[start:end]) + text[end:]
+        lines = SECRET_TEXT.sub(lambda match: "*" * len(match.group()), text).splitlines()
+        shown = lines[line] if line < len(lines) else ""
+        return replace(problem, shown=f"    {shown}\n    {''.join(map(_blank, shown[:column]))}^")
+
+    def _problem_at(self, line: int, column: int, key: str, message: str) -> Problem:
+        return Problem(self.file, line + 1, column + 1, redact_text(key), redact_text(message))
+
+    def read(self, lookup: Lookup) -> None:
+        """Fill `data`, or note why not."""
+        if not self.text.strip():
+            self.problems.append(self._problem_at(0, 0, "", "the file is empty; start from configs/paper.yaml"))
+            return
+        yaml = YAML(typ="safe", pure=True)
+        yaml.version = (1, 2)
+        try:
+            root = yaml.compose(self.text)
+        except MarkedYAMLError as error:
+            self._syntax(error)
+            return
+        except ReaderError as error:
+            before = self.text[: error.position]
+            self.problems.append(
+                self._problem_at(
+                    before.count("\n"),
+                    len(before) - before.rfind("\n") - 1,
+                    "",
+                    f"a character that YAML does not allow: U+{error.character:04X}",
+                )
+            )
+            return
+        except (YAMLError, ValueError) as error:
+            self.problems.append(self._problem_at(0, 0, "", f"not YAML: {str(error).splitlines()[0]}"))
+            return
+        if root is None:
+            self.problems.append(
+                self._problem_at(0, 0, "", "the file has only comments; start from configs/paper.yaml")
+            )
+            return
+        self._hide(root, "", 0)
+        if not isinstance(root, MappingNode):
+            self._values[()] = root.start_mark
+            self.problems.append(
+                self.problem((), "must be a mapping of sections, like `account: {base_url: embedded}`")
+            )
+            return
+        self._nodes = 0
+        self.data = self._value(root, (), "", lookup)
+
+    def _syntax(self, error: MarkedYAMLError) -> None:
+        for match in _PAIR.finditer(self.text):
+            if is_secret_name(match.group(2)):
+                self._hidden.append(match.span(3))
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line, mark.column) if mark is not None else (0, 0)
+        message = f"not YAML: {error.problem or error.context}"
+        lines = self.text.splitlines()
+        if line < len(lines) and "${" in lines[line]:
+            message += '; inside braces a ${...} needs quotes: {api_key: "${env:NAME}"}'
+        self.problems.append(self._problem_at(line, column, "", message))
+
+    def _hide(self, node: Node, key: str, depth: int) -> None:
+        """Note where values of secret names stand, before anything is shown."""
+        self._nodes += 1
+        if depth > DEPTH_MAX or self._nodes > NODES_MAX:
+            return
+        if isinstance(node, MappingNode):
+            for name, value in node.value:
+                self._hide(value, str(name.value), depth + 1)
+        elif isinstance(node, SequenceNode):
+            for value in node.value:
+                self._hide(value, key, depth + 1)
+        elif is_secret_name(key) and "${" not in node.value:
+            self._hidden.append((node.start_mark.index, node.end_mark.index))
+
+    def _value(self, node: Node, loc: Loc, key: str, lookup: Lookup) -> Any:
+        # A value that is not there has no place of its own but its key's.
+        unwritten = isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index
+        self._values.setdefault(loc, self._keys.get(loc, node.start_mark) if unwritten else node.start_mark)
+        self._ends.setdefault(loc, int(node.end_mark.index))
+        self._nodes += 1
+        if len(loc) > DEPTH_MAX or self._nodes > NODES_MAX:
+            if not any(problem.message.startswith("nested") for problem in self.problems):
+                self.problems.append(self.problem(loc, "nested too deeply, or too large through aliases"))
+            return None
+        if isinstance(node, MappingNode | SequenceNode) and str(node.tag) not in (f"{_TAG}map", f"{_TAG}seq"):
+            self.problems.append(self.problem(loc, _NO_TAGS))
+            return MISSING
+        if isinstance(node, MappingNode):
+            return self._mapping(node, loc, lookup)
+        if isinstance(node, SequenceNode):
+            return [self._value(item, (*loc, index), key, lookup) for index, item in enumerate(node.value)]
+        assert isinstance(node, ScalarNode)
+        try:
+            return self._scalar(node, loc, key, lookup)
+        except Rejected as error:
+            self.problems.append(self.problem(loc, str(error)))
+            return MISSING
+
+    def _mapping(self, node: MappingNode, loc: Loc, lookup: Lookup) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in node.value:
+            if not isinstance(name, ScalarNode):
+                self._values[(*loc, "?")] = name.start_mark
+                self.problems.append(self.problem((*loc, "?"), "a key is a single word"))
+                continue
+            key = str(name.value)
+            here = (*loc, key)
+            if key == "<<":
+                self._values[here] = name.start_mark
+                self.problems.append(self.problem(here, "merge keys are not read here; write the keys out"))
+                continue
+            if key in found:
+                again = self._problem_at(
+                    name.start_mark.line,
+                    name.start_mark.column,
+                    path(here),
+                    f"duplicate key; it stands on line {self._keys[here].line + 1} already",
+                )
+                self.problems.append(again)
+                continue
+            self._keys[here] = name.start_mark
+            found[key] = self._value(value, here, key, lookup)
+        return found
+
+    def _scalar(self, node: ScalarNode, loc: Loc, key: str, lookup: Lookup) -> Any:
+        text = str(node.value)
+        tag = str(node.tag)
+        replaced = lookup(text, key) if "${" in text else text
+        if replaced is not text:
+            if is_secret_name(key):
+                return replaced
+            # What a reference stands for is read as if it stood in the file: "8700" is a number again.
+            tag = str(_RESOLVER.resolve(ScalarNode, replaced, (True, False)))
+        kind = tag.removeprefix(_TAG)
+        if kind == "null":
+            return None
+        if kind == "bool":
+            return replaced.lower() == "true"
+        if kind == "int":
+            return _integer(replaced)
+        if kind == "float":
+            return _number(replaced, exact="params" not in loc)
+        if kind in ("str", "timestamp", "value"):
+            return replaced
+        raise Rejected(_NO_TAGS)
+
+
+class _Missing:
+    """Stands in `data` where a value was rejected, so that the schema does not complain of the same place again."""
+
+    def __repr__(self) -> str:
+        return "[rejected]"
+
+
+MISSING: Final = _Missing()
+
+
+def path(loc: Loc) -> str:
+    """`("strategies", 0, "markets")` -> `"strategies[0].markets"`."""
+    text = ""
+    for step in loc:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def _blank(letter: str) -> str:
+    """As much room as the letter takes on a screen."""
+    if letter == "\t":
+        return letter
+    if unicodedata.combining(letter):
+        return ""
+    return "  " if unicodedata.east_asian_width(letter) in "WF" else " "
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text, 0) if text[:2].lower() in ("0x", "0o") else int(text.replace("_", ""))
+    except ValueError:
+        raise Rejected("not a number that can be read here") from None
+
+
+def _number(text: str, *, exact: bool) -> Decimal | float:
+    """A YAML float: exactly what is written, or a float for a strategy's own parameters, which are for indicators."""
+    if _DECIMAL.fullmatch(text):
+        return Decimal(text) if exact else float(text)
+    raise Rejected("must be a finite number in digits")

@@ -1,0 +1,98 @@
+"""What `${credential:NAME}`, `${file:PATH}` and `${env:NAME}` stand for. Reads secrets; shows none."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from bot.config.document import Rejected
+from bot.logs import is_secret_name
+
+SECRET_BYTES_MAX: Final = 65_536  # a key or a certificate; not a disk that someone named by mistake
+
+FORMS: Final = "${credential:NAME} (systemd), ${file:PATH} (readable by you alone) or ${env:NAME}"
+
+_REFERENCE: Final = re.compile(r"\$\{([^{}]*)\}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*", re.ASCII)
+
+
+class Referred(str):
+    """Text that came by reference, not by hand: the only text that a secret field takes."""
+
+    __slots__ = ()
+
+
+class References:
+    """Looks references up: files relative to the config's folder, names in the environment."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._environ = environ
+
+    def __call__(self, text: str, key: str) -> str:
+        """The text with each reference replaced. `key` is the name it stands under: a secret stands under a secret's name."""
+        secret = is_secret_name(key)
+        if secret and not _REFERENCE.fullmatch(text):
+            raise Rejected(f"a secret is one reference and nothing else: {FORMS}")
+        replaced = _REFERENCE.sub(lambda match: self._one(match.group(1), secret=secret), text)
+        return Referred(replaced)
+
+    def _one(self, reference: str, *, secret: bool) -> str:
+        kind, colon, name = reference.partition(":")
+        if kind not in ("credential", "file", "env") or not colon or not name:
+            raise Rejected(f"${{{reference}}} is no reference; write {FORMS}")
+        if kind != "env" and not secret:
+            raise Rejected(
+                f"${{{kind}:...}} holds a secret, and this key is shown; here use ${{env:NAME}} or the value itself"
+            )
+        if kind == "env":
+            value = self._environ.get(name, "")
+            what = f"the environment variable {name}"
+            if name not in self._environ:
+                raise Rejected(f"{what} is not set")
+        elif kind == "credential":
+            what = f"the credential {name}"
+            value = self._credential(name)
+        else:
+            what = f"the file {name}"
+            value = _read(self._folder / Path(name).expanduser(), what, private=True)
+        if not value and secret:
+            raise Rejected(f"{what} is empty")
+        return value
+
+    def _credential(self, name: str) -> str:
+        folder = self._environ.get("CREDENTIALS_DIRECTORY")
+        if not folder:
+            raise Rejected(
+                f"the credential {name} is handed over by systemd (LoadCredential=), and this process was not started so"
+            )
+        if not _NAME.fullmatch(name):
+            raise Rejected("a credential's name is letters, digits and _ . @ -")
+        return _read(Path(folder) / name, f"the credential {name}", private=False)
+
+
+def _read(file: Path, what: str, *, private: bool) -> str:
+    """The text of a small file without its last line break."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise Rejected(f"{what} cannot be read: {error.strerror}") from None
+    try:
+        status = os.fstat(descriptor)  # of the file that was opened, not of one put there since
+        if not stat.S_ISREG(status.st_mode):
+            raise Rejected(f"{what} is not a file")
+        if private and status.st_mode & 0o077:
+            raise Rejected(f"{what} can be read by others (mode {stat.S_IMODE(status.st_mode):04o}): chmod 600 it")
+        raw = os.read(descriptor, SECRET_BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
+    if len(raw) > SECRET_BYTES_MAX:
+        raise Rejected(f"{what} is larger than {SECRET_BYTES_MAX} bytes")
+    try:
+        return raw.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise Rejected(f"{what} is not UTF-8 text") from None

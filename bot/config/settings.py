@@ -1,0 +1,402 @@
+"""The schema of a config: every key with its bounds and default, and the rules between keys. Frozen; reads no file.
+
+Paths are relative to the folder of the config, which validation gets as `context={"folder": Path}`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from math import ceil
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
+
+from cronsim import CronSim, CronSimError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_snake
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from bot.config.references import FORMS, Referred
+from bot.wire.base import Flag, Integer, Leverage, Number
+from bot.wire.guardian_requests import GuardianRequest
+from bot.wire.vocabulary import GuardianAction, GuardianType, Interval
+
+STRATEGIES_MAX: Final = 100  # of one daemon; each has its own budget and a place in every pass of the loop
+MARKETS_MAX: Final = 20  # of one strategy
+GUARDIANS_MAX: Final = 50  # half of what the service keeps for an account; positions need the rest
+SPEED_MAX: Final = 3_600  # the service's bound on an accelerated clock
+BEAT_WINDOW_SECONDS_MIN: Final = (
+    20  # real time in which a beat must get through; less, and a short pause of the machine flattens
+)
+
+Loc = tuple[str | int, ...]
+
+
+def _no(text: str) -> PydanticCustomError:
+    return PydanticCustomError("rule", "{problem}", {"problem": text})
+
+
+def _refuse(problems: list[tuple[Loc, str]]) -> None:
+    """Fail validation at each of the places, for rules between keys."""
+    if problems:
+        raise ValidationError.from_exception_data(
+            "config", [InitErrorDetails(type=_no(text), loc=loc, input=None) for loc, text in problems]
+        )
+
+
+def _path(value: Any, info: ValidationInfo) -> Any:
+    if not isinstance(value, str | Path) or not str(value):
+        raise _no("must be a path")
+    folder = (info.context or {}).get("folder")
+    path = Path(value).expanduser()
+    return Path(os.path.normpath(folder / path)) if folder is not None else path
+
+
+def _secret(value: Any) -> Any:
+    if value is None or isinstance(value, Referred | SecretStr):
+        return value
+    raise _no(f"a secret is not written into the file; write {FORMS}")
+
+
+LocalPath = Annotated[Path, BeforeValidator(_path, json_schema_input_type=str)]
+Secret = Annotated[
+    SecretStr,
+    BeforeValidator(_secret),
+    WithJsonSchema({"type": "string", "pattern": r"^\$\{(credential|file|env):[^{}]+\}$"}),
+]
+
+
+def _coin(value: Any) -> Any:
+    if isinstance(value, str):
+        if re.fullmatch(r"(?i)(perp:)?[a-z0-9][a-z0-9._-]{0,63}", value, re.ASCII):
+            return re.sub(r"(?i)^perp:", "", value).upper()
+        if re.fullmatch(r"(?i)event:[a-z0-9][a-z0-9._-]{0,63}", value, re.ASCII):
+            return f"event:{value[6:]}"
+    raise _no("must be a market: BTC, perp:BTC or event:SLUG")
+
+
+Coin = Annotated[str, BeforeValidator(_coin, json_schema_input_type=str)]
+
+
+class Section(BaseModel):
+    """A part of the config: an unknown key is an error, what was read does not change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Account(Section):
+    """Which service, and with which key."""
+
+    base_url: str = Field(description="`embedded`, or the service's address: https, or http on this machine.")
+    api_key: Secret | None = Field(default=None, description="A reference to the key; the embedded service needs none.")
+
+    @property
+    def embedded(self) -> bool:
+        return self.base_url == "embedded"
+
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value == "embedded":
+            return value
+        try:
+            parts = urlsplit(value)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port, parts = None, None, urlsplit("")
+        if parts.scheme not in ("http", "https") or not host or port == 0:
+            raise _no("must be `embedded` or an address like https://host[:port]")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise _no("is an address only: no user, password, query or fragment; the key goes to api_key")
+        if parts.scheme == "http" and not _loopback(host):
+            raise _no("would send the key readable over the network: use https (http is for this machine alone)")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _key_for_others(self) -> Self:
+        if not self.embedded and self.api_key is None:
+            _refuse([(("api_key",), f"is required, except by `base_url: embedded`; write {FORMS}")])
+        return self
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class DeadMan(Section):
+    """The guardian that acts when the daemon is silent."""
+
+    heartbeat_seconds: Annotated[int, Integer(60, 86_400)] = Field(
+        default=300, description="The service waits so long for a beat, on its own clock."
+    )
+    on_miss: GuardianAction = Field(default="flatten", description="What it does when none comes.")
+
+
+class GuardianSpec(Section):
+    """A rule that the service keeps for the whole account. Those of a position ride on the strategy's order."""
+
+    type: GuardianType = Field(description="account_drawdown or schedule")
+    max_loss_pct_from_day_start: Annotated[Decimal, Number(gt=0, le=100)] | None = None
+    action: GuardianAction | None = None
+    cron: str | None = Field(default=None, min_length=1, max_length=64, description="Five fields, UTC.")
+    order_template: Mapping[str, Any] | None = Field(
+        default=None, description="The body of an order, in the interface's spelling."
+    )
+
+    @field_validator("type")
+    @classmethod
+    def _of_the_account(cls, value: str) -> str:
+        if value in ("trailing_stop", "max_hold"):
+            raise _no(f"{value} belongs to one position: a strategy gives it with its order")
+        if value == "dead_man_switch":
+            raise _no("the dead-man switch has a section of its own: dead_man")
+        if value == "kill_switch":
+            raise _no("a kill switch is thrown, not configured: bot kill")
+        return value
+
+    @field_validator("cron")
+    @classmethod
+    def _five_fields(cls, value: str | None) -> str | None:
+        if value is not None:
+            if len(value.split()) != 5:
+                raise _no("must have five fields: minute hour day month weekday")
+            try:
+                CronSim(value, datetime(2026, 1, 1, tzinfo=UTC))
+            except CronSimError as error:
+                raise _no(f"is no cron line: {error}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _as_the_interface_has_it(self) -> Self:
+        try:
+            self.request()
+        except ValidationError as error:
+            _refuse(
+                [
+                    (tuple(to_snake(step) if isinstance(step, str) else step for step in one["loc"]), one["msg"])
+                    for one in error.errors(include_url=False, include_input=False)
+                ]
+            )
+        return self
+
+    def request(self) -> GuardianRequest:
+        """What the service is asked to arm."""
+        return GuardianRequest(
+            type=self.type,
+            max_loss_pct_from_day_start=self.max_loss_pct_from_day_start,
+            action=self.action,
+            cron=self.cron,
+            order_template=dict(self.order_template) if self.order_template is not None else None,
+        )
+
+
+class Safety(Section):
+    """What holds whatever a strategy wants."""
+
+    require_protection: Flag = Field(default=True, description="Refuse an entry without a stop.")
+    on_exit: Literal["leave", "cancel", "flatten"] = Field(
+        default="leave", description="What becomes of orders and positions at a stop."
+    )
+    foreign_positions: Literal["adopt", "ignore", "flatten"] = Field(
+        default="ignore", description="What becomes of positions that no strategy here opened."
+    )
+
+
+class StrategySettings(Section):
+    """One strategy with its markets and its means."""
+
+    name: str = Field(pattern=r"^[a-z0-9-]{1,40}$", description="Unique; orders, logs and budgets are kept under it.")
+    use: str = Field(
+        min_length=1,
+        max_length=200,
+        description="`file:Class` in the strategies folder, `package.module:Class`, or an entry point's name.",
+    )
+    markets: tuple[Coin, ...] = Field(min_length=1, max_length=MARKETS_MAX)
+    interval: Interval = "1m"
+    budget_usd: Annotated[Decimal, Number(gt=0, le=1_000_000_000)] = Field(
+        description="Bounds the entry notional of its open positions and live orders."
+    )
+    max_leverage: Leverage = Field(default=1, description="Bounds each order.")
+    params: Mapping[str, Any] = Field(
+        default_factory=dict, description="The strategy's own; `bot strategies` shows them."
+    )
+
+    @model_validator(mode="after")
+    def _each_market_once(self) -> Self:
+        _refuse(
+            [
+                (("markets", index), f"{coin} stands in this list already")
+                for index, coin in enumerate(self.markets)
+                if coin in self.markets[:index]
+            ]
+        )
+        return self
+
+
+class LogSettings(Section):
+    """How the log looks."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "pretty", "json"] = Field(
+        default="auto", description="auto: pretty on a terminal, JSON lines elsewhere."
+    )
+
+    @property
+    def pretty(self) -> bool | None:
+        """As `bot.logs.configure` takes it."""
+        return None if self.format == "auto" else self.format == "pretty"
+
+
+class Orders(Section):
+    """How an order reaches the service."""
+
+    path: Literal["plan", "direct"] = Field(
+        default="plan", description="plan: a dry run first, then its single-use token; direct: one request."
+    )
+
+
+def _recorded(value: Path, info: ValidationInfo) -> Path:
+    if info.context is not None and not value.is_file():
+        raise _no(f"there is no file {value}")
+    return value
+
+
+class Recording(Section):
+    """Recorded candles as the prices of one market of the embedded service."""
+
+    file: Annotated[LocalPath, AfterValidator(_recorded)] = Field(
+        description="ts,open,high,low,close,volume; .csv or .csv.gz"
+    )
+    market: Coin
+
+
+class Embedded(Section):
+    """The service that starts with the daemon, for play money."""
+
+    port: Annotated[int, Integer(0, 65_535)] = Field(default=0, description="On 127.0.0.1; 0 takes a free one.")
+    clock: str = Field(default="real", description="real, manual, or how many times faster: 60x.")
+    seed: Annotated[int, Integer(0)] = Field(default=1, description="Of the simulated prices.")
+    markets: tuple[Coin, ...] = Field(
+        default=(), max_length=250, description="Simulated markets; none: the service's own list."
+    )
+    data: tuple[Recording, ...] = Field(default=(), max_length=250, description="Recorded markets.")
+
+    @property
+    def speed(self) -> float:
+        """How many seconds of the service pass in a real one; 0 is the manual clock."""
+        if self.clock == "manual":
+            return 0.0
+        return 1.0 if self.clock == "real" else float(self.clock[:-1])
+
+    @field_validator("clock")
+    @classmethod
+    def _speed(cls, value: str) -> str:
+        if value in ("real", "manual"):
+            return value
+        if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?x", value, re.ASCII) or not 1 <= float(value[:-1]) <= SPEED_MAX:
+            raise _no(f"must be real, manual, or 1x to {SPEED_MAX}x")
+        return value
+
+
+def heartbeat_seconds_min(speed: float) -> int:
+    """The least `heartbeat_seconds` that leaves a beat 20 s of real time at this speed of the service's clock."""
+    return max(60, ceil(BEAT_WINDOW_SECONDS_MIN * speed))
+
+
+def default_state_dir(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """systemd's $STATE_DIRECTORY, else a folder of the config's name under the user's state folder."""
+    given = environ.get("STATE_DIRECTORY", "").split(":")[0]
+    if given:
+        return Path(given)
+    state = environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "bot" / name
+
+
+def _off(value: Any) -> Any:
+    return None if value is False or value == "off" else value
+
+
+class Settings(Section):
+    """A whole config."""
+
+    name: str = Field(default="bot", pattern=r"^[a-z0-9-]{1,40}$", description="Of this daemon; default: the file's.")
+    account: Account
+    dead_man: Annotated[
+        DeadMan | None, BeforeValidator(_off, json_schema_input_type=DeadMan | Literal["off", False] | None)
+    ] = Field(default_factory=DeadMan, description="off: none, and nobody acts.")
+    guardians: tuple[GuardianSpec, ...] = Field(default=(), max_length=GUARDIANS_MAX)
+    safety: Safety = Safety()
+    strategies: tuple[StrategySettings, ...] = Field(min_length=1, max_length=STRATEGIES_MAX)
+    orders: Orders = Orders()
+    reconcile_seconds: Annotated[int, Integer(10, 3_600)] = Field(
+        default=300, description="Between two comparisons with the service."
+    )
+    embedded: Embedded = Embedded()
+    state_dir: LocalPath = Field(
+        default_factory=lambda: default_state_dir("bot"),
+        description="Journal, sandbox and sockets. Default: $STATE_DIRECTORY, else ~/.local/state/bot/<name>.",
+    )
+    strategies_dir: LocalPath = Field(
+        default=Path("strategies"),
+        description="Default: `strategies` beside the config, else beside the config's folder.",
+    )
+    log: LogSettings = LogSettings()
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        """The rules between sections."""
+        problems: list[tuple[Loc, str]] = []
+        names: dict[str, int] = {}
+        owners: dict[str, str] = {}
+        for index, strategy in enumerate(self.strategies):
+            if strategy.name in names:
+                problems.append(
+                    (("strategies", index, "name"), f"strategies[{names[strategy.name]}] has this name already")
+                )
+            names.setdefault(strategy.name, index)
+            for place, coin in enumerate(strategy.markets):
+                if coin in owners:
+                    problems.append(
+                        (
+                            ("strategies", index, "markets", place),
+                            f"{coin} is traded by {owners[coin]} already; one strategy a market, since a market has one position",
+                        )
+                    )
+                owners.setdefault(coin, strategy.name)
+        if not self.account.embedded and "embedded" in self.model_fields_set:
+            problems.append((("embedded",), "belongs to `base_url: embedded`; remove this section or set that"))
+        if self.account.embedded and self.dead_man is not None:
+            least = heartbeat_seconds_min(self.embedded.speed)
+            if self.dead_man.heartbeat_seconds < least:
+                problems.append(
+                    (
+                        ("dead_man", "heartbeat_seconds"),
+                        f"{self.dead_man.heartbeat_seconds} s are {self.dead_man.heartbeat_seconds / self.embedded.speed:.3g} s of real time"
+                        f" at clock {self.embedded.clock}; a beat needs {BEAT_WINDOW_SECONDS_MIN}, so at least {least}"
+                        + ("" if least <= 86_400 else ", or a slower clock"),
+                    )
+                )
+        _refuse(problems)
+        return self

@@ -1,0 +1,184 @@
+"""From a file to `Settings`: reads, validates, and says each problem in the file's own lines."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from bot.config.document import MISSING, Document, Loc
+from bot.config.references import References
+from bot.config.settings import Settings, default_state_dir
+from bot.errors import ConfigError, Problem
+from bot.logs import redact
+
+FILE_BYTES_MAX: Final = 1_000_000  # a config is written by hand
+
+_SAID: Final[Mapping[str, str]] = {
+    "missing": "is required",
+    "model_type": "must be a mapping of keys, like {key: value}",
+    "model_attributes_type": "must be a mapping of keys, like {key: value}",
+    "dict_type": "must be a mapping of keys, like {key: value}",
+    "mapping_type": "must be a mapping of keys, like {key: value}",
+    "tuple_type": "must be a list, like [one, two]",
+    "string_type": "must be text",
+    "bool_type": "must be true or false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A config that was read: its settings, and its text for whoever finds a problem later (a strategy's params)."""
+
+    settings: Settings
+    document: Document
+
+    def problem(self, loc: Loc, message: str, *, at_key: bool = False) -> Problem:
+        """A problem at a path of the file, such as `("strategies", 0, "params", "lookback")`."""
+        return self.document.shown(self.document.problem(loc, message, at_key=at_key))
+
+
+def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a file. ConfigError with every problem found; none of its messages holds a secret."""
+    return read(path, environ).settings
+
+
+def read(path: str | Path, environ: Mapping[str, str] | None = None) -> Source:
+    """As `load`, with the places of all keys beside."""
+    environ = os.environ if environ is None else environ
+    path = Path(path)
+    folder = path.absolute().parent
+    document = Document(str(path), _text(path))
+    document.read(References(folder, environ))
+    if document.data is None:
+        raise _error(document)
+    data = dict(document.data)
+    if "name" not in data:
+        data["name"] = _name(path)
+    if "state_dir" not in data:
+        name = data["name"]
+        data["state_dir"] = default_state_dir(name if isinstance(name, str) else "bot", environ)
+    if "strategies_dir" not in data:
+        beside = folder / "strategies"
+        data["strategies_dir"] = beside if beside.is_dir() else folder.parent / "strategies"
+    settings = None
+    try:
+        settings = Settings.model_validate(data, context={"folder": folder})
+    except ValidationError as error:
+        document.problems.extend(_said(document, one) for one in error.errors(include_url=False) if not _follows(one))
+    if document.problems or settings is None:
+        # Outside of the except: a traceback of the cause would show what the messages hide.
+        raise _error(document)
+    return Source(settings, document)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a config, for editors."""
+    schema = Settings.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Bracketbot config"}
+
+
+def redacted(settings: Settings) -> dict[str, Any]:
+    """The settings as plain data that may be shown: defaults filled in, amounts as text, secrets hidden."""
+    shown = redact(settings.model_dump(mode="json"))
+    assert isinstance(shown, dict)
+    return shown
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        near = sorted(str(other) for other in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+        raise ConfigError(f"{path}: no such file" + (f"; there is {', '.join(near)}" if near else "")) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(raw) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes; this is no config")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode(errors="replace")
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        problem = Problem(str(path), line, column, "", "not UTF-8 text")
+        raise ConfigError(str(problem), (problem,)) from None
+
+
+def _name(path: Path) -> str:
+    """`configs/Paper (old).yaml` -> `paper-old`."""
+    return re.sub(r"[^a-z0-9]+", "-", path.name.split(".")[0].lower()).strip("-")[:40] or "bot"
+
+
+def _error(document: Document) -> ConfigError:
+    """All problems, in the order of the file, each once."""
+    found = sorted(document.problems, key=lambda problem: (problem.line, problem.column, problem.key))
+    problems = tuple(document.shown(problem) for problem in dict.fromkeys(found))
+    assert problems
+    head = f"{document.file}: {len(problems)} problems\n" if len(problems) > 1 else ""
+    return ConfigError(head + "\n".join(map(str, problems)), problems)
+
+
+def _follows(error: ErrorDetails) -> bool:
+    """Whether this complaint only repeats another: of a value that was rejected, or of a list that is short without its bad items."""
+    return error["input"] is MISSING or (
+        error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
+    )
+
+
+def _said(document: Document, error: ErrorDetails) -> Problem:
+    """A complaint of the schema in the words of a config's author. Never shows the input: the file's line does, masked."""
+    kind, loc = error["type"], error["loc"]
+    if kind == "extra_forbidden":
+        document.hide(loc)  # it may be a secret under a misspelt name
+        return document.problem(loc, _unknown(loc), at_key=True)
+    message = _SAID.get(kind) or error["msg"].removeprefix("Value error, ").replace(
+        "Input should be", "must be"
+    ).replace("a valid string", "text")
+    if kind == "bool_type" and isinstance(error["input"], str):
+        message += " (in YAML 1.2 yes, no, on and off are words)"
+    elif kind == "string_pattern_mismatch":
+        message = "must be 1 to 40 of a-z, 0-9 and -"
+    elif kind == "too_short":
+        message = "must have at least one"
+    elif kind == "too_long":
+        message = f"has more than {error['ctx']['max_length']}"
+    elif kind in ("string_too_short", "string_too_long"):
+        message = message.replace("String should have", "must have")
+    elif kind == "literal_error" and isinstance(error["input"], str):
+        message += _did_you_mean(error["input"], re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    return document.problem(loc, message)
+
+
+def _unknown(loc: Loc) -> str:
+    known = sorted(_section(loc[:-1]).model_fields)
+    return f"unknown key{_did_you_mean(str(loc[-1]), known) or '; known here: ' + ', '.join(known)}"
+
+
+def _section(loc: Loc) -> type[BaseModel]:
+    """The model that stands at a path of the schema."""
+    model: type[BaseModel] = Settings
+    for step in loc:
+        if isinstance(step, str):
+            model = next(_models(model.model_fields[step].annotation))
+    return model
+
+
+def _models(annotation: Any) -> Any:
+    """The models inside an annotation, such as the one of `tuple[Recording, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
+
+
+def _did_you_mean(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,212 @@
+"""Errors: a rule's no is a value (`Refusal`), a fault of the world is an exception named for the next move, our own mistake is an `assert`.
+
+One table, `CODES`, gives each of the interface's 18 codes its HTTP status, whether the same request may be sent again, and the
+exception that the client raises for it. Nothing here knows a transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Final, Literal, NamedTuple
+
+OrderSubmitted = Literal["unknown"] | bool | None  # None: the answer did not say
+
+RETRY_AFTER_MS: Final = 1_000  # waited when the service says "later" and names no time
+
+
+class Exit(IntEnum):
+    """Exit codes of the command line."""
+
+    DONE = 0
+    ERROR = 1
+    USAGE = 2  # wrong usage, or the thing asked for does not exist
+    NOT_RUNNING = 3  # the daemon is not running
+    CONFIG = 4
+    TIMEOUT = 5
+    UNSAFE = 6  # an unprotected position, or a journal that cannot be written
+    REFUSED = 7  # refused by the service
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A rule says no. `fix` is what would make it pass, `details` what it was judged by; both in the interface's spelling."""
+
+    code: str
+    message: str
+    fix: Mapping[str, Any] | None = None
+    details: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong in a file that a person wrote. Line and column count from 1; `shown` is the line with a caret under the place."""
+
+    file: str
+    line: int
+    column: int
+    key: str
+    message: str
+    shown: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}: "
+        return where + (f"{self.key}: " if self.key else "") + self.message + (f"\n{self.shown}" if self.shown else "")
+
+
+class BotError(Exception):
+    """A fault with a name. `exit_code` is what the command line ends with when nothing takes the error on the way."""
+
+    exit_code: ClassVar[Exit] = Exit.ERROR
+
+
+class ConfigError(BotError):
+    """The configuration cannot be used: stop. Has every problem found, not only the first."""
+
+    exit_code = Exit.CONFIG
+
+    def __init__(self, message: str, problems: tuple[Problem, ...] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems
+
+
+class StrategyError(BotError):
+    """A strategy does not load, or raised: quarantine it and notify; the others go on, guardians stand."""
+
+
+class JournalError(BotError):
+    """What was decided cannot be written down: stop beating, stop."""
+
+    exit_code = Exit.UNSAFE
+
+
+class ApiError(BotError):
+    """The service did not do what was asked. Raised only as one of the four below, each named for the next move."""
+
+    exit_code = Exit.REFUSED
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        request_id: str | None = None,
+        order_submitted: OrderSubmitted = None,
+        retryable: bool = False,
+        details: Mapping[str, Any] | None = None,
+        fix: Mapping[str, Any] | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.request_id = request_id
+        self.order_submitted = order_submitted
+        self.retryable = retryable
+        self.details = details
+        self.fix = fix
+        self.status = status
+
+    @staticmethod
+    def of(
+        code: str,
+        message: str,
+        *,
+        request_id: str | None = None,
+        order_submitted: OrderSubmitted = None,
+        retryable: bool | None = None,
+        details: Mapping[str, Any] | None = None,
+        fix: Mapping[str, Any] | None = None,
+        status: int | None = None,
+        after_ms: int | None = None,
+        reads: bool = False,
+    ) -> ApiError:
+        """The error object as the exception that names the next move.
+
+        What the answer says beats what the code usually means. `reads` says that the request could change nothing, so that
+        no outcome of it can be in doubt. A code from the future is in doubt, unless its status is plain.
+        """
+        row = CODES.get(code)
+        if retryable is None:
+            retryable = row.retryable if row is not None else status in (429, 503)
+        move = _move(row, order_submitted=order_submitted, retryable=retryable, status=status, reads=reads)
+        status = status if status is not None or row is None else row.status
+        if move is TryLater:
+            return TryLater(
+                code,
+                message,
+                request_id,
+                order_submitted,
+                retryable,
+                details,
+                fix,
+                status,
+                after_ms=RETRY_AFTER_MS if after_ms is None else after_ms,
+            )
+        return move(code, message, request_id, order_submitted, retryable, details, fix, status)
+
+
+class Refused(ApiError):
+    """A clear no, nothing was done. Do not send it again as it is; `fix` may say what would pass."""
+
+
+class OutcomeUnknown(ApiError):
+    """It may have been done. Leave the intent open, ask with the same key or token, reconcile; never a new key."""
+
+
+class TryLater(ApiError):
+    """Not done, for a reason that passes: wait `after_ms`, then the same request with the same key."""
+
+    def __init__(self, *args: Any, after_ms: int = RETRY_AFTER_MS, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.after_ms = after_ms
+
+
+class AccessLost(ApiError):
+    """The credential is no longer good: stop beating, stop; the guardian stands."""
+
+
+class Code(NamedTuple):
+    """What a code of the interface means, unless the answer says otherwise."""
+
+    move: type[ApiError]
+    status: int
+    retryable: bool
+    before_execution: bool  # with this code and no `orderSubmitted`, nothing was executed
+
+
+CODES: Final[Mapping[str, Code]] = {
+    "invalid_input": Code(Refused, 400, retryable=False, before_execution=True),
+    "unauthorized": Code(AccessLost, 401, retryable=False, before_execution=True),
+    "session_expired": Code(AccessLost, 401, retryable=False, before_execution=True),
+    "forbidden": Code(Refused, 403, retryable=False, before_execution=True),
+    "key_limit_exceeded": Code(Refused, 403, retryable=False, before_execution=True),
+    "not_found": Code(Refused, 404, retryable=False, before_execution=True),
+    "rate_limited": Code(TryLater, 429, retryable=True, before_execution=True),
+    "insufficient_funds": Code(Refused, 422, retryable=False, before_execution=True),
+    "limit_exceeded": Code(Refused, 422, retryable=False, before_execution=True),
+    "below_min_notional": Code(Refused, 422, retryable=False, before_execution=True),
+    "leverage_too_high": Code(Refused, 422, retryable=False, before_execution=True),
+    "insufficient_depth": Code(TryLater, 409, retryable=True, before_execution=False),
+    "market_closed": Code(Refused, 409, retryable=False, before_execution=True),
+    "plan_stale": Code(Refused, 409, retryable=False, before_execution=False),
+    "idempotency_conflict": Code(Refused, 409, retryable=False, before_execution=False),
+    "trade_failed": Code(Refused, 422, retryable=False, before_execution=False),
+    "service_unavailable": Code(TryLater, 503, retryable=True, before_execution=False),
+    "internal_error": Code(OutcomeUnknown, 500, retryable=True, before_execution=False),
+}
+
+
+def _move(
+    row: Code | None, *, order_submitted: OrderSubmitted, retryable: bool, status: int | None, reads: bool
+) -> type[ApiError]:
+    """The next move, by what is certain: first what was said of the order, then the code, then the doubt."""
+    if row is not None and row.move is AccessLost:
+        return AccessLost
+    if reads or order_submitted is False:
+        return TryLater if retryable else Refused
+    if order_submitted is not None:
+        return OutcomeUnknown  # True too: the order exists, and only the mirror can say what became of it.
+    if row is None:
+        return AccessLost if status == 401 else TryLater if status == 429 else OutcomeUnknown
+    return row.move if row.before_execution else OutcomeUnknown

@@ -1,0 +1,142 @@
+"""Logs: events, not prose. Readable lines on a terminal, JSON lines elsewhere, secrets nowhere. Decides how a line looks, not what is said.
+
+Callers: `log = structlog.get_logger()`, then `log.info("intent.accepted", intent=i.id, coin="BTC")`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+Listener = Callable[[Mapping[str, Any]], None]
+Level = Literal["debug", "info", "warning", "error"]
+
+LEVELS: Final[Mapping[str, int]] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+HIDDEN: Final = "[hidden]"
+
+DEPTH_MAX: Final = 8  # an event is a few keys; what nests deeper is shown as hidden
+
+_SECRET_NAME: Final = re.compile(
+    r"key|secret|token|authorization|password|credential|otp\b|sandbox_?code", re.IGNORECASE
+)
+# Names of things that carry no authority by themselves: an idempotency key is scoped to its account.
+_OPEN_NAME: Final = re.compile(r"idempotency_?key|.*_?ids?|key_?prefix|keys?_?max", re.IGNORECASE)
+SECRET_TEXT: Final = re.compile(r"\b(bb[ksc])_[A-Za-z0-9_]+|\b(whsec)_[A-Za-z0-9+/=_-]+|\b(Bearer) +[^\s'\",]+")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what is called so is not to be shown: `api_key`, `Authorization`, `confirmToken`; not `idempotency_key`, `key_id`."""
+    return bool(_SECRET_NAME.search(name)) and not _OPEN_NAME.fullmatch(name)
+
+
+def redact_text(text: str) -> str:
+    """The text with every API key, session and control token, webhook secret and bearer credential made unreadable."""
+    return SECRET_TEXT.sub(lambda match: f"{next(kind for kind in match.groups() if kind)}_{HIDDEN}", text)
+
+
+def redact(value: Any, depth: int = 0) -> Any:
+    """A copy of the value without secrets: by what a key is called, and by what a text looks like."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, bytes):
+        return HIDDEN
+    if depth >= DEPTH_MAX:
+        return HIDDEN
+    if isinstance(value, Mapping):
+        return {name: _redact_named(str(name), inner, depth) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [redact(inner, depth + 1) for inner in value]
+    return redact_text(str(value))
+
+
+def _redact_named(name: str, value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool) or not is_secret_name(name):
+        return redact(value, depth + 1)
+    return HIDDEN
+
+
+def _without_secrets(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
+    for name, value in event_dict.items():
+        if not name.startswith("_"):  # structlog's own notes to the last processor
+            event_dict[name] = redact(value) if name in ("event", "exception") else _redact_named(name, value, 0)
+    return event_dict
+
+
+def _telling(listen: Listener) -> Processor:
+    def tell(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
+        listen(event_dict)
+        return event_dict
+
+    return tell
+
+
+def _dumps(event_dict: EventDict, **_options: Any) -> str:
+    first = {name: event_dict[name] for name in ("timestamp", "level", "event") if name in event_dict}
+    return json.dumps({**first, **event_dict}, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """The root handler that this module put there, and may take away again."""
+
+
+def configure(
+    pretty: bool | None = None, level: str = "info", stream: TextIO | None = None, listen: Listener | None = None
+) -> None:
+    """Send all logging, structlog's and the standard library's, to `stream` (standard error by default).
+
+    `pretty` None chooses by the stream: lines for people on a terminal, JSON otherwise. `listen` is told every event besides,
+    without its secrets: a command line that shows its own lines. May be called again; the last call rules.
+    """
+    out = sys.stderr if stream is None else stream
+    if pretty is None:
+        pretty = out.isatty()
+    number = LEVELS[level]
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
+    ]
+    renderer: Processor
+    if pretty:
+        colors = out.isatty()
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=colors, pad_event_to=24, exception_formatter=structlog.dev.plain_traceback
+        )
+    else:
+        renderer = structlog.processors.JSONRenderer(serializer=_dumps)
+    # The traceback becomes text before the redactor runs: an exception's message may hold a credential too.
+    last: list[Processor] = [structlog.processors.format_exc_info, _without_secrets]
+    if listen is not None:
+        last.append(_telling(listen))
+    last.append(renderer)
+    structlog.configure(
+        processors=[*shared, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=False,  # so that a later call rules over loggers made before it
+    )
+    handler = _Handler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    # Libraries report what goes wrong; their progress is noise unless someone looks for it.
+    logging.root.handlers[:] = [kept for kept in logging.root.handlers if not isinstance(kept, _Handler)] + [handler]
+    logging.root.setLevel(number if number < logging.INFO else max(number, logging.WARNING))

@@ -1,0 +1,172 @@
+"""The house keeps its own rules: lint, format, types, import contracts, dependencies, pins, and a tree without machine paths."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BIN = Path(sys.executable).parent
+
+TOOLS = {
+    "ruff finds nothing": ["ruff", "check", "."],
+    "ruff would format nothing": ["ruff", "format", "--check", "."],
+    "mypy agrees with every type": ["mypy"],
+    "a layer imports only from below": ["lint-imports"],
+    "every import is a declared dependency, and every dependency is imported": ["deptry", "."],
+}
+
+# A module that costs time or memory; whoever needs it imports it on first use.
+HEAVY = ("pydantic", "fastapi", "httpx", "apscheduler", "sqlite_utils", "rich", "structlog")
+
+
+def run(command: list[str], cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+@pytest.mark.parametrize("rule", TOOLS)
+def test_it_holds_that(rule: str, repository: Path) -> None:
+    tool, *arguments = TOOLS[rule]
+    if not (BIN / tool).exists():
+        pytest.skip(f"{tool} is not installed beside this Python: run `make test`")
+    done = run([str(BIN / tool), *arguments], repository, NO_COLOR="1")
+    assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
+
+
+@pytest.fixture(scope="module")
+def project(repository: Path) -> dict[str, Any]:
+    return tomllib.loads((repository / "pyproject.toml").read_text())
+
+
+def files(repository: Path) -> Iterator[Path]:
+    """What is, or would be, committed."""
+    listed = run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], repository)
+    if listed.returncode == 0:
+        yield from (repository / name for name in listed.stdout.split("\0") if name and (repository / name).is_file())
+        return
+    for folder, names, found in os.walk(repository):
+        names[:] = [name for name in names if name == ".ci" or not name.startswith((".", "__pycache__"))]
+        yield from (Path(folder) / name for name in found)
+
+
+def test_no_file_names_a_place_of_one_machine(repository: Path) -> None:
+    homes = [str(repository.parent), str(Path.home())]
+    places = [f"{home}/" for home in homes if len(home) > 1 and home not in ("/tmp", "/root", "/home")]
+    places += ["/".join(("..", "shared")), "/".join(("", "root", ""))]
+    found = []
+    for file in files(repository):
+        text = file.read_bytes()
+        found += [f"{file.relative_to(repository)}: {place}" for place in places if place.encode() in text]
+    assert found == []
+
+
+def test_only_the_fixture_knows_where_the_shared_data_is(repository: Path) -> None:
+    """Everybody else asks for the fixture, so that a machine without the data skips by name."""
+    name = "_".join(("BOT", "SHARED"))
+    users = {
+        str(file.relative_to(repository))
+        for file in files(repository)
+        if file.suffix == ".py" and name.encode() in file.read_bytes()
+    }
+    assert users <= {"tests/conftest.py"}
+
+
+def test_every_python_file_says_what_lives_there(repository: Path) -> None:
+    texts = {file: file.read_text() for file in files(repository) if file.suffix == ".py"}
+    silent = [
+        str(file.relative_to(repository))
+        for file, text in texts.items()
+        if text.strip() and not ast.get_docstring(ast.parse(text))
+    ]
+    assert silent == []
+
+
+def pins(file: Path) -> dict[str, list[str]]:
+    """Requirement line -> its hashes."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in file.read_text().splitlines():
+        if line.startswith("    --hash="):
+            found[name].append(line.strip(" \\").removeprefix("--hash="))
+        elif line:
+            name = line.strip(" \\")
+            found[name] = []
+    return found
+
+
+PINNED = ("requirements.txt", "requirements-dev.txt", "requirements-uv.txt")
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_every_pin_is_exact_and_has_hashes_and_names_no_registry(name: str, repository: Path) -> None:
+    for requirement, hashes in pins(repository / name).items():
+        assert re.fullmatch(r"[a-z0-9-]+==[a-z0-9.]+( ; .+)?", requirement), requirement
+        assert hashes, requirement
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in hashes), requirement
+
+
+def versions(file: Path) -> dict[str, str]:
+    return {line.split("==")[0]: line.split("==")[1].split(" ")[0] for line in pins(file)}
+
+
+def test_the_development_pins_contain_the_run_time_pins(repository: Path) -> None:
+    run_time, development = (versions(repository / name) for name in PINNED[:2])
+    assert run_time.items() <= development.items()
+
+
+def test_every_dependency_is_pinned(project: dict[str, Any], repository: Path) -> None:
+    def names(requirements: list[str]) -> set[str]:
+        return {
+            re.split(r"[^A-Za-z0-9._-]", one)[0].lower().replace(".", "-").replace("_", "-") for one in requirements
+        }
+
+    assert names(project["project"]["dependencies"]) <= versions(repository / "requirements.txt").keys()
+    assert names(project["dependency-groups"]["dev"]) <= versions(repository / "requirements-dev.txt").keys()
+
+
+def test_the_version_is_one(project: dict[str, Any]) -> None:
+    import bot
+
+    assert project["project"]["version"] == bot.__version__
+
+
+def test_importing_the_package_loads_nothing_heavy(repository: Path) -> None:
+    done = run([sys.executable, "-c", "import bot, sys; print(*sys.modules)"], repository)
+    assert done.returncode == 0, done.stderr
+    assert [module for module in HEAVY if module in done.stdout.split()] == []
+
+
+def test_the_package_offers_what_its_strategy_page_offers() -> None:
+    import bot
+    import bot.strategy
+
+    assert set(bot.__all__) <= set(bot.strategy.__all__)
+    for name in bot.__all__:
+        assert getattr(bot, name) is getattr(bot.strategy, name)
+        assert name in dir(bot)
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        bot.Nothing  # noqa: B018
+
+
+def test_landing_runs_the_tests(repository: Path) -> None:
+    ci = repository / ".ci" / "run"
+    assert os.access(ci, os.X_OK)
+    assert "make test" in ci.read_text()
+
+
+def test_the_makefile_has_the_commands_of_the_readme(repository: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (repository / "Makefile").read_text(), re.MULTILINE))
+    assert {"demo", "test", "soak", "bench", "lint"} <= targets
+    readme = repository / "README.md"
+    if readme.exists():
+        assert set(re.findall(r"make ([a-z]+)", readme.read_text())) <= targets
