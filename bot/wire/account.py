@@ -1,0 +1,168 @@
+"""Bodies about one account: the snapshot, portfolio, home, funding, settings, kill, and how an account and its credentials come to be."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bot.wire.base import Amount, Resource
+from bot.wire.limits import AccountLimits, Apis, Credit, Health, Limits
+from bot.wire.resources import Guardian, Order, Position, Trade
+
+
+class AccountSnapshot(Resource):
+    """GET /v1/account: everything at one instant; `last_event_id` starts the cursor."""
+
+    account_id: str
+    address: str
+    epoch: int = 0
+    nickname: str | None = None
+    environment: str | None = None
+    account_value_usd: Amount
+    balance_usd: Amount
+    free_margin_usd: Amount
+    margin_used_usd: Amount
+    unrealized_pnl_usd: Amount
+    positions: tuple[Position, ...] = ()
+    orders: tuple[Order, ...] = ()
+    guardians: tuple[Guardian, ...] = ()
+    limits: Limits
+    budget: AccountLimits | None = None
+    credit: Credit | None = None
+    last_event_id: str
+    health: Health
+    server_time: int | None = None
+
+
+class FundingMethod(Resource):
+    kind: str
+    method: str
+    path: str
+    max_usd: Amount | None = None
+
+
+class Funding(Resource):
+    environment: str
+    play_money: bool
+    address: str
+    instructions: tuple[str, ...] = ()
+    methods: tuple[FundingMethod, ...] = ()
+    withdrawals: bool = False
+
+
+class Portfolio(Resource):
+    address: str
+    account_value_usd: Amount
+    balance_usd: Amount
+    free_margin_usd: Amount
+    margin_used_usd: Amount
+    unrealized_pnl_usd: Amount
+    realized_pnl_today_usd: Amount
+    positions: tuple[Position, ...] = ()
+    funding: Funding
+    guidance: tuple[str, ...] = ()
+    web_watch: str
+
+
+class HomeWallet(Resource):
+    address: str
+    environment: str
+
+
+class HomePortfolio(Resource):
+    account_value_usd: Amount
+    unrealized_pnl_usd: Amount
+    open_positions: int
+    positions: tuple[Position, ...] = ()
+
+
+class Home(Resource):
+    nickname: str | None = None
+    wallet: HomeWallet
+    portfolio: HomePortfolio
+    guidance: tuple[str, ...] = ()
+    web_watch: str
+
+
+class SettingsResult(Resource):
+    max_trade_usd: Amount | None = None
+    daily_trade_cap_usd: Amount | None = None
+
+
+class KillResult(Resource):
+    guardian: Guardian
+    flatten: bool
+    canceled_oids: tuple[str, ...] = ()
+    trades: tuple[Trade, ...] = ()
+    positions: tuple[Position, ...] = ()
+    order_submitted: bool
+    last_event_id: str
+
+
+class SandboxAccountResult(Resource):
+    """POST /v1/sandbox/accounts: the key's secret, here and never again."""
+
+    api_key: str = Field(repr=False)
+    key_id: str
+    account_id: str
+    address: str
+    name: str | None = None
+    balance_usd: Amount
+    environment: str
+    scopes: tuple[str, ...] = ()
+    last_event_id: str
+    created_at: int | None = None
+    apis: Apis | None = None
+    docs: str | None = None
+
+
+class ResetResult(Resource):
+    account_id: str
+    address: str
+    balance_usd: Amount
+    environment: str
+    epoch: int
+    last_event_id: str
+    reset_at: int | None = None
+
+
+class OtpResult(Resource):
+    sent: bool = True
+    phone_number: str = Field(repr=False)
+    country: str | None = None
+    expires_at: int
+    retry_after_seconds: int
+    sandbox_code: str | None = Field(
+        default=None, repr=False, exclude_if=lambda value: value is None
+    )  # the sandbox only: no SMS leaves
+
+
+class VerifyResult(Resource):
+    access_token: str = Field(repr=False)
+    token_type: str = "Bearer"  # noqa: S105  a scheme, not a secret
+    expires_at: int
+    new_user: bool
+    account_id: str
+    address: str
+    nickname: str
+    environment: str
+    apis: Apis
+    credit: Credit
+
+
+class DeviceResult(Resource):
+    device_code: str = Field(repr=False)
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str
+    expires_in: int
+    interval: int
+
+
+class DeviceTokenResult(Resource):
+    access_token: str = Field(repr=False)
+    token_type: str = "Bearer"  # noqa: S105  a scheme, not a secret
+    key_id: str
+    scopes: tuple[str, ...] = ()
+    account_id: str
+    address: str
+    expires_at: int | None = None

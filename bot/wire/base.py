@@ -1,0 +1,302 @@
+"""What every wire model stands on: the strict request, the tolerant resource, and the field types with their bounds. No model of the interface lives here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from math import isfinite
+from typing import Annotated, Any, ClassVar, NoReturn, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+
+from bot.money import format_decimal
+
+SAFE_INT_MAX = 9_007_199_254_740_991  # the interface's largest integer: exact in every JSON reader
+DIGITS_MAX = 64  # longest amount text; far beyond any balance, and short enough to parse at once
+EXPONENT_MAX = 400  # a JSON double never leaves 1e-324..1e308; beyond that a number only costs memory
+
+_DIGITS = re.compile(r"[0-9]+(?:\.[0-9]+)?\Z")
+
+Loc = tuple[str | int, ...]
+
+
+def problem(kind: str, text: str, allowed: Any = None) -> PydanticCustomError:
+    """One broken rule; `errors.fields_of` reads the text and what is allowed back out of it."""
+    return PydanticCustomError(kind, "{problem}", {"problem": text, "allowed": allowed})
+
+
+def refuse(loc: Loc, text: str, allowed: Any = None) -> NoReturn:
+    """Fail validation at `loc` (camelCase names), for rules between fields."""
+    raise ValidationError.from_exception_data(
+        "request", [InitErrorDetails(type=problem("rule", text, allowed), loc=loc, input=None)]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A JSON number as an exact Decimal: no text, no boolean, no NaN, no Infinity. A Python float means its shortest text."""
+
+    gt: int | None = None
+    ge: int | None = None
+    le: int | None = None
+
+    @property
+    def allowed(self) -> str:
+        low = f"> {self.gt}" if self.gt is not None else f">= {self.ge}" if self.ge is not None else ""
+        high = f"<= {self.le}" if self.le is not None else ""
+        return ", ".join(part for part in (low, high) if part) or "a number"
+
+    def check(self, value: Any) -> Decimal:
+        kind = type(value)
+        if kind is int:
+            if value.bit_length() > 4 * EXPONENT_MAX:
+                raise problem("number_range", "is out of range", self.allowed)
+            number = Decimal(value)
+        elif kind is float:
+            if not isfinite(value):
+                raise problem("number_finite", "must be a finite number", self.allowed)
+            number = Decimal(repr(value))
+        elif isinstance(value, Decimal):
+            number = value
+        else:
+            raise problem("number_type", "must be a number", self.allowed)
+        if not number.is_finite():
+            raise problem("number_finite", "must be a finite number", self.allowed)
+        if (number and abs(number.adjusted()) > EXPONENT_MAX) or len(number.as_tuple().digits) > EXPONENT_MAX:
+            raise problem("number_range", "is out of range", self.allowed)
+        if (
+            (self.gt is not None and number <= self.gt)
+            or (self.ge is not None and number < self.ge)
+            or (self.le is not None and number > self.le)
+        ):
+            raise problem("number_range", f"must be {self.allowed}", self.allowed)
+        return number or Decimal(0)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        ser = core_schema.plain_serializer_function_ser_schema(json_number, when_used="json")
+        return core_schema.no_info_plain_validator_function(self.check, serialization=ser)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        bounds = {"exclusiveMinimum": self.gt, "minimum": self.ge, "maximum": self.le}
+        return {"type": "number", **{name: bound for name, bound in bounds.items() if bound is not None}}
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """A JSON integer: 5 is one, 5.0, "5" and true are not. In a query (`query=True`) its ASCII digits are read."""
+
+    ge: int
+    le: int = SAFE_INT_MAX
+    query: bool = False
+
+    @property
+    def allowed(self) -> str:
+        return f"{self.ge}..{self.le}"
+
+    def check(self, value: Any) -> int:
+        if self.query and type(value) is str and re.fullmatch(r"-?[0-9]{1,17}", value):
+            value = int(value)
+        if type(value) is not int:
+            raise problem("integer_type", "must be an integer", self.allowed)
+        if not self.ge <= value <= self.le:
+            raise problem("integer_range", f"must be {self.allowed}", self.allowed)
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "integer", "minimum": self.ge, "maximum": self.le}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A JSON string with its length in characters, and a pattern where the interface has one."""
+
+    min: int = 0
+    max: int | None = None
+    pattern: str | None = None
+    hint: str | None = None
+
+    @property
+    def allowed(self) -> str:
+        if self.hint:
+            return self.hint
+        return (
+            f"{self.min}..{self.max} characters"
+            if self.max is not None
+            else f"at least {self.min} characters"
+            if self.min
+            else "a string"
+        )
+
+    def check(self, value: Any) -> str:
+        if type(value) is not str:
+            raise problem("text_type", "must be a string", self.allowed)
+        if len(value) < self.min or (self.max is not None and len(value) > self.max):
+            raise problem(
+                "text_length", f"must have {self.allowed}" if not self.hint else f"must be {self.hint}", self.allowed
+            )
+        if self.pattern is not None and not re.fullmatch(self.pattern, value):
+            raise problem("text_pattern", f"must be {self.allowed}", self.allowed)
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise problem("text_unicode", "must be well-formed Unicode", self.allowed)
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        out: dict[str, Any] = {"type": "string"}
+        if self.min:
+            out["minLength"] = self.min
+        if self.max is not None:
+            out["maxLength"] = self.max
+        if self.pattern is not None:
+            out["pattern"] = f"^{self.pattern}$"
+        return out
+
+
+Flag = Annotated[bool, Strict()]
+Digits = Annotated[str, Text(1, DIGITS_MAX, r"[0-9]+(\.[0-9]+)?", "digits with optional decimals, as a string")]
+UsdAmount = Annotated[Decimal, Number(gt=0, le=1_000_000)]
+Leverage = Annotated[int, Integer(1, 50)]
+Bps = Annotated[int, Integer(0, 1000)]
+MarketName = Annotated[str, Text(1, 80)]
+CoinName = Annotated[str, Text(1, 64)]
+
+
+def is_digits(text: str) -> bool:
+    """Whether this is an amount as the interface writes one: ASCII `digits[.digits]`."""
+    return len(text) <= DIGITS_MAX and _DIGITS.match(text) is not None
+
+
+def json_number(value: Decimal | float) -> int | float:
+    """The JSON number of an exact value: an integer without a point."""
+    return int(value) if value == int(value) else float(value)
+
+
+def _number_out(value: Any) -> float:
+    if type(value) is int:
+        return value
+    number = Decimal(value) if isinstance(value, str | Decimal) else value
+    if isinstance(value, bool) or not isinstance(number, int | float | Decimal) or not isfinite(number):
+        raise problem("number_type", "must be a finite number")
+    return json_number(number)
+
+
+class _Num:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(_number_out)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "number"}
+
+
+Num = Annotated[float, _Num()]  # leverage, counts, bps, percent: a JSON number, whole ones without a point
+Amount = Annotated[  # usd, px and sz in responses: text on the wire, exact inside
+    Decimal,
+    PlainSerializer(format_decimal, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}, mode="serialization"),
+]
+Secret = Field(repr=False)  # shown to no log; the value itself is a plain str
+AbsentNone = Field(
+    default=None, exclude_if=lambda value: value is None
+)  # the key is absent, not null, when it does not apply
+
+
+class Resource(BaseModel):
+    """A body that the service writes: unknown fields are passed over, unknown words stay text, absent nullable fields are None."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        validate_by_alias=True,
+        validate_by_name=True,
+        serialize_by_alias=True,
+        hide_input_in_errors=True,
+        defer_build=True,
+    )
+
+    def json_bytes(self) -> bytes:
+        """The body as it goes out: camelCase, amounts as plain text, nothing nullable left out."""
+        return self.model_dump_json().encode()
+
+
+_FROM_WIRE = object()
+
+
+class Request(BaseModel):
+    """A body or query that a caller writes. Python builds it by attribute names; `from_wire` is the strict door for what came in."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_alias=True,
+        validate_by_name=True,
+        serialize_by_alias=True,
+        hide_input_in_errors=True,
+        defer_build=True,
+    )
+
+    nullable: ClassVar[frozenset[str]] = frozenset()  # wire names that may be null; every other null is refused
+
+    @classmethod
+    def from_wire(cls, body: object) -> Self:
+        """Read a parsed JSON body (numbers as int and Decimal) or a query mapping. ValidationError: see errors.fields_of."""
+        return cls.model_validate(body, by_alias=True, by_name=False, context=_FROM_WIRE)
+
+    def body(self) -> bytes:
+        """The JSON of this request with exact numbers; what was not set stays away."""
+        return encode(self.model_dump(exclude_none=True)).encode()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_null(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.context is _FROM_WIRE and isinstance(value, dict):
+            for name, given in value.items():
+                if (
+                    given is None
+                    and name not in cls.nullable
+                    and any((info.alias or own) == name for own, info in cls.model_fields.items())
+                ):
+                    refuse((name,), "must not be null")
+        return value
+
+
+def encode(value: Any) -> str:
+    """JSON text of plain data; a Decimal goes out as the number it is, digit for digit."""
+    if isinstance(value, Decimal):
+        return format_decimal(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{json.dumps(str(name))}:{encode(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(encode(item) for item in value) + "]"
+    return json.dumps(value, allow_nan=False)

@@ -1,0 +1,142 @@
+"""The sandbox's own control surface, /sandbox/v1: requests and bodies. No hosted service has it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from bot.wire.base import Digits, Flag, Integer, Num, Number, Request, Resource, Text, refuse
+from bot.wire.vocabulary import FaultKind
+
+SPEED_MAX = 3600
+
+_Name = Annotated[str, Text(1, 64, r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1..64 letters, digits, dots, dashes")]
+
+
+class ClockRequest(Request):
+    """PATCH /clock: 0 is manual, 1 real, more is accelerated."""
+
+    speed: Annotated[Decimal, Number(ge=0, le=SPEED_MAX)]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if 0 < self.speed < 1:
+            refuse(("speed",), "must be 0 (manual) or 1..3600", "0, 1..3600")
+        return self
+
+
+class AdvanceRequest(Request):
+    """POST /clock/advance: exactly one of the three."""
+
+    ms: Annotated[int, Integer(0)] | None = None
+    to_ms: Annotated[int, Integer(0)] | None = None
+    to_next: Flag | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(value is not None for value in (self.ms, self.to_ms, self.to_next)) != 1:
+            refuse(("ms",), "exactly one of ms, toMs and toNext is required", ["ms", "toMs", "toNext"])
+        if self.to_next is False:
+            refuse(("toNext",), "must be true", [True])
+        return self
+
+
+class PriceRequest(Request):
+    """POST /markets/{coin}/price."""
+
+    px: Digits
+    oracle_px: Digits | None = None
+    bid_px: Digits | None = None
+    ask_px: Digits | None = None
+    volume: Digits | None = None
+
+
+class SeedRequest(Request):
+    """POST /seed."""
+
+    seed: Annotated[int, Integer(0)]
+
+
+class FaultRequest(Request):
+    """POST /faults."""
+
+    op: Annotated[str, Text(1, 64)]
+    kind: FaultKind
+    count: Annotated[int, Integer(1)] = 1
+    ms: Annotated[int, Integer(0, 600_000)] | None = None
+
+
+class NameRequest(Request):
+    """POST /snapshot, /restore, /fork."""
+
+    name: _Name
+
+
+class MintKeyRequest(Request):
+    """POST /keys: a fresh owner's key of an embedded account; null means the only one."""
+
+    nullable: ClassVar[frozenset[str]] = frozenset({"accountId"})
+
+    account_id: Annotated[str, Text(1, 64)] | None = None
+
+    def body(self) -> bytes:
+        return self.model_dump_json().encode()
+
+
+class ClockState(Resource):
+    mode: str
+    speed: Num
+    now: int
+    next_deadline_ms: int | None = None
+    processed: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    last_price_ms: int | None = None
+
+
+class SeedResult(Resource):
+    seed: int
+
+
+class Fault(Resource):
+    id: str
+    op: str
+    kind: str
+    remaining: int
+    ms: int | None = None
+
+
+class FaultsResult(Resource):
+    faults: tuple[Fault, ...] = ()
+
+
+class SnapshotResult(Resource):
+    name: str
+    digest: str
+    at: int
+
+
+class ForkResult(Resource):
+    base_url: str
+    name: str
+    digest: str
+
+
+class ControlResetResult(Resource):
+    digest: str
+    now: int
+
+
+class DigestResult(Resource):
+    digest: str
+    events: int
+    now: int
+
+
+class MintKeyResult(Resource):
+    """The key in clear, once; nothing keeps it."""
+
+    api_key: str = Field(repr=False)
+    key_id: str
+    account_id: str
+    address: str

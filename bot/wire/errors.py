@@ -1,0 +1,140 @@
+"""The error object, and how a failed validation becomes one: fields named in camelCase, with what is allowed. Codes and their meaning live in bot.errors."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any, Literal, TypedDict, get_args
+
+from pydantic import BaseModel, ValidationError, field_validator
+
+from bot.wire.base import AbsentNone, Request, Resource
+
+FIELDS_SHOWN_MAX = 20  # a body of 64 kB can break thousands of rules; the first ones are enough
+
+
+class ErrorBody(Resource):
+    """The object inside every failure. An `order_submitted` that is no word of the interface is read as unknown."""
+
+    code: str
+    message: str
+    request_id: str
+    details: dict[str, Any] | None = AbsentNone
+    retryable: bool | None = AbsentNone
+    order_submitted: bool | Literal["unknown"] | None = AbsentNone
+    docs_url: str | None = AbsentNone
+    fix: dict[str, Any] | None = AbsentNone
+
+    @field_validator("order_submitted", mode="before")
+    @classmethod
+    def _three_words(cls, value: Any) -> Any:
+        return value if value is None or isinstance(value, bool) else "unknown"
+
+    @field_validator("retryable", mode="before")
+    @classmethod
+    def _boolean(cls, value: Any) -> Any:
+        return value if isinstance(value, bool) else None
+
+    @field_validator("details", "fix", mode="before")
+    @classmethod
+    def _object(cls, value: Any) -> Any:
+        return value if isinstance(value, dict) else None
+
+    @field_validator("docs_url", mode="before")
+    @classmethod
+    def _text(cls, value: Any) -> Any:
+        return value if isinstance(value, str) else None
+
+
+class ErrorEnvelope(Resource):
+    """The whole body of a failure."""
+
+    error: ErrorBody
+
+
+class FieldProblem(TypedDict):
+    field: str
+    problem: str
+    allowed: Any
+
+
+def fields_of(error: ValidationError) -> list[FieldProblem]:
+    """Each broken field: its camelCase path, what is wrong, what is allowed (None where that is not one thing)."""
+    model = _model_named(error.title)
+    return [
+        _problem_of(item, model) for item in error.errors(include_url=False, include_input=False)[:FIELDS_SHOWN_MAX]
+    ]
+
+
+def message_of(fields: list[FieldProblem]) -> str:
+    """One sentence that names the first field."""
+    first = fields[0]
+    more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""
+    return f"{first['field']} {first['problem']}{more}"
+
+
+def _problem_of(item: Any, root: type[BaseModel] | None) -> FieldProblem:
+    loc: tuple[str | int, ...] = tuple(item["loc"])
+    ctx = item.get("ctx", {})
+    kind = item["type"]
+    text = str(item["msg"])
+    allowed: Any = None
+    if kind == "missing":
+        text = "is required"
+    elif kind == "extra_forbidden":
+        text, allowed = _unknown(str(loc[-1]), _fields_at(root, loc[:-1]))
+    elif kind == "literal_error":
+        allowed = re.findall(r"'([^']*)'", str(ctx["expected"]))
+        text = f"must be one of {', '.join(allowed)}"
+    elif kind in ("model_type", "model_attributes_type", "dict_type"):
+        text, allowed = "must be an object", "an object"
+    elif kind in ("tuple_type", "list_type"):
+        text, allowed = "must be an array", "an array"
+    elif kind == "bool_type":
+        text, allowed = "must be true or false", [True, False]
+    elif kind == "too_long":
+        text, allowed = f"must have at most {ctx['max_length']} entries", f"at most {ctx['max_length']} entries"
+    elif kind == "too_short":
+        text, allowed = f"must have at least {ctx['min_length']} entries", f"at least {ctx['min_length']} entries"
+    elif "problem" in ctx:
+        text, allowed = ctx["problem"], ctx["allowed"]
+    return {"field": _clean(".".join(str(part) for part in loc)) or "body", "problem": text, "allowed": allowed}
+
+
+def _unknown(name: str, known: list[str]) -> tuple[str, list[str]]:
+    close = get_close_matches(name, known, n=1, cutoff=0.5) or [one for one in known if one.lower() == name.lower()]
+    return ("is unknown" + (f"; did you mean {close[0]}?" if close else "")), known
+
+
+def _clean(text: str) -> str:
+    """A name that a stranger chose, safe to print: short, no control characters, no lone surrogates."""
+    short = text if len(text) <= 100 else text[:99] + "\u2026"
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in short)
+
+
+def _model_named(title: str) -> type[BaseModel] | None:
+    waiting: list[type[BaseModel]] = [Request]
+    while waiting:
+        model = waiting.pop()
+        if model.__name__ == title:
+            return model
+        waiting.extend(model.__subclasses__())
+    return None
+
+
+def _fields_at(root: type[BaseModel] | None, loc: tuple[str | int, ...]) -> list[str]:
+    model = root
+    for part in loc:
+        if model is None or isinstance(part, int):
+            continue
+        field = next((info for info in model.model_fields.values() if info.alias == part), None)
+        model = None if field is None else _model_in(field.annotation)
+    if model is None:
+        return []
+    return [info.alias or name for name, info in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _model_in(arg)) is not None), None)

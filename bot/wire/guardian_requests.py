@@ -1,0 +1,111 @@
+"""The request that arms a guardian, and the table of which field belongs to which type. What a guardian does is the venue's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Annotated, Any, Self
+
+from pydantic import model_validator
+
+from bot.wire.base import Integer, MarketName, Number, Request, Text, refuse
+from bot.wire.vocabulary import GuardianAction, GuardianScope, GuardianType
+
+
+@dataclass(frozen=True, slots=True)
+class GuardianRule:
+    """What one type takes, in wire names. `one_of`: exactly one of these; `optional` carries the default (None: there is none)."""
+
+    scope: str
+    required: tuple[str, ...] = ()
+    one_of: tuple[str, ...] = ()
+    optional: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset(self.required) | frozenset(self.one_of) | frozenset(self.optional)
+
+
+GUARDIAN_RULES: dict[str, GuardianRule] = {
+    "trailing_stop": GuardianRule("position", ("market",), ("trailPct", "trailR"), {"activateAtR": None}),
+    "max_hold": GuardianRule("position", ("market", "seconds")),
+    "account_drawdown": GuardianRule("account", ("maxLossPctFromDayStart",), (), {"action": "flatten"}),
+    "dead_man_switch": GuardianRule("account", ("heartbeatSeconds",), (), {"onMiss": "cancel_orders"}),
+    "schedule": GuardianRule("account", ("cron",), ("orderTemplate", "action")),
+    "kill_switch": GuardianRule("account", (), (), {"action": "cancel_orders"}),
+}
+
+
+class GuardianFields(Request):
+    """The fields of a guardian as the interface lists them; each type takes its own part of them."""
+
+    type: GuardianType
+    scope: GuardianScope | None = None
+    market: MarketName | None = None
+    heartbeat_seconds: Annotated[int, Integer(60, 86_400)] | None = None
+    on_miss: GuardianAction | None = None
+    seconds: Annotated[int, Integer(60)] | None = None
+    trail_pct: Annotated[Decimal, Number(gt=0, le=50)] | None = None
+    trail_r: Annotated[Decimal, Number(gt=0, le=20)] | None = None
+    activate_at_r: Annotated[Decimal, Number(gt=0, le=20)] | None = None
+    max_loss_pct_from_day_start: Annotated[Decimal, Number(gt=0, le=100)] | None = None
+    action: GuardianAction | None = None
+    cron: Annotated[str, Text(1, 64)] | None = None
+    order_template: dict[str, Any] | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Wire names and values of what was set, type and scope left out."""
+        pairs = ((info.alias or name, getattr(self, name)) for name, info in type(self).model_fields.items())
+        return {alias: value for alias, value in pairs if value is not None and alias not in ("type", "scope")}
+
+    def filled(self) -> Self:
+        """The same request with scope and the defaults of its type written in."""
+        rule = GUARDIAN_RULES[self.type]
+        defaults: dict[str, Any] = {"scope": rule.scope}
+        if self.type == "dead_man_switch" and self.on_miss is None:
+            defaults["on_miss"] = rule.optional["onMiss"]
+        if self.type in ("account_drawdown", "kill_switch") and self.action is None:
+            defaults["action"] = rule.optional["action"]
+        return self.model_copy(update=defaults)
+
+
+def _hold_to_table(request: GuardianFields, *, market_implied: bool) -> None:
+    rule = GUARDIAN_RULES[request.type]
+    given = request.given()
+    if request.scope is not None and request.scope != rule.scope:
+        refuse(("scope",), f"must be {rule.scope} for {request.type}", [rule.scope])
+    allowed = rule.fields | ({"market"} if market_implied else set())
+    for name in given:
+        if name not in allowed:
+            refuse((name,), f"does not belong to {request.type}", sorted(allowed))
+    for name in rule.required:
+        if name not in given and not (name == "market" and market_implied):
+            refuse((name,), f"is required for {request.type}")
+    if rule.one_of and sum(name in given for name in rule.one_of) != 1:
+        name = next((one for one in rule.one_of if one in given), rule.one_of[0])
+        refuse((name,), f"{request.type} takes exactly one of {' and '.join(rule.one_of)}", list(rule.one_of))
+
+
+class GuardianRequest(GuardianFields):
+    """POST /v1/guardians."""
+
+    @model_validator(mode="after")
+    def _table(self) -> Self:
+        _hold_to_table(self, market_implied=False)
+        return self
+
+
+class InlineGuardian(GuardianFields):
+    """A guardian inside an order: the same fields, its market is the order's and need not be written."""
+
+    @model_validator(mode="after")
+    def _table(self) -> Self:
+        _hold_to_table(self, market_implied=True)
+        return self
+
+    def on(self, market: str) -> GuardianRequest:
+        """The full request once the market of the order is known."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return GuardianRequest(
+            **{**fields, "market": market if GUARDIAN_RULES[self.type].scope == "position" else None}
+        )

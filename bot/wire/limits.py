@@ -1,0 +1,110 @@
+"""What bounds an account: platform, self-limits, the key's own, rates; and how it stands: health and credit."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bot.wire.base import Amount, Num, Resource
+
+
+class SlippageDefaults(Resource):
+    main: int
+    stocks: int
+    events: int
+    close: int
+
+
+class Platform(Resource):
+    max_notional_usd: Amount | None = None
+    min_notional_usd: Amount
+    usd_amount_max: Amount
+    leverage_max: int
+    slippage_bps_max: int
+    slippage_bps_default: SlippageDefaults | None = None
+    drift_bps_default: int | None = None
+    drift_bps_max: int | None = None
+    plan_ttl_ms: int | None = None
+    heartbeat_seconds_min: int
+    heartbeat_seconds_max: int
+    guardian_seconds_min: int | None = None
+    open_orders_max: int | None = None
+    guardians_max: int | None = None
+    keys_max: int | None = None
+    webhooks_max: int | None = None
+    events_kept: int | None = None
+    idempotency_ttl_ms: int | None = None
+    body_bytes_max: int | None = None
+
+
+class AccountLimits(Resource):
+    """Also the account snapshot's `budget`."""
+
+    max_trade_usd: Amount | None = None
+    daily_trade_cap_usd: Amount | None = None
+    used_today_usd: Amount | None = None
+    remaining_today_usd: Amount | None = None
+    resets_at: int | None = None
+
+
+class KeyLimits(Resource):
+    id: str
+    scopes: tuple[str, ...] = ()
+    max_exposure_usd: Amount | None = None
+    exposure_usd: Amount | None = None
+    max_daily_notional_usd: Amount | None = None
+    used_today_usd: Amount | None = None
+    max_leverage: int | None = None
+    allowed_coins: tuple[str, ...] | None = None
+    max_open_positions: int | None = None
+    open_positions: int | None = None
+    expires_at: int | None = None
+
+
+class Rate(Resource):
+    policy: str
+    scope: str
+    per_second: Num
+    burst: int
+    remaining: int
+
+
+class Limits(Resource):
+    limits_version: int
+    platform: Platform
+    account: AccountLimits
+    key: KeyLimits | None = None
+    rate: tuple[Rate, ...] = ()
+
+
+class Health(Resource):
+    """marginRatio: maintenance over account value; 1 is liquidation."""
+
+    status: str
+    opens_blocked: bool = False
+    blocked_by: tuple[str, ...] = ()
+    margin_ratio: Num | None = None
+    unprotected: tuple[str, ...] = ()
+    venue: str = "ok"
+
+
+class Credit(Resource):
+    granted_usd: Amount
+    remaining_usd: Amount | None = Field(default=None, exclude_if=lambda value: value is None)  # a policy has none
+    expires_at: int | None = None
+    policy: str
+
+
+class RestApi(Resource):
+    base_url: str
+    openapi: str | None = None
+    docs: str | None = None
+
+
+class McpApi(Resource):
+    url: str
+    protocol_versions: tuple[str, ...] = ()
+
+
+class Apis(Resource):
+    rest: RestApi
+    mcp: McpApi | None = None

@@ -1,0 +1,133 @@
+"""Bodies that need no credential: markets, candles, the order book, start, status, changelog, countries, agent.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from bot.wire.base import Amount, Num, Resource
+from bot.wire.limits import Apis, Credit, Platform, Rate
+from bot.wire.resources import Market
+
+
+class MarketsResult(Resource):
+    markets: tuple[Market, ...] = ()
+
+
+class Candle(Resource):
+    """`ts` is the open time; a bar that still runs has closed False."""
+
+    ts: int
+    open: Amount
+    high: Amount
+    low: Amount
+    close: Amount
+    volume: Amount
+    closed: bool = True
+
+
+class CandlesResult(Resource):
+    """Oldest first; the last is the running bar."""
+
+    coin: str
+    interval: str
+    candles: tuple[Candle, ...] = ()
+
+
+class Level(Resource):
+    px: Amount
+    sz: Amount
+
+
+class BookResult(Resource):
+    """Best first on both sides, at most 20 levels."""
+
+    coin: str
+    bids: tuple[Level, ...] = ()
+    asks: tuple[Level, ...] = ()
+    spread_bps: Num | None = None
+    mid_px: Amount | None = None
+    ts: int | None = None
+
+
+class StartStep(Resource):
+    n: int
+    title: str
+    method: str
+    path: str
+    auth: str
+    body: dict[str, Any] | None = None
+    note: str
+
+
+class StartResult(Resource):
+    name: str
+    environment: str
+    steps: tuple[StartStep, ...] = ()
+    apis: Apis
+    credit_policy: Credit
+    scopes: tuple[str, ...] = ()
+    docs: str | None = None
+
+
+class ChangelogEntry(Resource):
+    version: str
+    date: str
+    limits_version: int
+    changes: tuple[str, ...] = ()
+
+
+class ChangelogResult(Resource):
+    current_version: str
+    limits_version: int
+    entries: tuple[ChangelogEntry, ...] = ()
+
+
+class Country(Resource):
+    code: str
+    name: str
+    calling_code: str
+
+
+class CountriesResult(Resource):
+    countries: tuple[Country, ...] = ()
+
+
+class StatusClock(Resource):
+    mode: str
+    speed: Num
+
+
+class StatusLimits(Resource):
+    platform: Platform
+    rate: tuple[Rate, ...] = ()
+
+
+class StatusResult(Resource):
+    """GET /v1/system/status."""
+
+    status: str
+    environment: str | None = None
+    version: str | None = None
+    api_version: str | None = None
+    limits_version: int | None = None
+    server_time: int | None = None
+    clock: StatusClock | None = None
+    limits: StatusLimits | None = None
+
+
+class AgentDocument(Resource):
+    """/agent.json"""
+
+    name: str
+    description: str
+    version: str
+    api_version: str
+    environment: str
+    base_url: str
+    mcp: str
+    openapi: str
+    docs: str
+    auth: tuple[str, ...] = Field(default=())
+    scopes: tuple[str, ...] = Field(default=())

@@ -1,0 +1,175 @@
+"""Requests that place, plan, confirm, suggest, close and cancel, with the rules between fields that need no state. Prices and sizes stay text, as written."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Self
+
+from pydantic import model_validator
+
+from bot.wire.base import (
+    Bps,
+    CoinName,
+    Digits,
+    Flag,
+    Integer,
+    Leverage,
+    MarketName,
+    Number,
+    Request,
+    Text,
+    UsdAmount,
+    refuse,
+)
+from bot.wire.guardian_requests import InlineGuardian
+from bot.wire.vocabulary import Intent, LeverageMode, OrderType, Side, Source
+
+
+def _positive(text: str | None, name: str) -> None:
+    if text is not None and not text.strip("0."):
+        refuse((name,), "must be > 0", "> 0")
+
+
+class LegRequest(Request):
+    """One leg of a bracket: a distance in percent, a price, or (targets only) a multiple of the risk."""
+
+    pct: Annotated[Decimal, Number()] | None = None
+    px: Digits | None = None
+    r: Annotated[Decimal, Number(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _above_zero(self) -> Self:
+        if self.pct is not None and self.pct <= 0:
+            refuse(("pct",), "must be > 0", "> 0")
+        _positive(self.px, "px")
+        return self
+
+    def given(self) -> list[str]:
+        return [name for name in ("pct", "px", "r") if getattr(self, name) is not None]
+
+
+class BracketRequest(Request):
+    """Stop loss and take profit, at least one of them."""
+
+    stop_loss: LegRequest | None = None
+    take_profit: LegRequest | None = None
+
+    @model_validator(mode="after")
+    def _legs(self) -> Self:
+        stop, target = self.stop_loss, self.take_profit
+        if stop is None and target is None:
+            refuse(("stopLoss",), "a bracket needs at least one of stopLoss and takeProfit", ["stopLoss", "takeProfit"])
+        if stop is not None:
+            if stop.r is not None:
+                refuse(("stopLoss", "r"), "r is measured from the stop and belongs to takeProfit only", ["pct", "px"])
+            if len(stop.given()) != 1:
+                refuse(("stopLoss",), "takes exactly one of pct and px", ["pct", "px"])
+        if target is not None:
+            if len(target.given()) != 1:
+                refuse(("takeProfit",), "takes exactly one of pct, px and r", ["pct", "px", "r"])
+            if target.r is not None and stop is None:
+                refuse(("takeProfit", "r"), "needs a stopLoss to measure the risk from", ["pct", "px"])
+        return self
+
+
+class OrderRequest(Request):
+    """POST /v1/orders."""
+
+    market: MarketName
+    side: Side
+    usd_amount: UsdAmount | None = None
+    size: Digits | None = None
+    leverage: Leverage | None = None
+    leverage_mode: LeverageMode = "error"
+    type: OrderType = "market"
+    limit_px: Digits | None = None
+    max_slippage_bps: Bps | None = None
+    allow_partial: Flag = False
+    require_protection: Flag = False
+    bracket: BracketRequest | None = None
+    guardians: tuple[InlineGuardian, ...] = ()
+    dry_run: Flag = False
+    max_drift_bps: Annotated[int, Integer(1, 5000)] = 50
+    acknowledge_leverage_change: Flag = False
+    source: Source | None = None
+
+    @model_validator(mode="after")
+    def _rules(self) -> Self:
+        if self.usd_amount is None and self.size is None:
+            refuse(("usdAmount",), "exactly one of usdAmount and size is required", ["usdAmount", "size"])
+        if self.usd_amount is not None and self.size is not None:
+            refuse(("size",), "exactly one of usdAmount and size may be given", ["usdAmount", "size"])
+        _positive(self.size, "size")
+        _positive(self.limit_px, "limitPx")
+        if self.type == "limit":
+            if self.limit_px is None:
+                refuse(("limitPx",), "is required for type limit")
+            if self.max_slippage_bps is not None:
+                refuse(("maxSlippageBps",), "belongs to type market only: limitPx bounds a limit order")
+            if self.allow_partial:
+                refuse(("allowPartial",), "belongs to type market only: the rest of a limit order stays open")
+        elif self.limit_px is not None:
+            refuse(("limitPx",), "belongs to type limit only")
+        for index, guardian in enumerate(self.guardians):
+            if guardian.market is not None and bare_coin(guardian.market) != bare_coin(self.market):
+                refuse(("guardians", index, "market"), "must be the market of the order, or left out", [self.market])
+        return self
+
+
+def bare_coin(market: str) -> str:
+    """`perp:BTC`, `btc` and `BTC` are one name. For comparing; not a check that the market exists."""
+    name = market.strip()
+    return name[5:].upper() if name[:5].lower() == "perp:" else name.upper()
+
+
+class ConfirmRequest(Request):
+    """POST /v1/orders/confirm."""
+
+    confirm_token: Annotated[str, Text(8, 128)]
+
+    def __repr__(self) -> str:
+        return "ConfirmRequest(...)"
+
+    __str__ = __repr__
+
+
+class SuggestRequest(Request):
+    """POST /v1/orders/suggest."""
+
+    coin: CoinName
+    intent: Intent = "open"
+    side: Side = "long"
+    notional_usd: UsdAmount | None = None
+    size: Digits | None = None
+    leverage: Leverage | None = None
+    slippage_bps: Bps | None = None
+
+    @model_validator(mode="after")
+    def _rules(self) -> Self:
+        _positive(self.size, "size")
+        return self
+
+
+class CloseRequest(Request):
+    """POST /v1/positions/{market}/close. Nothing given closes all of it."""
+
+    fraction: Annotated[Decimal, Number(gt=0, le=1)] | None = None
+    usd_amount: UsdAmount | None = None
+    size: Digits | None = None
+    slippage_bps: Bps | None = None
+    source: Source | None = None
+
+    @model_validator(mode="after")
+    def _rules(self) -> Self:
+        amounts = {"fraction": self.fraction, "usdAmount": self.usd_amount, "size": self.size}
+        given = [name for name, value in amounts.items() if value is not None]
+        if len(given) > 1:
+            refuse((given[1],), "at most one of fraction, usdAmount and size may be given", list(amounts))
+        _positive(self.size, "size")
+        return self
+
+
+class CancelCoinRequest(Request):
+    """DELETE /v1/orders."""
+
+    coin: CoinName

@@ -1,0 +1,114 @@
+"""Bodies of the order routes: what was done, what would be done, what was taken back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from bot.wire.base import Amount, Num, Resource
+from bot.wire.resources import Guardian, Order, Plan, Position, Trade, Warning_
+
+
+class OrderResult(Resource):
+    """POST orders, confirm and close. `position` None: flat. `protected`: a stop stands at the service."""
+
+    dry_run: bool = False
+    order_submitted: bool = True
+    trade: Trade
+    position: Position | None = None
+    orders: tuple[Order, ...] = ()
+    guardians: tuple[Guardian, ...] = ()
+    leverage: Num | None = None
+    leverage_clamped: bool = False
+    protected: bool = False
+    warnings: tuple[Warning_, ...] = ()
+    last_event_id: str | None = None
+
+
+class PlanResult(Resource):
+    """POST /v1/orders with dryRun. The token executes this plan once."""
+
+    dry_run: bool = True
+    order_submitted: bool = False
+    confirm_token: str = Field(repr=False)
+    expires_at: int | None = None
+    plan: Plan
+
+
+class OrdersPage(Resource):
+    orders: tuple[Order, ...] = ()
+
+
+class CancelResult(Resource):
+    """`unprotected`: the position has no stop now."""
+
+    oid: str
+    coin: str | None = None
+    canceled: bool = True
+    filled_size: Amount | None = None
+    unprotected: bool = False
+
+
+class CancelCoinResult(Resource):
+    coin: str
+    canceled_oids: tuple[str, ...] = ()
+    unprotected: bool = False
+
+
+class SuggestedCall(Resource):
+    """Ready to be sent as it is."""
+
+    method: str
+    path: str
+    body: dict[str, Any]
+
+
+class SuggestResult(Resource):
+    coin: str
+    market: str
+    intent: str
+    side: str
+    feasible: bool
+    request: SuggestedCall | None = None
+    size: Amount | None = None
+    notional_usd: Amount | None = None
+    leverage: Num | None = None
+    mid_px: Amount | None = None
+    est_px: Amount | None = None
+    slippage_bps: Num | None = None
+    fee_usd: Amount | None = None
+    margin_usd: Amount | None = None
+    min_size: Amount | None = None
+    min_notional_usd: Amount | None = None
+    max_size: Amount | None = None
+    warnings: tuple[Warning_, ...] = ()
+
+
+class TradesPage(Resource):
+    """Newest first; `next_before` is the cursor of the next page, None at the end."""
+
+    trades: tuple[Trade, ...] = ()
+    next_before: int | None = None
+
+
+class GuardiansPage(Resource):
+    guardians: tuple[Guardian, ...] = ()
+
+
+class DisarmResult(Resource):
+    id: str
+    type: str | None = None
+    disarmed: bool = True
+
+
+class HeartbeatGuardian(Resource):
+    id: str
+    next_deadline: int | None = None
+
+
+class HeartbeatResult(Resource):
+    """Empty `guardians`: the beat reached nobody, no dead-man switch is armed."""
+
+    guardians: tuple[HeartbeatGuardian, ...] = ()
+    server_time: int | None = None

@@ -1,0 +1,85 @@
+"""Query strings of the reading operations. The values arrive as text; integers are ASCII digits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import ConfigDict, model_validator
+
+from bot.wire.base import CoinName, Integer, Request, Text, refuse
+from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES, AssetClass, Interval, MarketsView, NavRange
+
+EVENTS_PAGE_MAX = 200
+CANDLES_MAX = 5_000
+
+
+class EmptyQuery(Request):
+    """An operation without query parameters."""
+
+
+class MarketsQuery(Request):
+    """GET /v1/markets."""
+
+    query: Annotated[str, Text(0, 64)] = ""
+    asset_class: AssetClass = "all"
+    view: MarketsView = "trending"
+    limit: Annotated[int, Integer(1, 250, query=True)] = 150
+
+    model_config = ConfigDict(alias_generator=None)  # the interface writes asset_class
+
+
+class CandlesQuery(Request):
+    """GET /v1/markets/{coin}/candles."""
+
+    interval: Interval = "1h"
+    limit: Annotated[int, Integer(1, CANDLES_MAX, query=True)] = 200
+
+
+class OrdersQuery(Request):
+    """GET /v1/orders."""
+
+    coin: CoinName | None = None
+
+
+class EventsQuery(Request):
+    """GET /v1/events and, without limit, its stream."""
+
+    since: Annotated[str, Text(1, 64)] | None = None
+    types: Annotated[str, Text(0, 1024)] | None = None
+    limit: Annotated[int, Integer(1, EVENTS_PAGE_MAX, query=True)] = 50
+
+    @property
+    def filters(self) -> frozenset[str] | None:
+        """The types (or type.subtype) asked for; None means all."""
+        if self.types is None:
+            return None
+        names = frozenset(part.strip() for part in self.types.split(",") if part.strip())
+        return names or None
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name in sorted(self.filters or ()):
+            if name not in EVENT_FILTERS:
+                refuse(("types",), f"has no event type {name!r}", list(EVENT_SUBTYPES))
+        return self
+
+
+class TradesQuery(Request):
+    """GET /v1/trades; the wallet route takes the same without coin."""
+
+    limit: Annotated[int, Integer(1, 200, query=True)] = 50
+    before: Annotated[int, Integer(0, query=True)] | None = None
+    coin: CoinName | None = None
+
+
+class WalletTradesQuery(Request):
+    """GET /v1/wallets/{address}/trades."""
+
+    limit: Annotated[int, Integer(1, 200, query=True)] = 50
+    before: Annotated[int, Integer(0, query=True)] | None = None
+
+
+class NavQuery(Request):
+    """GET /v1/wallets/{address}/nav."""
+
+    range: NavRange = "7d"

@@ -1,0 +1,251 @@
+"""The records of the service: Position, Trade, Order, Bracket, Guardian, Key, Webhook, Market, Plan. Tolerant; words stay text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from bot.wire.base import Amount, Num, Resource
+
+
+class Position(Resource):
+    """One position a market. Amounts that do not apply are None; instants are unix ms on the service's clock."""
+
+    coin: str
+    side: str
+    size: Amount
+    leverage: Num
+    entry_px: Amount | None = None
+    mark_px: Amount | None = None
+    liquidation_px: Amount | None = None
+    unrealized_pnl_usd: Amount | None = None
+    funding_usd: Amount | None = None
+    margin_used_usd: Amount | None = None
+    book: str
+    market: str | None = None
+    notional_usd: Amount | None = None
+    stop_px: Amount | None = None
+    take_profit_px: Amount | None = None
+    risk_usd: Amount | None = None
+    opened_at: int | None = None
+
+
+class Trade(Resource):
+    """One accepted order and what became of it. `seq` is the cursor of ?before."""
+
+    id: str
+    request_id: str | None = None
+    source: str | None = None
+    kind: str
+    symbol: str
+    side: str
+    intent: str
+    reduce_only: bool
+    size: Amount
+    avg_px: Amount | None = None
+    fee_usd: Amount | None = None
+    realized_pnl_usd: Amount | None = None
+    fill_status: str | None = None
+    status: str
+    venue_oid: str | None = None
+    idempotency_key: str | None = None
+    seq: int | None = None
+    market: str | None = None
+    filled_size: Amount | None = None
+    leverage: Num | None = None
+    guardian_id: str | None = None
+    reason: str | None = None
+    ts: int | None = None
+    updated_at: int | None = None
+
+
+class StopLeg(Resource):
+    """A leg of a bracket as the service holds it: the price on the grid, and pct or r as they were given."""
+
+    px: Amount
+    pct: Num | None = None
+    r: Num | None = None
+
+
+class Bracket(Resource):
+    stop_loss: StopLeg | None = None
+    take_profit: StopLeg | None = None
+
+
+class Order(Resource):
+    """An open limit order or an armed trigger."""
+
+    oid: str
+    trade_id: str | None = None
+    coin: str
+    market: str | None = None
+    side: str
+    intent: str
+    kind: str
+    reduce_only: bool
+    size: Amount
+    filled_size: Amount
+    limit_px: Amount | None = None
+    trigger_px: Amount | None = None
+    bracket: Bracket | None = None
+    status: str
+    source: str | None = None
+    idempotency_key: str | None = None
+    created_at: int | None = None
+
+
+class Guardian(Resource):
+    """An armed guardian, or a latched one: fired, and still blocking opens."""
+
+    id: str
+    type: str
+    scope: str
+    status: str
+    coin: str | None = None
+    market: str | None = None
+    heartbeat_seconds: int | None = None
+    on_miss: str | None = None
+    seconds: int | None = None
+    trail_pct: Num | None = None
+    trail_r: Num | None = None
+    activate_at_r: Num | None = None
+    max_loss_pct_from_day_start: Num | None = None
+    action: str | None = None
+    cron: str | None = None
+    order_template: dict[str, Any] | None = None
+    next_deadline: int | None = None
+    last_heartbeat_at: int | None = None
+    active: bool = True
+    extreme_px: Amount | None = None
+    stop_px: Amount | None = None
+    day_start_value_usd: Amount | None = None
+    floor_value_usd: Amount | None = None
+    blocks_opens: bool = False
+    trade_id: str | None = None
+    fired_at: int | None = None
+    fire_count: int = 0
+    created_at: int | None = None
+
+
+class Key(Resource):
+    """An API key without its secret."""
+
+    id: str
+    name: str
+    prefix: str
+    scopes: tuple[str, ...] = ()
+    max_exposure_usd: Amount | None = None
+    max_daily_notional_usd: Amount | None = None
+    max_leverage: int | None = None
+    allowed_coins: tuple[str, ...] | None = None
+    max_open_positions: int | None = None
+    expires_at: int | None = None
+    created_at: int | None = None
+    last_used_at: int | None = None
+    source: str | None = None
+
+
+class KeyCreated(Key):
+    """POST /v1/keys: the secret, here and never again (None in a replay)."""
+
+    api_key: str | None = Field(default=None, repr=False)
+
+
+class KeysResult(Resource):
+    keys: tuple[Key, ...] = ()
+
+
+class Webhook(Resource):
+    id: str
+    url: str
+    types: tuple[str, ...] | None = None
+    status: str
+    created_at: int | None = None
+    last_delivery_at: int | None = None
+    last_status: int | None = None
+    failures: int = 0
+    disabled_reason: str | None = None
+
+
+class WebhookCreated(Webhook):
+    """POST /v1/webhooks: the signing secret, here and never again (None in a replay)."""
+
+    secret: str | None = Field(default=None, repr=False)
+
+
+class WebhooksResult(Resource):
+    webhooks: tuple[Webhook, ...] = ()
+
+
+class Revoked(Resource):
+    """DELETE of a key, a webhook or (without id) the session."""
+
+    id: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    revoked: bool = True
+
+
+class Market(Resource):
+    coin: str
+    market: str
+    name: str
+    asset_class: str
+    book: str
+    status: str
+    mark_px: Amount | None = None
+    mid_px: Amount | None = None
+    oracle_px: Amount | None = None
+    bid_px: Amount | None = None
+    ask_px: Amount | None = None
+    spread_bps: Num | None = None
+    change24h_pct: Num | None = Field(default=None, alias="change24hPct")
+    volume24h_usd: Amount | None = Field(default=None, alias="volume24hUsd")
+    open_interest_usd: Amount | None = None
+    funding_rate_hourly: str | None = None
+    next_funding_at: int | None = None
+    sz_decimals: int
+    max_leverage: int
+    margin_mode: str | None = None
+    min_notional_usd: Amount | None = None
+    taker_fee_bps: Num | None = None
+    maker_fee_bps: Num | None = None
+    external: str | None = None
+    opens_at: int | None = None
+    closes_at: int | None = None
+    expires_at: int | None = None
+    outcome_px: Amount | None = None
+
+
+class Warning_(Resource):  # noqa: N801  the wire calls it Warning, a name Python has taken
+    """Something that was done otherwise than asked, or that the caller should know; never a refusal."""
+
+    code: str
+    message: str
+
+
+class Plan(Resource):
+    """What an order would do by today's book. `bound_px`: the worst price that it would accept."""
+
+    coin: str
+    market: str
+    side: str
+    intent: str
+    type: str
+    size: Amount
+    fill_size: Amount | None = None
+    notional_usd: Amount
+    mid_px: Amount | None = None
+    est_px: Amount | None = None
+    bound_px: Amount | None = None
+    slippage_bps: Num | None = None
+    fee_usd: Amount | None = None
+    leverage: Num | None = None
+    leverage_clamped: bool = False
+    margin_usd: Amount | None = None
+    liquidation_px: Amount | None = None
+    bracket: Bracket | None = None
+    risk_usd: Amount | None = None
+    guardians: tuple[dict[str, Any], ...] = ()
+    max_drift_bps: int | None = None
+    protected: bool = False
+    warnings: tuple[Warning_, ...] = ()

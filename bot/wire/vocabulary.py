@@ -1,0 +1,43 @@
+"""The closed word lists of the interface. Requests are held to them; resources read any word."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Side = Literal["long", "short"]
+Intent = Literal["open", "close"]
+OrderType = Literal["market", "limit"]
+LeverageMode = Literal["error", "clamp"]
+Source = Literal["dashboard", "agent", "api"]
+Scope = Literal["read", "trade", "trade:close_only", "outcomes"]
+GuardianType = Literal["trailing_stop", "max_hold", "account_drawdown", "dead_man_switch", "schedule", "kill_switch"]
+GuardianScope = Literal["account", "position"]
+GuardianAction = Literal["flatten", "block_opens", "cancel_orders"]
+AssetClass = Literal["stocks", "bonds", "crypto", "prediction", "all"]
+MarketsView = Literal["trending", "opportunities", "all"]
+Interval = Literal["1m", "5m", "15m", "1h", "4h", "1d"]
+NavRange = Literal["1d", "7d", "30d", "all"]
+FaultKind = Literal["delay", "drop", "status_429", "status_500", "lose_reply", "duplicate_event"]
+
+INTERVAL_MS: dict[str, int] = {
+    "1m": 60_000,
+    "5m": 300_000,
+    "15m": 900_000,
+    "1h": 3_600_000,
+    "4h": 14_400_000,
+    "1d": 86_400_000,
+}
+
+EVENT_SUBTYPES: dict[str, tuple[str, ...]] = {
+    "fill": ("entry", "exit"),
+    "order": ("open", "armed", "changed", "canceled"),
+    "trigger": ("stop_loss", "take_profit"),
+    "guardian": ("armed", "activated", "fired", "released", "disarmed"),
+    "funding": ("payment",),
+    "liquidation": ("partial", "full", "backstop"),
+    "settlement": ("settled",),
+    "account": ("created", "reset", "settings", "leverage", "key_created", "key_revoked"),
+}
+EVENT_FILTERS: frozenset[str] = frozenset(EVENT_SUBTYPES) | {
+    f"{kind}.{sub}" for kind, subs in EVENT_SUBTYPES.items() for sub in subs
+}

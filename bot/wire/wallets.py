@@ -1,0 +1,62 @@
+"""Public wallet views: what anybody may see of an address. They never carry what belongs to the owner alone."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bot.wire.base import Amount, Num, Resource
+from bot.wire.resources import Position
+
+
+class WalletResult(Resource):
+    address: str
+    registered: bool
+    nickname: str | None = None
+    environment: str
+    account_value_usd: Amount
+    unrealized_pnl_usd: Amount
+    positions: tuple[Position, ...] = ()
+    updated_at: int
+
+
+class WalletPositionsResult(Resource):
+    address: str
+    registered: bool
+    positions: tuple[Position, ...] = ()
+
+
+class PnlRanges(Resource):
+    day: Amount = Field(alias="1d")
+    week: Amount = Field(alias="7d")
+    month: Amount = Field(alias="30d")
+    all: Amount
+
+
+class WalletPnlResult(Resource):
+    """netPnlUsd = realised + unrealised - fees + funding."""
+
+    address: str
+    registered: bool
+    realized_pnl_usd: Amount
+    unrealized_pnl_usd: Amount
+    fees_usd: Amount
+    funding_usd: Amount
+    net_pnl_usd: Amount
+    ranges: PnlRanges
+    trades: int
+    win_rate_pct: Num | None = None
+
+
+class NavPoint(Resource):
+    ts: int
+    nav_usd: Amount
+
+
+class WalletNavResult(Resource):
+    """Series None: not an account here."""
+
+    address: str
+    registered: bool
+    range: str
+    nav_usd: Amount
+    series: tuple[NavPoint, ...] | None = None
