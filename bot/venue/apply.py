@@ -1,0 +1,289 @@
+"""The one door: `apply(state, command, now_ms)`. Same commands at the same instants, same events, to the byte.
+
+apply mutates its own state and reads nothing else. A rule's no comes back as a `Refusal`; an `assert` that fails is our mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from bot.errors import Refusal
+from bot.venue import acting, funding, index, matching, orders
+from bot.venue import commands as c
+from bot.venue.events import AccountChanged, Event
+from bot.venue.record import emit, next_seq
+from bot.venue.state import KEYS_MAX, Account, Key, Market, State
+
+
+class Applied(NamedTuple):
+    """What a command answers (a Refusal for a no) and the events it caused, in order."""
+
+    answer: Any
+    events: list[Event]
+
+
+def apply(state: State, command: c.Command, now_ms: int) -> Applied:
+    """Apply one command at `now_ms`, which never goes back."""
+    assert now_ms >= state.now_ms, (now_ms, state.now_ms)
+    kind = type(command)
+    fresh: list[Event] = []
+    state.fresh = fresh
+    if kind is c.Pulse:
+        run_due(state, now_ms, inclusive=True)
+    if kind is not c.PassBar:  # A bar walks through its own instants.
+        state.now_ms = now_ms
+    state.commands += 1
+    answer = HANDLERS[kind](state, command)
+    return Applied(answer, fresh)
+
+
+# ── The venue itself, time and prices ───────────────────────────────────────────────────────────────────────────────
+
+
+def _set_rules(state: State, command: c.SetRules) -> None:
+    state.rules = command.rules
+
+
+def _list_market(state: State, command: c.ListMarket) -> None:
+    spec = command.spec
+    assert spec.coin not in state.markets
+    assert command.px > 0
+    state.markets[spec.coin] = Market(spec, command.px, command.px, command.px, funding_rate=spec.funding_rate)
+
+
+def _set_market(state: State, command: c.SetMarket) -> None:
+    market = state.markets[command.coin]
+    if command.status is not None:
+        market.status = command.status
+    if command.funding_rate is not None:
+        market.funding_rate = command.funding_rate
+
+
+def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
+    """Run every deadline before `until_ms` (at it, too, when inclusive), each at its own instant."""
+    while (found := index.due(state, until_ms, inclusive=inclusive)) is not None:
+        at_ms, kind, ref, number = found
+        state.now_ms = max(state.now_ms, at_ms)
+        if kind == "funding":
+            market = state.markets[ref]
+            funding.pay(state, market, market.oracle)
+        else:
+            account = state.accounts[ref]
+            acting.fire_clock(state, account, account.guardians[number])
+
+
+def _pulse(state: State, command: c.Pulse) -> None:
+    """What was due has run on the way to this instant, each at its own."""
+
+
+def _pass_bar(state: State, command: c.PassBar) -> None:
+    market = state.markets[command.coin]
+    policy = command.path or state.rules.paths
+    end_ms = command.at_ms + command.interval_ms
+    due = index.next_deadline_ms(state)
+    if (due is None or due >= end_ms) and matching.is_calm(state, market, command.low, command.high):
+        market.point += 1
+        market.bar_ms, market.volume_left = command.at_ms, 0
+        market.mark = market.mid = market.oracle = command.close
+        state.now_ms = max(state.now_ms, end_ms - 1)
+        return
+    path = matching.path_of(command, policy)
+    third = command.interval_ms // 3
+    for step, at_ms in enumerate((command.at_ms, command.at_ms + third, command.at_ms + 2 * third, end_ms - 1)):
+        run_due(state, at_ms, inclusive=False)
+        state.now_ms = max(state.now_ms, at_ms)
+        rest = path[step + 1 :]
+        ahead = (min(rest), max(rest)) if policy == "sl_first" and rest else None
+        matching.point(state, market, path[step], step=step, bar_ms=command.at_ms, volume=command.volume, ahead=ahead)
+
+
+def _shift_deadlines(state: State, command: c.ShiftDeadlines) -> None:
+    """The service was away: what was left of each dead-man switch then is left now, and never less than `floor_ms`."""
+    for account in state.accounts.values():
+        for guardian in account.guardians.values():
+            if guardian.spec.type == "dead_man_switch" and guardian.deadline_ms is not None:
+                assert guardian.spec.heartbeat_seconds is not None
+                floor = min(guardian.spec.heartbeat_seconds * 1000, command.floor_ms)
+                guardian.deadline_ms = max(guardian.deadline_ms + command.ms, state.now_ms + command.ms + floor)
+
+
+def _set_marks(state: State, command: c.SetMarks) -> None:
+    for coin, px in command.marks:
+        market = state.markets[coin]
+        market.mark = market.mid = market.oracle = px
+        market.volume_left = 0
+
+
+# ── Accounts and keys ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _open_account(state: State, command: c.OpenAccount) -> Account:
+    assert command.account not in state.accounts
+    state.account_seq += 1
+    account = Account(
+        id=command.account, number=state.account_seq, address=command.address, name=command.name, start_balance=command.balance,
+        created_ms=state.now_ms, balance=command.balance,
+    )  # fmt: skip
+    state.accounts[account.id] = account
+    emit(
+        state, account, AccountChanged(account.id, next_seq(account), state.now_ms, "created", balance=account.balance)
+    )
+    if command.key is not None:
+        _create_key(state, c.CreateKey(command.key))
+    return account
+
+
+def _create_key(state: State, command: c.CreateKey) -> Key | Refusal:
+    key = replace(command.key)  # The state's own: its daily sums move, the command's stay as they were said.
+    account = state.accounts[key.account]
+    assert key.id not in state.keys
+    if sum(1 for k in state.keys.values() if k.account == key.account and not k.revoked) >= KEYS_MAX:
+        return Refusal(
+            "limit_exceeded", f"{KEYS_MAX} keys exist, the most an account may have", fix={"action": "revoke_key"}
+        )
+    state.keys[key.id] = key
+    emit(
+        state,
+        account,
+        AccountChanged(account.id, next_seq(account), state.now_ms, "key_created", key=key.id, name=key.name),
+    )
+    return key
+
+
+def _revoke_key(state: State, command: c.RevokeKey) -> Key | Refusal:
+    key = state.keys.get(command.key)
+    if key is None or key.account != command.account or key.revoked:
+        return Refusal("not_found", f"no key {command.key}")
+    key.revoked = True
+    account = state.accounts[key.account]
+    emit(
+        state,
+        account,
+        AccountChanged(account.id, next_seq(account), state.now_ms, "key_revoked", key=key.id, name=key.name),
+    )
+    return key
+
+
+def _reset_account(state: State, command: c.ResetAccount) -> Account:
+    """Wipe positions, orders, plans, trades, events and guardians; keys and settings stay; earlier idempotency keys are fenced."""
+    account = state.accounts[command.account]
+    for market in state.markets.values():
+        market.pending = [entry for entry in market.pending if entry[0] != account.id]
+        market.working = [entry for entry in market.working if entry[0] != account.id]
+        if market.holders.pop(account.id, 0) is None and not market.holders:
+            market.next_funding_ms = 0
+    for token in [t for t, plan in state.plans.items() if plan.account == account.id]:
+        del state.plans[token]
+    for key in account.trade_by_key:
+        account.fenced_keys[key] = account.epoch
+    fresh = Account(
+        id=account.id, number=account.number, address=account.address, name=account.name, start_balance=account.start_balance,
+        created_ms=account.created_ms, epoch=account.epoch + 1, fenced_keys=account.fenced_keys, events_first=account.event_seq + 1,
+        event_seq=account.event_seq, order_seq=account.order_seq, trade_seq=account.trade_seq, trade_first=account.trade_seq + 1,
+        guardian_seq=account.guardian_seq, max_trade=account.max_trade, daily_cap=account.daily_cap,
+    )  # fmt: skip
+    if command.balance is not None:
+        fresh.start_balance = command.balance
+    fresh.balance = fresh.start_balance
+    state.accounts[account.id] = fresh
+    index.rebuild(state)
+    emit(
+        state,
+        fresh,
+        AccountChanged(fresh.id, next_seq(fresh), state.now_ms, "reset", balance=fresh.balance, epoch=fresh.epoch),
+    )
+    return fresh
+
+
+def _change_settings(state: State, command: c.ChangeSettings) -> Account:
+    account = state.accounts[command.account]
+    account.max_trade, account.daily_cap = command.max_trade, command.daily_cap
+    emit(state, account, AccountChanged(
+        account.id, next_seq(account), state.now_ms, "settings", max_trade=command.max_trade, daily_cap=command.daily_cap
+    ))  # fmt: skip
+    return account
+
+
+# ── Orders and guardians ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _key(state: State, key_id: str | None) -> Key | None:
+    return state.keys[key_id] if key_id is not None else None
+
+
+def _sweep(state: State, account: Account, coin: str) -> None:
+    """What was armed beyond its trigger by this very command fires now, at the current price."""
+    market = state.markets[coin]
+    matching.sweep(state, market)
+
+
+def _place_order(state: State, command: c.PlaceOrder) -> Any:
+    account = state.accounts[command.account]
+    placed = orders.place(state, account, _key(state, command.key), command)
+    if isinstance(placed, orders.Placed):
+        _sweep(state, account, command.order.coin)
+    return placed
+
+
+def _store_plan(state: State, command: c.StorePlan) -> Any:
+    return orders.store_plan(state, state.accounts[command.account], _key(state, command.key), command)
+
+
+def _confirm_plan(state: State, command: c.ConfirmPlan) -> Any:
+    account = state.accounts[command.account]
+    placed = orders.confirm(state, account, _key(state, command.key), command)
+    if isinstance(placed, orders.Placed):
+        _sweep(state, account, placed.trade.coin)
+    return placed
+
+
+def _close_position(state: State, command: c.ClosePosition) -> Any:
+    return orders.close(state, state.accounts[command.account], _key(state, command.key), command)
+
+
+def _cancel_order(state: State, command: c.CancelOrder) -> Any:
+    return orders.cancel(state, state.accounts[command.account], command.oid)
+
+
+def _cancel_coin(state: State, command: c.CancelCoin) -> Any:
+    return orders.cancel_coin(state, state.accounts[command.account], command.coin)
+
+
+def _arm_guardian(state: State, command: c.ArmGuardian) -> Any:
+    return acting.arm(state, state.accounts[command.account], command.spec)
+
+
+def _disarm_guardian(state: State, command: c.DisarmGuardian) -> Any:
+    return acting.disarm(state, state.accounts[command.account], command.guardian)
+
+
+def _heartbeat(state: State, command: c.Heartbeat) -> Any:
+    return acting.beat(state, state.accounts[command.account])
+
+
+HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
+    c.SetRules: _set_rules,
+    c.ListMarket: _list_market,
+    c.SetMarket: _set_market,
+    c.Pulse: _pulse,
+    c.PricePoint: matching.price_point,
+    c.PassBar: _pass_bar,
+    c.SetMarks: _set_marks,
+    c.ShiftDeadlines: _shift_deadlines,
+    c.OpenAccount: _open_account,
+    c.CreateKey: _create_key,
+    c.RevokeKey: _revoke_key,
+    c.ResetAccount: _reset_account,
+    c.ChangeSettings: _change_settings,
+    c.PlaceOrder: _place_order,
+    c.StorePlan: _store_plan,
+    c.ConfirmPlan: _confirm_plan,
+    c.ClosePosition: _close_position,
+    c.CancelOrder: _cancel_order,
+    c.CancelCoin: _cancel_coin,
+    c.ArmGuardian: _arm_guardian,
+    c.DisarmGuardian: _disarm_guardian,
+    c.Heartbeat: _heartbeat,
+}

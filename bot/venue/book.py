@@ -1,0 +1,54 @@
+"""The order book's model: a half-spread and twenty levels that grow away from the mid, filled again at each step.
+
+Fitted to the depths that venue.md 2.12 reports; a half-spread of 0 and a `level_size` of 0 are the costless book that oracles use.
+"""
+
+from __future__ import annotations
+
+from bot.venue.numbers import E8
+from bot.venue.state import Market
+
+
+def level_px(market: Market, mid: int, buy: int, index: int) -> int:
+    """Price of a level on the grid, never in the taker's favour: asks round up, bids down."""
+    spec = market.spec
+    off = spec.half_spread + index * spec.level_step
+    if not off:
+        px = mid
+    else:
+        px = (mid * (E8 + buy * off) + (E8 - 1 if buy > 0 else 0)) // E8
+    return market.grid_up(px) if buy > 0 else market.grid_down(px)
+
+
+def walk(market: Market, mid: int, buy: int, size: int, bound_px: int | None = None) -> list[tuple[int, int]]:
+    """Fills of a taker of `size` as [(px, size)], best first, no price beyond `bound_px`; less than `size` where depth ends."""
+    sizes = market.level_sizes
+    if not sizes or size <= sizes[0]:  # The best level is enough: nearly always.
+        px = level_px(market, mid, buy, 0)
+        return [(px, size)] if px > 0 and (bound_px is None or (bound_px - px) * buy >= 0) else []
+    fills: list[tuple[int, int]] = []
+    for index, deep in enumerate(sizes):
+        px = level_px(market, mid, buy, index)
+        if px <= 0 or (bound_px is not None and (bound_px - px) * buy < 0):
+            break
+        part = min(size, deep)
+        if not part:
+            continue
+        if fills and fills[-1][0] == px:
+            fills[-1] = (px, fills[-1][1] + part)
+        else:
+            fills.append((px, part))
+        size -= part
+        if not size:
+            break
+    return fills
+
+
+def book(market: Market) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Bids and asks as [(px, size)], best first, at most 20 a side; a costless book shows one level a side of a million USD."""
+    sides: list[list[tuple[int, int]]] = []
+    for buy in (-1, 1):
+        costless = max(market.lot, 1_000_000 * E8 * E8 // market.mid // market.lot * market.lot)
+        size = sum(market.level_sizes) or costless
+        sides.append(walk(market, market.mid, buy, size))
+    return sides[0], sides[1]

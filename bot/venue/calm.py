@@ -1,0 +1,37 @@
+"""How far a market may move before anything happens: the band that lets a session, and the service, skip bars."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from bot.venue import index
+from bot.venue.numbers import E8
+from bot.venue.state import State
+
+FOREVER_MS: Final = 1 << 62
+INFINITY: Final = float("inf")
+
+
+class Calm(NamedTuple):
+    """A bar of this market strictly inside (lo, hi), closed before `until_ms`, changes nothing but the mark. lo > hi: no bar is calm."""
+
+    lo: float
+    hi: float
+    until_ms: int
+
+
+NEVER: Final = Calm(INFINITY, -INFINITY, 0)
+
+
+def calm(state: State, coin: str) -> Calm:
+    """The band of one market now. Prices are floats: each level is the double nearest to its decimal, as a bar's price is."""
+    market = state.markets[coin]
+    if market.pending or market.working:
+        return NEVER
+    falling, rising = market.falling, market.rising
+    until = index.next_deadline_ms(state)
+    return Calm(
+        falling[-1][0] / E8 if falling else -INFINITY,
+        -rising[-1][0] / E8 if rising else INFINITY,
+        FOREVER_MS if until is None else until,
+    )

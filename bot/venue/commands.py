@@ -1,0 +1,230 @@
+"""What the venue can be told, in the imperative. Ids, tokens and instants are arguments; chance is made at the edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bot.venue.state import GuardianSpec, Key, MarketSpec, OrderSpec, Rules
+
+# ── The venue itself ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class SetRules:
+    rules: Rules
+
+
+@dataclass(slots=True)
+class ListMarket:
+    spec: MarketSpec
+    px: int
+
+
+@dataclass(slots=True)
+class SetMarket:
+    """Status open | closed | halted, or a recorded hourly funding rate (fraction scaled 1e12)."""
+
+    coin: str
+    status: str | None = None
+    funding_rate: int | None = None
+
+
+# ── Time and prices ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class Pulse:
+    """Run what is due at or before now."""
+
+
+@dataclass(slots=True)
+class PricePoint:
+    """One point of a market's path. `step` 0 is a bar's open (a gap is possible), 1 and 2 its extremes, 3 its close."""
+
+    coin: str
+    px: int
+    step: int = 0
+    bar_ms: int = 0
+    volume: int | None = None  # of the whole bar, scaled 1e8; None: no resting limit is bounded by it
+    oracle: int | None = None
+    mid: int | None = None
+
+
+@dataclass(slots=True)
+class PassBar:
+    """A whole candle: four points in the order of the path policy. `at_ms` is its open time."""
+
+    coin: str
+    at_ms: int
+    open: int
+    high: int
+    low: int
+    close: int
+    volume: int
+    interval_ms: int = 60_000
+    path: str | None = None  # None: the rules' policy
+    seed: int = 0  # for path "seeded"
+
+
+@dataclass(slots=True)
+class SetMarks:
+    """Marks of bars that were skipped because the market was calm: ((coin, px), ...)."""
+
+    marks: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class ShiftDeadlines:
+    """Said once at a restart, at the last instant the service was alive: `ms` passed while nobody could beat. Downtime is not silence."""
+
+    ms: int
+    floor_ms: int
+
+
+# ── Accounts and keys ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class OpenAccount:
+    account: str
+    address: str
+    name: str | None
+    balance: int
+    key: Key | None = None
+
+
+@dataclass(slots=True)
+class CreateKey:
+    key: Key
+
+
+@dataclass(slots=True)
+class RevokeKey:
+    account: str
+    key: str
+
+
+@dataclass(slots=True)
+class ResetAccount:
+    account: str
+    balance: int | None = None  # None: the starting balance
+
+
+@dataclass(slots=True)
+class ChangeSettings:
+    """Both caps as they shall be; None clears."""
+
+    account: str
+    max_trade: int | None
+    daily_cap: int | None
+
+
+# ── Orders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class PlaceOrder:
+    account: str
+    order: OrderSpec
+    key: str | None = None
+    request_id: str | None = None
+    idempotency_key: str | None = None
+    expires_ms: int | None = None
+
+
+@dataclass(slots=True)
+class StorePlan:
+    """A dry run: quote the order and keep it under `token` (the digest of the confirm token)."""
+
+    account: str
+    order: OrderSpec
+    token: str
+    ttl_ms: int
+    max_drift_bps: int = 50
+    key: str | None = None
+
+
+@dataclass(slots=True)
+class ConfirmPlan:
+    account: str
+    token: str
+    key: str | None = None
+    request_id: str | None = None
+    idempotency_key: str | None = None
+    expires_ms: int | None = None
+
+
+@dataclass(slots=True)
+class ClosePosition:
+    """At most one of fraction (scaled 1e8), usd, size; none of them: all of it."""
+
+    account: str
+    coin: str
+    fraction: int | None = None
+    usd: int | None = None
+    size: int | None = None
+    slippage_bps: int | None = None
+    source: str | None = None
+    key: str | None = None
+    request_id: str | None = None
+    idempotency_key: str | None = None
+    expires_ms: int | None = None
+
+
+@dataclass(slots=True)
+class CancelOrder:
+    account: str
+    oid: str
+
+
+@dataclass(slots=True)
+class CancelCoin:
+    account: str
+    coin: str
+
+
+# ── Guardians ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class ArmGuardian:
+    account: str
+    spec: GuardianSpec
+    idempotency_key: str | None = None
+
+
+@dataclass(slots=True)
+class DisarmGuardian:
+    account: str
+    guardian: str
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    account: str
+
+
+Command = (
+    SetRules
+    | ListMarket
+    | SetMarket
+    | Pulse
+    | PricePoint
+    | PassBar
+    | SetMarks
+    | ShiftDeadlines
+    | OpenAccount
+    | CreateKey
+    | RevokeKey
+    | ResetAccount
+    | ChangeSettings
+    | PlaceOrder
+    | StorePlan
+    | ConfirmPlan
+    | ClosePosition
+    | CancelOrder
+    | CancelCoin
+    | ArmGuardian
+    | DisarmGuardian
+    | Heartbeat
+)

@@ -1,0 +1,139 @@
+"""Guardians: rules that act while no agent is connected. Which field belongs to which type, and when each falls due. acting.py acts."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Final, NamedTuple
+
+from bot.errors import Refusal
+from bot.venue.numbers import E8
+from bot.venue.state import Account, Guardian, GuardianSpec
+
+ALL_TYPES: Final = ("trailing_stop", "max_hold", "account_drawdown", "dead_man_switch", "schedule", "kill_switch")
+BUILT: Final = ("dead_man_switch", "trailing_stop")
+TRAIL_PCT_MAX: Final = 50 * E8
+TRAIL_R_MAX: Final = 20 * E8
+
+
+class Shape(NamedTuple):
+    """Fields of one type: its scope, what it needs, what it may have, and its defaults."""
+
+    scope: str
+    required: tuple[str, ...]
+    one_of: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    defaults: tuple[tuple[str, str], ...] = ()
+
+
+SHAPES: Final = {
+    "trailing_stop": Shape("position", ("coin",), one_of=("trail_pct", "trail_r"), optional=("activate_at_r",)),
+    "dead_man_switch": Shape(
+        "account", ("heartbeat_seconds",), optional=("on_miss",), defaults=(("on_miss", "cancel_orders"),)
+    ),
+}
+WIRE_NAMES: Final = {
+    "coin": "market", "heartbeat_seconds": "heartbeatSeconds", "on_miss": "onMiss", "trail_pct": "trailPct", "trail_r": "trailR",
+    "activate_at_r": "activateAtR", "max_loss_pct": "maxLossPctFromDayStart", "order_template": "orderTemplate",
+}  # fmt: skip
+
+
+def _invalid(field: str, problem: str) -> Refusal:
+    name = WIRE_NAMES.get(field, field)
+    return Refusal(
+        "invalid_input",
+        f"{name}: {problem}",
+        details={"fields": [{"field": name, "problem": problem, "allowed": None}]},
+    )
+
+
+def normalise(spec: GuardianSpec) -> GuardianSpec | Refusal:
+    """The spec with its scope and defaults filled in, or the field that is wrong."""
+    shape = SHAPES.get(spec.type)
+    if shape is None:
+        return Refusal(
+            "invalid_input", f"type: {spec.type!r} is not built yet; built so far: {', '.join(BUILT)}", fix={"field": "type", "value": BUILT[0]},
+            details={"fields": [{"field": "type", "problem": "not built yet", "allowed": list(BUILT)}]},
+        )  # fmt: skip
+    if spec.scope is not None and spec.scope != shape.scope:
+        return _invalid("scope", f"a {spec.type} has scope {shape.scope}")
+    allowed = {"type", "scope", *shape.required, *shape.one_of, *shape.optional}
+    given = {f.name for f in fields(spec) if getattr(spec, f.name) is not None}
+    for name in sorted(given - allowed):
+        return _invalid(name, f"does not belong to a {spec.type}")
+    for name in shape.required:
+        if name not in given:
+            return _invalid(name, f"is required for a {spec.type}")
+    if shape.one_of and len(given & set(shape.one_of)) != 1:
+        names = " and ".join(WIRE_NAMES.get(n, n) for n in shape.one_of)
+        return _invalid(shape.one_of[0], f"exactly one of {names} is required")
+    whole = replace(spec, scope=shape.scope)
+    for name, value in shape.defaults:
+        if getattr(whole, name) is None:
+            setattr(whole, name, value)
+    if whole.heartbeat_seconds is not None and not 60 <= whole.heartbeat_seconds <= 86_400:
+        return _invalid("heartbeat_seconds", "must be 60 to 86400")
+    if whole.trail_pct is not None and not 0 < whole.trail_pct <= TRAIL_PCT_MAX:
+        return _invalid("trail_pct", "must be above 0 and at most 50")
+    for name in ("trail_r", "activate_at_r"):
+        value = getattr(whole, name)
+        if value is not None and not 0 < value <= TRAIL_R_MAX:
+            return _invalid(name, "must be above 0 and at most 20")
+    return whole
+
+
+def normalise_inline(specs: tuple[GuardianSpec, ...], coin: str) -> tuple[GuardianSpec, ...] | Refusal:
+    """Inline guardians of an order: the same fields, the market is the order's."""
+    whole: list[GuardianSpec] = []
+    for spec in specs:
+        if spec.coin is not None and spec.coin != coin:
+            return _invalid("coin", f"an inline guardian belongs to the order's market {coin}")
+        shape = SHAPES.get(spec.type)
+        judged = normalise(replace(spec, coin=coin) if shape is not None and shape.scope == "position" else spec)
+        if isinstance(judged, Refusal):
+            return judged
+        whole.append(judged)
+    return tuple(whole)
+
+
+def refuse_inline(specs: tuple[GuardianSpec, ...], *, has_r: bool) -> Refusal | None:
+    """trailR and activateAtR are measured in R, which only a stop defines."""
+    for spec in specs:
+        if not has_r and (spec.trail_r is not None or spec.activate_at_r is not None):
+            return needs_stop(spec)
+    return None
+
+
+def needs_stop(spec: GuardianSpec) -> Refusal:
+    field = "trail_r" if spec.trail_r is not None else "activate_at_r"
+    return Refusal(
+        "invalid_input", f"{WIRE_NAMES[field]}: R is undefined without a stop", fix={"action": "arm_stop", "field": "bracket.stopLoss"},
+        details={"fields": [{"field": WIRE_NAMES[field], "problem": "needs a stop", "allowed": None}]},
+    )  # fmt: skip
+
+
+def has_trail(account: Account, coin: str) -> bool:
+    """Does a trailing stop that already trails protect this market's position?"""
+    return any(g.spec.type == "trailing_stop" and g.spec.coin == coin for g in account.guardians.values())
+
+
+# ── Trailing stops ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def trail_stop(guardian: Guardian) -> int:
+    """The stop behind the extreme: extreme * (1 - s*pct/100) or extreme - s*trailR*R, cut toward the extreme's safe side."""
+    spec, side, extreme = guardian.spec, guardian.side, guardian.extreme
+    assert extreme is not None
+    if spec.trail_pct is not None:
+        distance = extreme * spec.trail_pct // (100 * E8)
+    else:
+        assert spec.trail_r is not None
+        assert guardian.r_px is not None
+        distance = guardian.r_px * spec.trail_r // E8
+    return max(1, extreme - side * distance)
+
+
+def activation_px(guardian: Guardian, entry_px: int) -> int:
+    """Price at which a trailing stop with activateAtR starts: entry + s * activateAtR * R."""
+    assert guardian.spec.activate_at_r is not None
+    assert guardian.r_px is not None
+    return entry_px + guardian.side * (guardian.r_px * guardian.spec.activate_at_r // E8)

@@ -1,0 +1,189 @@
+"""Where the next thing waits: two sorted lists of price levels a market, one heap of deadlines.
+
+Derived from the state and never part of it: `rebuild` makes them again after a restore. The last element of each list is the one
+nearest to the price, so "can this bar touch anything" is two comparisons.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from heapq import heappop, heappush
+from typing import Final
+
+from bot.venue.state import HOUR_MS, Account, Guardian, Level, Market, Order, Position, State
+
+LevelEntry = tuple[int, int, int, Level]
+
+# At one level the first rank acts first.
+RANKS: Final = {"liquidation": 0, "stop_loss": 1, "trail": 1, "take_profit": 2, "limit": 3, "trail_move": 4}
+
+# At one instant: funding, then guardians by the clock (venue.md 2.11 names their order).
+FUNDING_RANK: Final = 0
+DEAD_MAN_RANK: Final = 5
+
+
+def _entry(px: int, kind: str, account: str, number: int, *, falls: bool) -> LevelEntry:
+    return (px if falls else -px, -RANKS[kind], -number, Level(kind, account, number))
+
+
+def _add(market: Market, entry: LevelEntry, *, falls: bool) -> None:
+    insort(market.falling if falls else market.rising, entry)
+
+
+def _drop(market: Market, entry: LevelEntry, *, falls: bool) -> None:
+    levels = market.falling if falls else market.rising
+    at = bisect_left(levels, entry)
+    assert levels[at] == entry, entry
+    del levels[at]
+
+
+# ── Orders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def order_falls(order: Order) -> bool:
+    """Does the order wait for a price at or below its level?"""
+    if order.kind == "limit":
+        return order.buy > 0
+    return (order.side > 0) == (order.kind == "stop_loss")
+
+
+def order_level(market: Market, order: Order) -> int:
+    """The price that sets the order off: its trigger, or for a limit one tick through its price (the price itself where a touch fills)."""
+    if order.kind != "limit":
+        assert order.trigger_px is not None
+        return order.trigger_px
+    assert order.limit_px is not None
+    if market.spec.limit_touch:
+        return order.limit_px
+    # Below a power of ten the grid is finer: a buy's tick is that of the prices under its limit.
+    return order.limit_px - order.buy * market.tick(order.limit_px - 1 if order.buy > 0 else order.limit_px)
+
+
+def watch_order(market: Market, order: Order) -> None:
+    falls = order_falls(order)
+    _add(market, _entry(order_level(market, order), order.kind, order.account, order.number, falls=falls), falls=falls)
+
+
+def unwatch_order(market: Market, order: Order) -> None:
+    falls = order_falls(order)
+    _drop(market, _entry(order_level(market, order), order.kind, order.account, order.number, falls=falls), falls=falls)
+
+
+# ── Trailing stops ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _trail_entries(guardian: Guardian) -> list[tuple[LevelEntry, bool]]:
+    """A trailing stop waits on both sides: at its stop, and one unit beyond its extreme (or at its activation)."""
+    assert guardian.extreme is not None
+    falls = guardian.side > 0
+    entries = [(_entry(guardian.extreme, "trail_move", guardian.account, guardian.number, falls=not falls), not falls)]
+    if guardian.active:
+        assert guardian.stop_px is not None
+        entries.append((_entry(guardian.stop_px, "trail", guardian.account, guardian.number, falls=falls), falls))
+        entries[0] = (
+            _entry(guardian.extreme + guardian.side, "trail_move", guardian.account, guardian.number, falls=not falls),
+            not falls,
+        )
+    return entries
+
+
+def watch_trail(market: Market, guardian: Guardian) -> None:
+    for entry, falls in _trail_entries(guardian):
+        _add(market, entry, falls=falls)
+
+
+def unwatch_trail(market: Market, guardian: Guardian) -> None:
+    for entry, falls in _trail_entries(guardian):
+        _drop(market, entry, falls=falls)
+
+
+# ── Margin watches ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def move_watch(market: Market, position: Position, level: int | None) -> None:
+    """Put the position's margin watch at `level` (None: nothing can liquidate it)."""
+    old = position.liquidation_level
+    if old == level:
+        return
+    falls = position.side > 0
+    if old is not None:
+        _drop(market, _entry(old, "liquidation", position.account, 0, falls=falls), falls=falls)
+    if level is not None:
+        _add(market, _entry(level, "liquidation", position.account, 0, falls=falls), falls=falls)
+    position.liquidation_level = level
+
+
+# ── Deadlines ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def schedule_funding(state: State, market: Market) -> None:
+    """Called when the first position appears: the next full hour pays."""
+    if market.next_funding_ms == 0:
+        market.next_funding_ms = state.now_ms // HOUR_MS * HOUR_MS + HOUR_MS
+        heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
+
+
+def schedule_guardian(state: State, account: Account, guardian: Guardian) -> None:
+    assert guardian.deadline_ms is not None
+    heappush(state.deadlines, (guardian.deadline_ms, DEAD_MAN_RANK, guardian.number, "guardian", account.id))
+
+
+def due(state: State, now_ms: int, *, inclusive: bool = True) -> tuple[int, str, str, int] | None:
+    """Take the earliest deadline at or before now (before it, when not inclusive) as (deadline, kind, reference, number)."""
+    at = next_deadline_ms(state)
+    if at is None or at > now_ms or (at == now_ms and not inclusive):
+        return None
+    deadline, _, number, kind, ref = heappop(state.deadlines)
+    return deadline, kind, ref, number
+
+
+def next_deadline_ms(state: State) -> int | None:
+    """The next instant at which time alone causes something. Entries that a heartbeat or an exit made stale are put right on the way."""
+    heap = state.deadlines
+    while heap:
+        at, rank, number, kind, ref = heap[0]
+        if kind == "funding":
+            if state.markets[ref].next_funding_ms == at:
+                return at
+            heappop(heap)
+            continue
+        account = state.accounts.get(ref)
+        guardian = account.guardians.get(number) if account else None
+        if guardian is None or guardian.deadline_ms is None or guardian.status != "armed":
+            heappop(heap)
+        elif guardian.deadline_ms > at:
+            heappop(heap)
+            heappush(heap, (guardian.deadline_ms, rank, number, kind, ref))
+        else:
+            return at
+    return None
+
+
+# ── After a restore ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rebuild(state: State) -> None:
+    """Make the level lists and the deadline heap from the state alone."""
+    state.deadlines.clear()
+    state.fresh.clear()
+    for market in state.markets.values():
+        market.falling.clear()
+        market.rising.clear()
+        if market.next_funding_ms:
+            heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
+    for account in state.accounts.values():
+        for order in account.orders.values():
+            if order.status == "armed" or (order.status == "open" and order.kind == "limit"):
+                watch_order(state.markets[order.coin], order)
+        for guardian in account.guardians.values():
+            if guardian.deadline_ms is not None and guardian.status == "armed":
+                schedule_guardian(state, account, guardian)
+            if (
+                guardian.spec.type == "trailing_stop"
+                and guardian.spec.coin is not None
+                and guardian.extreme is not None
+            ):
+                watch_trail(state.markets[guardian.spec.coin], guardian)
+        for position in account.positions.values():
+            level, position.liquidation_level = position.liquidation_level, None
+            move_watch(state.markets[position.coin], position, level)

@@ -1,0 +1,288 @@
+"""Money: what a fill, a fee, a funding payment and a liquidation do to a balance, and what margin they leave.
+
+Identity, exact to 1e-8 after every command: balance + isolated margins = start + realised - fees + funding - margin lost + absorbed.
+"""
+
+from __future__ import annotations
+
+from bot.venue import index
+from bot.venue.events import Fill
+from bot.venue.numbers import E8, div_up, fee_of
+from bot.venue.record import emit, next_seq
+from bot.venue.state import DAY_MS, Account, Key, Market, Order, Position, State, Trade, oid_text, side_name
+
+# ── Reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def unrealized(state: State, account: Account) -> int:
+    """Sum of unrealised PnL of all positions at mark."""
+    return sum(p.pnl(state.markets[coin].mark) for coin, p in account.positions.items())
+
+
+def account_value(state: State, account: Account) -> int:
+    """Balance, isolated margins and unrealised PnL at mark."""
+    return account.balance + sum(p.margin + p.pnl(state.markets[coin].mark) for coin, p in account.positions.items())
+
+
+def cross_value(state: State, account: Account) -> int:
+    """What stands behind the cross positions: the balance and their PnL."""
+    markets = state.markets
+    value = account.balance
+    for coin, position in account.positions.items():
+        if not position.isolated:
+            value += position.pnl(markets[coin].mark)
+    return value
+
+
+def initial_margin(market: Market, position: Position) -> int:
+    return div_up(market.mark * position.size // E8, position.leverage)
+
+
+def margin_used(state: State, account: Account) -> int:
+    """Initial margin of cross positions, own margin of isolated ones, and what resting entries reserve."""
+    used = account.reserved
+    for coin, position in account.positions.items():
+        used += position.margin if position.isolated else initial_margin(state.markets[coin], position)
+    return used
+
+
+def free_margin(state: State, account: Account) -> int:
+    """What a new position may use; never below zero."""
+    free = cross_value(state, account) - account.reserved
+    for coin, position in account.positions.items():
+        if not position.isolated:
+            free -= initial_margin(state.markets[coin], position)
+    return max(0, free)
+
+
+def maintenance(market: Market, notional: int) -> int:
+    """Maintenance margin: notional / (2 * max leverage of its tier) less the tier's deduction. Leverage chosen plays no part."""
+    tier = market.tier(notional)
+    return div_up(notional, 2 * tier.max_leverage) - tier.deduction
+
+
+def margin_ratio(state: State, account: Account) -> tuple[int, int]:
+    """(maintenance, account value) of the worst of the cross account and each isolated position; 1 means liquidation."""
+    worst = (0, 1)
+    need, value = 0, 0
+    for coin, position in account.positions.items():
+        market = state.markets[coin]
+        mm = maintenance(market, market.mark * position.size // E8)
+        if position.isolated:
+            worst = _worse(worst, (mm, max(1, position.margin + position.pnl(market.mark))))
+        else:
+            need += mm
+    if need:
+        value = max(1, cross_value(state, account))
+        worst = _worse(worst, (need, value))
+    return worst
+
+
+def _worse(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return b if b[0] * a[1] > a[0] * b[1] else a
+
+
+def slack_of(state: State, account: Account, position: Position) -> int:
+    """Equity above maintenance that carries this position: its own when isolated, the cross account's otherwise."""
+    if position.isolated:
+        market = state.markets[position.coin]
+        return position.margin + position.pnl(market.mark) - maintenance(market, market.mark * position.size // E8)
+    slack = cross_value(state, account)
+    for coin, other in account.positions.items():
+        if not other.isolated:
+            market = state.markets[coin]
+            slack -= maintenance(market, market.mark * other.size // E8)
+    return slack
+
+
+def level_of_slack(market: Market, position: Position, slack: int) -> int | None:
+    """Price at which `slack` USD of this position's equity above maintenance is used up, other things equal. None: no such price.
+
+    From slack + s*(p - mark)*size = mm(p) - mm(mark), mm(p) = p*size/(2L) - D, with L and D of the tier at p (venue.md 2.3).
+    """
+    side, size = position.side, position.size
+    value = market.mark * size // E8
+    base = side * value - slack - maintenance(market, value)
+    tiers = market.tiers
+    for at, tier in enumerate(tiers):
+        leverage2 = 2 * tier.max_leverage
+        # p = (side*value - slack - mm - D) / (size * (side - 1/(2L)))
+        numerator = (base - tier.deduction) * leverage2 * E8
+        denominator = size * (side * leverage2 - 1)
+        if denominator < 0:
+            numerator, denominator = -numerator, -denominator
+        px = numerator // denominator if side > 0 else div_up(numerator, denominator)
+        notional = px * size // E8
+        if notional < tier.lower and at > 0:
+            continue
+        if at + 1 < len(tiers) and notional >= tiers[at + 1].lower:
+            continue
+        return px if px > 0 else None
+    return None
+
+
+def liquidation_px(state: State, position: Position) -> int | None:
+    """Mark at which this position alone would bring its account to maintenance; None when no price can."""
+    account = state.accounts[position.account]
+    return level_of_slack(state.markets[position.coin], position, slack_of(state, account, position))
+
+
+# ── Watches ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rewatch(state: State, account: Account, position: Position | None = None) -> None:
+    """Put the margin watches where they belong now. The slack of a cross account is shared by its positions: while none has used up its
+    share, the account cannot be below maintenance; when one has, the shares are dealt anew."""
+    if position is not None and position.isolated:
+        market = state.markets[position.coin]
+        index.move_watch(market, position, level_of_slack(market, position, slack_of(state, account, position)))
+        return
+    cross = [p for p in account.positions.values() if not p.isolated]
+    if not cross:
+        return
+    share = slack_of(state, account, cross[0]) // len(cross)
+    for p in cross:
+        market = state.markets[p.coin]
+        index.move_watch(market, p, level_of_slack(market, p, share))
+
+
+# ── Fills ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def roll_day(account: Account, now_ms: int) -> None:
+    """Daily sums start anew at 00:00 UTC."""
+    day = now_ms // DAY_MS
+    if account.day != day:
+        account.day, account.day_notional, account.day_realized = day, 0, 0
+
+
+def roll_key_day(key: Key, now_ms: int) -> None:
+    day = now_ms // DAY_MS
+    if key.day != day:
+        key.day, key.day_notional = day, 0
+
+
+def fill(
+    state: State, account: Account, market: Market, trade: Trade, order: Order, px: int, size: int, *, maker: bool
+) -> None:
+    """Book one execution of `size` at `px`: the part against the position closes, the rest opens; one Fill event each."""
+    position = account.positions.get(market.spec.coin)
+    if position is not None and position.side != order.buy:
+        part = size if size < position.size else position.size
+        _fill_close(state, account, market, position, trade, order, px, part, maker=maker)
+        size -= part
+    if size:
+        _fill_open(state, account, market, trade, order, px, size, maker=maker)
+
+
+def _fill_open(
+    state: State, account: Account, market: Market, trade: Trade, order: Order, px: int, size: int, *, maker: bool
+) -> None:
+    spec = market.spec
+    notional = px * size // E8
+    fee = fee_of(notional, spec.maker_rate if maker else spec.taker_rate)
+    position = account.positions.get(spec.coin)
+    if position is None:
+        position = Position(
+            account=account.id, coin=spec.coin, side=order.buy, size=0, entry_notional=0, leverage=order.leverage,
+            isolated=spec.margin_mode == "isolated", opened_ms=state.now_ms,
+        )  # fmt: skip
+        account.positions[spec.coin] = position
+        market.holders[account.id] = None
+        index.schedule_funding(state, market)
+    position.size += size
+    position.entry_notional += notional
+    if position.isolated:
+        moved = div_up(notional, position.leverage)
+        account.balance -= moved
+        position.margin += moved - fee
+    else:
+        account.balance -= fee
+    account.fees += fee
+    roll_day(account, state.now_ms)
+    account.day_notional += notional
+    if order.key is not None and (key := state.keys.get(order.key)) is not None:
+        roll_key_day(key, state.now_ms)
+        key.day_notional += notional
+    _book_trade(state, trade, notional, size, fee, None)
+    order.filled += size
+    seq = next_seq(account)
+    emit(state, account, Fill(
+        account.id, seq, state.now_ms, "entry", spec.coin, trade.id, oid_text(account, order.number), trade.kind, side_name(position.side), "open",
+        order.reduce_only, size, px, fee, None, "maker" if maker else "taker", trade.size - trade.filled, position.size, position.entry_px(),
+        account.balance, order.request_id, order.idempotency_key,
+    ))  # fmt: skip
+
+
+def _fill_close(
+    state: State,
+    account: Account,
+    market: Market,
+    position: Position,
+    trade: Trade,
+    order: Order,
+    px: int,
+    size: int,
+    *,
+    maker: bool,
+) -> None:
+    spec = market.spec
+    notional = px * size // E8
+    fee = fee_of(notional, spec.maker_rate if maker else spec.taker_rate)
+    part = position.entry_notional if size == position.size else position.entry_notional * size // position.size
+    realized = position.side * (notional - part)
+    take(account, position, size=size, entry_part=part, realized=realized, fee=fee)
+    _book_trade(state, trade, notional, size, fee, realized)
+    order.filled += size
+    flat = position.size == 0
+    if flat:
+        leave(state, account, market, position)
+    roll_day(account, state.now_ms)
+    account.day_realized += realized
+    seq = next_seq(account)
+    emit(state, account, Fill(
+        account.id, seq, state.now_ms, "exit", spec.coin, trade.id, oid_text(account, order.number), trade.kind, side_name(position.side), "close",
+        order.reduce_only, size, px, fee, realized, "maker" if maker else "taker", trade.size - trade.filled, position.size,
+        None if flat else position.entry_px(), account.balance, order.request_id, order.idempotency_key,
+    ))  # fmt: skip
+
+
+def _book_trade(state: State, trade: Trade, notional: int, size: int, fee: int, realized: int | None) -> None:
+    trade.filled += size
+    trade.filled_notional += notional
+    trade.fee += fee
+    trade.updated_ms = state.now_ms
+    if realized is not None:
+        trade.realized = (trade.realized or 0) + realized
+
+
+def take(account: Account, position: Position, *, size: int, entry_part: int, realized: int, fee: int) -> None:
+    """Take `size` out of a position: its PnL and its share of isolated margin go to the balance; an isolated loss never exceeds its margin."""
+    if position.isolated:
+        keep = position.margin * (position.size - size) // position.size
+        left = position.margin + realized - fee
+        if left < 0:
+            account.absorbed -= left
+            left = 0
+        keep = min(keep, left)
+        account.balance += left - keep
+        position.margin = keep
+    else:
+        account.balance += realized - fee
+    account.realized += realized
+    account.fees += fee
+    position.size -= size
+    position.entry_notional -= entry_part
+
+
+def leave(state: State, account: Account, market: Market, position: Position) -> None:
+    """The position is gone: forget it and its margin watch; the house pays what a cross account without positions owes."""
+    assert position.size == 0 and position.entry_notional == 0 and position.margin == 0, position
+    index.move_watch(market, position, None)
+    del account.positions[position.coin]
+    market.holders.pop(account.id, None)
+    if not market.holders:
+        market.next_funding_ms = 0
+    if account.balance < 0 and not any(not p.isolated for p in account.positions.values()):
+        account.absorbed -= account.balance
+        account.balance = 0

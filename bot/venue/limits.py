@@ -1,0 +1,135 @@
+"""Caps on openings: the account's own limits, the key's, the platform's, and guardians that block. Exits are never refused here."""
+
+from __future__ import annotations
+
+from bot.errors import Refusal
+from bot.venue.numbers import E8, text_of
+from bot.venue.state import (
+    DAY_MS,
+    GUARDIANS_MAX,
+    OPEN_ORDERS_MAX,
+    Account,
+    Key,
+    Market,
+    Order,
+    OrderSpec,
+    State,
+    guardian_id,
+)  # fmt: skip
+
+
+def blocking_guardians(account: Account) -> list[str]:
+    """Ids of the guardians that refuse openings now."""
+    return [guardian_id(account, g.number) for g in account.guardians.values() if g.blocks_opens]
+
+
+def resets_at_ms(now_ms: int) -> int:
+    return now_ms // DAY_MS * DAY_MS + DAY_MS
+
+
+def used_today(owner: Account | Key, now_ms: int) -> int:
+    """Opening notional filled since 00:00 UTC. A read: the sums themselves roll over with the day's first fill."""
+    return owner.day_notional if owner.day == now_ms // DAY_MS else 0
+
+
+def exposure(state: State, account: Account) -> int:
+    """|notional| at mark of positions and of the open rest of resting entries."""
+    total = 0
+    for coin, position in account.positions.items():
+        total += state.markets[coin].mark * position.size // E8
+    for number in account.resting:
+        total += opening_notional(state, account.orders[number])
+    return total
+
+
+def opening_notional(state: State, order: Order) -> int:
+    if order.reduce_only:
+        return 0
+    px = order.limit_px if order.limit_px is not None else state.markets[order.coin].mark
+    return px * (order.size - order.filled) // E8
+
+
+def busy_markets(account: Account) -> set[str]:
+    """Markets with a position or a resting entry."""
+    return set(account.positions) | {
+        account.orders[n].coin for n in account.resting if not account.orders[n].reduce_only
+    }
+
+
+def refuse_coin(market: Market, key: Key | None) -> Refusal | None:
+    """allowedCoins binds exits too."""
+    coin = market.spec.coin
+    if key is not None and key.allowed_coins is not None and coin not in key.allowed_coins:
+        return Refusal(
+            "key_limit_exceeded",
+            f"this key may not trade {coin}",
+            details={"cap": "allowedCoins", "allowed": list(key.allowed_coins)},
+        )
+    return None
+
+
+def refuse_opening(
+    state: State, account: Account, key: Key | None, market: Market, order: OrderSpec, notional: int
+) -> Refusal | None:
+    """The first rule that forbids opening `notional` USD in this market, if any. An order brings its bracket and its guardians along."""
+    for guardian in account.guardians.values():
+        if guardian.blocks_opens:
+            gid = guardian_id(account, guardian.number)
+            return Refusal(
+                "limit_exceeded", f"openings are blocked by guardian {gid} ({guardian.spec.type})",
+                details={"guardianId": gid, "guardianType": guardian.spec.type},
+            )  # fmt: skip
+    legs = (order.stop is not None) + (order.target is not None)
+    if len(account.orders) + max(1, legs) > OPEN_ORDERS_MAX:
+        return Refusal(
+            "limit_exceeded",
+            f"{len(account.orders)} orders are open, an account may have {OPEN_ORDERS_MAX} with the bracket",
+            fix={"action": "cancel_orders"},
+        )
+    if len(account.guardians) + len(order.guardians) > GUARDIANS_MAX:
+        return Refusal(
+            "limit_exceeded",
+            f"{len(account.guardians)} guardians are armed, an account may have {GUARDIANS_MAX}",
+            fix={"action": "disarm"},
+        )
+    if account.max_trade is not None and notional > account.max_trade:
+        return Refusal(
+            "limit_exceeded", f"the order opens {text_of(notional)} USD, maxTradeUsd is {text_of(account.max_trade)}",
+            fix={"field": "usdAmount", "value": text_of(account.max_trade)}, details={"cap": "maxTradeUsd"},
+        )  # fmt: skip
+    if account.daily_cap is not None and (used := used_today(account, state.now_ms)) + notional > account.daily_cap:
+        left = max(0, account.daily_cap - used)
+        return Refusal(
+            "limit_exceeded", f"dailyTradeCapUsd is {text_of(account.daily_cap)}, {text_of(left)} USD of it is left today",
+            fix={"field": "usdAmount", "value": text_of(left)}, details={"cap": "dailyTradeCapUsd", "resetsAt": resets_at_ms(state.now_ms)},
+        )  # fmt: skip
+    return refuse_key(state, account, key, market, notional) if key is not None else None
+
+
+def refuse_key(state: State, account: Account, key: Key, market: Market, notional: int) -> Refusal | None:
+    """The key's own caps."""
+    if (
+        key.max_daily_notional is not None
+        and (used := used_today(key, state.now_ms)) + notional > key.max_daily_notional
+    ):
+        left = max(0, key.max_daily_notional - used)
+        return Refusal(
+            "key_limit_exceeded", f"maxDailyNotionalUsd is {text_of(key.max_daily_notional)}, {text_of(left)} USD of it is left today",
+            fix={"field": "usdAmount", "value": text_of(left)}, details={"cap": "maxDailyNotionalUsd", "resetsAt": resets_at_ms(state.now_ms)},
+        )  # fmt: skip
+    if key.max_exposure is not None and (held := exposure(state, account)) + notional > key.max_exposure:
+        left = max(0, key.max_exposure - held)
+        return Refusal(
+            "key_limit_exceeded", f"maxExposureUsd is {text_of(key.max_exposure)}, {text_of(left)} USD of it is left",
+            fix={"field": "usdAmount", "value": text_of(left)}, details={"cap": "maxExposureUsd"},
+        )  # fmt: skip
+    if key.max_open_positions is not None:
+        busy = busy_markets(account)
+        if market.spec.coin not in busy and len(busy) >= key.max_open_positions:
+            return Refusal(
+                "key_limit_exceeded",
+                f"maxOpenPositions is {key.max_open_positions}",
+                fix={"action": "close_first"},
+                details={"cap": "maxOpenPositions"},
+            )
+    return None

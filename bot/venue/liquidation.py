@@ -1,0 +1,139 @@
+"""Liquidation: checked on mark, through the book first, backstop when two thirds of the maintenance are gone. The house takes what goes below zero."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bot.venue import ledger, orders, protection
+from bot.venue.book import walk
+from bot.venue.events import Liquidated
+from bot.venue.numbers import E8
+from bot.venue.record import emit, next_seq, open_trade
+from bot.venue.state import Account, Market, Position, State, Trade, side_name
+
+PARTIAL_FROM: Final = (
+    100_000 * E8
+)  # Above this notional the first order closes a fifth; for 30 s after it orders take all.
+COOLDOWN_MS: Final = 30_000
+
+
+def standing(state: State, account: Account, position: Position) -> tuple[int, int]:
+    """(equity, maintenance) of what carries the position, at mark."""
+    if position.isolated:
+        market = state.markets[position.coin]
+        return position.margin + position.pnl(market.mark), ledger.maintenance(
+            market, market.mark * position.size // E8
+        )
+    need = sum(
+        ledger.maintenance(m := state.markets[c], m.mark * p.size // E8) for c, p in account.positions.items() if not p.isolated
+    )  # fmt: skip
+    return ledger.cross_value(state, account), need
+
+
+def liquidate(state: State, account: Account, position: Position, ref_px: int) -> None:
+    """Close a position whose equity is below maintenance around `ref_px` (its market's mark stands there); then the account's others while need be."""
+    market = state.markets[position.coin]
+    _cancel_resting(state, account, position)
+    _one(state, account, market, position, ref_px)
+    while not position.isolated and (others := [p for p in account.positions.values() if not p.isolated]):
+        equity, need = standing(state, account, others[0])
+        if equity >= need or any(p.liquidation_cooldown_ms == state.now_ms + COOLDOWN_MS for p in others):
+            return  # A fifth went just now: the next point sees what it was worth.
+        worst = max(others, key=lambda p: ledger.maintenance(m := state.markets[p.coin], m.mark * p.size // E8))
+        market = state.markets[worst.coin]
+        _one(state, account, market, worst, market.mark)
+
+
+def _one(state: State, account: Account, market: Market, position: Position, ref_px: int) -> None:
+    equity, need = standing(state, account, position)
+    size = position.size
+    notional = ref_px * size // E8
+    if notional > PARTIAL_FROM and state.now_ms >= position.liquidation_cooldown_ms:
+        size = max(market.lot, size // 5 // market.lot * market.lot)
+        position.liquidation_cooldown_ms = state.now_ms + COOLDOWN_MS
+        position.watched_point = market.point
+    fills = walk(market, ref_px, -position.side, size)
+    lost = sum((ref_px - px) * position.side * sz // E8 for px, sz in fills)
+    if not fills or 3 * (equity - lost) < 2 * need:
+        _backstop(state, account, position)
+        return
+    whole = sum(sz for _, sz in fills) == position.size
+    if whole:  # What is left otherwise keeps its stop.
+        _drop_protection(state, account, market, position)
+    order = orders.exit_order(state, account, market, position, size=size, bound_px=0, reason="liquidated")
+    trade = open_trade(
+        state, account, order, kind="liquidation", intent="close", side=position.side, size=size, reason="liquidated"
+    )
+    orders.take(state, account, market, order, trade, fills)
+    orders.finish(state, trade)
+    _emit(
+        state,
+        account,
+        market,
+        trade,
+        "full" if whole else "partial",
+        px=trade.avg_px() or ref_px,
+        fee=trade.fee,
+        lost=0,
+    )
+    if account.positions.get(position.coin) is position:
+        ledger.rewatch(state, account, position)
+
+
+def _backstop(state: State, account: Account, position: Position) -> None:
+    """Position and margin go to the liquidator at mark: an isolated one alone, a cross one with all its kin and the balance."""
+    kin = [position] if position.isolated else [p for p in account.positions.values() if not p.isolated]
+    for p in kin:
+        market = state.markets[p.coin]
+        _drop_protection(state, account, market, p)
+        size, mark = p.size, market.mark
+        realized = p.pnl(mark)
+        order = orders.exit_order(state, account, market, p, size=size, bound_px=0, reason="liquidated")
+        trade = open_trade(
+            state, account, order, kind="liquidation", intent="close", side=p.side, size=size, reason="liquidated"
+        )
+        trade.filled, trade.filled_notional, trade.realized = size, mark * size // E8, realized
+        lost = 0
+        if p.isolated:
+            left = p.margin + realized
+            lost = max(0, left)
+            account.absorbed += max(0, -left)
+            p.margin = 0
+        else:
+            account.balance += realized
+            if p is kin[-1]:
+                lost = max(0, account.balance)
+                account.absorbed += max(0, -account.balance)
+                account.balance = 0
+        account.margin_lost += lost
+        account.realized += realized
+        ledger.roll_day(account, state.now_ms)
+        account.day_realized += realized
+        p.size = p.entry_notional = 0
+        ledger.leave(state, account, market, p)
+        orders.finish(state, trade)
+        _emit(state, account, market, trade, "backstop", px=mark, fee=0, lost=lost)
+        protection.follow(state, account, market, p, reason="liquidated")
+
+
+def _cancel_resting(state: State, account: Account, position: Position) -> None:
+    orders.cancel_entries(state, account, "liquidated", position.coin if position.isolated else None)
+
+
+def _drop_protection(state: State, account: Account, market: Market, position: Position) -> None:
+    for oid in (position.stop_oid, position.target_oid):
+        if oid is not None:
+            protection.drop_child(state, account, market, position, account.orders[oid], "liquidated")
+    for order in [
+        o for o in account.orders.values() if o.coin == position.coin and o.kind == "close" and o.status == "working"
+    ]:
+        orders.drop(state, account, order, "liquidated")
+
+
+def _emit(
+    state: State, account: Account, market: Market, trade: Trade, subtype: str, *, px: int, fee: int, lost: int
+) -> None:
+    emit(state, account, Liquidated(
+        account.id, next_seq(account), state.now_ms, subtype, market.spec.coin, trade.id, side_name(trade.side), trade.filled, px, market.mark,
+        trade.realized or 0, fee, lost, account.balance,
+    ))  # fmt: skip

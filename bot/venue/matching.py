@@ -1,0 +1,342 @@
+"""A price moves: what it meets on its way, in order, at which price.
+
+A point is a movement from the last price to this one. Levels on the way are met nearest first, each at its own price; where the market
+jumps (a bar's open) everything met fills at the jump's end, and a liquidation comes before a stop.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from bot.venue import acting, funding, index, ledger, liquidation, orders, protection
+from bot.venue.book import walk
+from bot.venue.commands import PassBar, PricePoint
+from bot.venue.events import Triggered
+from bot.venue.numbers import E8, div_up
+from bot.venue.quote import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening
+from bot.venue.record import emit, emit_order, next_seq, open_trade
+from bot.venue.state import Account, Level, Market, Order, Position, State, oid_text, side_name
+
+Ahead = tuple[int, int]  # Lowest and highest of the points still to come in this bar.
+
+
+# ── Points ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def point(
+    state: State, market: Market, px: int, *, step: int = 0, bar_ms: int = 0, volume: int | None = None, oracle: int | None = None,
+    mid: int | None = None, ahead: Ahead | None = None,
+) -> None:  # fmt: skip
+    """Move the market to `px`. Step 0 opens a bar: it may jump, it pays what funding is due, and it gives resting limits their volume."""
+    last = market.mark
+    market.point += 1
+    if step == 0:
+        market.bar_ms = bar_ms
+        market.volume_left = -1 if volume is None else volume * market.spec.participation // E8
+        if market.next_funding_ms and state.now_ms >= market.next_funding_ms:
+            funding.pay(state, market, oracle if oracle is not None else px)
+        market.oracle = oracle if oracle is not None else px
+    elif oracle is not None:
+        market.oracle = oracle
+    elif market.oracle == last:  # Nobody moved it apart from the price in this bar.
+        market.oracle = px
+    if market.working:
+        market.mark = market.mid = px
+        for account_id, number in list(market.working):
+            account = state.accounts[account_id]
+            if number in account.orders:
+                orders.work(state, account, market, account.orders[number])
+    _meet(state, market, last, px, step=step, jump=step == 0, ahead=ahead)
+    market.mark = px
+    market.mid = px if mid is None else mid
+    if market.pending:
+        _fill_pending(state, market)
+        _meet(state, market, px, px, step=step, jump=True, ahead=ahead)
+        market.mark = px
+        market.mid = px if mid is None else mid
+
+
+def sweep(state: State, market: Market) -> None:
+    """What a command armed beyond its trigger fires at once, at the current price."""
+    _meet(state, market, market.mark, market.mark, step=0, jump=True, ahead=None)
+
+
+def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: bool, ahead: Ahead | None) -> None:
+    """Act on every level between `last` and `px`, until none is left that this point may meet."""
+    watched: list[str] = []
+    while (found := _next(state, market, last, px, step=step, jump=jump, ahead=ahead)) is not None:
+        level_px, level = found
+        account = state.accounts[level.account]
+        kind = level.kind
+        if kind == "liquidation":
+            position = account.positions[market.spec.coin]
+            ref = px if jump else _nearer(level_px, px, last)
+            if not _liquidated(state, account, market, position, ref, px):
+                position.watched_point = market.point
+                watched.append(account.id)
+            continue
+        if kind == "trail_move":
+            market.mark = market.mid = px
+            acting.move_trail(state, account, market, account.guardians[level.number], px)
+            continue
+        if kind == "trail":
+            guardian = account.guardians[level.number]
+            ref = px if jump or guardian.through else level_px
+            market.mark = market.mid = ref
+            acting.fire_trail(state, account, market, guardian, ref)
+            continue
+        order = account.orders[level.number]
+        if kind == "limit":
+            _fill_limit(state, account, market, order, px, jump=jump)
+        else:
+            ref = px if jump or order.through else level_px
+            market.mark = market.mid = ref
+            fire_trigger(state, account, market, order, ref, gapped=jump or order.through)
+    if watched:
+        market.mark = market.mid = px
+        for account_id in watched:
+            account = state.accounts[account_id]
+            held = account.positions.get(market.spec.coin)
+            if held is not None:
+                ledger.rewatch(state, account, held)
+
+
+def _nearer(level_px: int, px: int, last: int) -> int:
+    """The level itself, or where the path began when the level lies behind it already."""
+    if px <= last:
+        return min(last, max(level_px, px))
+    return max(last, min(level_px, px))
+
+
+def _next(
+    state: State, market: Market, last: int, px: int, *, step: int, jump: bool, ahead: Ahead | None
+) -> tuple[int, Level] | None:
+    """The next level that acts: on a jump liquidations first, else the nearest to where the price comes from."""
+    first: tuple[int, Level] | None = None
+    for falls in (True, False) if px <= last else (False, True):
+        levels, reach = (market.falling, px) if falls else (market.rising, -px)
+        for at in range(len(levels) - 1, -1, -1):
+            stored, _, _, level = levels[at]
+            if stored < reach:
+                break
+            if not _may_act(state, market, level, step=step, ahead=ahead):
+                continue
+            found = (stored if falls else -stored), level
+            if not jump or level.kind == "liquidation":
+                return found
+            if first is None:
+                first = found
+    return first
+
+
+def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ahead | None) -> bool:
+    """May this point meet the level? Only what was there before it; and under sl_first no target whose position a stop still waits for."""
+    account = state.accounts[level.account]
+    kind = level.kind
+    if kind == "liquidation":
+        return account.positions[market.spec.coin].watched_point < market.point
+    if kind in ("trail", "trail_move"):
+        return account.guardians[level.number].born < market.point
+    order = account.orders[level.number]
+    if order.born >= market.point:
+        return False
+    if kind == "limit":
+        return market.volume_left != 0
+    if kind == "take_profit":
+        if order.limit_bar_ms == market.bar_ms and market.bar_ms and step != 3:
+            return False
+        if ahead is not None and step and _adverse_ahead(account, account.positions[market.spec.coin], ahead):
+            return False
+    return True
+
+
+def _adverse_ahead(account: Account, position: Position, ahead: Ahead) -> bool:
+    """Will a stop, a trailing stop or the liquidation of this position be reached later in this bar?"""
+    low, high = ahead
+    levels = [position.liquidation_level]
+    if position.stop_oid is not None:
+        levels.append(account.orders[position.stop_oid].trigger_px)
+    for guardian in account.guardians.values():
+        if guardian.spec.coin == position.coin and guardian.stop_px is not None:
+            levels.append(guardian.stop_px)
+    return any(level is not None and (low <= level if position.side > 0 else high >= level) for level in levels)
+
+
+# ── What acts ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fire_trigger(state: State, account: Account, market: Market, order: Order, ref_px: int, *, gapped: bool) -> None:
+    """A stop or target fires: one exit of the whole position around `ref_px`, its sibling canceled, the rest kept working."""
+    position = account.positions[market.spec.coin]
+    trigger = order.trigger_px
+    assert trigger is not None
+    index.unwatch_order(market, order)
+    order.size, order.status = position.size, "fired"
+    trade = open_trade(state, account, order, kind=order.kind, intent="close", side=position.side, size=position.size)
+    emit(state, account, Triggered(
+        account.id, next_seq(account), state.now_ms, order.kind, market.spec.coin, oid_text(account, order.number), trade.id,
+        side_name(position.side), position.size, trigger, market.mark,
+    ))  # fmt: skip
+    sibling = position.target_oid if order.kind == "stop_loss" else position.stop_oid
+    if order.kind == "stop_loss":
+        position.stop_oid = None
+    else:
+        position.target_oid = None
+    fills = walk(
+        market, ref_px, order.buy, order.size, orders.bound_of_trigger(ref_px if gapped else trigger, order.buy)
+    )
+    whole = sum([size for _, size in fills]) == order.size
+    if sibling is not None and (whole or order.kind == "stop_loss"):
+        protection.drop_child(state, account, market, position, account.orders[sibling], "sibling_filled")
+    orders.take(state, account, market, order, trade, fills)
+    if not whole and order.kind == "stop_loss":
+        position.stop_oid = order.number
+    orders.settle_exit(state, account, market, order, trade)
+
+
+def _fill_limit(state: State, account: Account, market: Market, order: Order, px: int, *, jump: bool) -> None:
+    """A resting limit fills at its price, or at a better open; no more than its part of the bar's volume."""
+    assert order.limit_px is not None
+    fill_px = px if jump and (order.limit_px - px) * order.buy > 0 else order.limit_px
+    market.mark = market.mid = fill_px
+    size = order.size - order.filled
+    if market.volume_left >= 0:
+        size = min(size, market.volume_left // market.lot * market.lot)
+        market.volume_left -= size
+        if size == 0:
+            market.volume_left = 0
+            return
+    position = account.positions.get(order.coin)
+    if order.reduce_only:
+        size = min(size, position.size) if position is not None and position.side != order.buy else 0
+        if not size:
+            orders.drop_entry(state, account, market, order, "reduce_only")
+            return
+    rest = order.size - order.filled - size
+    held = order.reserved
+    orders.unreserve(account, order, keep=held * rest // (order.size - order.filled))
+    against = position.size if position is not None and position.side != order.buy else 0
+    opening = max(0, size - against)
+    if opening and protection.lacks_stop(account, order):
+        orders.drop_entry(state, account, market, order, "position_closed")
+        return
+    leverage = position.leverage if position is not None and not against else order.leverage
+    if opening and div_up(fill_px * opening // E8, leverage) > ledger.free_margin(state, account):
+        orders.drop_entry(state, account, market, order, "insufficient_funds")
+        return
+    trade = account.trade(order.trade or "")
+    order.born = market.point
+    orders.take(state, account, market, order, trade, [(fill_px, size)], maker=True, by_limit=not jump)
+    if order.filled >= order.size:
+        orders.unreserve(account, order)
+        index.unwatch_order(market, order)
+        del account.resting[order.number]
+        del account.orders[order.number]
+        orders.finish(state, trade)
+
+
+def _fill_pending(state: State, market: Market) -> None:
+    """Market orders that waited for this point meet its price, bounded by their slippage from it."""
+    waiting, market.pending = market.pending, []
+    for account_id, number in waiting:
+        account = state.accounts[account_id]
+        order = account.orders[number]
+        trade = account.trade(order.trade or "")
+        orders.unreserve(account, order)
+        del account.resting[number]
+        del account.orders[number]
+        position = account.positions.get(order.coin)
+        against = position.size if position is not None and position.side != order.buy else 0
+        size = min(order.size, against) if order.reduce_only else order.size
+        bps = order.slippage_bps
+        if bps is None:
+            bps = market.spec.slippage_bps if order.kind == "market" else CLOSE_SLIPPAGE_BPS
+        fills = walk(market, market.mid, order.buy, size, bound_of(market, market.mid, order.buy, bps)) if size else []
+        opening = sum(sz for _, sz in fills) - against
+        reason = None
+        if not fills:
+            reason = "slippage_bound" if size else "reduce_only"
+        elif opening > 0 and protection.lacks_stop(account, order):
+            reason = "position_closed"
+        elif opening > 0:
+            leverage = position.leverage if position is not None and not against else order.leverage
+            _, margin = cost_of_opening(fills, against, (0, 0), leverage)
+            if margin > _free_after(state, account, market, position, against):
+                reason = "insufficient_funds"
+        if reason is not None:
+            trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
+            emit_order(state, account, order, "canceled", reason=reason)
+            continue
+        orders.take(state, account, market, order, trade, fills)
+        orders.finish(state, trade, reason="slippage_bound" if order.filled < order.size else None)
+
+
+def _free_after(state: State, account: Account, market: Market, position: Position | None, against: int) -> int:
+    """Free margin once the part that closes has given its own back."""
+    free = ledger.free_margin(state, account)
+    if position is not None and against:
+        free += (
+            position.margin + min(0, position.pnl(market.mark))
+            if position.isolated
+            else ledger.initial_margin(market, position)
+        )
+    return free
+
+
+def _liquidated(state: State, account: Account, market: Market, position: Position, ref: int, px: int) -> bool:
+    """Liquidate if the account is below maintenance on the way to `px`; false when the watch was only this market's share of the slack."""
+    market.mark = market.mid = ref
+    equity, need = liquidation.standing(state, account, position)
+    if equity >= need and ref != px:
+        level = ledger.level_of_slack(market, position, ledger.slack_of(state, account, position))
+        if level is None or (level - px) * position.side < 0:
+            return False
+        ref = level if (level - ref) * position.side < 0 else ref
+        market.mark = market.mid = ref
+        equity, need = liquidation.standing(state, account, position)
+        if equity > need:  # The level is cut to 1e-8: one unit further the account is below.
+            market.mark = market.mid = ref = ref - position.side
+            equity, need = liquidation.standing(state, account, position)
+    if equity > need or (equity == need and ref == px):
+        return False
+    liquidation.liquidate(state, account, position, ref)
+    return True
+
+
+# ── Bars ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def path_of(bar: PassBar, policy: str) -> tuple[int, int, int, int]:
+    """The four prices of a candle in the order they are visited."""
+    up = policy == "ohlc"
+    if policy in ("adaptive", "sl_first"):
+        up = abs(bar.high - bar.open) < abs(bar.open - bar.low)
+    elif policy == "seeded":
+        # A Brownian path from the open meets the high before the low with probability (open - low) / (high - low).
+        draw = int.from_bytes(blake2b(f"{bar.seed}:{bar.coin}:{bar.at_ms}".encode(), digest_size=8).digest(), "big")
+        up = draw * (bar.high - bar.low) < (bar.open - bar.low) << 64
+    if up:
+        return bar.open, bar.high, bar.low, bar.close
+    return bar.open, bar.low, bar.high, bar.close
+
+
+def is_calm(state: State, market: Market, low: int, high: int) -> bool:
+    """Does nothing wait between low and high, and nothing that any price would move?"""
+    falling, rising = market.falling, market.rising
+    return (
+        not market.pending and not market.working and (not falling or falling[-1][0] < low) and (not rising or -rising[-1][0] > high)
+    )  # fmt: skip
+
+
+def price_point(state: State, command: PricePoint) -> None:
+    market = state.markets[command.coin]
+    point(
+        state,
+        market,
+        command.px,
+        step=command.step,
+        bar_ms=command.bar_ms,
+        volume=command.volume,
+        oracle=command.oracle,
+        mid=command.mid,
+    )

@@ -1,0 +1,75 @@
+"""Exact arithmetic of the venue: every price, size and USD amount is an `int` of 1e-8 units.
+
+Rounding is named at the call. Rates (fees, spreads, funding) are fractions scaled by 1e8 too. Nothing here knows an order.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bot import money
+
+E8: Final = money.E8
+E12: Final = money.E12  # Funding rates: an hourly fraction has more than eight decimals.
+MICRO: Final = 100  # Fees are kept to 1e-6 USD: the last two of eight decimals are cut.
+BPS: Final = 10_000
+
+PX_DECIMALS_MAX: Final = 6
+
+
+def notional_of(px: int, size: int) -> int:
+    """USD value of `size` at `px`, cut to 1e-8 (exact whenever both lie on their market's grid)."""
+    return px * size // E8
+
+
+def div_up(numerator: int, denominator: int) -> int:
+    """Integer quotient rounded up, for a positive denominator."""
+    return -(-numerator // denominator)
+
+
+def toward_zero(numerator: int, denominator: int) -> int:
+    """Integer quotient rounded toward zero, for a positive denominator."""
+    return numerator // denominator if numerator >= 0 else -(-numerator // denominator)
+
+
+def fee_of(notional: int, rate: int) -> int:
+    """Fee on a notional, truncated to 1e-6 USD as the venue does: 66653 * 0.001 * 0.00015 -> 0.009997."""
+    fee = notional * rate // E8
+    return fee - fee % MICRO
+
+
+def tick_table(sz_decimals: int, *, sig_figs: int | None, px_decimals: int | None) -> tuple[int, ...]:
+    """Tick in 1e-8 units by the number of digits of the scaled price: at most 5 figures, at most 6 - szDecimals decimals, integers always.
+
+    `sig_figs=None` fixes the grid at `px_decimals` whatever the price.
+    """
+    decimals = PX_DECIMALS_MAX - sz_decimals if px_decimals is None else px_decimals
+    ticks = []
+    for digits in range(32):
+        power = -decimals
+        if sig_figs is not None:
+            magnitude = digits - 1 - 8  # The power of ten of the price's first figure.
+            power = max(power, min(0, magnitude - sig_figs + 1))
+        ticks.append(10 ** max(0, 8 + power))
+    return tuple(ticks)
+
+
+def digits_of(px: int) -> int:
+    """Decimal digits of a positive scaled price."""
+    return len(str(px))
+
+
+def round_figures(px: int, figures: int, decimals: int) -> int:
+    """`px` rounded to the nearest value of `figures` figures, then of `decimals` decimals (half to even): the bound of a market order."""
+    step = 10 ** max(0, digits_of(px) - figures)
+    return _nearest(_nearest(px, step), 10 ** max(0, 8 - decimals))
+
+
+def _nearest(value: int, step: int) -> int:
+    low, rest = divmod(value, step)
+    if 2 * rest > step or (2 * rest == step and low % 2 == 1):
+        low += 1
+    return low * step
+
+
+text_of: Final = money.format_e8  # A scaled amount in a message.

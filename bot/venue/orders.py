@@ -1,0 +1,514 @@
+"""Orders: placed, planned, confirmed, closed and canceled, and what their fills arm. The caller's side of the venue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bot.errors import Refusal
+from bot.venue import guardians, index, ledger, limits, protection, quote
+from bot.venue.book import walk
+from bot.venue.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
+from bot.venue.events import AccountChanged
+from bot.venue.numbers import BPS, E8, div_up, fee_of, text_of
+from bot.venue.quote import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS, Quote, bound_of
+from bot.venue.record import emit, emit_order, next_oid, next_seq, open_trade
+from bot.venue.state import (
+    DAY_MS,
+    MIN_NOTIONAL,
+    PLAN_KEPT_MS,
+    Account,
+    Key,
+    Market,
+    Order,
+    OrderSpec,
+    Plan,
+    Position,
+    State,
+    Trade,
+    oid_text,
+)  # fmt: skip
+
+ENTRY_KINDS: Final = frozenset({"market", "limit"})
+
+
+@dataclass(slots=True)
+class Placed:
+    """An accepted order: its trade, what was armed with it, what to warn of."""
+
+    trade: Trade
+    leverage_clamped: bool = False
+    warnings: tuple[tuple[str, str], ...] = ()
+    guardians: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Canceled:
+    coin: str
+    oids: tuple[str, ...]
+    filled: int
+    unprotected: bool
+
+
+# ── Placing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fenced(state: State, account: Account, command: PlaceOrder | ConfirmPlan | ClosePosition) -> Refusal | None:
+    """A request that is too late, or whose key belongs to the past."""
+    key = command.idempotency_key
+    if key is not None:
+        if key in account.fenced_keys:
+            return Refusal("idempotency_conflict", "the account was reset after this key was used", fix={"action": "resync"},
+                           details={"reason": "account_reset", "epoch": account.epoch})  # fmt: skip
+        if key in account.trade_by_key:
+            return Refusal("idempotency_conflict", "this key belongs to an order whose answer is no longer kept",
+                           details={"reason": "expired", "tradeId": account.trade_by_key[key]})  # fmt: skip
+    if command.expires_ms is not None and state.now_ms > command.expires_ms:
+        return Refusal(
+            "idempotency_conflict",
+            "the request arrived after its X-Expires-After",
+            fix={"action": "replan"},
+            details={"reason": "expired"},
+        )
+    return None
+
+
+def place(state: State, account: Account, key: Key | None, command: PlaceOrder) -> Placed | Refusal:
+    """Judge and execute one order."""
+    if refused := fenced(state, account, command):
+        return refused
+    quoted = quote.quote(state, account, command.order, key)
+    if isinstance(quoted, Refusal):
+        return quoted
+    return execute(state, account, command.order, quoted, key, command.request_id, command.idempotency_key)
+
+
+def store_plan(state: State, account: Account, key: Key | None, command: StorePlan) -> Quote | Refusal:
+    """A dry run: the quote is the answer, the plan waits for its one confirm."""
+    quoted = quote.quote(state, account, command.order, key)
+    if isinstance(quoted, Refusal):
+        return quoted
+    quoted.max_drift_bps = command.max_drift_bps
+    plans = state.plans
+    while plans:  # Plans expire in the order they were made: the oldest is the first.
+        oldest = next(iter(plans.values()))
+        if oldest.expires_ms + PLAN_KEPT_MS > state.now_ms:
+            break
+        del plans[oldest.token]
+    assert command.token not in plans, "a confirm token is new"
+    plans[command.token] = Plan(
+        command.token,
+        account.id,
+        command.key,
+        command.order,
+        quoted.mid,
+        state.now_ms,
+        state.now_ms + command.ttl_ms,
+        command.max_drift_bps,
+    )
+    state.quoted = (state.commands, command.token, quoted)
+    return quoted
+
+
+def confirm(state: State, account: Account, key: Key | None, command: ConfirmPlan) -> Placed | Refusal:
+    """Execute a plan once. The token is used up also when the confirm is refused."""
+    plan = state.plans.get(command.token)
+    if plan is None or plan.account != account.id:
+        return Refusal("not_found", "no such plan: the confirm token is unknown", fix={"action": "replan"})
+    if plan.state == "used":
+        return Refusal(
+            "idempotency_conflict",
+            "this plan was executed already",
+            details={"reason": "used_token", "tradeId": plan.trade},
+        )
+    if plan.state == "refused":
+        return Refusal("plan_stale", "this plan's confirm was refused before", fix={"action": "replan"})
+    if refused := fenced(state, account, command):
+        plan.state = "refused"
+        return refused
+    if state.now_ms >= plan.expires_ms:
+        plan.state = "refused"
+        return Refusal(
+            "plan_stale", "the plan has expired", fix={"action": "replan"}, details={"expiredAt": plan.expires_ms}
+        )
+    market = state.markets[plan.order.coin]
+    if abs(market.mid - plan.mid) * BPS > plan.max_drift_bps * plan.mid:
+        plan.state = "refused"
+        return Refusal("plan_stale", f"the price moved from {text_of(plan.mid)} to {text_of(market.mid)}, more than {plan.max_drift_bps} bps",
+                       fix={"action": "replan"}, details={"midAtPlan": text_of(plan.mid), "midNow": text_of(market.mid)})  # fmt: skip
+    quoted = _quoted_just_now(state, plan, command) or quote.quote(state, account, plan.order, key)
+    if isinstance(quoted, Refusal):
+        plan.state = "refused"
+        return quoted
+    placed = execute(state, account, plan.order, quoted, key, command.request_id, command.idempotency_key)
+    plan.state, plan.trade = "used", placed.trade.id
+    return placed
+
+
+def _quoted_just_now(state: State, plan: Plan, command: ConfirmPlan) -> Quote | None:
+    """The plan's own quote, when its confirm is the very next command, by the same key on the same day: judging again would say the same."""
+    last = state.quoted
+    if last is None or last[0] + 1 != state.commands or last[1] != plan.token or command.key != plan.key:
+        return None
+    if state.now_ms // DAY_MS != plan.made_ms // DAY_MS:
+        return None
+    quoted: Quote = last[2]
+    return quoted
+
+
+def execute(
+    state: State,
+    account: Account,
+    spec: OrderSpec,
+    quoted: Quote,
+    key: Key | None,
+    request_id: str | None,
+    idempotency_key: str | None,
+) -> Placed:
+    """Turn a quote into an order: fills now, or a resting or pending rest."""
+    market = state.markets[spec.coin]
+    position = account.positions.get(spec.coin)
+    if position is not None and position.side == quoted.buy and quoted.leverage != position.leverage:
+        change_leverage(state, account, market, position, quoted.leverage)
+    order = Order(
+        number=next_oid(account), account=account.id, coin=spec.coin, kind=spec.type, side=quoted.side, buy=quoted.buy, size=quoted.size,
+        created_ms=state.now_ms, limit_px=spec.limit_px, stop_leg=spec.stop, target_leg=spec.target, guardians=quoted.guardians,
+        require_protection=spec.require_protection, reduce_only=spec.reduce_only, leverage=quoted.leverage, bound_px=quoted.bound_px, slippage_bps=spec.slippage_bps, source=spec.source,
+        idempotency_key=idempotency_key,
+        request_id=request_id, key=key.id if key is not None else None, born=market.point,
+    )  # fmt: skip
+    trade = open_trade(state, account, order, kind=spec.type, intent=quoted.intent, side=quoted.side, size=quoted.size)
+    if spec.type == "market" and state.rules.fill_at == "next":
+        _rest(state, account, market, order, quoted.margin + quoted.fee)
+        market.pending.append((account.id, order.number))
+    else:
+        armed = take(state, account, market, order, trade, quoted.fills)
+        rest = order.size - order.filled
+        if rest and spec.type == "limit":
+            opening = max(0, order.size - quoted.reduce - order.filled) if quoted.reduce else rest
+            held = div_up(quoted.bound_px * opening // E8, order.leverage) + fee_of(
+                quoted.bound_px * opening // E8, market.spec.taker_rate
+            )
+            _rest(state, account, market, order, held)
+            index.watch_order(market, order)
+        else:
+            finish(state, trade, reason="slippage_bound" if rest else None)
+        return Placed(trade, quoted.clamped, quoted.warnings, armed)
+    return Placed(trade, quoted.clamped, quoted.warnings)
+
+
+def _rest(state: State, account: Account, market: Market, order: Order, held: int) -> None:
+    order.reserved = held
+    account.reserved += held
+    account.orders[order.number] = order
+    account.resting[order.number] = None
+    emit_order(state, account, order, "open")
+
+
+def unreserve(account: Account, order: Order, *, keep: int = 0) -> None:
+    account.reserved -= order.reserved - keep
+    order.reserved = keep
+
+
+def finish(state: State, trade: Trade, *, reason: str | None = None) -> None:
+    """The order ended by its own rule: filled, or its rest dropped."""
+    trade.status, trade.updated_ms = "done", state.now_ms
+    if reason is not None:
+        trade.reason = reason
+
+
+def take(
+    state: State,
+    account: Account,
+    market: Market,
+    order: Order,
+    trade: Trade,
+    fills: Sequence[tuple[int, int]],
+    *,
+    maker: bool = False,
+    by_limit: bool = False,
+) -> tuple[int, ...]:
+    """Book an order's fills and do what they cause: protect what opened, let go what closed. Returns the guardians armed."""
+    if not fills:
+        return ()
+    before = account.positions.get(market.spec.coin)
+    for px, size in fills:
+        ledger.fill(state, account, market, trade, order, px, size, maker=maker)
+    position = account.positions.get(market.spec.coin)
+    armed: tuple[int, ...] = ()
+    protection.follow(state, account, market, before)
+    if (
+        position is not None
+        and position.side == order.buy
+        and not order.armed
+        and (order.stop_leg or order.target_leg or order.guardians)
+    ):
+        order.armed = True
+        entry_px = position.entry_px() if before is not position else trade.avg_px()
+        assert entry_px is not None
+        if order.stop_leg is not None or order.target_leg is not None:
+            protection.arm_bracket(state, account, market, position, order, entry_px, by_limit=by_limit)
+        armed = tuple(_arm_inline(state, account, market, position, order, entry_px, by_limit=by_limit))
+    return armed
+
+
+def _arm_inline(
+    state: State, account: Account, market: Market, position: Position, order: Order, entry_px: int, *, by_limit: bool
+) -> list[int]:
+    from bot.venue import acting  # The one way back: an order arms guardians, a guardian places exits.
+
+    numbers = []
+    for spec in order.guardians:
+        if spec.type == "trailing_stop":
+            made = protection.arm_trail(
+                state, account, market, position, spec, extreme=entry_px, trade=order.trade, by_limit=by_limit
+            )
+        else:
+            made = acting.arm_clock(state, account, spec, trade=order.trade)
+        numbers.append(made.number)
+    return numbers
+
+
+def change_leverage(state: State, account: Account, market: Market, position: Position, leverage: int) -> None:
+    """Set an open position's leverage; margin moves between it and the balance when it is isolated. Affordability was judged by the quote."""
+    if position.isolated:
+        delta = quote.leverage_margin(market, position, leverage)
+        position.margin += delta
+        account.balance -= delta
+    old, position.leverage = position.leverage, leverage
+    emit(state, account, AccountChanged(
+        account.id, next_seq(account), state.now_ms, "leverage", coin=position.coin, leverage_from=old, leverage_to=leverage
+    ))  # fmt: skip
+    ledger.rewatch(state, account, position)
+
+
+# ── Exits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def close(state: State, account: Account, key: Key | None, command: ClosePosition) -> Placed | Refusal:
+    """A caller's reduce-only exit of a part or the whole."""
+    if refused := fenced(state, account, command):
+        return refused
+    market = state.markets.get(command.coin)
+    if market is None:
+        return Refusal("not_found", f"no market {command.coin}")
+    if refused := limits.refuse_coin(market, key):
+        return refused
+    position = account.positions.get(command.coin)
+    if position is None:
+        return Refusal("not_found", f"there is no position in {command.coin}")
+    if market.status != "open":
+        return Refusal("market_closed", f"{command.coin} is {market.status}", details={"opensAt": None})
+    size = _size_of_close(market, position, command)
+    if isinstance(size, Refusal):
+        return size
+    bps = command.slippage_bps if command.slippage_bps is not None else CLOSE_SLIPPAGE_BPS
+    bound = bound_of(market, market.mid, -position.side, bps)
+    fills = walk(market, market.mid, -position.side, size, bound)
+    if state.rules.fill_at != "next" and not fills:
+        return Refusal("insufficient_depth", f"the book holds nothing within {bps} bps", fix={"action": "wait"})
+    order = exit_order(state, account, market, position, size=size, bound_px=bound, source=command.source, request_id=command.request_id,
+                       idempotency_key=command.idempotency_key, reason=None, key=key.id if key else None)  # fmt: skip
+    order.slippage_bps = command.slippage_bps
+    trade = open_trade(state, account, order, kind="close", intent="close", side=position.side, size=size)
+    if state.rules.fill_at == "next":
+        _rest(state, account, market, order, 0)
+        market.pending.append((account.id, order.number))
+        return Placed(trade)
+    take(state, account, market, order, trade, fills)
+    rest = order.filled < order.size
+    finish(state, trade, reason="slippage_bound" if rest else None)
+    return Placed(
+        trade, warnings=(("partial_depth", f"{text_of(order.size - order.filled)} stays open"),) if rest else ()
+    )
+
+
+def _size_of_close(market: Market, position: Position, command: ClosePosition) -> int | Refusal:
+    size = position.size
+    if command.fraction is not None and command.fraction < E8:
+        size = position.size * command.fraction // E8 // market.lot * market.lot
+    elif command.usd is not None:
+        size = min(position.size, command.usd * E8 // market.mid // market.lot * market.lot)
+    elif command.size is not None:
+        if command.size < position.size and command.size % market.lot:
+            down = command.size - command.size % market.lot
+            return quote.invalid(
+                "size",
+                f"{text_of(command.size)} is no multiple of {text_of(market.lot)}",
+                value=text_of(down or market.lot),
+            )
+        size = min(position.size, command.size)
+    if size < position.size and market.mid * size // E8 < MIN_NOTIONAL:
+        least = quote.least_size(market, market.mid)
+        value = least if least < position.size else position.size
+        return Refusal("below_min_notional", f"a part is worth {text_of(market.mid * size // E8)} USD, the least is 10; all of it always goes",
+                       fix={"field": "size", "value": text_of(value)})  # fmt: skip
+    return size
+
+
+def exit_order(
+    state: State, account: Account, market: Market, position: Position, *, size: int, bound_px: int, source: str | None = None,
+    request_id: str | None = None, idempotency_key: str | None = None, reason: str | None = None, key: str | None = None,
+) -> Order:  # fmt: skip
+    """A reduce-only order against the position, not yet written down."""
+    return Order(
+        number=next_oid(account), account=account.id, coin=position.coin, kind="close", side=position.side, buy=-position.side, size=size,
+        created_ms=state.now_ms, reduce_only=True, leverage=position.leverage, bound_px=bound_px, source=source, request_id=request_id,
+        idempotency_key=idempotency_key, reason=reason, born=market.point, key=key,
+    )  # fmt: skip
+
+
+def force_exit(
+    state: State,
+    account: Account,
+    market: Market,
+    position: Position,
+    *,
+    kind: str,
+    reason: str,
+    ref_px: int,
+    guardian: str | None = None,
+) -> Trade:
+    """Close the whole position at once around `ref_px`, at most ten per cent away; what the book lacks is tried again at each point."""
+    order = exit_order(
+        state,
+        account,
+        market,
+        position,
+        size=position.size,
+        bound_px=bound_of_trigger(ref_px, -position.side),
+        reason=reason,
+    )
+    trade = open_trade(
+        state,
+        account,
+        order,
+        kind=kind,
+        intent="close",
+        side=position.side,
+        size=position.size,
+        guardian=guardian,
+        reason=reason,
+    )
+    take(state, account, market, order, trade, walk(market, ref_px, order.buy, order.size, order.bound_px))
+    settle_exit(state, account, market, order, trade)
+    return trade
+
+
+def bound_of_trigger(px: int, buy: int) -> int:
+    return max(1, px + buy * px * TRIGGER_SLIPPAGE_BPS // BPS)
+
+
+def settle_exit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
+    """An exit that is not whole keeps working; one that is whole is done."""
+    position = account.positions.get(order.coin)
+    if order.filled >= order.size or position is None or position.side != order.side:
+        account.orders.pop(order.number, None)
+        if order.status == "working":
+            market.working.remove((account.id, order.number))
+            if position is not None and position.stop_oid == order.number:
+                position.stop_oid = None
+            elif position is not None and position.target_oid == order.number:
+                position.target_oid = None
+        finish(state, trade)
+    elif order.status != "working":
+        order.status = "working"
+        account.orders[order.number] = order
+        market.working.append((account.id, order.number))
+        emit_order(state, account, order, "changed")
+
+
+def work(state: State, account: Account, market: Market, order: Order) -> None:
+    """Try the rest of an exit at the current price."""
+    position = account.positions.get(order.coin)
+    trade = account.trade(order.trade or "")
+    if position is not None and position.side == order.side:
+        size = min(order.size - order.filled, position.size)
+        # A working stop of the position is part of it: take() must not cancel it as a child of a position that is gone.
+        if position.stop_oid == order.number:
+            position.stop_oid = None
+        elif position.target_oid == order.number:
+            position.target_oid = None
+        take(
+            state,
+            account,
+            market,
+            order,
+            trade,
+            walk(market, market.mid, order.buy, size, bound_of_trigger(market.mid, order.buy)),
+        )
+        if position.size and order.kind == "stop_loss" and position.stop_oid is None:
+            position.stop_oid = order.number
+    settle_exit(state, account, market, order, trade)
+
+
+# ── Canceling ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def drop_entry(state: State, account: Account, market: Market, order: Order, reason: str) -> None:
+    """Take a resting entry (or a pending market order) away."""
+    unreserve(account, order)
+    if order.kind == "limit":
+        index.unwatch_order(market, order)
+    else:
+        market.pending.remove((account.id, order.number))
+    del account.resting[order.number]
+    del account.orders[order.number]
+    trade = account.trade(order.trade or "")
+    trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
+    emit_order(state, account, order, "canceled", reason=reason)
+
+
+def drop(state: State, account: Account, order: Order, reason: str) -> None:
+    market = state.markets[order.coin]
+    if order.number in account.resting:
+        drop_entry(state, account, market, order, reason)
+        return
+    position = account.positions.get(order.coin)
+    if order.kind == "close":
+        market.working.remove((account.id, order.number))
+        del account.orders[order.number]
+        trade = account.trade(order.trade or "")
+        trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
+        emit_order(state, account, order, "canceled", reason=reason)
+        return
+    assert position is not None
+    protection.drop_child(state, account, market, position, order, reason)
+
+
+def unprotected(account: Account, coin: str) -> bool:
+    """A position without any stop at the venue."""
+    position = account.positions.get(coin)
+    return position is not None and position.stop_oid is None and not guardians.has_trail(account, coin)
+
+
+def cancel(state: State, account: Account, oid: str) -> Canceled | Refusal:
+    number = int(oid) - account.number * 1_000_000_000 if oid.isascii() and oid.isdigit() else -1
+    order = account.orders.get(number)
+    if order is None:
+        return Refusal("not_found", f"no open order {oid}")
+    drop(state, account, order, "user")
+    return Canceled(order.coin, (oid,), order.filled, unprotected(account, order.coin))
+
+
+def cancel_coin(state: State, account: Account, coin: str) -> Canceled | Refusal:
+    if coin not in state.markets:
+        return Refusal("not_found", f"no market {coin}")
+    orders = [o for o in account.orders.values() if o.coin == coin]
+    for order in orders:
+        drop(state, account, order, "user")
+    return Canceled(
+        coin,
+        tuple(oid_text(account, o.number) for o in orders),
+        sum(o.filled for o in orders),
+        unprotected(account, coin),
+    )
+
+
+def cancel_entries(state: State, account: Account, reason: str, coin: str | None = None) -> tuple[str, ...]:
+    """Cancel what could open; stops and targets stay."""
+    gone = [account.orders[n] for n in account.resting if coin is None or account.orders[n].coin == coin]
+    for order in gone:
+        drop_entry(state, account, state.markets[order.coin], order, reason)
+    return tuple(oid_text(account, o.number) for o in gone)

@@ -1,0 +1,218 @@
+"""Brackets and trailing stops of a position: armed at its first fill, as large as it is, gone with it."""
+
+from __future__ import annotations
+
+from bot.venue import guardians, index, ledger
+from bot.venue.events import GuardianMoved
+from bot.venue.numbers import E8
+from bot.venue.quote import PERCENT, off_entry
+from bot.venue.record import emit, emit_order, next_oid, next_seq
+from bot.venue.state import Account, Guardian, GuardianSpec, Leg, LegSpec, Market, Order, Position, State, guardian_id
+
+
+def levels_of(
+    market: Market, side: int, entry_px: int, stop: LegSpec | None, target: LegSpec | None
+) -> tuple[int | None, int | None]:
+    """Stop and target of a filled entry on the grid, rounded to the safer side; a caller's own px stays as it is."""
+    stop_px: int | None = None
+    if stop is not None:
+        stop_px = (
+            stop.px
+            if stop.px is not None
+            else off_entry(market, entry_px, -side, entry_px * (stop.pct or 0) // PERCENT, safer=side)
+        )
+    target_px: int | None = None
+    if target is not None:
+        if target.px is not None:
+            target_px = target.px
+        elif target.pct is not None:
+            target_px = off_entry(market, entry_px, side, entry_px * target.pct // PERCENT, safer=-side)
+        else:
+            assert stop_px is not None
+            assert target.r is not None
+            target_px = off_entry(market, entry_px, side, abs(entry_px - stop_px) * target.r // E8, safer=-side)
+    return stop_px or None, target_px or None
+
+
+def arm_bracket(
+    state: State, account: Account, market: Market, position: Position, entry: Order, entry_px: int, *, by_limit: bool
+) -> None:
+    """Arm the entry's stop and target for the whole position; an older bracket is replaced."""
+    stop_px, target_px = levels_of(market, position.side, entry_px, entry.stop_leg, entry.target_leg)
+    for oid in (position.stop_oid, position.target_oid):
+        if oid is not None:
+            drop_child(state, account, market, position, account.orders[oid], "replaced")
+    if stop_px is not None:
+        position.r_px = abs(entry_px - stop_px)
+        assert entry.stop_leg is not None
+        position.stop_oid = _arm(
+            state, account, market, position, entry, "stop_loss", stop_px, entry.stop_leg, by_limit=by_limit
+        )
+    if target_px is not None:
+        assert entry.target_leg is not None
+        position.target_oid = _arm(
+            state, account, market, position, entry, "take_profit", target_px, entry.target_leg, by_limit=by_limit
+        )
+
+
+def _arm(
+    state: State,
+    account: Account,
+    market: Market,
+    position: Position,
+    entry: Order,
+    kind: str,
+    px: int,
+    leg: LegSpec,
+    *,
+    by_limit: bool,
+) -> int:
+    child = Order(
+        number=next_oid(account), account=account.id, coin=market.spec.coin, kind=kind, side=position.side, buy=-position.side, size=position.size,
+        created_ms=state.now_ms, status="armed", trigger_px=px, reduce_only=True, leverage=position.leverage, born=market.point,
+        leg=Leg(px, leg.pct, leg.r), trade=None,
+    )  # fmt: skip
+    falls = index.order_falls(child)
+    child.through = market.mark <= px if falls else market.mark >= px
+    if child.through or (by_limit and kind == "stop_loss"):
+        child.born -= 1  # The path that filled the entry goes on through this level: the same point meets it.
+    if by_limit and not child.through:
+        child.limit_bar_ms = market.bar_ms
+    account.orders[child.number] = child
+    index.watch_order(market, child)
+    child.trade = entry.trade
+    emit_order(state, account, child, "armed")
+    child.trade = None
+    return child.number
+
+
+def arm_trail(
+    state: State,
+    account: Account,
+    market: Market,
+    position: Position,
+    spec: GuardianSpec,
+    *,
+    extreme: int,
+    trade: str | None = None,
+    by_limit: bool = False,
+) -> Guardian:
+    """Start a trailing stop on an open position; its extreme starts at `extreme`."""
+    account.guardian_seq += 1
+    guardian = Guardian(
+        number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, side=position.side, r_px=position.r_px,
+        extreme=extreme, trade=trade, born=market.point - (1 if by_limit else 0),
+    )  # fmt: skip
+    if spec.activate_at_r is not None:
+        guardian.active = False
+        guardian.extreme = guardians.activation_px(guardian, position.entry_px())
+        if (market.mark - guardian.extreme) * guardian.side >= 0:
+            guardian.active, guardian.extreme = True, market.mark
+    if guardian.active:
+        guardian.stop_px = guardians.trail_stop(guardian)
+        guardian.through = (market.mark - guardian.stop_px) * guardian.side <= 0
+        if guardian.through:
+            guardian.born = market.point - 1
+    account.guardians[guardian.number] = guardian
+    index.watch_trail(market, guardian)
+    emit_guardian(state, account, guardian, "armed")
+    return guardian
+
+
+def emit_guardian(
+    state: State, account: Account, guardian: Guardian, subtype: str, *, reason: str | None = None, mark: int | None = None, value: int | None = None,
+    canceled: tuple[str, ...] = (), trades: tuple[str, ...] = (), action: str | None = None,
+) -> None:  # fmt: skip
+    spec = guardian.spec
+    assert spec.scope is not None
+    emit(state, account, GuardianMoved(
+        account.id, next_seq(account), state.now_ms, subtype, spec.coin, guardian_id(account, guardian.number), spec.type, spec.scope,
+        guardian.blocks_opens, action, reason, guardian.deadline_ms, mark, value, canceled, trades,
+    ))  # fmt: skip
+
+
+def drop_child(state: State, account: Account, market: Market, position: Position, child: Order, reason: str) -> None:
+    """Take a stop or target away, saying why."""
+    if child.status == "working":
+        market.working.remove((account.id, child.number))
+        trade = account.trade(child.trade or "")
+        trade.status, trade.reason, trade.updated_ms = "done", reason, state.now_ms
+    else:
+        index.unwatch_order(market, child)
+    del account.orders[child.number]
+    if position.stop_oid == child.number:
+        position.stop_oid = None
+    elif position.target_oid == child.number:
+        position.target_oid = None
+    emit_order(state, account, child, "canceled", reason=reason)
+
+
+def drop_trails(state: State, account: Account, market: Market, reason: str) -> None:
+    """Release every trailing stop of this market."""
+    for guardian in [
+        g for g in account.guardians.values() if g.spec.type == "trailing_stop" and g.spec.coin == market.spec.coin
+    ]:
+        index.unwatch_trail(market, guardian)
+        del account.guardians[guardian.number]
+        emit_guardian(state, account, guardian, "released", reason=reason)
+
+
+def working_exits(account: Account, market: Market) -> list[Order]:
+    """Exits of this account whose rest is tried again at each point."""
+    return [account.orders[number] for owner, number in market.working if owner == account.id]
+
+
+def lacks_stop(account: Account, order: Order) -> bool:
+    """Would a fill of this entry open what it must not? The stop that it was accepted for, or that its R is measured by, went before the fill."""
+    position = account.positions.get(order.coin)
+    held = position if position is not None and position.side == order.buy else None
+    if order.armed:  # Its own stop may have been canceled since.
+        return (
+            order.require_protection
+            and held is not None
+            and held.stop_oid is None
+            and not guardians.has_trail(account, order.coin)
+        )
+    if order.stop_leg is not None:
+        return False
+    if guardians.refuse_inline(order.guardians, has_r=held is not None and held.r_px is not None) is not None:
+        return True
+    if not order.require_protection or any(spec.type == "trailing_stop" for spec in order.guardians):
+        return False
+    return held is None or not (
+        guardians.has_trail(account, order.coin) or (held.stop_oid is not None and order.target_leg is None)
+    )
+
+
+def follow(
+    state: State, account: Account, market: Market, before: Position | None, *, reason: str = "position_closed"
+) -> None:
+    """After fills: children of a position that is gone go, those of one that changed size change with it; margin watches move."""
+    position = account.positions.get(market.spec.coin)
+    if before is not None and before is not position:
+        for oid in (before.stop_oid, before.target_oid):
+            if oid is not None:
+                drop_child(state, account, market, before, account.orders[oid], reason)
+        if account.guardians:
+            drop_trails(state, account, market, "position_closed")
+        # An entry that goes on filling opens another position, which needs its bracket anew.
+        for number in account.resting:
+            entry = account.orders[number]
+            if entry.armed and entry.coin == market.spec.coin:
+                entry.armed = False
+                entry.guardians = tuple(spec for spec in entry.guardians if spec.scope == "position")
+        for exit_ in working_exits(account, market):
+            if exit_.filled < exit_.size:
+                drop_child(state, account, market, before, exit_, reason)
+    if position is not None:
+        for oid in (position.stop_oid, position.target_oid):
+            if oid is not None and (child := account.orders[oid]).status == "armed" and child.size != position.size:
+                child.size = position.size
+                emit_order(state, account, child, "changed")
+        for exit_ in working_exits(account, market):
+            if exit_.size - exit_.filled > position.size:
+                exit_.size = exit_.filled + position.size
+                emit_order(state, account, exit_, "changed")
+        ledger.rewatch(state, account, position)
+    elif account.positions:
+        ledger.rewatch(state, account)

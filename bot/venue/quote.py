@@ -1,0 +1,561 @@
+"""What an order would do now: sizes, price, margin, protection, or the rule that says no. Reads only; a plan and an order both start here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bot.errors import Refusal
+from bot.venue import guardians, ledger, limits
+from bot.venue.book import book, level_px, walk
+from bot.venue.numbers import BPS, E8, div_up, fee_of, round_figures, text_of
+from bot.venue.state import (
+    MIN_NOTIONAL,
+    Account,
+    Bracket,
+    GuardianSpec,
+    Key,
+    Leg,
+    LegSpec,
+    Market,
+    OrderSpec,
+    Position,
+    State,
+    side_name,
+)  # fmt: skip
+
+PERCENT: Final = 100 * E8
+WIDE_SPREAD_BPS: Final = 50
+NEAR_LIQUIDATION_PCT: Final = 2
+CLOSE_SLIPPAGE_BPS: Final = 500
+TRIGGER_SLIPPAGE_BPS: Final = 1000  # A stop or target accepts ten per cent from its trigger.
+
+Warning_ = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Quote:
+    """A dry run's answer. `fills` are the executions the book offers now; `reduce` is the part of `size` that closes the position."""
+
+    coin: str
+    side: int
+    intent: str
+    type: str
+    buy: int
+    size: int
+    reduce: int
+    fill_size: int
+    fills: list[tuple[int, int]]
+    notional: int
+    mid: int
+    est_px: int | None
+    bound_px: int
+    slippage_bps: int | None
+    fee: int
+    leverage: int
+    clamped: bool
+    margin: int
+    liquidation_px: int | None
+    bracket: Bracket | None
+    risk: int | None
+    guardians: tuple[GuardianSpec, ...]
+    protected: bool
+    max_drift_bps: int = 50
+    warnings: tuple[Warning_, ...] = ()
+
+
+def invalid(field_: str, message: str, *, value: Any = None, fix: dict[str, Any] | None = None) -> Refusal:
+    """A bad field: named in the message and in details.fields."""
+    if fix is None and value is not None:
+        fix = {"field": field_, "value": value}
+    problem = {"field": field_, "problem": message, "allowed": fix.get("value") if fix else None}
+    return Refusal("invalid_input", f"{field_}: {message}", fix=fix, details={"fields": [problem]})
+
+
+def quote(state: State, account: Account, order: OrderSpec, key: Key | None = None) -> Quote | Refusal:
+    """Judge an order against the state as it is. Nothing is changed."""
+    market = state.markets.get(order.coin)
+    if market is None:
+        return Refusal("not_found", f"no market {order.coin}", fix={"action": "search_markets", "path": "/v1/markets"})
+    if market.status != "open":
+        return Refusal("market_closed", f"{order.coin} is {market.status}", details={"opensAt": None})
+    if refused := limits.refuse_coin(market, key):
+        return refused
+    position = account.positions.get(order.coin)
+    buy = order.side
+    limit = order.type == "limit"
+    if limit:
+        assert order.limit_px is not None
+        if refused := _off_grid(market, "limitPx", order.limit_px):
+            return refused
+
+    # Price and size.
+    mid = market.mid
+    bps = market.spec.slippage_bps if order.slippage_bps is None else order.slippage_bps
+    bound = order.limit_px if limit and order.limit_px is not None else bound_of(market, mid, buy, bps)
+    size = order.size
+    if size is None:
+        assert order.usd is not None
+        size = _size_of_usd(market, mid, buy, order.usd, bound, limit=limit)
+    elif size % market.lot:
+        down = size - size % market.lot
+        return invalid("size", f"{text_of(size)} is no multiple of {text_of(market.lot)}", value=text_of(down or market.lot), fix={
+            "field": "size", "value": text_of(down or market.lot), "neighbours": [text_of(down), text_of(down + market.lot)]})  # fmt: skip
+    against = position is not None and position.side != buy
+    reduce = min(size, position.size) if position is not None and against else 0
+    if order.reduce_only:
+        if not against:
+            return Refusal(
+                "forbidden",
+                "this key may only shrink positions: the order would open or grow one",
+                fix={"action": "close_first"},
+            )
+        size = reduce
+    value_px = order.limit_px if limit and order.limit_px is not None else mid
+    whole_exit = position is not None and against and size == position.size
+    if value_px * size // E8 < MIN_NOTIONAL and not whole_exit:
+        least = least_size(market, value_px)
+        fix = (
+            {"field": "usdAmount", "value": text_of(div_up(least * value_px, E8))}
+            if order.usd is not None
+            else {"field": "size", "value": text_of(least)}
+        )
+        return Refusal(
+            "below_min_notional", f"the order is worth {text_of(value_px * size // E8)} USD, the least is 10", fix=fix
+        )
+    opening = size - reduce
+    intent = "open" if opening else "close"
+    side = buy if opening else -buy
+
+    # Leverage.
+    leverage, clamped = position.leverage if position is not None and not opening else 1, False
+    if opening:
+        judged = _leverage(market, position, against, order, key)
+        if isinstance(judged, Refusal):
+            return judged
+        leverage, clamped = judged
+
+    # What the book gives.
+    fills = walk(market, mid, buy, size, bound)
+    fill_size = fill_notional = 0
+    for px, part in fills:
+        fill_size += part
+        fill_notional += px * part // E8
+    warnings: list[Warning_] = []
+    if clamped:
+        warnings.append(("leverage_clamped", f"leverage {order.leverage} is clamped to {leverage}"))
+    if not limit and fill_size < size:
+        if not order.allow_partial or fill_size == 0:
+            return Refusal(
+                "insufficient_depth", f"the book holds {text_of(fill_size)} of {text_of(size)} within {bps} bps",
+                fix={"field": "size", "value": text_of(fill_size)} if fill_size else {"action": "wait"}, details={"availableSize": text_of(fill_size)},
+            )  # fmt: skip
+        warnings.append(("partial_depth", f"only {text_of(fill_size)} of {text_of(size)} lies within {bps} bps"))
+    est_px = fill_notional * E8 // fill_size if fill_size else None
+    slippage = abs(est_px - mid) * BPS * E8 // mid if est_px is not None else None
+    notional = value_px * size // E8 if limit else (fill_notional if fill_size else mid * size // E8)
+    entry_px = order.limit_px if limit and order.limit_px is not None else (est_px or mid)
+    opened = opening if limit else max(0, fill_size - reduce)
+    open_notional, margin = cost_of_opening(fills, reduce, (entry_px, size - fill_size) if limit else (0, 0), leverage)
+    taker_fee = fee_of(fill_notional, market.spec.taker_rate)
+    fee = taker_fee + (fee_of(value_px * (size - fill_size) // E8, market.spec.maker_rate) if limit else 0)
+
+    # Caps and margin.
+    if opening:
+        if refused := limits.refuse_opening(state, account, key, market, order, open_notional):
+            return refused
+        if refused := _refuse_margin(state, account, market, position, reduce, margin, fee, leverage, order, entry_px):
+            return refused
+
+    # Protection.
+    after = _position_after(market, position, buy, opened, open_notional, leverage)
+    liquidation = (
+        _liquidation_after(state, account, market, position, after, margin, fee) if after is not None else None
+    )
+    bracket: Bracket | None = None
+    if order.stop is not None or order.target is not None:
+        if not opening:
+            return invalid(
+                "bracket",
+                "this order only reduces a position; a bracket belongs to an order that opens",
+                fix={"action": "remove", "field": "bracket"},
+            )
+        resolved = resolve_bracket(
+            market, buy, entry_px, order.stop, order.target, mark=market.mark, resting=limit and fill_size < size
+        )
+        if isinstance(resolved, Refusal):
+            return resolved
+        bracket = resolved
+        if bracket.stop is not None and liquidation is not None and (bracket.stop.px - liquidation) * buy <= 0:
+            return invalid("bracket.stopLoss", f"{text_of(bracket.stop.px)} lies beyond the liquidation price {text_of(liquidation)}: it could never fire",
+                           fix={"action": "lower_leverage", "field": "leverage"})  # fmt: skip
+    specs = guardians.normalise_inline(order.guardians, order.coin)
+    if isinstance(specs, Refusal):
+        return specs
+    keeps_stop = (
+        position is not None
+        and not against
+        and position.stop_oid is not None
+        and (bracket is None or bracket.stop is not None)
+    )
+    has_stop = bracket is not None and bracket.stop is not None
+    trailing = any(s.type == "trailing_stop" for s in specs)
+    held_trail = position is not None and not against and guardians.has_trail(account, order.coin)
+    protected = not opening or has_stop or keeps_stop or trailing or held_trail
+    if (
+        refused := guardians.refuse_inline(
+            specs, has_r=has_stop or (position is not None and not against and position.r_px is not None)
+        )
+    ) is not None:
+        return refused
+    if order.require_protection and not protected:
+        return invalid("bracket.stopLoss", "requireProtection needs a stop: in the bracket, on the position already, or an inline trailing_stop",
+                       fix={"action": "arm_stop", "field": "bracket.stopLoss", "value": {"pct": 2}})  # fmt: skip
+    if opening and not protected:
+        warnings.append(("unprotected", "the position will have no stop"))
+    if liquidation is not None and abs(liquidation - market.mark) * 100 < NEAR_LIQUIDATION_PCT * market.mark:
+        warnings.append(
+            (
+                "near_liquidation",
+                f"the liquidation price {text_of(liquidation)} is within {NEAR_LIQUIDATION_PCT} % of the mark",
+            )
+        )
+    if market.spec.half_spread * 2 * BPS > WIDE_SPREAD_BPS * E8:
+        warnings.append(("wide_spread", f"the spread is {text_of(market.spec.half_spread * 2 * BPS)} bps"))
+    risk = abs(entry_px - bracket.stop.px) * size // E8 if bracket is not None and bracket.stop is not None else None
+    return Quote(
+        coin=order.coin, side=side, intent=intent, type=order.type, buy=buy, size=size, reduce=reduce, fill_size=fill_size, fills=fills,
+        notional=notional, mid=mid, est_px=est_px, bound_px=bound, slippage_bps=slippage, fee=fee, leverage=leverage, clamped=clamped, margin=margin,
+        liquidation_px=liquidation, bracket=bracket, risk=risk, guardians=specs, protected=protected, warnings=tuple(warnings),
+    )  # fmt: skip
+
+
+# ── Prices and sizes ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def bound_of(market: Market, mid: int, buy: int, bps: int) -> int:
+    """Worst price of a market order: mid * (1 ± bps), to five figures and the market's decimals, as the venue's own client rounds it."""
+    spec = market.spec
+    raw = mid * (BPS + buy * bps) // BPS
+    if spec.sig_figs is None:
+        return raw
+    return max(
+        1, round_figures(raw, spec.sig_figs, spec.px_decimals if spec.px_decimals is not None else 6 - spec.sz_decimals)
+    )
+
+
+def least_size(market: Market, px: int) -> int:
+    """Smallest size that is worth the minimum at `px`: 10 USD of BTC at 103,457 are 0.0001."""
+    return div_up(div_up(MIN_NOTIONAL * E8, px), market.lot) * market.lot
+
+
+def _size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, limit: bool) -> int:
+    """Largest size in lots that costs at most `usd`: at the limit, or along the book for a market order."""
+    lot = market.lot
+    px = bound if limit else (level_px(market, mid, buy, 0) or mid)
+    size = usd * E8 // px // lot * lot
+    if limit or not size:
+        return size
+    fills = walk(market, mid, buy, size, bound)
+    if len(fills) > 1 and (cost := sum(p * s // E8 for p, s in fills)) > usd:
+        size = size * usd // cost // lot * lot
+    return size
+
+
+def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, int], leverage: int) -> tuple[int, int]:
+    """Notional and margin of what opens: the fills beyond the part that closes, then the rest at its limit; to the unit as the fills will book it."""
+    notional = margin = 0
+    for px, size in (*fills, rest):
+        if reduce:
+            closed = min(reduce, size)
+            reduce -= closed
+            size -= closed
+        if size:
+            part = px * size // E8
+            notional += part
+            margin += div_up(part, leverage)
+    return notional, margin
+
+
+def _off_grid(market: Market, name: str, px: int) -> Refusal | None:
+    tick = market.tick(px)
+    if px <= 0 or px % tick:
+        down, up = px - px % tick, px - px % tick + tick
+        return invalid(name, f"{text_of(px)} is not on the price grid (tick {text_of(tick)})", fix={
+            "field": name, "value": text_of(down or up), "neighbours": [text_of(down), text_of(up)]})  # fmt: skip
+    return None
+
+
+# ── Leverage and margin ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _leverage(
+    market: Market, position: Position | None, against: bool, order: OrderSpec, key: Key | None
+) -> tuple[int, bool] | Refusal:
+    held = position.leverage if position is not None and not against else None
+    if order.leverage is None:
+        return (position.leverage if position is not None else 1), False
+    leverage, clamped = order.leverage, False
+    key_max = key.max_leverage if key is not None and key.max_leverage is not None else None
+    most = min(market.spec.max_leverage, key_max) if key_max is not None else market.spec.max_leverage
+    if leverage > most:
+        if order.leverage_mode == "clamp":
+            leverage, clamped = most, True
+        elif leverage > market.spec.max_leverage:
+            return Refusal(
+                "leverage_too_high",
+                f"{market.spec.coin} allows at most {most}x",
+                fix={"field": "leverage", "value": most},
+            )
+        else:
+            return Refusal(
+                "key_limit_exceeded",
+                f"this key allows at most {most}x",
+                fix={"field": "leverage", "value": most},
+                details={"cap": "maxLeverage"},
+            )
+    if held is not None and leverage != held and not order.acknowledge_leverage_change:
+        return invalid(
+            "acknowledgeLeverageChange",
+            f"the open position has {held}x; changing it to {leverage}x must be acknowledged",
+            value=True,
+        )
+    return leverage, clamped
+
+
+def _refuse_margin(
+    state: State,
+    account: Account,
+    market: Market,
+    position: Position | None,
+    reduce: int,
+    margin: int,
+    fee: int,
+    leverage: int,
+    order: OrderSpec,
+    px: int,
+) -> Refusal | None:
+    free = ledger.free_margin(state, account)
+    if position is not None and reduce:
+        free += position.margin if position.isolated else ledger.initial_margin(market, position)
+        free += min(0, position.pnl(market.mark)) if position.isolated else 0
+    needed = margin + (0 if market.spec.margin_mode == "isolated" else fee)
+    if position is not None and not reduce and leverage != position.leverage:
+        needed += leverage_margin(market, position, leverage)
+    if needed <= free:
+        return None
+    most = max(0, free * leverage * 99 // 100)
+    fix: dict[str, Any] = {"field": "usdAmount", "value": text_of(most)}
+    if order.usd is None:
+        fix = {"field": "size", "value": text_of(most * E8 // px // market.lot * market.lot)}
+    return Refusal(
+        "insufficient_funds", f"the order needs {text_of(needed)} USD of margin and fee, {text_of(free)} is free", fix=fix,
+        details={"neededUsd": text_of(needed), "freeMarginUsd": text_of(free)},
+    )  # fmt: skip
+
+
+def leverage_margin(market: Market, position: Position, leverage: int) -> int:
+    """USD that changing an open position's leverage takes from free margin (negative: gives back)."""
+    if position.isolated:
+        delta = div_up(position.entry_notional, leverage) - div_up(position.entry_notional, position.leverage)
+        if delta < 0:  # Raising gives back no more than leaves the new initial margin in place.
+            spare = position.margin + position.pnl(market.mark) - div_up(market.mark * position.size // E8, leverage)
+            delta = -min(-delta, max(0, spare))
+        return delta
+    value = market.mark * position.size // E8
+    return div_up(value, leverage) - div_up(value, position.leverage)
+
+
+def _position_after(
+    market: Market, position: Position | None, buy: int, opening: int, notional: int, leverage: int
+) -> Position | None:
+    """The position as the order would leave it (its margin aside), or None when it is gone."""
+    if not opening:
+        return None
+    same = position if position is not None and position.side == buy else None
+    return Position(
+        account="", coin=market.spec.coin, side=buy, size=opening + (same.size if same else 0), leverage=leverage,
+        entry_notional=notional + (same.entry_notional if same else 0), isolated=market.spec.margin_mode == "isolated", opened_ms=0,
+        margin=same.margin if same else 0,
+    )  # fmt: skip
+
+
+def _liquidation_after(
+    state: State, account: Account, market: Market, position: Position | None, after: Position, margin: int, fee: int
+) -> int | None:
+    mm = ledger.maintenance(market, market.mark * after.size // E8)
+    if after.isolated:
+        after.margin += margin - fee
+        return ledger.level_of_slack(market, after, after.margin + after.pnl(market.mark) - mm)
+    slack = ledger.cross_value(state, account) - fee - mm + after.pnl(market.mark)
+    for coin, other in account.positions.items():
+        if other.isolated:
+            continue
+        if coin == after.coin:
+            if other.side == after.side:
+                slack -= other.pnl(market.mark)
+            continue
+        other_market = state.markets[coin]
+        slack -= ledger.maintenance(other_market, other_market.mark * other.size // E8)
+    return ledger.level_of_slack(market, after, slack)
+
+
+# ── Brackets ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def resolve_bracket(
+    market: Market, side: int, entry_px: int, stop: LegSpec | None, target: LegSpec | None, *, mark: int, resting: bool
+) -> Bracket | Refusal:
+    """Stop and target on the grid. pct is price percent of the entry; r is measured in |entry - stop|; both round to the safer side."""
+    resolved = Bracket()
+    if stop is not None:
+        if stop.px is not None:
+            if refused := _off_grid(market, "bracket.stopLoss.px", stop.px):
+                return refused
+            px = stop.px
+        else:
+            assert stop.pct is not None
+            px = off_entry(market, entry_px, -side, entry_px * stop.pct // PERCENT, safer=side)
+        if px <= 0 or (entry_px - px) * side <= 0:
+            return invalid("bracket.stopLoss", f"{text_of(px)} is on the wrong side of the entry {text_of(entry_px)} of a {side_name(side)}",
+                           fix={"action": "move", "field": "bracket.stopLoss"})  # fmt: skip
+        if not resting and (mark - px) * side <= 0:
+            return invalid(
+                "bracket.stopLoss",
+                f"{text_of(px)} is already through the mark {text_of(mark)}",
+                fix={"action": "move", "field": "bracket.stopLoss"},
+            )
+        resolved.stop = Leg(px, pct=stop.pct)
+    if target is not None:
+        if target.px is not None:
+            if refused := _off_grid(market, "bracket.takeProfit.px", target.px):
+                return refused
+            px = target.px
+        elif target.pct is not None:
+            px = off_entry(market, entry_px, side, entry_px * target.pct // PERCENT, safer=-side)
+        else:
+            assert target.r is not None
+            if resolved.stop is None:
+                return invalid(
+                    "bracket.takeProfit.r",
+                    "a target in R needs a stop in the same bracket",
+                    fix={"action": "arm_stop", "field": "bracket.stopLoss"},
+                )
+            px = off_entry(market, entry_px, side, abs(entry_px - resolved.stop.px) * target.r // E8, safer=-side)
+        if px <= 0 or (px - entry_px) * side <= 0:
+            return invalid("bracket.takeProfit", f"{text_of(px)} is on the wrong side of the entry {text_of(entry_px)} of a {side_name(side)}",
+                           fix={"action": "move", "field": "bracket.takeProfit"})  # fmt: skip
+        if not resting and (px - mark) * side <= 0:
+            return invalid("bracket.takeProfit", f"{text_of(px)} is already through the mark {text_of(mark)}",
+                           fix={"action": "move", "field": "bracket.takeProfit"})  # fmt: skip
+        resolved.target = Leg(px, pct=target.pct, r=target.r)
+    return resolved
+
+
+def off_entry(market: Market, entry_px: int, way: int, distance: int, *, safer: int) -> int:
+    """entry + way * distance on the grid, rounded up when `safer` is +1, down when -1; 0 when it would not be positive."""
+    px = entry_px + way * distance
+    if px <= 0:
+        return 0
+    return market.grid_up(px) if safer > 0 else market.grid_down(px)
+
+
+# ── Suggest ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class Suggestion:
+    """Executable parameters. `size` None with `feasible` false: nothing legal fits."""
+
+    coin: str
+    intent: str
+    side: int
+    feasible: bool
+    size: int | None
+    notional: int | None
+    leverage: int | None
+    mid: int
+    est_px: int | None
+    slippage_bps: int | None
+    fee: int | None
+    margin: int | None
+    min_size: int
+    max_size: int
+    bound_bps: int
+    warnings: list[Warning_] = field(default_factory=list)
+
+
+def suggest(
+    state: State, account: Account, key: Key | None, *, coin: str, intent: str = "open", side: int = 1, notional: int | None = None,
+    size: int | None = None, leverage: int | None = None, slippage_bps: int | None = None,
+) -> Suggestion | Refusal:  # fmt: skip
+    """Sizes an order (or a reduce-only exit) that would pass now: within depth and slippage, margin and caps, not below the minimum."""
+    market = state.markets.get(coin)
+    if market is None:
+        return Refusal("not_found", f"no market {coin}", fix={"action": "search_markets", "path": "/v1/markets"})
+    if market.status != "open":
+        return Refusal("market_closed", f"{coin} is {market.status}", details={"opensAt": None})
+    closing = intent == "close"
+    position = account.positions.get(coin)
+    if closing and position is None:
+        return Refusal("not_found", f"there is no position in {coin} to close")
+    if closing and position is not None:
+        side = position.side
+    buy = -side if closing else side
+    bps = slippage_bps if slippage_bps is not None else CLOSE_SLIPPAGE_BPS if closing else market.spec.slippage_bps
+    bound = bound_of(market, market.mid, buy, bps)
+    deep = sum(s for _, s in book(market)[1 if buy > 0 else 0])
+    depth = sum(s for _, s in walk(market, market.mid, buy, deep, bound))
+    low = least_size(market, market.mid)
+    warnings: list[Warning_] = []
+    used = 1
+    if closing and position is not None:
+        most, low = min(depth, position.size), min(low, position.size)
+    else:
+        used = min(
+            leverage or (position.leverage if position else 1),
+            market.spec.max_leverage,
+            (key.max_leverage if key and key.max_leverage else 50),
+        )
+        if leverage and used < leverage:
+            warnings.append(("leverage_clamped", f"leverage {leverage} is clamped to {used}"))
+        most = min(depth, _affordable(state, account, key, market, used, buy))
+    want = (
+        size
+        if size is not None
+        else notional * E8 // market.mid
+        if notional is not None
+        else (most if closing else low)
+    )
+    want = max(low, min(want, most)) if closing or want <= most else most
+    want -= want % market.lot if not (closing and position is not None and want == position.size) else 0
+    if (size or 0) > want:
+        warnings.append(("partial_depth" if depth < (size or 0) else "rounded", f"the size is cut to {text_of(want)}"))
+    feasible = 0 < low <= want <= most
+    fills = walk(market, market.mid, buy, want, bound) if feasible else []
+    got = sum(p * s // E8 for p, s in fills)
+    est = got * E8 // want if feasible and want else None
+    return Suggestion(
+        coin=coin, intent=intent, side=side, feasible=feasible, size=want if feasible else None, notional=got if feasible else None,
+        leverage=None if closing else used, mid=market.mid, est_px=est, slippage_bps=abs(est - market.mid) * BPS * E8 // market.mid if est else None,
+        fee=fee_of(got, market.spec.taker_rate) if feasible else None, margin=0 if closing else div_up(got, used), min_size=low, max_size=most,
+        bound_bps=bps, warnings=warnings,
+    )  # fmt: skip
+
+
+def _affordable(state: State, account: Account, key: Key | None, market: Market, leverage: int, buy: int) -> int:
+    """Largest opening size that margin and caps leave, in lots."""
+    usd = ledger.free_margin(state, account) * leverage * E8 // (E8 + leverage * market.spec.taker_rate) * 999 // 1000
+    if limits.blocking_guardians(account):
+        return 0
+    today = limits.used_today(account, state.now_ms)
+    for cap in (account.max_trade, None if account.daily_cap is None else account.daily_cap - today):
+        usd = usd if cap is None else min(usd, cap)
+    if key is not None:
+        if key.max_exposure is not None:
+            usd = min(usd, key.max_exposure - limits.exposure(state, account))
+        if key.max_daily_notional is not None:
+            usd = min(usd, key.max_daily_notional - limits.used_today(key, state.now_ms))
+    size = max(0, usd) * E8 // market.mid // market.lot * market.lot
+    cost = sum(px * sz // E8 for px, sz in walk(market, market.mid, buy, size)) if size else 0
+    return size * usd // cost // market.lot * market.lot if cost > usd else size

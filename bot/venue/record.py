@@ -1,0 +1,60 @@
+"""Writing things down: events and trades get their numbers here, and nowhere else."""
+
+from __future__ import annotations
+
+from bot.venue.events import Event, OrderChanged
+from bot.venue.state import EVENTS_KEPT, Account, Order, State, Trade, oid_text, side_name, trade_id
+
+
+def next_seq(account: Account) -> int:
+    account.event_seq += 1
+    return account.event_seq
+
+
+def emit(state: State, account: Account, event: Event) -> None:
+    """Append an event to its account's gapless log."""
+    assert event.seq == account.event_seq, event
+    account.events.append(event)
+    state.fresh.append(event)
+    if len(account.events) > EVENTS_KEPT:
+        account.events.popleft()
+        account.events_first += 1
+
+
+def emit_order(state: State, account: Account, order: Order, subtype: str, *, reason: str | None = None) -> None:
+    emit(state, account, OrderChanged(
+        account.id, next_seq(account), state.now_ms, subtype, order.coin, oid_text(account, order.number), order.trade, order.kind,
+        side_name(order.side), "close" if order.side != order.buy or order.reduce_only else "open", order.size, order.filled, order.limit_px,
+        order.trigger_px, reason, order.request_id, order.idempotency_key,
+    ))  # fmt: skip
+
+
+def next_oid(account: Account) -> int:
+    account.order_seq += 1
+    return account.order_seq
+
+
+def open_trade(
+    state: State,
+    account: Account,
+    order: Order,
+    *,
+    kind: str,
+    intent: str,
+    side: int,
+    size: int,
+    guardian: str | None = None,
+    reason: str | None = None,
+) -> Trade:
+    """Write the Trade of an accepted order."""
+    account.trade_seq += 1
+    trade = Trade(
+        seq=account.trade_seq, id=trade_id(account, account.trade_seq), request_id=order.request_id, source=order.source, kind=kind, coin=order.coin,
+        side=side, intent=intent, reduce_only=order.reduce_only, size=size, ts=state.now_ms, updated_ms=state.now_ms, leverage=order.leverage,
+        oid=order.number, idempotency_key=order.idempotency_key, guardian=guardian, reason=reason,
+    )  # fmt: skip
+    account.trades.append(trade)
+    if order.idempotency_key is not None:
+        account.trade_by_key[order.idempotency_key] = trade.id
+    order.trade = trade.id
+    return trade

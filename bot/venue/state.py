@@ -1,0 +1,456 @@
+"""What the venue knows: markets, accounts, positions, orders, trades, guardians, plans. Data only; apply.py moves it.
+
+Ids refer to objects by number, never by reference, so nothing here forms a cycle. The level lists and the deadline heap are
+derived: `index.rebuild` makes them again from the rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from bot.venue.events import Event
+from bot.venue.numbers import E8, tick_table
+
+LONG: Final = 1
+SHORT: Final = -1
+
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 86_400_000
+EVENTS_KEPT: Final = 100_000  # What /v1/limits reports; older ones go in blocks of a tenth.
+OPEN_ORDERS_MAX: Final = 200
+GUARDIANS_MAX: Final = 100
+KEYS_MAX: Final = 50
+MIN_NOTIONAL: Final = 10 * E8
+BOOK_LEVELS: Final = 20  # What the venue's own book shows a side.
+PLAN_KEPT_MS: Final = 7 * DAY_MS  # A used or stale token still says so for a week.
+
+
+class Tier(NamedTuple):
+    """One margin tier: from `lower` USD of notional on, at most `max_leverage`; `deduction` keeps maintenance continuous."""
+
+    lower: int
+    max_leverage: int
+    deduction: int
+
+
+def tiers_of(bounds: tuple[tuple[int, int], ...]) -> tuple[Tier, ...]:
+    """Tiers from (lower bound in USD units, max leverage); deduction(n) = deduction(n-1) + lower * (rate(n) - rate(n-1)), rate = 1 / (2 max leverage)."""
+    tiers: list[Tier] = []
+    for lower, leverage in bounds:
+        if not tiers:
+            tiers.append(Tier(lower, leverage, 0))
+            continue
+        last = tiers[-1]
+        step = lower * (last.max_leverage - leverage) // (2 * leverage * last.max_leverage)
+        tiers.append(Tier(lower, leverage, last.deduction + step))
+    return tuple(tiers)
+
+
+@dataclass(frozen=True, slots=True)
+class MarketSpec:
+    """What a market is. Rates are fractions scaled 1e8: taker 0.045 % is 45_000. `level_size` 0 means unlimited depth."""
+
+    coin: str
+    name: str = ""
+    asset_class: str = "crypto"
+    book: str = "main"
+    margin_mode: str = "cross"  # cross | isolated
+    sz_decimals: int = 5
+    max_leverage: int = 40
+    tiers: tuple[
+        tuple[int, int], ...
+    ] = ()  # (lower bound in scaled USD, max leverage); empty: one tier at max_leverage
+    sig_figs: int | None = 5
+    px_decimals: int | None = None  # None: 6 - sz_decimals
+    taker_rate: int = 45_000
+    maker_rate: int = 15_000
+    half_spread: int = 0
+    level_step: int = 0
+    level_size: int = 0
+    level_growth: int = 0
+    slippage_bps: int = 100
+    participation: int = 10_000_000  # A resting limit takes at most this part of a bar's volume.
+    funding_rate: int = 12_500_000  # Hourly fraction scaled 1e12 (0.0000125), the rate in the neutral band.
+    limit_touch: bool = False  # True: a resting limit fills at its price; False: one tick through it.
+
+
+@dataclass(slots=True)
+class Market:
+    """A market in motion. `falling` and `rising` are level lists whose last element is the nearest to the price."""
+
+    spec: MarketSpec
+    mark: int
+    mid: int
+    oracle: int
+    status: str = "open"
+    funding_rate: int = 0
+    next_funding_ms: int = 0  # 0: nobody holds a position, nothing is scheduled.
+    point: int = 0
+    bar_ms: int = 0
+    volume_left: int = 0  # What resting limits may still take of the running bar.
+    pending: list[tuple[str, int]] = field(
+        default_factory=list
+    )  # (account, oid) of market orders that wait for the next point.
+    working: list[tuple[str, int]] = field(
+        default_factory=list
+    )  # (account, oid) of exits whose rest is tried again at each point.
+    holders: dict[str, None] = field(default_factory=dict)  # Accounts with a position here, in order of entry.
+    falling: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
+    rising: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
+    ticks: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    lot: int = field(default=0, repr=False, compare=False)
+    tiers: tuple[Tier, ...] = field(default=(), repr=False, compare=False)
+    level_sizes: tuple[int, ...] = field(default=(), repr=False, compare=False)  # Empty: unlimited depth.
+
+    def __post_init__(self) -> None:
+        spec = self.spec
+        self.ticks = tick_table(spec.sz_decimals, sig_figs=spec.sig_figs, px_decimals=spec.px_decimals)
+        self.lot = 10 ** (8 - spec.sz_decimals)
+        self.tiers = tiers_of(spec.tiers or ((0, spec.max_leverage),))
+        if spec.level_size:
+            sizes = (spec.level_size * (E8 + level * spec.level_growth) // E8 for level in range(BOOK_LEVELS))
+            self.level_sizes = tuple(size - size % self.lot for size in sizes)
+
+    def tick(self, px: int) -> int:
+        return self.ticks[len(str(px))]
+
+    def grid_down(self, px: int) -> int:
+        return px - px % self.ticks[len(str(px))]
+
+    def grid_up(self, px: int) -> int:
+        return -(-px // (tick := self.ticks[len(str(px))])) * tick
+
+    def tier(self, notional: int) -> Tier:
+        tiers = self.tiers
+        if len(tiers) == 1:
+            return tiers[0]
+        found = tiers[0]
+        for tier in tiers:
+            if notional < tier.lower:
+                break
+            found = tier
+        return found
+
+
+class Level(NamedTuple):
+    """What waits at a level: its kind, the account and the number of the order or guardian (0 for a margin watch)."""
+
+    kind: str  # limit | stop_loss | take_profit | trail | trail_move | liquidation
+    account: str
+    number: int
+
+
+@dataclass(slots=True)
+class Leg:
+    """A resolved stop or target: `px` on the grid, `pct` or `r` as given."""
+
+    px: int
+    pct: int | None = None
+    r: int | None = None
+
+
+@dataclass(slots=True)
+class Bracket:
+    stop: Leg | None = None
+    target: Leg | None = None
+
+
+@dataclass(slots=True)
+class Order:
+    """An open limit, a pending market order, an armed trigger or an exit that still works. `buy` is +1 or -1; `side` is the position's."""
+
+    number: int
+    account: str
+    coin: str
+    kind: str  # market | limit | stop_loss | take_profit | close
+    side: int
+    buy: int
+    size: int
+    created_ms: int
+    status: str = "open"  # open | armed | working
+    filled: int = 0
+    trade: str | None = None
+    limit_px: int | None = None
+    trigger_px: int | None = None
+    stop_leg: LegSpec | None = None
+    target_leg: LegSpec | None = None
+    guardians: tuple[GuardianSpec, ...] = ()
+    require_protection: bool = False
+    reduce_only: bool = False
+    leverage: int = 1
+    reserved: int = 0
+    bound_px: int = 0
+    slippage_bps: int | None = None  # The caller's own; None: the market's.
+    source: str | None = None
+    idempotency_key: str | None = None
+    request_id: str | None = None
+    key: str | None = None
+    armed: bool = False  # An entry whose bracket and guardians stand already.
+    born: int = 0  # The market's point at which it came to be: only later points can meet it.
+    limit_bar_ms: int = -1  # Armed by a resting limit inside this bar: a target then counts at the bar's close only.
+    through: bool = False  # Armed already beyond its trigger: fires at the current price.
+    leg: Leg | None = None
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class LegSpec:
+    """A stop or target as asked for: exactly one of pct (percent scaled 1e8), px, r (scaled 1e8)."""
+
+    pct: int | None = None
+    px: int | None = None
+    r: int | None = None
+
+
+@dataclass(slots=True)
+class GuardianSpec:
+    """A guardian as asked for, amounts scaled 1e8. Which field belongs to which type: guardians.FIELDS."""
+
+    type: str
+    scope: str | None = None
+    coin: str | None = None
+    heartbeat_seconds: int | None = None
+    on_miss: str | None = None
+    seconds: int | None = None
+    trail_pct: int | None = None
+    trail_r: int | None = None
+    activate_at_r: int | None = None
+    max_loss_pct: int | None = None
+    action: str | None = None
+    cron: str | None = None
+    order_template: str | None = None  # canonical JSON text
+
+
+@dataclass(slots=True)
+class Guardian:
+    number: int
+    account: str
+    spec: GuardianSpec
+    created_ms: int
+    status: str = "armed"  # armed | latched
+    deadline_ms: int | None = None
+    last_heartbeat_ms: int | None = None
+    side: int = 0  # The position that a trailing stop rides on.
+    active: bool = True
+    extreme: int | None = None
+    stop_px: int | None = None
+    r_px: int | None = None
+    trade: str | None = None
+    fired_ms: int | None = None
+    fire_count: int = 0
+    blocks_opens: bool = False
+    born: int = 0
+    through: bool = False
+
+
+@dataclass(slots=True)
+class Position:
+    """One position. `entry_notional` is summed, entryPx derived; parts taken out are cut toward zero, so sums stay exact."""
+
+    account: str
+    coin: str
+    side: int
+    size: int
+    entry_notional: int
+    leverage: int
+    isolated: bool
+    opened_ms: int
+    margin: int = 0
+    funding: int = 0
+    stop_oid: int | None = None
+    target_oid: int | None = None
+    r_px: int | None = None  # 1R in price: |entry - first stop|, until a new bracket replaces it.
+    liquidation_cooldown_ms: int = 0
+    liquidation_level: int | None = None  # Where the margin watch stands in the level lists.
+    watched_point: int = -1
+
+    def entry_px(self) -> int:
+        """Average entry, cut to 1e-8."""
+        return self.entry_notional * E8 // self.size
+
+    def pnl(self, mark: int) -> int:
+        return self.side * (mark * self.size // E8 - self.entry_notional)
+
+
+@dataclass(slots=True)
+class Trade:
+    """The record of one accepted order, made at acceptance and updated by its fills."""
+
+    seq: int
+    id: str
+    request_id: str | None
+    source: str | None
+    kind: str
+    coin: str
+    side: int
+    intent: str
+    reduce_only: bool
+    size: int
+    ts: int
+    updated_ms: int
+    leverage: int
+    oid: int | None = None
+    idempotency_key: str | None = None
+    filled: int = 0
+    filled_notional: int = 0
+    fee: int = 0
+    realized: int | None = None
+    status: str = "open"  # open | done | canceled
+    guardian: str | None = None
+    reason: str | None = None
+
+    def fill_status(self) -> str:
+        return "none" if self.filled == 0 else "filled" if self.filled >= self.size else "partial"
+
+    def avg_px(self) -> int | None:
+        return self.filled_notional * E8 // self.filled if self.filled else None
+
+
+@dataclass(slots=True)
+class Key:
+    """A credential's record. The secret is known by its digest only. Caps None: no cap."""
+
+    id: str
+    account: str
+    name: str
+    prefix: str
+    digest: str
+    scopes: tuple[str, ...]
+    created_ms: int
+    source: str
+    owner: bool = False
+    max_exposure: int | None = None
+    max_daily_notional: int | None = None
+    max_leverage: int | None = None
+    allowed_coins: tuple[str, ...] | None = None
+    max_open_positions: int | None = None
+    expires_ms: int | None = None
+    revoked: bool = False
+    day: int = 0
+    day_notional: int = 0
+
+
+@dataclass(slots=True)
+class Plan:
+    """A dry run kept for its confirm. `state` open | used | refused; a used one knows its trade."""
+
+    token: str  # digest of the confirm token
+    account: str
+    key: str | None
+    order: OrderSpec
+    mid: int
+    made_ms: int
+    expires_ms: int
+    max_drift_bps: int
+    state: str = "open"
+    trade: str | None = None
+
+
+@dataclass(slots=True)
+class OrderSpec:
+    """An order as asked for, amounts scaled 1e8, `side` +1 long or -1 short."""
+
+    coin: str
+    side: int
+    usd: int | None = None
+    size: int | None = None
+    leverage: int | None = None
+    leverage_mode: str = "error"
+    type: str = "market"
+    limit_px: int | None = None
+    slippage_bps: int | None = None
+    allow_partial: bool = False
+    require_protection: bool = False
+    stop: LegSpec | None = None
+    target: LegSpec | None = None
+    guardians: tuple[GuardianSpec, ...] = ()
+    acknowledge_leverage_change: bool = False
+    source: str | None = None
+    reduce_only: bool = False
+
+
+@dataclass(slots=True)
+class Account:
+    id: str
+    number: int
+    address: str
+    name: str | None
+    start_balance: int
+    created_ms: int
+    balance: int = 0
+    epoch: int = 0
+    reserved: int = 0  # Margin and fees that resting entries hold back.
+    positions: dict[str, Position] = field(default_factory=dict)
+    orders: dict[int, Order] = field(default_factory=dict)
+    resting: dict[int, None] = field(default_factory=dict)  # Oids of limit entries (and pending market orders).
+    guardians: dict[int, Guardian] = field(default_factory=dict)
+    trades: list[Trade] = field(default_factory=list)
+    trade_by_key: dict[str, str] = field(default_factory=dict)
+    fenced_keys: dict[str, int] = field(default_factory=dict)  # Keys used before a reset, with that epoch.
+    events: deque[Event] = field(default_factory=deque)
+    events_first: int = 1  # Sequence number of events[0].
+    event_seq: int = 0
+    order_seq: int = 0
+    trade_seq: int = 0
+    trade_first: int = 1  # Sequence number of trades[0]: a reset starts the list anew, the numbers go on.
+    guardian_seq: int = 0
+    max_trade: int | None = None
+    daily_cap: int | None = None
+    day: int = 0
+    day_notional: int = 0
+    day_realized: int = 0
+    realized: int = 0
+    fees: int = 0
+    funding: int = 0
+    margin_lost: int = 0  # What backstop liquidations took.
+    absorbed: int = 0  # What the house paid so that nothing went below zero.
+
+    def trade(self, trade_id: str) -> Trade:
+        return self.trades[int(trade_id[-9:]) - self.trade_first]
+
+
+@dataclass(slots=True)
+class Rules:
+    """Switches of one venue. `fill_at` now (served) or next (a session: market orders meet the next point)."""
+
+    fill_at: str = "now"
+    paths: str = "adaptive"  # adaptive | ohlc | olhc | sl_first | seeded
+
+
+@dataclass(slots=True)
+class State:
+    rules: Rules = field(default_factory=Rules)
+    now_ms: int = 0
+    markets: dict[str, Market] = field(default_factory=dict)
+    accounts: dict[str, Account] = field(default_factory=dict)
+    keys: dict[str, Key] = field(default_factory=dict)
+    plans: dict[str, Plan] = field(default_factory=dict)
+    account_seq: int = 0
+    commands: int = 0
+    deadlines: list[tuple[int, int, int, str, str]] = field(default_factory=list, repr=False, compare=False)
+    fresh: list[Event] = field(default_factory=list, repr=False, compare=False)
+    # The last plan's quote, for the confirm that comes next: (command, token, Quote).
+    quoted: tuple[int, str, Any] | None = field(default=None, repr=False, compare=False)
+
+
+def side_name(side: int) -> str:
+    return "long" if side > 0 else "short"
+
+
+def trade_id(account: Account, seq: int) -> str:
+    return f"trd_{account.number:05d}{seq:09d}"
+
+
+def guardian_id(account: Account, number: int) -> str:
+    return f"grd_{account.number:05d}{number:09d}"
+
+
+def event_id(seq: int) -> str:
+    return f"evt_{seq:012d}"
+
+
+def oid_text(account: Account, number: int) -> str:
+    """The wire's venueOid: digits, unique in the venue."""
+    return str(account.number * 1_000_000_000 + number)

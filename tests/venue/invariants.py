@@ -1,0 +1,240 @@
+"""What must hold after every command, whatever it was: money, orders, levels, margin, protection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bot.errors import Refusal
+from bot.venue import book, index, ledger, liquidation
+from bot.venue import commands as c
+from bot.venue import state as s
+from bot.venue.events import Event, Fill, Liquidated, OrderChanged
+from bot.venue.numbers import E8
+from tests.venue.books import Books, demand
+
+
+class Shelf:
+    """Level lists made again from the state."""
+
+    def __init__(self, market: s.Market) -> None:
+        self.spec = market.spec
+        self.tick = market.tick
+        self.falling: list[Any] = []
+        self.rising: list[Any] = []
+
+
+@dataclass(slots=True)
+class Watch:
+    """Judges a state after every command."""
+
+    state: s.State
+    specs: dict[str, s.MarketSpec] = field(default_factory=dict)
+    books: dict[str, Books] = field(default_factory=dict)
+    demanded: dict[tuple[str, str], str] = field(default_factory=dict)  # (account, coin) that must have a stop
+    careful: set[str] = field(default_factory=set)  # trades of orders with requireProtection
+    count: int = 0
+
+    def judge(self, command: c.Command, answer: Any, events: list[Event], *, was_calm: bool) -> None:
+        self.count += 1
+        state = self.state
+        kind = type(command)
+        if kind is c.ListMarket:
+            self.specs[command.spec.coin] = command.spec
+        if isinstance(answer, Refusal):
+            demand(not events, "a refusal makes no event", answer)
+        if was_calm:
+            demand(not events, "calm", *events)
+        opened: set[tuple[str, str]] = set()
+        for event in events:
+            account = state.accounts[event.account]
+            books = self.books.get(event.account)
+            if books is None:
+                books = self.books[event.account] = Books(self.specs)
+            books.read(account, event)
+            if type(event) is Fill and event.subtype == "entry":
+                opened.add((event.account, event.coin))
+            elif type(event) is Liquidated:
+                isolated = self.specs[event.coin].margin_mode == "isolated"
+                rests = [n for n in account.resting if not isolated or account.orders[n].coin == event.coin]
+                demand(not rests, "an entry rests through a liquidation", event)
+        self.protection(command, kind, answer, events)
+        deep = bool(events) or self.count % 4 == 0
+        holders: dict[str, list[str]] = {coin: [] for coin in state.markets}
+        for account in state.accounts.values():
+            self.account(account, holders)
+            self.orders(account)
+        for coin, market in state.markets.items():
+            demand(sorted(market.holders) == sorted(holders[coin]), "holders", coin)
+            demand(bool(market.next_funding_ms) == bool(market.holders), "funding is due where somebody holds", coin)
+        for event in events:
+            if type(event) is Fill:
+                self.trade(event.account, event.trade)
+        if deep:
+            self.levels()
+        if kind is c.PricePoint or kind is c.PassBar:
+            self.margin(state.markets[command.coin], opened)
+
+    def account(self, account: s.Account, holders: dict[str, list[str]]) -> None:
+        """Money: the identity, and the same from the events alone."""
+        books = self.books[account.id]
+        books.relever(account.balance)
+        margins = value = 0
+        cross = False
+        demand(account.positions.keys() == books.held.keys(), "positions", account.id)
+        for coin, position in account.positions.items():
+            held = books.held[coin]
+            holders[coin].append(account.id)
+            demand(
+                position.side == held.side and position.size == held.size and position.entry_notional == held.notional
+                and position.margin == held.margin and position.funding == held.funding and position.leverage == held.leverage and held.size > 0
+                and held.margin >= 0 and position.isolated == held.isolated,
+                "position", position, held,
+            )  # fmt: skip
+            margins += position.margin
+            value += held.margin + held.side * (self.state.markets[coin].mark * held.size // E8 - held.notional)
+            cross = cross or not position.isolated
+        demand(
+            account.balance + margins
+            == account.start_balance + account.realized - account.fees + account.funding - account.margin_lost + account.absorbed,
+            "balance identity", account.id,
+        )  # fmt: skip
+        demand(
+            (account.balance, account.realized, account.fees, account.funding, account.margin_lost, account.absorbed, account.start_balance)
+            == (books.balance, books.realized, books.fees, books.funding, books.lost, books.absorbed, books.start),
+            "books", account.id, books,
+        )  # fmt: skip
+        demand(ledger.account_value(self.state, account) == books.balance + value, "account value", account.id)
+        demand(cross or account.balance >= 0, "account below zero", account.id, account.balance)
+        demand(account.absorbed >= 0 and account.margin_lost >= 0, "signs", account.id)
+        demand(account.event_seq == books.seq, "gapless", account.id)
+
+    def orders(self, account: s.Account) -> None:
+        """Every open order has its place, and every place its order."""
+        reserved = 0
+        working = set()
+        state = self.state
+        children = 0
+        for number, order in account.orders.items():
+            status = order.status
+            position = account.positions.get(order.coin)
+            reserved += order.reserved
+            if status == "armed":
+                assert position is not None, order
+                mine = position.stop_oid if order.kind == "stop_loss" else position.target_oid
+                demand(mine == number and order.side == position.side, "orphan", order)
+                demand(order.size == position.size, "armed size is the position's", order, position)
+                demand(s.oid_text(account, number) in self.books[account.id].children, "armed without an event", order)
+                children += 1
+                continue
+            assert order.trade is not None, order
+            working.add(order.trade)
+            if status == "open":
+                demand(number in account.resting and 0 <= order.filled < order.size, "resting", order)
+                if order.kind != "limit":
+                    demand((account.id, number) in state.markets[order.coin].pending, "pending", order)
+            else:
+                assert position is not None, order
+                demand(status == "working" and (account.id, number) in state.markets[order.coin].working, "work", order)
+                demand(order.side == position.side, "orphan", order)
+                demand(order.filled < order.size, "working without a rest", order)
+                if order.kind == "stop_loss":
+                    demand(position.stop_oid == number, "working stop", order)
+                demand(
+                    order.size - order.filled <= position.size, "protective size above the position", order, position
+                )
+        demand(reserved == account.reserved >= 0, "reserved", reserved, account.reserved)
+        demand(account.resting.keys() <= account.orders.keys(), "resting orders exist", account.id)
+        demand(children == len(self.books[account.id].children), "an armed child is gone without an event", account.id)
+        demand(working == {t.id for t in account.trades if t.status == "open"}, "open trades are open orders", working)
+        for position in account.positions.values():
+            for oid in (position.stop_oid, position.target_oid):
+                demand(oid is None or oid in account.orders, "a position's child exists", position)
+        for guardian in account.guardians.values():
+            if guardian.side:
+                position = account.positions.get(guardian.spec.coin or "")
+                demand(position is not None and position.side == guardian.side, "orphan guardian", guardian)
+
+    def trade(self, account_id: str, trade_id: str) -> None:
+        account = self.state.accounts[account_id]
+        trade = account.trade(trade_id)
+        sums = self.books[account_id].trades[trade_id]
+        demand([trade.filled, trade.fee, trade.realized] == sums, "a trade is the sum of its fills", trade, sums)
+        demand(trade.filled <= trade.size, "filled beyond its size", trade)
+
+    def levels(self) -> None:
+        state = self.state
+        shelves = {coin: Shelf(market) for coin, market in state.markets.items()}
+        for account in state.accounts.values():
+            for order in account.orders.values():
+                if order.status == "armed" or (order.status == "open" and order.kind == "limit"):
+                    index.watch_order(shelves[order.coin], order)  # type: ignore[arg-type]
+            for guardian in account.guardians.values():
+                if guardian.side:
+                    index.watch_trail(shelves[guardian.spec.coin or ""], guardian)  # type: ignore[arg-type]
+                elif guardian.status == "armed":
+                    demand(any(d[2] == guardian.number and d[4] == account.id and d[0] <= (guardian.deadline_ms or 0)
+                               for d in state.deadlines), "a deadline is watched", guardian)  # fmt: skip
+            for position in account.positions.values():
+                level, position.liquidation_level = position.liquidation_level, None
+                index.move_watch(shelves[position.coin], position, level)  # type: ignore[arg-type]
+                position.liquidation_level = level
+        for coin, market in state.markets.items():
+            demand(market.falling == shelves[coin].falling, "falling", market.falling, shelves[coin].falling)
+            demand(market.rising == shelves[coin].rising, "rising", market.rising, shelves[coin].rising)
+            bid, ask = book.level_px(market, market.mid, -1, 0), book.level_px(market, market.mid, 1, 0)
+            demand(bid <= market.mid <= ask, "book crossed", coin, bid, ask)
+
+    def margin(self, market: s.Market, opened: set[tuple[str, str]]) -> None:
+        """After a price nobody of this market stands below maintenance, except while a liquidation rests, or by what this price opened."""
+        for account_id in market.holders:
+            account = self.state.accounts[account_id]
+            position = account.positions[market.spec.coin]
+            kin = [position] if position.isolated else [p for p in account.positions.values() if not p.isolated]
+            if any((account_id, p.coin) in opened or p.liquidation_cooldown_ms > self.state.now_ms for p in kin):
+                continue
+            equity, need = liquidation.standing(self.state, account, position)
+            # Levels are cut to 1e-8 of a price: as much as one such unit of each position may be missing.
+            unit = sum(2 + p.size // E8 for p in kin)
+            demand(equity + unit >= need, "below maintenance", account_id, market.spec.coin, equity, need)
+
+    def protection(self, command: c.Command, kind: type, answer: Any, events: list[Event]) -> None:
+        """An order with requireProtection never leaves a position without a stop, a trailing stop or a working exit."""
+        state = self.state
+        if kind in (c.PlaceOrder, c.ConfirmPlan) and not isinstance(answer, Refusal):
+            order = command.order if kind is c.PlaceOrder else state.plans[command.token].order
+            if order.require_protection:
+                self.careful.add(answer.trade.id)
+            elif order.stop is None and order.target is not None:  # Its bracket replaces the old one.
+                self.demanded.pop((command.account, order.coin), None)
+        for event in events:
+            if type(event) is Fill and event.subtype == "entry" and event.trade in self.careful:
+                self.demanded[event.account, event.coin] = event.trade
+            elif (type(event) is Fill and event.position_size == 0) or (
+                type(event) is OrderChanged and event.reason in ("user", "replaced")
+            ):
+                self.demanded.pop((event.account, event.coin), None)
+        if kind is c.DisarmGuardian:
+            for at in [at for at in self.demanded if at[0] == command.account]:
+                del self.demanded[at]
+        for account_id, coin in list(self.demanded):
+            account = state.accounts[account_id]
+            position = account.positions.get(coin)
+            if position is None:
+                del self.demanded[account_id, coin]
+                continue
+            protected = (
+                position.stop_oid is not None
+                or any(g.side and g.spec.coin == coin for g in account.guardians.values())
+                or any(o.coin == coin and o.status == "working" and o.kind == "close" for o in account.orders.values())
+            )
+            demand(protected, "requireProtection", position)
+
+    def end(self) -> None:
+        for account in self.state.accounts.values():
+            for trade in account.trades:
+                if trade.filled:
+                    self.trade(account.id, trade.id)
+        for market in self.state.markets.values():
+            bids, asks = book.book(market)
+            demand(not bids or not asks or bids[0][0] <= asks[0][0], "book crossed", market.spec.coin)

@@ -1,0 +1,108 @@
+"""Funding: every hour on the hour, before that hour's open, on the oracle, to whoever holds a position at that instant."""
+
+from __future__ import annotations
+
+from bot.venue.events import FundingPaid
+from bot.venue.numbers import E12
+from tests.builders import HOUR_MS, T0, Desk, e8, market, order
+from tests.scenario import run
+
+RATE = 125 * E12 // 10_000_000  # 0.0000125
+
+
+def hours_bars(desk: Desk, minutes: int) -> list:
+    return [e for _ in range(minutes) for e in desk.bar("BTC", "100", "100", "100", "100")]
+
+
+def test_funding_is_paid_at_the_full_hour_on_that_hours_open():
+    desk = Desk((market(funding_rate=RATE), "100"))
+    desk.bar("BTC", "100", "100", "100", "100")
+    desk.place(order(size="10"))
+    assert not hours_bars(desk, 59)
+    events = desk.bar("BTC", "200", "200", "200", "200")
+    assert [(e.ts, e.oracle, e.amount) for e in events] == [(T0 + HOUR_MS, e8("200"), e8("-0.025"))]
+
+
+def test_funding_comes_before_the_price_of_the_same_instant():
+    desk = Desk((market(funding_rate=RATE), "100"))
+    desk.place(order(size="10", stop="98"))
+    hours_bars(desk, 60)
+    events = desk.bar("BTC", "97", "97", "97", "97")
+    assert [type(e).__name__ for e in events][:2] == ["FundingPaid", "Triggered"]
+    assert {e.ts for e in events} == {T0 + HOUR_MS}
+
+
+def test_a_position_closed_before_the_hour_pays_nothing():
+    desk = Desk((market(funding_rate=RATE), "100"))
+    desk.place(order(size="10"))
+    hours_bars(desk, 59)
+    desk.close()
+    assert not hours_bars(desk, 10)
+
+
+def test_a_position_opened_at_the_hour_waits_for_the_next():
+    desk = Desk((market(funding_rate=RATE), "100"))
+    hours_bars(desk, 60)
+    desk.place(order(size="10"))
+    assert not hours_bars(desk, 60)
+    assert len(hours_bars(desk, 1)) == 1
+
+
+def test_funding_is_paid_each_hour_also_when_no_price_comes():
+    run("""
+        mark BTC 100 funding 0.0000125
+        long BTC 10
+        wait 3h                        | funding -0.0125, funding -0.0125, funding -0.0125
+        cash                           | 9999.9625
+    """)
+
+
+def test_each_missed_hour_carries_its_own_instant():
+    desk = Desk((market(funding_rate=RATE), "100"))
+    desk.place(order(size="10"))
+    events = [e for e in desk.wait(3 * HOUR_MS) if isinstance(e, FundingPaid)]
+    assert [e.ts for e in events] == [T0 + n * HOUR_MS for n in (1, 2, 3)]
+
+
+def test_shorts_receive_what_longs_pay():
+    run("""
+        mark BTC 100 funding 0.0000125
+        mark ETH 100
+        rate ETH -0.0000625
+        short BTC 10
+        long ETH 10
+        wait 1h                        | funding 0.0125, funding 0.0625
+    """)
+
+
+def test_funding_goes_to_the_isolated_margin_and_moves_the_liquidation_price():
+    run("""
+        mark BTC 100 isolated funding 0.001
+        long BTC 10 lev 10
+        liquidation BTC                | 91.1392405
+        wait 1h                        | funding -1
+        margin BTC                     | 99
+        cash                           | 9900
+        liquidation BTC                | 91.24050632
+    """)
+
+
+def test_funding_that_brings_a_position_below_maintenance_liquidates_it_at_the_next_point():
+    run("""
+        mark BTC 100 isolated
+        rate BTC 0.005
+        long BTC 10 lev 10
+        move BTC 91.5
+        wait 1h                        | funding -4.575
+        move BTC 91.5                  | liquidation 10 @ 91.5
+    """)
+
+
+def test_a_rate_change_counts_from_the_next_payment():
+    run("""
+        mark BTC 100 funding 0.0000125
+        long BTC 10
+        wait 1h                        | funding -0.0125
+        rate BTC 0.0001
+        wait 1h                        | funding -0.1
+    """)

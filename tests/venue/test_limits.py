@@ -1,0 +1,171 @@
+"""Caps on openings: the account's settings, the key's caps, the platform's numbers. Exits pass them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bot.venue import commands as c
+from bot.venue.state import DAY_MS, KEYS_MAX, Key
+from tests.builders import Desk, code_of, e8, market, order, trail
+from tests.scenario import run
+
+
+def with_key(**caps: Any) -> Desk:
+    desk = Desk((market(), "100"), (market("ETH"), "100"))
+    desk.do(c.CreateKey(key_of(**caps)))
+    return desk
+
+
+def key_of(number: int = 1, **caps: Any) -> Key:
+    return Key(f"key_{number}", "a", "k", "bbk_test_1", f"{number}", ("trade",), 0, "key", **caps)
+
+
+def by_key(desk: Desk, spec) -> Any:
+    return desk.place(spec, key="key_1").answer
+
+
+def test_max_trade_bounds_one_opening_and_its_fix_passes():
+    desk = Desk((market(), "100"))
+    desk.do(c.ChangeSettings("a", e8("500"), None))
+    refused = desk.place(order(usd="501")).answer
+    assert (refused.code, refused.details["cap"], refused.fix) == (
+        "limit_exceeded",
+        "maxTradeUsd",
+        {"field": "usdAmount", "value": "500"},
+    )
+    assert code_of(desk.place(order(usd="500"))) == ""
+
+
+def test_the_daily_cap_counts_openings_until_midnight_utc():
+    desk = Desk((market(), "100"))
+    desk.do(c.ChangeSettings("a", None, e8("1000")))
+    desk.place(order(usd="600"))
+    desk.close()
+    refused = desk.place(order(usd="401")).answer
+    assert (refused.code, refused.fix["value"]) == ("limit_exceeded", "400")
+    assert refused.details["resetsAt"] == desk.now_ms // DAY_MS * DAY_MS + DAY_MS
+    assert code_of(desk.place(order(usd="400"))) == ""
+    desk.wait(DAY_MS - 1)
+    assert code_of(desk.place(order(usd="100"))) == "limit_exceeded"
+    desk.wait(1)
+    assert code_of(desk.place(order(usd="1000"))) == ""
+
+
+def test_settings_bind_neither_exits_nor_the_part_that_closes():
+    run("""
+        mark BTC 100
+        long BTC 5
+        settings 100 100
+        short BTC 5                    | market 5 @ 100
+        settings - -
+        long BTC 5
+        settings 100 -
+        short BTC 6                    | market 5 @ 100, open 1 @ 100
+    """)
+
+
+def test_a_key_has_caps_of_its_own():
+    desk = with_key(
+        max_leverage=3,
+        allowed_coins=("BTC",),
+        max_exposure=e8("1000"),
+        max_daily_notional=e8("1500"),
+        max_open_positions=1,
+    )
+    cap = {}
+    for name, spec in {
+        "allowedCoins": order("ETH", size="1"), "maxLeverage": order(size="1", leverage=4), "maxExposureUsd": order(usd="1100"),
+        "maxDailyNotionalUsd": order(usd="1600"),
+    }.items():  # fmt: skip
+        refused = by_key(desk, spec)
+        assert refused.code == "key_limit_exceeded", name
+        cap[name] = refused.details["cap"]
+    assert cap == {name: name for name in cap}
+    assert code_of(desk.place(order("ETH", size="1"))) == "", "another credential is not bound by it"
+
+
+def test_exposure_counts_positions_at_mark_and_resting_entries():
+    desk = with_key(max_exposure=e8("1000"))
+    by_key(desk, order(usd="400"))
+    by_key(desk, order("ETH", size="4", limit_px="90"))
+    assert by_key(desk, order(usd="250")).fix["value"] == "240"
+    desk.move("BTC", "110")
+    assert by_key(desk, order(usd="220")).fix["value"] == "200"
+    assert by_key(desk, order(usd="200")).trade
+
+
+def test_a_keys_daily_notional_is_its_own_and_starts_anew_each_day():
+    desk = with_key(max_daily_notional=e8("1000"))
+    desk.place(order(usd="5000"))
+    by_key(desk, order("ETH", usd="900"))
+    assert by_key(desk, order("ETH", usd="101")).code == "key_limit_exceeded"
+    desk.wait(DAY_MS)
+    assert by_key(desk, order("ETH", usd="1000")).trade
+
+
+def test_open_positions_count_markets_with_a_position_or_a_resting_entry():
+    desk = with_key(max_open_positions=1)
+    by_key(desk, order(size="1", limit_px="90"))
+    assert by_key(desk, order("ETH", size="1")).code == "key_limit_exceeded"
+    assert by_key(desk, order(size="1")).trade
+
+
+def test_a_keys_leverage_cap_clamps_too():
+    desk = with_key(max_leverage=3)
+    placed = by_key(desk, order(size="1", leverage=20, leverage_mode="clamp"))
+    assert placed.leverage_clamped and desk.position().leverage == 3
+
+
+def test_allowed_coins_bind_exits_too_and_amounts_do_not():
+    desk = with_key(allowed_coins=("ETH",), max_exposure=e8("1"))
+    desk.place(order(size="5"))
+    desk.place(order("ETH", size="5"))
+    assert code_of(desk.close("BTC", key="key_1")) == "key_limit_exceeded"
+    assert code_of(desk.close("ETH", key="key_1")) == ""
+
+
+def test_two_hundred_orders_may_be_open_and_not_one_more():
+    desk = Desk((market(), "100"))
+    for _ in range(200):
+        assert code_of(desk.place(order(size="0.2", limit_px="90"))) == ""
+    assert code_of(desk.place(order(size="0.2", limit_px="90"))) == "limit_exceeded"
+    assert code_of(desk.place(order(size="0.2"))) == "limit_exceeded"
+    desk.do(c.CancelCoin("a", "BTC"))
+    assert code_of(desk.place(order(size="0.2"))) == ""
+
+
+def test_a_bracket_counts_among_the_two_hundred():
+    desk = Desk((market(), "100"))
+    for _ in range(199):
+        desk.place(order(size="0.2", limit_px="90"))
+    assert code_of(desk.place(order(size="0.2", stop="98", take="104"))) == "limit_exceeded"
+    assert code_of(desk.place(order(size="0.2", stop="98"))) == ""
+    assert len(desk.account.orders) == 200
+
+
+def test_a_hundred_guardians_may_be_armed_and_not_one_more():
+    desk = Desk((market(), "100"))
+    desk.place(order(size="5"))
+    for _ in range(100):
+        assert code_of(desk.arm(trail("10%", coin="BTC"))) == ""
+    assert code_of(desk.arm(trail("10%", coin="BTC"))) == "limit_exceeded"
+    assert code_of(desk.place(order(size="1", guardians=(trail("10%"),)))) == "limit_exceeded"
+    assert len(desk.account.guardians) == 100
+
+
+def test_fifty_keys_may_exist_and_a_revoked_one_makes_room():
+    desk = Desk((market(), "100"))
+    for number in range(KEYS_MAX):
+        assert code_of(desk.do(c.CreateKey(key_of(number)))) == ""
+    assert code_of(desk.do(c.CreateKey(key_of(99)))) == "limit_exceeded"
+    assert [e.subtype for e in desk.do(c.RevokeKey("a", "key_3")).events] == ["key_revoked"]
+    assert code_of(desk.do(c.RevokeKey("a", "key_3"))) == "not_found"
+    assert code_of(desk.do(c.CreateKey(key_of(99)))) == ""
+
+
+@pytest.mark.parametrize("usd", ["10", "9.99"])
+def test_the_least_order_is_ten_dollars(usd: str):
+    refused = Desk((market(), "100")).place(order(usd=usd)).answer
+    assert (getattr(refused, "code", "") == "below_min_notional") is (usd == "9.99")

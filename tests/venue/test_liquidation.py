@@ -1,0 +1,273 @@
+"""Liquidation: on mark, through the book, a fifth first when large, backstop below two thirds; never below zero."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from bot.venue import ledger
+from bot.venue.events import Liquidated
+from bot.venue.numbers import E8, text_of
+from bot.venue.state import Rules
+from tests.builders import Desk, code_of, e8, market, order
+from tests.scenario import run
+
+
+def isolated(px: str = "100000", **over) -> Desk:
+    """Long 0.01 BTC at 100,000 with 10x: margin 100, liquidation at 91,139.24."""
+    desk = Desk((market(margin_mode="isolated", sig_figs=None, px_decimals=8, **over), px))
+    desk.place(order(size="0.01", leverage=10))
+    return desk
+
+
+def liquidated(events) -> list[tuple[str, int, int]]:
+    return [(e.subtype, e.px, e.margin_lost) for e in events if isinstance(e, Liquidated)]
+
+
+def test_below_maintenance_a_jump_sells_through_the_book_and_the_rest_stays_the_traders():
+    desk = isolated()
+    assert liquidated(desk.jump("BTC", "91100")) == [("full", e8("91100"), 0)]
+    assert desk.account.balance == e8("9911")
+    assert (desk.account.margin_lost, desk.account.absorbed) == (0, 0)
+
+
+def test_below_two_thirds_of_maintenance_the_backstop_takes_the_margin():
+    desk = isolated()
+    assert liquidated(desk.jump("BTC", "90700")) == [("backstop", e8("90700"), e8("7"))]
+    assert desk.account.balance == e8("9900")
+    assert desk.account.margin_lost == e8("7")
+
+
+@pytest.mark.parametrize(("px", "route"), [("90756.31", "full"), ("90756.30", "backstop")])
+def test_the_route_changes_where_equity_is_two_thirds_of_maintenance(px: str, route: str):
+    # Equity 100 - (100,000 - p)/100 equals two thirds of p * 0.01 / 80 at p = 900 / (0.01 - 0.01/120) = 90,756.3025.
+    assert [kind for kind, *_ in liquidated(isolated().jump("BTC", px))] == [route]
+
+
+def test_just_above_maintenance_nothing_happens():
+    desk = isolated()
+    assert not desk.jump("BTC", "91139.25")
+    assert liquidated(desk.jump("BTC", "91139.24"))[0][0] == "full"
+
+
+def test_a_walk_through_the_liquidation_price_fills_there():
+    desk = isolated()
+    ((kind, px, _),) = liquidated(desk.move("BTC", "80000"))
+    assert kind == "full"
+    assert abs(px - e8("91139.24050633")) <= 100  # 1e-8 USD of a hundredth of a coin.
+
+
+def test_a_jump_far_beyond_costs_no_more_than_the_isolated_margin():
+    desk = isolated()
+    ((kind, _, lost),) = liquidated(desk.jump("BTC", "50000"))
+    assert (kind, lost) == ("backstop", 0)
+    assert desk.account.balance == e8("9900")
+    assert desk.account.absorbed == e8("400")
+
+
+def test_a_cross_account_never_ends_below_zero():
+    desk = Desk((market(), "100"), cash="1000")
+    desk.place(order(size="100", leverage=20))
+    assert liquidated(desk.jump("BTC", "50"))[0][0] == "backstop"
+    a = desk.account
+    assert (a.balance, a.absorbed) == (0, e8("4000"))
+    assert a.balance == e8("1000") + a.realized - a.fees + a.funding - a.margin_lost + a.absorbed
+
+
+def test_a_stop_before_the_liquidation_price_fires_first_and_bounds_the_loss():
+    run("""
+        mark BTC 100 isolated
+        long BTC 5 lev 10 stop 92
+        bar BTC 100 100 80 85          | stop_loss 5 @ 92
+        cash                           | 9960
+    """)
+
+
+def test_when_the_bar_opens_beyond_both_liquidation_wins():
+    run("""
+        mark BTC 100 isolated
+        long BTC 5 lev 10 stop 92
+        bar BTC 91.1 92 90 91          | liquidation 5 @ 91.1
+        orders BTC                     | none
+    """)
+
+
+def test_when_the_bar_opens_beyond_the_stop_alone_the_stop_fires_at_the_open():
+    run("""
+        mark BTC 100 isolated
+        long BTC 5 lev 10 stop 92
+        bar BTC 91.5 92 90 91          | stop_loss 5 @ 91.5
+    """)
+
+
+def test_liquidation_cancels_the_bracket_the_trail_and_the_resting_entries():
+    run("""
+        mark BTC 100 isolated
+        long BTC 5 lev 10 stop 92 take 120
+        long BTC 1 limit 50
+        trail BTC 20%
+        jump BTC 91.1                  || canceled limit 50 liquidated, canceled stop_loss 92 liquidated, canceled take_profit 120 liquidated, liquidation 5 @ 91.1, released trailing_stop position_closed, liquidated full
+        trade                          | liquidation close done filled liquidated
+    """)
+
+
+def test_an_isolated_liquidation_leaves_other_markets_alone():
+    run("""
+        mark BTC 100 isolated
+        mark ETH 100 isolated
+        long BTC 5 lev 10
+        long ETH 5 lev 10 stop 95
+        long ETH 1 limit 90
+        jump BTC 91                    | liquidation 5 @ 91
+        orders ETH                     | stop_loss 5 @ 95, limit 1 @ 90
+    """)
+
+
+def test_a_liquidation_pays_the_taker_fee():
+    run("""
+        mark BTC 100 isolated fee 0.1% 0.1%
+        long BTC 5 lev 10
+        jump BTC 91.1                  | liquidation 5 @ 91.1
+        cash                           | 9954.5445
+    """)
+
+
+# ── Large positions ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_above_100k_the_first_order_closes_a_fifth():
+    run("""
+        mark BTC 100
+        long BTC 1900 lev 20 take 120
+        jump BTC 95.9                  || liquidation 380 @ 95.9, changed take_profit 120, liquidated partial
+        position BTC                   | long 1520 @ 100 20x
+    """)
+
+
+def test_within_30_seconds_of_a_partial_liquidation_the_next_order_takes_everything():
+    # One jump leaves the account just above, the next one, seconds later, below again.
+    run("""
+        mark BTC 100
+        long BTC 1900 lev 20
+        jump BTC 95.9                  | liquidation 380 @ 95.9
+        wait 10s
+        jump BTC 95.5                  | liquidation 1520 @ 95.5
+    """)
+
+
+def test_after_30_seconds_a_fifth_goes_again():
+    run("""
+        mark BTC 100
+        long BTC 1900 lev 20
+        jump BTC 95.9                  | liquidation 380 @ 95.9
+        wait 30s
+        jump BTC 95.5                  | liquidation 304 @ 95.5
+    """)
+
+
+def test_the_backstop_says_that_the_trail_went_with_its_position():
+    run("""
+        mark BTC 100 isolated
+        long BTC 5 lev 10 stop 92
+        trail BTC 20%
+        jump BTC 80                    || canceled stop_loss 92 liquidated, liquidated backstop, released trailing_stop position_closed
+    """)
+
+
+def test_any_position_on_the_way_of_one_point_is_liquidated_at_its_level():
+    chance = Random(7)
+    for _ in range(300):
+        side, leverage, px = (
+            chance.choice((1, -1)),
+            chance.randint(2, 40),
+            chance.choice((0.4321, 7.77, 103.5, 2500, 97_531)),
+        )
+        desk = Desk(
+            (market(margin_mode="isolated", sz_decimals=chance.randint(0, 5), sig_figs=None, px_decimals=8), f"{px}"),
+            cash="100000000",
+        )
+        lot = desk.state.markets["BTC"].lot
+        size = max(lot, round(chance.uniform(11, 90_000) / px * E8) // lot * lot)
+        if code_of(desk.place(order(side=side, size=text_of(size), leverage=leverage))):
+            continue
+        level = ledger.liquidation_px(desk.state, desk.position())
+        events = desk.move("BTC", f"{px * (0.01 if side > 0 else 3):.8f}")
+        got = [e.px for e in events if isinstance(e, Liquidated)]
+        assert len(got) == 1, (side, leverage, px, size)
+        assert level is not None and abs(got[0] - level) <= 2 + 2 * E8 // size, (side, leverage, px, size, got, level)
+
+
+def test_an_account_still_below_after_its_fifth_is_closed_at_the_next_point():
+    desk = Desk((market(sz_decimals=2, half_spread=500_000), "100"))
+    desk.place(order(size="1900", leverage=20))
+    desk.jump("BTC", "96.4")
+    assert 0 < desk.position().size < e8("1900")
+    desk.wait(1000)
+    desk.jump("BTC", "96.3")
+    equity, need = ledger.cross_value(desk.state, desk.account), 0
+    for p in desk.account.positions.values():
+        need += ledger.maintenance(desk.state.markets["BTC"], desk.state.markets["BTC"].mark * p.size // E8)
+    assert not desk.account.positions or equity >= need
+
+
+# ── Cross accounts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def two_markets(cash: str = "500") -> Desk:
+    desk = Desk((market("ETH", max_leverage=25, sz_decimals=4), "2500"), (market("BTC"), "100000"), cash=cash)
+    desk.place(order("ETH", size="1", leverage=25))
+    desk.place(order("BTC", -1, size="0.01", leverage=40))
+    return desk
+
+
+def test_one_markets_fall_liquidates_the_account_where_all_maintenance_is_used_up():
+    desk = two_markets()
+    events = liquidated(desk.move("ETH", "2000"))
+    assert events[0][0] == "full"
+    assert abs(events[0][1] - e8("2053.5714")) <= 2 * 10**7, "within two ticks of the shared price"
+
+
+def test_a_cross_account_that_both_markets_hurt_is_liquidated_by_their_sum():
+    desk = two_markets()
+    assert not desk.move("ETH", "2300")
+    assert not desk.move("BTC", "115000")
+    events = desk.move("BTC", "130000")
+    (first, *_) = liquidated(events)
+    # 500 - 200 - (p - 100000)/100 = 46 + p/8000
+    assert abs(first[1] - 124_938_271_60493) < 10**8 or first[0] == "full"
+    assert abs(first[1] / E8 - (1000 + 500 - 200 - 46) / (0.01 + 0.01 / 80)) < 2
+
+
+def test_a_gain_in_one_market_holds_off_the_liquidation_in_another():
+    desk = two_markets()
+    desk.move("BTC", "80000")
+    assert not desk.move("ETH", "2000")
+    assert desk.account.positions["ETH"].size == E8
+
+
+def test_a_cross_backstop_takes_all_cross_positions_and_leaves_isolated_ones():
+    desk = Desk(
+        (market("ETH"), "100"), (market("BTC"), "100"), (market("SOL", margin_mode="isolated"), "100"), cash="1000"
+    )
+    desk.place(order("SOL", size="5", leverage=5))
+    desk.place(order("ETH", size="50", leverage=20))
+    desk.place(order("BTC", size="1", leverage=20))
+    desk.jump("ETH", "70")
+    assert list(desk.account.positions) == ["SOL"]
+    assert desk.account.balance == 0 and desk.position("SOL").margin == e8("100")
+
+
+@pytest.mark.parametrize("path", ["adaptive", "ohlc", "olhc", "sl_first"])
+def test_a_target_never_rescues_a_position_that_the_bar_liquidates_first_under_sl_first(path: str):
+    desk = run(
+        """
+        mark BTC 100 isolated
+        long BTC 5 lev 10 take 104
+        bar BTC 100 105 80 90
+        position BTC                   | flat
+    """,
+        rules=Rules(paths=path),
+    )
+    kinds = [t.kind for t in desk.account.trades]
+    assert kinds[-1] == ("take_profit" if path in ("ohlc", "adaptive") else "liquidation")

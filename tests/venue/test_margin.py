@@ -1,0 +1,195 @@
+"""Margin: cross and isolated, what is free, what is reserved, what a change of leverage moves."""
+
+from __future__ import annotations
+
+from bot.venue import ledger
+from tests.builders import Desk, code_of, e8, market, order
+from tests.scenario import run
+
+
+def test_a_cross_position_uses_its_value_at_mark_over_leverage():
+    run("""
+        mark BTC 100
+        long BTC 50 lev 5
+        cash                           | 10000
+        used                           | 1000
+        free                           | 9000
+        move BTC 110
+        value                          | 10500
+        used                           | 1100
+        free                           | 9400
+    """)
+
+
+def test_an_isolated_position_takes_its_margin_out_of_the_balance():
+    run("""
+        mark BTC 100 isolated fee 0.1% 0.1%
+        long BTC 50 lev 5
+        cash                           | 9000
+        margin BTC                     | 995
+        free                           | 9000
+        move BTC 110
+        value                          | 10495
+        free                           | 9000
+    """)
+
+
+def test_adding_to_an_isolated_position_adds_margin_and_closing_a_part_frees_it_pro_rata():
+    run("""
+        mark BTC 100 isolated
+        long BTC 50 lev 5
+        long BTC 50
+        margin BTC                     | 2000
+        close BTC 25%
+        margin BTC                     | 1500
+        cash                           | 8500
+        move BTC 110
+        close BTC 50%
+        margin BTC                     | 750
+        position BTC                   | long 37.5 @ 100 5x
+        close BTC
+        cash                           | 10750
+    """)
+
+
+def test_a_partial_close_at_a_profit_pays_its_share_of_margin_and_the_profit():
+    run("""
+        mark BTC 100 isolated
+        long BTC 50 lev 5
+        move BTC 110
+        close BTC 50%                  | close 25 @ 110
+        cash                           | 9750
+        margin BTC                     | 500
+    """)
+
+
+def test_an_order_beyond_the_free_margin_is_refused_with_the_largest_that_passes():
+    desk = Desk((market(), "100"), cash="1000")
+    refused = desk.place(order(usd="1001")).answer
+    assert (refused.code, refused.fix["field"]) == ("insufficient_funds", "usdAmount")
+    assert code_of(desk.place(order(usd=refused.fix["value"]))) == ""
+    assert code_of(Desk((market(), "100"), cash="1000").place(order(usd="1000"))) == ""
+    refused = Desk((market(), "100"), cash="1000").place(order(size="50.1", leverage=5)).answer
+    assert refused.fix["field"] == "size"
+    assert code_of(Desk((market(), "100"), cash="1000").place(order(size=refused.fix["value"], leverage=5))) == ""
+
+
+def test_the_fee_of_a_cross_order_needs_margin_too():
+    run("""
+        mark BTC 100 fee 1% 1%
+        long BTC 100                   | no insufficient_funds
+        long BTC 99                    | open 99 @ 100
+    """)
+
+
+def test_a_resting_entry_reserves_margin_and_fee_until_it_fills_or_goes():
+    run("""
+        mark BTC 100 fee 1% 1%
+        long BTC 50 limit 90 lev 2
+        reserved                       | 2295
+        free                           | 7705
+        long BTC 80                    | no insufficient_funds
+        bar BTC 90 90 89 89            | open 50 @ 90
+        reserved                       | 0
+        used                           | 2225
+    """)
+
+
+def test_margin_goes_round_when_an_order_turns_the_position():
+    run("""
+        mark BTC 100
+        long BTC 90
+        short BTC 180                  | market 90 @ 100, open 90 @ 100
+        short BTC 180                  | no insufficient_funds
+    """)
+
+
+def test_raising_leverage_gives_margin_back():
+    run("""
+        mark BTC 100 isolated
+        long BTC 50 lev 2
+        cash                           | 7500
+        long BTC 1 lev 5 ack           || account leverage BTC 2x to 5x, open 1 @ 100
+        margin BTC                     | 1020
+        cash                           | 8980
+    """)
+
+
+def test_raising_leverage_of_a_losing_isolated_position_leaves_its_new_initial_margin():
+    run("""
+        mark BTC 100 isolated
+        long BTC 50 lev 2
+        move BTC 80
+        long BTC 1 lev 5 ack
+        margin BTC                     | 1816
+    """)  # 5,000 / 2 - 1,000 of loss - 4,000 / 5 = 700 are free; 2,500 - 700 + 16 remain.
+
+
+def test_lowering_leverage_needs_free_margin():
+    run("""
+        mark BTC 100
+        long BTC 300 lev 10
+        long BTC 1 lev 3 ack           | no insufficient_funds
+        position BTC                   | long 300 @ 100 10x
+        long BTC 1 lev 4 ack           || account leverage BTC 10x to 4x, open 1 @ 100
+        used                           | 7525
+    """)
+
+
+def test_a_refused_change_of_leverage_changes_nothing():
+    desk = run("""
+        mark BTC 100 isolated
+        long BTC 300 lev 10
+        long BTC 1 lev 3 ack           | no insufficient_funds
+        margin BTC                     | 3000
+        cash                           | 7000
+    """)
+    assert desk.position().leverage == 10
+
+
+def test_an_isolated_position_does_not_stand_behind_another():
+    run("""
+        mark BTC 100 isolated
+        mark ETH 100
+        long BTC 90 lev 1
+        move BTC 200
+        long ETH 11                    | no insufficient_funds
+        long ETH 10                    | open 10 @ 100
+    """)
+
+
+def test_a_cross_profit_is_free_margin_for_another_market():
+    run("""
+        mark BTC 100
+        mark ETH 100
+        long BTC 100 lev 2
+        move BTC 150
+        free                           | 7500
+        long ETH 75                    | open 75 @ 100
+        long ETH 1                     | no insufficient_funds
+    """)
+
+
+def test_a_whole_round_trip_leaves_the_balance_identity_exact():
+    desk = run("""
+        mark BTC 97.33 isolated fee 0.045% 0.015% funding 0.0000125
+        long BTC 7.77 lev 3
+        wait 1h
+        move BTC 99.19
+        close BTC 33.3%
+        short BTC 20 lev 3
+        wait 2h
+        close BTC
+    """)
+    a = desk.account
+    assert not a.positions
+    assert a.balance == e8("10000") + a.realized - a.fees + a.funding
+    assert a.realized == sum(t.realized or 0 for t in a.trades) and a.fees == sum(t.fee for t in a.trades)
+
+
+def test_margin_ratio_is_one_at_liquidation():
+    desk = Desk((market(margin_mode="isolated"), "100000"))
+    desk.place(order(size="0.01", leverage=10))
+    desk.state.markets["BTC"].mark = ledger.liquidation_px(desk.state, desk.position())
+    need, value = ledger.margin_ratio(desk.state, desk.account)
+    assert abs(need - value) <= 2

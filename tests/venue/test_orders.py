@@ -1,0 +1,322 @@
+"""Orders: what fills, what rests, what flips, what is refused and how to put it right."""
+
+from __future__ import annotations
+
+import pytest
+
+from bot.venue.numbers import E8
+from bot.venue.state import Rules
+from tests.builders import Desk, code_of, e8, market, order
+from tests.scenario import run
+
+NEXT = Rules(fill_at="next")  # A session: market orders meet the next bar's open.
+
+
+def test_a_market_order_fills_at_the_mid_of_a_costless_book():
+    run("""
+        mark BTC 100
+        long BTC 500 usd               || open 5 @ 100
+        position BTC                   | long 5 @ 100 1x
+        trade                          | market open done filled
+    """)
+
+
+def test_a_market_order_pays_half_the_spread_and_the_fee():
+    run("""
+        mark BTC 100 spread 20bps fee 0.045% 0.015%
+        long BTC 5                     | open 5 @ 100.1
+        cash                           | 9999.774775
+        close BTC                      | close 5 @ 99.9
+        cash, fees off                 | 9999
+        cash                           | 9998.55
+    """)
+
+
+def test_a_market_order_walks_the_book_level_by_level():
+    run("""
+        mark BTC 100 depth 2 10bps
+        long BTC 5                     | open 2 @ 100, open 2 @ 100.1, open 1 @ 100.2
+        position BTC                   | long 5 @ 100.08 1x
+    """)
+
+
+def test_an_order_that_the_book_cannot_fill_within_its_bound_fills_nothing():
+    run("""
+        mark BTC 100 depth 2 10bps
+        long BTC 5 slip 10             | no insufficient_depth
+        position BTC                   | flat
+        long BTC 5 slip 20             | open 2 @ 100, open 2 @ 100.1, open 1 @ 100.2
+    """)
+
+
+def test_allow_partial_fills_what_lies_within_the_bound_and_drops_the_rest():
+    run("""
+        mark BTC 100 depth 2 10bps
+        long BTC 5 slip 10 partial     | open 2 @ 100, open 2 @ 100.1
+        trade                          | market open done partial slippage_bound
+        orders BTC                     | none
+    """)
+
+
+def test_allow_partial_with_nothing_within_the_bound_is_refused():
+    run("""
+        mark BTC 100 spread 100bps
+        long BTC 5 slip 10 partial     | no insufficient_depth
+        position BTC                   | flat
+    """)
+
+
+def test_the_refusal_of_a_thin_book_names_the_size_that_would_pass():
+    desk = Desk((market(level_size=2 * E8, level_step=100_000), "100"))
+    refused = desk.place(order(size="5", slippage_bps=10)).answer
+    assert refused.fix == {"field": "size", "value": "4"}
+    assert code_of(desk.place(order(size="4", slippage_bps=10))) == ""
+
+
+def test_a_refused_order_leaves_no_trade_and_no_event():
+    desk = Desk((market(), "100"))
+    for spec in (
+        order(size="0.01"),
+        order(size="1000"),
+        order(size="1", leverage=41),
+        order(size="1", take="2r"),
+        order("ETH", size="1"),
+    ):
+        applied = desk.place(spec)
+        assert code_of(applied) and not applied.events
+    assert not desk.account.trades
+
+
+def test_a_limit_below_the_price_rests_until_the_price_goes_through_it():
+    run("""
+        mark BTC 100 fee 0.045% 0.015%
+        long BTC 5 limit 99            || open limit 99
+        orders BTC                     | limit 5 @ 99
+        bar BTC 100 100 99 99.5        | -
+        bar BTC 99.5 100 98.999 99.5   | open 5 @ 99
+        cash, fees off                 | 10000
+        cash                           | 9999.92575
+    """)
+
+
+def test_a_touch_fills_a_limit_where_the_market_says_so():
+    run("""
+        mark BTC 100 touch
+        long BTC 5 limit 99
+        bar BTC 100 100 99 99.5        | open 5 @ 99
+    """)
+
+
+def test_a_limit_whose_bar_opens_beyond_it_fills_at_the_better_open():
+    run("""
+        mark BTC 100
+        long BTC 5 limit 99
+        bar BTC 97 98 96 97.5          | open 5 @ 97
+    """)
+
+
+def test_a_limit_that_crosses_on_arrival_takes_the_book_and_pays_taker():
+    run("""
+        mark BTC 100 fee 0.045% 0.015%
+        long BTC 5 limit 101           || open 5 @ 100
+        cash                           | 9999.775
+    """)
+
+
+def test_the_rest_of_a_crossing_limit_rests_and_pays_maker():
+    run("""
+        mark BTC 100 depth 2 10bps fee 0.045% 0.015%
+        long BTC 10 limit 100          || open 2 @ 100, open limit 100
+        trade                          | limit open open partial
+        bar BTC 100 100 99 99          | open 8 @ 100
+        trade                          | limit open done filled
+        cash                           | 9999.79
+    """)
+
+
+def test_a_resting_limit_takes_no_more_than_its_part_of_a_bars_volume():
+    run("""
+        mark BTC 100 part 10%
+        long BTC 5 limit 99
+        bar BTC 100 100 98 98 volume 20    | open 2 @ 99
+        orders BTC                         | limit 3 @ 99
+        bar BTC 98 98 97 97 volume 0       | -
+        bar BTC 97 97 97 97 volume 1000    | open 3 @ 97
+    """)
+
+
+def test_a_limit_just_below_a_power_of_ten_needs_one_tick_of_the_finer_grid():
+    # One tick through 10,000 is 9,999.9: below it the tick is 0.1, not 1.
+    run("""
+        mark BTC 10100
+        long BTC 0.1 limit 10000
+        bar BTC 10100 10100 9999.9 10050   | open 0.1 @ 10000
+    """)
+
+
+def test_an_order_against_a_smaller_position_closes_it_and_opens_the_rest_in_one_trade():
+    desk = run("""
+        mark BTC 100
+        long BTC 5                     | open 5 @ 100
+        move BTC 110                   | -
+        short BTC 8                    | market 5 @ 110, open 3 @ 110
+        position BTC                   | short 3 @ 110 1x
+        trade                          | market open done filled
+        cash                           | 10050
+    """)
+    trade = desk.account.trades[-1]
+    assert len(desk.account.trades) == 2
+    assert (trade.side, trade.realized, trade.size) == (-1, e8("50"), e8("8"))
+
+
+def test_an_order_against_a_larger_position_only_reduces_it():
+    run("""
+        mark BTC 100
+        long BTC 5
+        short BTC 2                    | market 2 @ 100
+        position BTC                   | long 3 @ 100 1x
+        trade                          | market close done filled
+    """)
+
+
+def test_a_reduce_only_order_never_grows_or_flips():
+    run("""
+        mark BTC 100
+        long BTC 5
+        short BTC 8 reduce             | market 5 @ 100
+        position BTC                   | flat
+        short BTC 8 reduce             | no forbidden
+        long BTC 1
+        long BTC 1 reduce              | no forbidden
+    """)
+
+
+def test_a_resting_reduce_only_order_ends_when_nothing_is_left_to_reduce():
+    run("""
+        mark BTC 100
+        long BTC 5
+        short BTC 5 limit 110 reduce
+        close BTC
+        bar BTC 100 111 100 111        || canceled limit 110 reduce_only
+        position BTC                   | flat
+    """)
+
+
+def test_leverage_above_the_market_is_an_error_or_is_clamped():
+    desk = run("""
+        mark BTC 100 max 10
+        long BTC 5 lev 11              | no leverage_too_high
+        long BTC 5 lev 11 clamp        | open 5 @ 100
+        position BTC                   | long 5 @ 100 10x
+    """)
+    placed = desk.place(order(size="1", leverage=20, leverage_mode="clamp", acknowledge_leverage_change=True)).answer
+    assert placed.leverage_clamped and placed.warnings[0][0] == "leverage_clamped"
+
+
+def test_changing_an_open_positions_leverage_must_be_acknowledged():
+    run("""
+        mark BTC 100
+        long BTC 5 lev 2
+        long BTC 1 lev 5               | no invalid_input
+        long BTC 1 lev 5 ack           || account leverage BTC 2x to 5x, open 1 @ 100
+        long BTC 1                     | open 1 @ 100
+        position BTC                   | long 7 @ 100 5x
+    """)
+
+
+def test_an_order_worth_less_than_ten_dollars_is_refused_unless_it_closes_the_whole_position():
+    run("""
+        mark BTC 100
+        long BTC 0.09                  | no below_min_notional
+        long BTC 0.1                   | open 0.1 @ 100
+        jump BTC 50
+        short BTC 0.05                 | no below_min_notional
+        short BTC 0.1                  | market 0.1 @ 50
+    """)
+
+
+def test_a_position_without_a_stop_is_refused_where_protection_is_required():
+    run("""
+        mark BTC 100
+        long BTC 5 protect             | no invalid_input
+        long BTC 5 protect take 4%     | no invalid_input
+        long BTC 5 protect trail 1%    | open 5 @ 100
+        long BTC 5 protect             | open 5 @ 100
+    """)
+
+
+def test_a_stop_in_the_bracket_or_on_the_position_meets_required_protection():
+    run("""
+        mark BTC 100
+        long BTC 5 protect stop 2%     | open 5 @ 100
+        long BTC 1 protect             | open 1 @ 100
+        short BTC 2 protect            | market 2 @ 100
+        short BTC 9 protect            | no invalid_input
+    """)
+
+
+def test_replacing_the_stop_by_a_lone_target_loses_protection_and_is_refused():
+    run("""
+        mark BTC 100
+        long BTC 5 stop 2%
+        long BTC 1 protect take 4%     | no invalid_input
+    """)
+
+
+@pytest.mark.parametrize("status", ["closed", "halted"])
+def test_a_market_that_is_not_open_takes_no_order_and_its_stops_still_fire(status: str):
+    run(f"""
+        mark BTC 100
+        long BTC 5 stop 2%
+        status BTC {status}
+        long BTC 5                     | no market_closed
+        bar BTC 99 99 97 97            | stop_loss 5 @ 98
+    """)
+
+
+def test_an_unknown_market_is_not_found():
+    assert code_of(Desk((market(), "100")).place(order("DOGE", size="1"))) == "not_found"
+
+
+def test_a_late_request_is_refused_and_stays_without_effect():
+    desk = Desk((market(), "100"))
+    desk.wait(1000)
+    late = desk.place(order(size="1"), expires_ms=desk.now_ms - 1)
+    assert (late.answer.code, late.answer.details["reason"]) == ("idempotency_conflict", "expired")
+    assert code_of(desk.place(order(size="1"), expires_ms=desk.now_ms)) == ""
+
+
+def test_an_idempotency_key_is_used_once():
+    desk = Desk((market(), "100"))
+    first = desk.place(order(size="1"), idempotency_key="k").answer
+    again = desk.place(order(size="1"), idempotency_key="k").answer
+    assert (again.code, again.details["tradeId"]) == ("idempotency_conflict", first.trade.id)
+    assert desk.position().size == E8
+
+
+def test_a_market_order_of_a_session_meets_the_next_open():
+    run(
+        """
+        mark BTC 100
+        long BTC 5 stop 2% take 4%     || open market
+        bar BTC 101 102 100.5 101      | open 5 @ 101
+        orders BTC                     | stop_loss 5 @ 98.98, take_profit 5 @ 105.04
+    """,
+        rules=NEXT,
+    )
+
+
+def test_a_session_order_keeps_the_callers_own_slippage_bound():
+    run(
+        """
+        mark BTC 100 depth 2 100bps slip 1000
+        long BTC 4 slip 50 partial
+        bar BTC 110 110 110 110        | open 2 @ 110
+        trade                          | market open done partial slippage_bound
+        long BTC 4
+        bar BTC 110 110 110 110        | open 2 @ 110, open 2 @ 111.1
+        close BTC slip 150
+        bar BTC 110 110 110 110        | close 2 @ 110, close 2 @ 108.9
+    """,
+        rules=NEXT,
+    )

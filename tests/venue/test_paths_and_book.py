@@ -1,0 +1,145 @@
+"""The order in which a candle's prices are visited, and the book that a taker walks."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from bot.venue import book, matching
+from bot.venue import commands as c
+from bot.venue.calm import calm
+from bot.venue.events import Fill
+from bot.venue.numbers import E8
+from bot.venue.state import Market, Rules
+from tests.builders import Desk, dead_man, e8, market, order, trail
+from tests.scenario import run
+
+
+def bar(*prices: str, seed: int = 0, at_ms: int = 0) -> c.PassBar:
+    return c.PassBar("BTC", at_ms, *(e8(px) for px in prices), E8, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("policy", "prices", "path"),
+    [
+        ("ohlc", ("100", "101", "90", "95"), "OHLC"), ("olhc", ("100", "101", "90", "95"), "OLHC"), ("adaptive", ("100", "101", "90", "95"), "OHLC"),
+        ("adaptive", ("100", "110", "99", "95"), "OLHC"), ("adaptive", ("100", "105", "95", "95"), "OLHC"), ("sl_first", ("100", "101", "90", "95"), "OHLC"),
+    ],
+)  # fmt: skip
+def test_a_path_visits_the_four_prices_in_its_policys_order(policy: str, prices: tuple[str, ...], path: str):
+    at = dict(zip("OHLC", (e8(px) for px in prices), strict=True))
+    assert matching.path_of(bar(*prices), policy) == tuple(at[name] for name in path)
+
+
+def test_a_seeded_path_is_the_same_for_its_seed_and_market_and_bar():
+    draws = [matching.path_of(bar("100", "104", "98", "101", seed=7, at_ms=n), "seeded") for n in range(50)]
+    assert draws == [matching.path_of(bar("100", "104", "98", "101", seed=7, at_ms=n), "seeded") for n in range(50)]
+    assert len(set(draws)) == 2
+
+
+def test_a_seeded_path_meets_the_nearer_extreme_first_as_often_as_a_brownian_path():
+    # Open 100 between 98 and 104: the high comes first with probability 2/6.
+    ups = sum(matching.path_of(bar("100", "104", "98", "101", seed=n), "seeded")[1] == e8("104") for n in range(3000))
+    assert 0.30 < ups / 3000 < 0.37
+
+
+@pytest.mark.parametrize(
+    ("path", "protection", "after_ms"),
+    [
+        ("ohlc", {"take": "101"}, 20_000),
+        ("ohlc", {"stop": "98.5"}, 40_000),
+        ("olhc", {"guardians": (trail("2%"),)}, 59_999),
+    ],
+)
+def test_a_bars_points_lie_at_its_thirds_and_its_last_millisecond(path: str, protection: dict[str, Any], after_ms: int):
+    desk = Desk((market(), "100"), rules=Rules(paths=path))
+    start_ms = desk.now_ms
+    desk.place(order(size="1", **protection))
+    events = desk.bar("BTC", "100", "102", "98.3", "99.5")
+    assert {e.ts - start_ms for e in events if isinstance(e, Fill)} == {after_ms}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_book_is_never_crossed_and_never_better_than_the_mid(seed: int):
+    chance = Random(seed)
+    spec = market(
+        sz_decimals=chance.randint(0, 5), half_spread=chance.choice((0, 10_000, 300_000)), level_step=chance.choice((0, 5_000, 50_000)),
+        level_size=chance.randint(1, 1000) * E8, level_growth=chance.choice((0, 10_000_000)),
+    )  # fmt: skip
+    mid = e8(f"{chance.uniform(0.5, 120_000):.2f}")
+    bids, asks = book.book(Market(spec, mid, mid, mid))
+    assert 1 <= len(bids) <= 20 and 1 <= len(asks) <= 20
+    assert bids[0][0] <= mid <= asks[0][0]
+    assert [px for px, _ in bids] == sorted({px for px, _ in bids}, reverse=True)
+    assert [px for px, _ in asks] == sorted({px for px, _ in asks})
+    assert all(size > 0 for _, size in bids + asks)
+
+
+def test_a_fill_is_rounded_to_the_grid_never_in_the_takers_favour():
+    run("""
+        mark BTC 99.999 spread 0.7bps decimals 5
+        long BTC 1                     | open 1 @ 100.1
+        close BTC                      | close 1 @ 99.9
+    """)
+
+
+def test_the_mark_may_stand_apart_from_mid_and_oracle():
+    desk = Desk((market(), "100"))
+    desk.do(c.PricePoint("BTC", e8("100"), oracle=e8("101"), mid=e8("102")))
+    made = desk.place(order(size="1", stop="99"))
+    assert made.answer.trade.avg_px() == e8("102")
+    assert desk.position().pnl(desk.state.markets["BTC"].mark) == e8("-2")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bar_inside_the_calm_band_makes_no_event(seed: int):
+    chance = Random(seed)
+    desk = Desk((market(), "100"))
+    desk.place(order(size="5", leverage=10, stop="98", take="104"))
+    desk.place(order(size="1", limit_px="97"))
+    for _ in range(200):
+        band = calm(desk.state, "BTC")
+        low, high = sorted(chance.randint(9_700, 10_450) for _ in range(2))
+        px = [f"{x / 100}" for x in (low, high, low, high)]
+        inside = band.lo < low / 100 and high / 100 < band.hi and desk.now_ms + 60_000 < band.until_ms
+        digest = desk.digest()
+        events = desk.bar("BTC", *px)
+        if inside:
+            assert not events and desk.digest() == digest
+        if not desk.account.positions:
+            break
+
+
+def test_two_trails_on_one_position_the_nearer_fires_and_the_other_is_released():
+    run("""
+        mark BTC 100
+        long BTC 5 trail 1% trail 3%
+        bar BTC 100 100 98 98          || fired trailing_stop trail, guardian 5 @ 99, released trailing_stop position_closed
+    """)
+
+
+def test_a_resting_limit_may_turn_a_position():
+    run("""
+        mark BTC 100
+        long BTC 5 stop 95
+        short BTC 8 limit 105 stop 110
+        bar BTC 100 106 100 106        || limit 5 @ 105, open 3 @ 105, canceled stop_loss 95 position_closed, armed stop_loss 110
+        position BTC                   | short 3 @ 105 1x
+    """)
+
+
+def test_no_bar_is_calm_while_an_exit_is_at_work_or_an_order_waits_for_the_next_point():
+    thin = Desk((market(level_size=10**7, level_step=600_000), "100"))
+    for _ in range(2):
+        thin.place(order(size="1.5", allow_partial=True))
+    thin.arm(dead_man(60, "flatten"))
+    thin.wait(60_000)
+    assert thin.state.markets["BTC"].working
+    session = Desk((market(), "100"), rules=Rules(fill_at="next"))
+    session.place(order(size="1"))
+    for desk in (thin, session):
+        assert calm(desk.state, "BTC").lo > calm(desk.state, "BTC").hi
+        desk.bar("BTC", "100", "100", "100", "100")
+        assert calm(desk.state, "BTC").lo < calm(desk.state, "BTC").hi

@@ -1,0 +1,137 @@
+"""Plans: a dry run and its one confirm. The token dies on first use, whatever comes of it."""
+
+from __future__ import annotations
+
+from bot.venue import commands as c
+from tests.builders import Desk, code_of, e8, market, order
+from tests.scenario import run
+
+LIFE_MS = 60_000
+
+
+def planned(token: str = "t", **over) -> Desk:
+    desk = Desk((market(), "100"))
+    assert code_of(desk.do(c.StorePlan("a", order(size="5", **over), token, LIFE_MS))) == ""
+    return desk
+
+
+def confirmed(desk: Desk, token: str = "t", **over):
+    return desk.do(c.ConfirmPlan("a", token, **over)).answer
+
+
+def test_a_plan_changes_nothing_and_its_confirm_makes_the_order():
+    run("""
+        mark BTC 100
+        plan long BTC 5 stop 2%        || -
+        position BTC                   | flat
+        confirm                        || open 5 @ 100, armed stop_loss 98
+    """)
+
+
+def test_a_plan_tells_what_the_order_would_do():
+    desk = Desk((market(taker_rate=45_000, half_spread=100_000), "100"))
+    plan = desk.do(c.StorePlan("a", order(size="5", leverage=5, stop="98", take="2r"), "t", LIFE_MS)).answer
+    assert (plan.size, plan.fill_size, plan.est_px, plan.mid) == (e8("5"), e8("5"), e8("100.1"), e8("100"))
+    assert (plan.margin, plan.fee, plan.slippage_bps) == (e8("100.1"), e8("0.225225"), e8("10"))
+    assert (plan.bracket.stop.px, plan.bracket.target.px, plan.risk) == (e8("98"), e8("104.3"), e8("10.5"))
+    assert plan.protected and plan.leverage == 5 and plan.max_drift_bps == 50
+    placed = confirmed(desk).trade
+    assert (placed.filled, placed.avg_px(), placed.fee) == (plan.fill_size, plan.est_px, plan.fee)
+
+
+def test_a_token_is_used_once_and_then_names_its_trade():
+    desk = planned()
+    trade = confirmed(desk).trade
+    again = confirmed(desk)
+    assert (again.code, again.details["reason"], again.details["tradeId"]) == (
+        "idempotency_conflict",
+        "used_token",
+        trade.id,
+    )
+    assert desk.position().size == e8("5")
+
+
+def test_an_unknown_token_and_another_accounts_token_are_not_found():
+    desk = planned()
+    desk.do(c.OpenAccount("b", "0x" + "1" * 40, None, e8("100")))
+    assert confirmed(desk, "x").code == "not_found"
+    assert desk.do(c.ConfirmPlan("b", "t")).answer.code == "not_found"
+    assert confirmed(desk).trade
+
+
+def test_a_plan_is_stale_when_the_price_drifts_too_far_either_way():
+    for far, near in (("100.51", "100.5"), ("99.49", "99.5")):
+        desk = planned()
+        desk.jump("BTC", near)
+        assert confirmed(desk).trade
+        desk = planned()
+        desk.jump("BTC", far)
+        assert confirmed(desk).code == "plan_stale"
+
+
+def test_the_callers_own_drift_bound_is_kept():
+    run("""
+        mark BTC 100
+        plan long drift 10 BTC 5
+        jump BTC 100.2
+        confirm                        | no plan_stale
+        plan long drift 500 BTC 5
+        jump BTC 104
+        confirm                        | open 5 @ 104
+    """)
+
+
+def test_a_plan_expires_at_its_instant():
+    desk = planned()
+    desk.wait(LIFE_MS - 1)
+    assert confirmed(desk).trade
+    desk = planned()
+    desk.wait(LIFE_MS)
+    assert confirmed(desk).code == "plan_stale"
+
+
+def test_a_refused_confirm_consumes_the_token():
+    desk = planned()
+    desk.jump("BTC", "110")
+    assert confirmed(desk).code == "plan_stale"
+    desk.jump("BTC", "100")
+    again = confirmed(desk)
+    assert again.code == "plan_stale" and "refused before" in again.message
+
+
+def test_caps_and_margin_are_judged_again_at_the_confirm():
+    desk = planned()
+    desk.do(c.ChangeSettings("a", e8("100"), None))
+    assert confirmed(desk).code == "limit_exceeded"
+    desk.do(c.ChangeSettings("a", None, None))
+    assert confirmed(desk).code == "plan_stale"
+
+
+def test_a_late_confirm_consumes_the_token():
+    desk = planned()
+    desk.wait(1000)
+    assert confirmed(desk, expires_ms=desk.now_ms - 1).code == "idempotency_conflict"
+    assert confirmed(desk).code == "plan_stale"
+
+
+def test_the_trade_of_a_confirm_carries_its_idempotency_key():
+    desk = planned()
+    trade = confirmed(desk, idempotency_key="k", request_id="req_1").trade
+    assert (trade.idempotency_key, trade.request_id) == ("k", "req_1")
+    fill = desk.account.events[-1]
+    assert (fill.idempotency_key, fill.request_id) == ("k", "req_1")
+
+
+def test_a_plan_that_would_be_refused_makes_no_token():
+    desk = Desk((market(), "100"))
+    assert code_of(desk.do(c.StorePlan("a", order(size="5", leverage=99), "t", LIFE_MS))) == "leverage_too_high"
+    assert confirmed(desk).code == "not_found"
+
+
+def test_a_limit_plan_measures_its_bracket_from_the_limit_price():
+    run("""
+        mark BTC 100
+        plan long BTC 5 limit 98 stop 2% take 2r
+        confirm                        || open limit 98
+        bar BTC 100 100 97 97.5        || open 5 @ 98, armed stop_loss 96.04, armed take_profit 101.92
+    """)

@@ -1,0 +1,32 @@
+"""The scenario runner itself: the page's example holds, and a wrong expectation says where."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scenario import run
+
+
+def test_a_gap_through_the_stop_fills_at_the_open():
+    run("""
+        mark BTC 100
+        long BTC 500 usd stop 2% take 4%   | open 5 @ 100
+        bar  BTC 95 96 94 95               | stop_loss 5 @ 95
+        cash, fees off                     | 9975
+    """)
+
+
+def test_a_wrong_expectation_names_its_line_and_what_happened_instead():
+    with pytest.raises(AssertionError, match=r"(?s)line 2 .*got: open 5 @ 100"):
+        run("""
+            mark BTC 100
+            long BTC 500 usd               | open 4 @ 100
+        """)
+
+
+def test_a_refusal_that_nobody_expected_fails_the_scenario():
+    with pytest.raises(AssertionError, match="no below_min_notional"):
+        run("""
+            mark BTC 100
+            long BTC 5 usd
+        """)

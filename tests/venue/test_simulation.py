@@ -1,0 +1,133 @@
+"""Ten thousand random worlds: after each command every invariant of the venue holds, and the log tells it all again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from bot.venue import commands as c
+from bot.venue import funding, ledger, liquidation, matching, protection
+from bot.venue.numbers import E8
+from tests.venue import world
+
+CHUNKS = 20  # So many tests share the worlds, for as many cores as there are.
+WORLDS = 10_000 // CHUNKS
+WHOLE_EVERY = 50  # Of these worlds, one in so many is also digested around each refusal and replayed from its text.
+
+
+def judge(seed: int, *, whole: bool) -> None:
+    log, error = world.write(seed)
+    try:
+        world.check(log, whole=whole)
+    except Exception as found:
+        short, symptom = world.shrink(log, whole=whole)
+        shown = f"seed {seed}: {symptom}\n{found}\n{len(short)} of {len(log)} commands:\n{world.told(short)}"
+        raise AssertionError(shown) from found
+    assert error is None, (seed, error)
+
+
+@pytest.mark.soak(worlds=WORLDS)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_invariant_holds_after_every_command_of_a_random_world(chunk: int, worlds: int, base_seed: int) -> None:
+    first = base_seed + chunk * worlds
+    for seed in range(first, first + worlds):
+        judge(seed, whole=seed % WHOLE_EVERY == 0)
+
+
+@pytest.mark.soak(worlds=4)
+def test_every_invariant_holds_in_a_long_world(worlds: int, base_seed: int) -> None:
+    for seed in range(base_seed, base_seed + worlds):
+        log, error = world.write(1_000_000_000 + seed, commands=1_000)
+        world.check(log)
+        assert error is None, (seed, error)
+
+
+@pytest.mark.soak(worlds=600)
+def test_skipping_the_bars_that_calm_allows_to_skip_changes_no_event(worlds: int, base_seed: int) -> None:
+    skipped = 0
+    for seed in range(base_seed, base_seed + worlds):
+        log, _ = world.write(seed)
+        events, bars = world.replay_skipping_calm(log)
+        assert events == world.replay(log)[1], seed
+        skipped += bars
+    assert skipped > worlds
+
+
+@pytest.mark.soak(worlds=200)
+def test_how_often_time_is_looked_at_changes_no_event(worlds: int, base_seed: int) -> None:
+    """Deadlines and funding run at their own instants, whenever the pulse comes that finds them."""
+    for seed in range(base_seed, base_seed + worlds):
+        log, _ = world.write(seed)
+        assert world.replay(world.pulsed(log))[1] == world.replay(log)[1], seed
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "wrong"),
+    [
+        (ledger, "fee_of", lambda notional, rate: notional * rate // E8),
+        (funding, "toward_zero", lambda numerator, denominator: numerator // denominator),
+        (protection, "working_exits", lambda account, market: []),
+        (protection, "lacks_stop", lambda account, order: False),
+        (matching, "cost_of_opening", lambda fills, reduce, rest, leverage: (0, 0)),
+        (ledger, "rewatch", lambda state, account, position=None: None),
+        (ledger, "level_of_slack", lambda market, position, slack: None),
+        (liquidation, "_cancel_resting", lambda state, account, position: None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_venue_with_one_rule_broken_is_caught_and_shrunk(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, wrong: object
+) -> None:
+    """Invariants that nothing can break guard nothing."""
+    monkeypatch.setattr(module, name, wrong)
+    for seed in range(4_000):
+        log, _ = world.write(seed)
+        if world.symptom(log) is not None:
+            short, symptom = world.shrink(log, tries=100)
+            assert world.symptom(short) == symptom
+            assert len(short) < 20
+            return
+    pytest.fail("no world noticed")
+
+
+def test_the_hash_seed_of_python_changes_no_byte(repository: Path) -> None:
+    program = (
+        "from tests.venue import world; from bot.venue import codec\n"
+        "for seed in range(40):\n"
+        "    state, events = world.replay(world.write(seed)[0])\n"
+        "    print(seed, codec.digest(state), codec.digest(events))"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=repository,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "1", "4242")
+    }
+    assert len(told) == 1
+
+
+def test_the_worlds_reach_every_kind_of_event_and_command() -> None:
+    """A simulation that never liquidates proves nothing about liquidation."""
+    events, commands = set(), set()
+    for seed in range(400):
+        log, _ = world.write(seed)
+        commands |= {type(command).__name__ for _, command in log}
+        for event in world.replay(log)[1]:
+            events.add(f"{type(event).__name__}.{getattr(event, 'subtype', '')}")
+    assert {
+        "Fill.entry", "Fill.exit", "OrderChanged.open", "OrderChanged.armed", "OrderChanged.changed", "OrderChanged.canceled",
+        "Triggered.stop_loss", "Triggered.take_profit", "GuardianMoved.armed", "GuardianMoved.activated", "GuardianMoved.fired",
+        "GuardianMoved.released", "GuardianMoved.disarmed", "FundingPaid.", "Liquidated.partial", "Liquidated.full", "Liquidated.backstop",
+        "AccountChanged.reset", "AccountChanged.leverage",
+    } <= events  # fmt: skip
+    assert {kind.__name__ for kind in c.Command.__args__} == commands

@@ -1,0 +1,69 @@
+"""Suggestions: what they call feasible passes when it is sent as it is."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from bot.errors import Refusal
+from bot.venue import commands as c
+from bot.venue.numbers import E8
+from bot.venue.quote import Suggestion, suggest
+from bot.venue.state import OrderSpec
+from tests.builders import Desk, code_of, dead_man, e8, market, order
+
+
+def suggested(desk: Desk, **asked: Any) -> Suggestion:
+    answer = suggest(desk.state, desk.account, None, coin="BTC", **asked)
+    assert isinstance(answer, Suggestion)
+    return answer
+
+
+def test_without_an_amount_the_least_legal_size_is_suggested():
+    got = suggested(Desk((market(), "103457")))
+    assert (got.size, got.min_size, got.feasible) == (e8("0.0001"), e8("0.0001"), True)
+
+
+def test_a_size_above_what_margin_allows_is_cut_and_says_so():
+    got = suggested(Desk((market(), "100"), cash="1000"), size=e8("50"))
+    assert got.feasible and got.size == got.max_size <= e8("10") and got.warnings
+
+
+def test_nothing_is_feasible_while_a_guardian_blocks_openings():
+    desk = Desk((market(), "100"))
+    desk.arm(dead_man(60, "block_opens"))
+    desk.wait(60_000)
+    assert not suggested(desk).feasible
+
+
+def test_a_close_is_suggested_whole_and_needs_a_position():
+    desk = Desk((market(), "100"))
+    refused = suggest(desk.state, desk.account, None, coin="BTC", intent="close")
+    assert isinstance(refused, Refusal) and refused.code == "not_found"
+    desk.place(order(size="5"))
+    assert suggested(desk, intent="close").size == e8("5")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_called_feasible_is_accepted(seed: int):
+    chance = Random(seed)
+    spec = market(
+        sz_decimals=chance.randint(0, 5), taker_rate=45_000, half_spread=chance.choice((0, 20_000)), level_size=chance.choice((0, 3 * E8)),
+        level_step=10_000, margin_mode=chance.choice(("cross", "isolated")), slippage_bps=100,
+    )  # fmt: skip
+    desk = Desk((spec, chance.choice(("103457", "97.31", "2.3456"))), cash=chance.choice(("50", "1000", "100000")))
+    if chance.random() < 0.5:
+        desk.do(c.ChangeSettings("a", e8("700"), e8("900")))
+    for _ in range(4):
+        side = chance.choice((1, -1))
+        got = suggested(desk, side=side, leverage=chance.randint(1, 40), notional=chance.randint(5, 50_000) * E8)
+        if not got.feasible:
+            continue
+        assert got.size is not None and got.size % desk.state.markets["BTC"].lot == 0
+        made = desk.place(
+            OrderSpec("BTC", side, size=got.size, leverage=got.leverage, acknowledge_leverage_change=True)
+        )
+        assert code_of(made) == "", (got, made.answer)
+        desk.close()
