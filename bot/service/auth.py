@@ -1,0 +1,129 @@
+"""Who calls and what they may do: API keys, their scopes, the check of each. A key is known by its digest only; the secret is shown once, at creation."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from bot.errors import Refusal
+from bot.venue.state import Key, State
+
+ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+SECRET_LETTERS: Final = 43  # 256 bits in base 62
+PREFIX_SHOWN: Final = 12
+
+OWNER_SCOPES: Final = ("read", "trade", "outcomes")
+
+_FORM: Final = re.compile(r"bbk_test_([0-9]{8})_([0-9A-Za-z]{43})_([0-9A-Za-z]{6})")
+_DUMMY: Final = "0" * 64  # what an unknown key is compared with, so that it takes as long
+
+
+class Access(StrEnum):
+    """What an operation asks of its caller."""
+
+    NONE = "none"
+    READ = "read"
+    TRADE = "trade"
+    SHRINK = "shrink"  # trade, or trade:close_only for what only shrinks a position; the operation judges which
+    OWNER = "owner"
+    CONTROL = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """An authenticated caller."""
+
+    account: str
+    key: str
+    scopes: frozenset[str]
+    owner: bool
+
+    @property
+    def close_only(self) -> bool:
+        """Whether this caller may shrink positions and do no more."""
+        return "trade" not in self.scopes and "trade:close_only" in self.scopes
+
+
+@dataclass(frozen=True, slots=True)
+class Minted:
+    """A fresh key: the secret for its owner, the rest for the venue."""
+
+    secret: str
+    key_id: str
+    prefix: str
+    digest: str
+
+
+def mint(number: int) -> Minted:
+    """The `number`-th key of the service. Its number stands reversed in the secret, so that the letters shown of it differ from key to key."""
+    shown = f"{number:08d}"[::-1]
+    body = f"bbk_test_{shown}_{_letters(int.from_bytes(secrets.token_bytes(32)), SECRET_LETTERS)}"
+    secret = f"{body}_{_check(body)}"
+    return Minted(secret, f"key_{number:08d}", secret[:PREFIX_SHOWN], digest_of(secret))
+
+
+def digest_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _check(body: str) -> str:
+    return _letters(zlib.crc32(body.encode()), 6)
+
+
+def _letters(value: int, width: int) -> str:
+    text = ""
+    while value:
+        value, digit = divmod(value, 62)
+        text = ALPHABET[digit] + text
+    return text.rjust(width, "0")[-width:]
+
+
+def authenticate(state: State, header: str | None, now_ms: int) -> Principal | Refusal:
+    """The caller of an Authorization header, or why there is none."""
+    if header is None:
+        return Refusal("unauthorized", "an Authorization header is required: Bearer <API key>", fix=_SIGN_UP)
+    scheme, _, token = header.strip().partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        return Refusal("unauthorized", "the Authorization header must read: Bearer <API key>", fix=_SIGN_UP)
+    token = token.strip()
+    form = _FORM.fullmatch(token)
+    key = state.keys.get(f"key_{form[1][::-1]}") if form is not None else None
+    known = hmac.compare_digest(key.digest if key is not None else _DUMMY, digest_of(token))
+    if key is None or not known:
+        return Refusal("unauthorized", "the API key is not known here", fix=_SIGN_UP)
+    if key.revoked:
+        return Refusal("unauthorized", "the API key has been revoked", fix=_SIGN_UP)
+    if key.expires_ms is not None and now_ms >= key.expires_ms:
+        return Refusal("session_expired", "the API key has expired", details={"expiresAt": key.expires_ms})
+    return principal_of(key)
+
+
+def principal_of(key: Key) -> Principal:
+    return Principal(key.account, key.id, frozenset(key.scopes), key.owner)
+
+
+def refuse_access(principal: Principal, access: Access) -> Refusal | None:
+    """Why this caller may not use an operation, if so. trade does not imply read."""
+    scopes = principal.scopes
+    if access is Access.READ and "read" not in scopes:
+        return _lacks("read")
+    if access is Access.TRADE and "trade" not in scopes:
+        return _lacks("trade")
+    if access is Access.SHRINK and not scopes & {"trade", "trade:close_only"}:
+        return _lacks("trade")
+    if access is Access.OWNER and not principal.owner:
+        return Refusal("forbidden", "only the owner's key may do this", details={"requiredScope": "owner"})
+    return None
+
+
+def _lacks(scope: str) -> Refusal:
+    return Refusal("forbidden", f"this key lacks the scope {scope}", details={"requiredScope": scope})
+
+
+_SIGN_UP: Final = {"action": "authenticate", "method": "POST", "path": "/v1/sandbox/accounts"}

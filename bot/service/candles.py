@@ -1,0 +1,113 @@
+"""Candles of one market in six intervals, the running bars included, fed by the very points that fill orders. Keeps the last 5,000 of each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from bot.service.simulation import Candle
+from bot.wire.queries import CANDLES_MAX
+from bot.wire.vocabulary import INTERVAL_MS
+
+STEPS: Final = tuple(INTERVAL_MS.items())
+
+
+class _Running:
+    """The bar of one interval that is still open."""
+
+    __slots__ = ("close", "high", "low", "open", "ts", "volume")
+
+    def __init__(self, ts: int, px: int) -> None:
+        self.ts = ts
+        self.open = self.high = self.low = self.close = px
+        self.volume = 0
+
+    def candle(self) -> Candle:
+        return Candle(self.ts, self.open, self.high, self.low, self.close, self.volume)
+
+
+class CandleStore:
+    """Closed candles and the running one of each interval. A candle is visible once the clock has passed its end."""
+
+    def __init__(self, base_ms: int = STEPS[0][1]) -> None:
+        self._steps = tuple((name, step) for name, step in STEPS if step >= base_ms)
+        self._closed: dict[str, deque[Candle]] = {name: deque(maxlen=CANDLES_MAX) for name in INTERVAL_MS}
+        self._running: dict[str, _Running | None] = dict.fromkeys(INTERVAL_MS)
+
+    @property
+    def last_px(self) -> int | None:
+        """The latest price seen."""
+        running = self._running[self._steps[0][0]]
+        if running is not None:
+            return running.close
+        closed = self._closed[self._steps[0][0]]
+        return closed[-1].close if closed else None
+
+    def load(self, interval: str, candles: Iterable[Candle], running: Candle | None = None) -> None:
+        """History of one interval, oldest first, and what is known of its open bar."""
+        self._closed[interval] = deque(candles, maxlen=CANDLES_MAX)
+        if running is not None:
+            bar = _Running(running.ts, running.open)
+            bar.high, bar.low, bar.close, bar.volume = running.high, running.low, running.close, running.volume
+            self._running[interval] = bar
+
+    def point(self, at_ms: int, px: int, volume: int = 0) -> None:
+        """A price was seen at `at_ms`, with what was traded since the one before."""
+        for name, step in self._steps:
+            running = self._running[name]
+            start = at_ms - at_ms % step
+            if running is None or running.ts != start:
+                if running is not None:
+                    self._closed[name].append(running.candle())
+                running = self._running[name] = _Running(start, px)
+            elif px > running.high:
+                running.high = px
+            elif px < running.low:
+                running.low = px
+            running.close = px
+            running.volume += volume
+
+    def page(self, interval: str, limit: int, now_ms: int) -> list[tuple[Candle, bool]]:
+        """The last `limit` candles with whether each is closed, oldest first."""
+        step = INTERVAL_MS[interval]
+        running = self._running[interval]
+        closed = self._closed[interval]
+        found: list[tuple[Candle, bool]] = []
+        if running is not None:
+            found.append((running.candle(), running.ts + step <= now_ms))
+        take = min(limit - len(found), len(closed))
+        rest = list(islice(reversed(closed), take))
+        return [*((candle, True) for candle in reversed(rest)), *found]
+
+    def day(self, now_ms: int) -> tuple[int, int, int, int] | None:
+        """(first open, high, low, quote volume in USD scaled 1e8) of the last 24 hours by hourly candles; None without any."""
+        since = now_ms - INTERVAL_MS["1d"]
+        bars = [
+            c
+            for c, _ in self.page("1h", 25, now_ms)
+            if c.ts > since - INTERVAL_MS["1h"] and c.ts + INTERVAL_MS["1h"] > since
+        ]
+        if not bars:
+            return None
+        usd = sum((c.high + c.low + c.close) // 3 * c.volume // 100_000_000 for c in bars)
+        return bars[0].open, max(c.high for c in bars), min(c.low for c in bars), usd
+
+
+def merge(parts: Iterable[Candle], ts: int) -> Candle | None:
+    """One candle that opens at `ts` out of finer ones in order; None without any."""
+    whole: Candle | None = None
+    for part in parts:
+        if whole is None:
+            whole = part._replace(ts=ts)
+        else:
+            whole = Candle(
+                ts,
+                whole.open,
+                max(whole.high, part.high),
+                min(whole.low, part.low),
+                part.close,
+                whole.volume + part.volume,
+            )
+    return whole

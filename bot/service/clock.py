@@ -1,0 +1,84 @@
+"""The service's clock: real, manual, or N times real. Says what instant it is on the service; what falls due then is the machine's business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from bot.clock import SystemClock, boot_ns
+from bot.errors import ConfigError
+
+SPEED_MAX: Final = 3600
+
+Mode = Literal["real", "accelerated", "manual"]
+
+
+def parse_clock(text: str) -> float:
+    """`real` -> 1, `manual` -> 0, `60x` -> 60; ConfigError otherwise."""
+    word = text.strip().lower()
+    if word in ("real", "1x"):
+        return 1.0
+    if word in ("manual", "0x", "0"):
+        return 0.0
+    try:
+        speed = float(word.removesuffix("x"))
+    except ValueError:
+        speed = -1.0
+    if not 1 <= speed <= SPEED_MAX:
+        raise ConfigError(f"clock {text!r} is not real, manual or a speed of 1x to {SPEED_MAX}x")
+    return speed
+
+
+@dataclass(slots=True)
+class ServiceClock:
+    """`speed` 0 stands still until it is moved, 1 is real time, more is accelerated. Never goes back."""
+
+    speed: float
+    _anchor_ms: int
+    _anchor_ns: int
+    _follows_wall: bool
+
+    @staticmethod
+    def start(speed: float, at_ms: int | None = None) -> ServiceClock:
+        """A clock that shows `at_ms` now; without it, real time."""
+        wall = SystemClock().now_ms()
+        return ServiceClock(speed, wall if at_ms is None else at_ms, boot_ns(), at_ms is None and speed == 1)
+
+    @property
+    def mode(self) -> Mode:
+        if self.speed == 0:
+            return "manual"
+        return "real" if self.speed == 1 else "accelerated"
+
+    @property
+    def is_real(self) -> bool:
+        """Whether a caller's own clock tells the same time, so that nothing need be said."""
+        return self._follows_wall
+
+    def now_ms(self) -> int:
+        if self.speed == 0:
+            return self._anchor_ms
+        if self._follows_wall:
+            # The wall may be set back; what has been said to be past stays past.
+            self._anchor_ms = max(self._anchor_ms, SystemClock().now_ms())
+            return self._anchor_ms
+        return self._anchor_ms + int((boot_ns() - self._anchor_ns) * self.speed) // 1_000_000
+
+    def set_speed(self, speed: float) -> None:
+        """Go on from the present instant at another speed; a clock that was changed no longer follows the wall."""
+        self._anchor_ms = self.now_ms()
+        self._anchor_ns = boot_ns()
+        self.speed = speed
+        self._follows_wall = False
+
+    def move_to(self, at_ms: int) -> None:
+        """Manual only: show `at_ms`, which is not before now."""
+        assert self.speed == 0, "only a manual clock is moved"
+        assert at_ms >= self._anchor_ms, f"time goes back: {self._anchor_ms} -> {at_ms}"
+        self._anchor_ms = at_ms
+
+    def real_seconds_until(self, at_ms: int) -> float | None:
+        """How long to sleep until the clock shows `at_ms`; None when it stands still."""
+        if self.speed == 0:
+            return None
+        return max(0.0, (at_ms - self.now_ms()) / 1000 / self.speed)

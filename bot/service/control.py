@@ -1,0 +1,188 @@
+"""The sandbox's own control, /sandbox/v1: clock, prices, digest, keys for an embedded daemon. No hosted service has it; the edge guards its door."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import Request, Response
+
+from bot.errors import Refusal
+from bot.money import parse_e8
+from bot.service import views
+from bot.service.answers import Answer, Refused, invalid
+from bot.service.auth import Access
+from bot.service.desk import scaled
+from bot.service.edge import Call
+from bot.service.operations import Operations
+from bot.service.rest import Router, call_of, respond
+from bot.venue import index
+from bot.venue.commands import CreateKey, RevokeKey
+from bot.venue.numbers import E8
+from bot.venue.state import Account
+from bot.wire.control import AdvanceRequest, ClockRequest, MintKeyRequest, PriceRequest
+
+EMBEDDED: Final = "embedded"  # name of the account that a daemon's own service keeps for it
+EMBEDDED_BALANCE: Final = 10_000 * E8
+MINTED: Final = "embedded daemon"  # name of the keys that come from here; the one before goes when the next comes
+ADVANCE_MAX_MS: Final = 400 * 86_400_000  # of one call: beyond a year of simulated prices nobody waits for the answer
+
+
+class Control:
+    """What may be done to a sandbox besides trading on it."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._machine = operations.machine
+
+    def clock(self) -> Answer:
+        self._machine.catch_up()
+        return Answer.ok(self._clock())
+
+    def _clock(self) -> dict[str, Any]:
+        clock = self._machine.clock
+        return {
+            "mode": clock.mode,
+            "speed": int(clock.speed) if clock.speed == int(clock.speed) else clock.speed,
+            "now": clock.now_ms(),
+            "nextDeadlineMs": index.next_deadline_ms(self._machine.state),
+        }
+
+    def set_speed(self, request: ClockRequest) -> Answer:
+        self._machine.catch_up()
+        self._machine.clock.set_speed(float(request.speed))
+        self._machine.save_clock()
+        self._machine.moved.set()
+        return Answer.ok(self._clock())
+
+    def advance(self, request: AdvanceRequest) -> Answer:
+        machine = self._machine
+        if machine.clock.speed != 0:
+            raise Refused(
+                Refusal("invalid_input", "only a manual clock is advanced", fix={"field": "speed", "value": 0})
+            )
+        now = machine.catch_up()
+        before = machine.processed
+        machine.last_price_ms = None
+        if request.to_next:
+            at = machine.next_instant_ms()
+            target = now if at is None else max(at, now)
+        elif request.to_ms is not None:
+            target = request.to_ms
+            if target < now:
+                raise Refused(invalid("toMs", f"lies before now ({now})", f">= {now}"))
+        else:
+            target = now + (request.ms or 0)
+        if target - now > ADVANCE_MAX_MS:
+            raise Refused(
+                invalid(
+                    "ms" if request.to_ms is None else "toMs",
+                    "is too far ahead for one call",
+                    f"<= {now + ADVANCE_MAX_MS}",
+                )
+            )
+        machine.clock.move_to(target)
+        machine.catch_up()
+        machine.save_clock()
+        machine.snapshot_if_due()
+        return Answer.ok(
+            {**self._clock(), "processed": machine.processed - before, "lastPriceMs": machine.last_price_ms}
+        )
+
+    def price(self, market: str, request: PriceRequest) -> Answer:
+        operations, machine = self._operations, self._machine
+        coin = operations.coin(market)
+        px = _price(request.px, "px")
+        oracle = None if request.oracle_px is None else _price(request.oracle_px, "oraclePx")
+        mid: int | None = None
+        if (request.bid_px is None) != (request.ask_px is None):
+            missing = "bidPx" if request.bid_px is None else "askPx"
+            raise Refused(invalid(missing, "is required: bidPx and askPx come together"))
+        if request.bid_px is not None and request.ask_px is not None:
+            bid, ask = _price(request.bid_px, "bidPx"), _price(request.ask_px, "askPx")
+            if bid > ask:
+                raise Refused(invalid("bidPx", "is above askPx"))
+            mid = (bid + ask) // 2
+        volume = 0 if request.volume is None else scaled(request.volume, "volume", parse_e8)
+        machine.push_price(coin, px, mid=mid, oracle=oracle, volume=volume)
+        now = machine.clock.now_ms()
+        listed = machine.state.markets[coin]
+        return Answer.ok(views.market(machine.state, listed, machine.feed.store(coin), now))
+
+    def digest(self) -> Answer:
+        now = self._machine.catch_up()
+        return Answer.ok({"digest": self._machine.chain.hex(), "events": self._machine.events, "now": now})
+
+    def mint_key(self, request: MintKeyRequest) -> Answer:
+        """A fresh owner's key of an account; the one minted before stops working."""
+        operations, machine = self._operations, self._machine
+        machine.catch_up()
+        account = self._account(request.account_id)
+        if account is None:
+            account, minted = operations.new_account(EMBEDDED, EMBEDDED_BALANCE, key_name=MINTED)
+        else:
+            old = [
+                k.id
+                for k in machine.state.keys.values()
+                if k.account == account.id and k.name == MINTED and not k.revoked
+            ]
+            for key_id in old:
+                machine.run(RevokeKey(account.id, key_id))
+            key, minted = operations.new_key(account.id, MINTED)
+            made = machine.run(CreateKey(key))
+            if isinstance(made, Refusal):
+                raise Refused(made)
+        body = {
+            "apiKey": minted.secret,
+            "keyId": minted.key_id,
+            "accountId": account.id,
+            "address": account.address,
+        }
+        return Answer.ok(body)
+
+    def _account(self, wanted: str | None) -> Account | None:
+        accounts = self._machine.state.accounts
+        if wanted is None:
+            return next((a for a in accounts.values() if a.name == EMBEDDED), None)
+        if wanted not in accounts:
+            raise Refused(Refusal("not_found", f"no account {wanted!r} in this service"))
+        return accounts[wanted]
+
+
+def _price(text: str, name: str) -> int:
+    px = scaled(text, name, parse_e8)
+    if not 0 < px < 10**12 * E8:
+        raise Refused(invalid(name, "must be above 0 and below 10^12"))
+    return px
+
+
+def add_control(router: Router, operations: Operations) -> None:
+    """The routes of the control."""
+    control = Control(operations)
+    route = router.route
+
+    def call(http: Request) -> Call:
+        return call_of(http)
+
+    @route("GET", "/sandbox/v1/clock", Access.CONTROL, None)
+    async def get_clock(http: Request) -> Response:
+        return respond(control.clock())
+
+    @route("PATCH", "/sandbox/v1/clock", Access.CONTROL, None, body=ClockRequest)
+    async def set_clock(http: Request) -> Response:
+        return respond(control.set_speed(call(http).read(ClockRequest)))
+
+    @route("POST", "/sandbox/v1/clock/advance", Access.CONTROL, None, body=AdvanceRequest)
+    async def advance_clock(http: Request) -> Response:
+        return respond(control.advance(call(http).read(AdvanceRequest)))
+
+    @route("POST", "/sandbox/v1/markets/{coin}/price", Access.CONTROL, None, body=PriceRequest)
+    async def push_price(http: Request) -> Response:
+        return respond(control.price(http.path_params["coin"], call(http).read(PriceRequest)))
+
+    @route("GET", "/sandbox/v1/digest", Access.CONTROL, None)
+    async def digest(http: Request) -> Response:
+        return respond(control.digest())
+
+    @route("POST", "/sandbox/v1/keys", Access.CONTROL, None, body=MintKeyRequest)
+    async def mint_key(http: Request) -> Response:
+        return respond(control.mint_key(call(http).read(MintKeyRequest)))

@@ -1,0 +1,124 @@
+"""What all operations stand on: the machine, the caller's context, and the one way a command becomes an answer (idempotency included)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bot.clock import SystemClock
+from bot.errors import Refusal
+from bot.service.answers import Answer, Refused, invalid, refuse, status_of
+from bot.service.auth import Principal
+from bot.service.log import Reply
+from bot.service.machine import Machine
+from bot.service.quota import Quota
+from bot.venue.commands import Command
+from bot.venue.state import Account, Key
+from bot.wire.headers import IDEMPOTENCY_REPLAYED_HEADER, REQUEST_ID_HEADER
+from bot.wire.order_requests import bare_coin
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What came with a request besides its body."""
+
+    request_id: str
+    idempotency_key: str | None = None
+    expires_ms: int | None = None
+    fingerprint: str = ""
+    is_order: bool = False
+    ip: str = "local"
+
+
+class Desk:
+    """Shared by all families of operations. Every method is synchronous: between two awaits the whole service stands still."""
+
+    def __init__(self, machine: Machine, quota: Quota, base_url: str) -> None:
+        self.machine = machine
+        self.quota = quota
+        self.base_url = base_url
+
+    @property
+    def docs(self) -> str:
+        return f"{self.base_url}/docs"
+
+    def account(self, principal: Principal) -> Account:
+        return self.machine.state.accounts[principal.account]
+
+    def key(self, principal: Principal) -> Key:
+        return self.machine.state.keys[principal.key]
+
+    def look(self) -> int:
+        """Before a read: bring the state up to now and let its marks be seen. Answers now."""
+        now = self.machine.catch_up()
+        self.machine.show_marks()
+        return now
+
+    def coin(self, market: str) -> str:
+        """The coin of a market's name in any of its spellings; Refused when there is none."""
+        coin = bare_coin(market)
+        if coin not in self.machine.state.markets:
+            raise Refused(_no_market(market))
+        return coin
+
+    def refusal(self, refusal: Refusal, context: Context) -> Answer:
+        return refuse(refusal, request_id=context.request_id, docs=self.docs, is_order=context.is_order)
+
+    def decide(
+        self, principal: Principal, context: Context, command: Callable[[int], Command], view: Callable[[Any, int], Any]
+    ) -> Answer:
+        """Run a caller's command once: `command(now)` is applied, `view(answer, now)` is the body of a yes.
+
+        With an idempotency key the answer is kept in the same transaction, when it is final; the same request again gets the very same bytes.
+        """
+        now = self.machine.catch_up()
+        key = context.idempotency_key
+        if key is not None:
+            kept = self._kept(principal, key, context)
+            if kept is not None:
+                return kept
+        answer = self.machine.run(command(now))
+        if isinstance(answer, Refusal):
+            said = self.refusal(answer, context)
+            final = not status_of(answer)[1]
+        else:
+            said, final = Answer.ok(view(answer, now)), True
+        if key is not None and final:
+            reply = Reply(
+                self.account(principal).epoch, context.fingerprint, context.request_id, said.status, said.body
+            )
+            self.machine.log.keep_reply(principal.account, key, reply, SystemClock().now_ms())
+        return said
+
+    def _kept(self, principal: Principal, key: str, context: Context) -> Answer | None:
+        reply = self.machine.log.reply(principal.account, key)
+        if reply is None:
+            return None
+        epoch = self.account(principal).epoch
+        if reply.epoch != epoch:
+            details = {"reason": "account_reset", "epoch": epoch}
+            text = "the account was reset after this Idempotency-Key was used"
+            return self.refusal(
+                Refusal("idempotency_conflict", text, fix={"action": "resync"}, details=details), context
+            )
+        if reply.fingerprint != context.fingerprint:
+            details = {"reason": "fingerprint"}
+            text = "this Idempotency-Key was used for another request"
+            return self.refusal(
+                Refusal("idempotency_conflict", text, fix={"action": "new_key"}, details=details), context
+            )
+        headers = {IDEMPOTENCY_REPLAYED_HEADER: "true", REQUEST_ID_HEADER: reply.request_id}
+        return Answer(reply.status, reply.body, headers)
+
+
+def _no_market(market: str) -> Refusal:
+    return Refusal("not_found", f"no market {market[:80]!r}", fix={"action": "search_markets", "path": "/v1/markets"})
+
+
+def scaled(text: str, name: str, parse: Callable[[str], int]) -> int:
+    """An amount of a body as a scaled integer; Refused when it is finer than 1e-8."""
+    try:
+        return parse(text)
+    except ValueError:
+        raise Refused(invalid(name, "has more than 8 decimals", "at most 8 decimals")) from None

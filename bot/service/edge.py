@@ -1,0 +1,427 @@
+"""The edge: an ASGI layer outside the app, so that every answer has the service's headers and every failure its error object.
+
+In this order: request id, route (404, 405 with a complete Allow), version, caller, scope, rate, body (size, type, JSON), schema. Only then the
+operation runs. An answer leaves after everything that it could have seen is on disk.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+import structlog
+from pydantic import ValidationError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bot.errors import Refusal
+from bot.service import quota, strict_json
+from bot.service.accounts import BODY_BYTES_MAX
+from bot.service.answers import Answer, Refused, invalid, of_validation, refuse
+from bot.service.auth import Access, Principal, authenticate, refuse_access
+from bot.service.desk import Context
+from bot.service.operations import Operations
+from bot.wire.base import Request
+from bot.wire.headers import API_VERSION, format_sandbox_clock, parse_expires_after, parse_idempotency_key
+from bot.wire.queries import EmptyQuery
+from bot.wire.requests import EmptyRequest
+
+log = structlog.get_logger()
+
+R = TypeVar("R", bound=Request)
+
+PATH_MAX: Final = 2_048
+
+_NOBODY: Final = Principal("", "", frozenset(), owner=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the edge asks before an operation runs. `policy` None: no rate limit."""
+
+    method: str
+    path: str
+    access: Access
+    policy: str | None
+    body: type[Request] | None = None
+    query: type[Request] = EmptyQuery
+    is_order: bool = False
+    keyed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that passed the edge."""
+
+    principal: Principal
+    context: Context
+    body: Request
+    query: Request
+
+    def read(self, model: type[R]) -> R:
+        """The body as the model that its rule names."""
+        assert isinstance(self.body, model)
+        return self.body
+
+    def ask(self, model: type[R]) -> R:
+        """The query as the model that its rule names."""
+        assert isinstance(self.query, model)
+        return self.query
+
+
+class Routes:
+    """Which rule a path and method fall under."""
+
+    def __init__(self, rules: list[Rule]) -> None:
+        self._literal: dict[str, dict[str, Rule]] = {}
+        self._patterns: list[tuple[re.Pattern[str], dict[str, Rule]]] = []
+        by_path: dict[str, dict[str, Rule]] = {}
+        for rule in rules:
+            by_path.setdefault(rule.path, {})[rule.method] = rule
+        for path, methods in by_path.items():
+            if "{" in path:
+                self._patterns.append((re.compile(re.sub(r"\{[a-z_]+\}", "[^/]+", path)), methods))
+            else:
+                self._literal[path] = methods
+
+    def find(self, path: str) -> dict[str, Rule] | None:
+        """The rules of a path by method; None for a path that is no route."""
+        found = self._literal.get(path)
+        if found is not None:
+            return found
+        return next((methods for pattern, methods in self._patterns if pattern.fullmatch(path)), None)
+
+
+class Edge:
+    """The outermost layer."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        operations: Operations,
+        rules: list[Rule],
+        *,
+        control_token: str | None,
+        hosts: frozenset[str] | None,
+    ) -> None:
+        self._app = app
+        self._operations = operations
+        self._routes = Routes(rules)
+        self._control_token = control_token or None
+        self._hosts = hosts  # names by which a service on loopback may be called; None: any
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(self, scope, receive, send)
+        await exchange.run()
+
+    @property
+    def operations(self) -> Operations:
+        return self._operations
+
+
+class _Exchange:
+    """One request on its way in and its answer on its way out."""
+
+    def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
+        self._edge = edge
+        self._operations = edge.operations
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            self._headers.setdefault(name, value)
+        self._request_id = f"req_{secrets.token_hex(12)}"
+        self._rate: list[tuple[bytes, bytes]] = []
+        self._is_order = False
+        self._started = False
+        self._principal: Principal | None = None
+
+    async def run(self) -> None:
+        try:
+            call = await self._admit()
+            self._scope["call"] = call
+            self._scope["refuse"] = self.answer_of
+            await self._edge._app(self._scope, self._receive, self._respond)  # noqa: SLF001  the same file
+        except Refused as no:
+            await self._refuse(no.refusal, no.status, no.headers)
+        except Exception as error:
+            # Our own mistake: the caller learns its number, the log the rest. The machine ends itself when its state is in doubt.
+            log.exception(
+                "request.failed", request_id=self._request_id, path=self._scope["path"], error=type(error).__name__
+            )
+            if not self._started:
+                await self._refuse(
+                    Refusal("internal_error", "an error of the service; the same request may be sent again")
+                )
+
+    # ── In ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _admit(self) -> Call:
+        edge, scope = self._edge, self._scope
+        methods = edge._routes.find(scope["path"]) if len(scope["path"]) <= PATH_MAX else None  # noqa: SLF001
+        if methods is None:
+            self._take("public")
+            raise Refused(Refusal("not_found", f"no route {scope['path'][:200]!r}", fix={"action": "read_docs"}))
+        rule = methods.get(scope["method"])
+        if rule is None:
+            self._take("public")
+            allow = ", ".join(sorted(methods))
+            text = f"{scope['method'][:20]} is not allowed here; allowed: {allow}"
+            raise Refused(Refusal("invalid_input", text, details={"allow": sorted(methods)}), 405, {"Allow": allow})
+        self._is_order = rule.is_order
+        self._check_headers()
+        if self._operations.machine.fault is not None:
+            raise Refused(
+                Refusal("service_unavailable", "the service is ending after an error of its own"),
+                None,
+                {"Retry-After": "1"},
+            )
+        principal = self._caller(rule)
+        context = self._context(rule)
+        raw = await self._body() if rule.body is not None else b""
+        value = self._parse(raw)
+        try:
+            query = rule.query.from_wire(self._query())
+            body = (rule.body or EmptyRequest).from_wire(value)
+        except ValidationError as error:
+            raise Refused(of_validation(error)) from None
+        if context.idempotency_key is not None:
+            fingerprint = strict_json.fingerprint(scope["method"], scope["path"], value)
+            context = Context(
+                context.request_id,
+                context.idempotency_key,
+                context.expires_ms,
+                fingerprint,
+                context.is_order,
+                context.ip,
+            )
+        return Call(principal, context, body, query)
+
+    def _check_headers(self) -> None:
+        hosts = self._edge._hosts  # noqa: SLF001
+        if hosts is not None:
+            host = self._headers.get(b"host", b"").decode("latin-1").lower()
+            name = host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
+            if name not in hosts:
+                raise Refused(invalid("Host", f"must name this service, not {name[:80]!r}"))
+        version = self._headers.get(b"x-api-version")
+        if version is not None and version.strip() != API_VERSION.encode():
+            text = f"must be {API_VERSION}"
+            raise Refused(
+                invalid("X-API-Version", text, [API_VERSION], fix={"field": "X-API-Version", "value": API_VERSION})
+            )
+
+    def _ip(self) -> str:
+        client = self._scope.get("client")
+        return client[0] if client and client[0] else "local"
+
+    def _caller(self, rule: Rule) -> Principal:
+        operations = self._operations
+        if rule.access is Access.NONE:
+            self._take(rule.policy)
+            return _NOBODY
+        header = self._headers.get(b"authorization")
+        text = None if header is None else header.decode("latin-1")
+        if rule.access is Access.CONTROL:
+            self._take(None)
+            self._check_control(text)
+            return _NOBODY
+        found = authenticate(operations.machine.state, text, operations.machine.clock.now_ms())
+        if isinstance(found, Refusal):
+            self._take("public")
+            challenge = "Bearer" if text is None else 'Bearer error="invalid_token"'
+            raise Refused(found, None, {"WWW-Authenticate": challenge})
+        self._principal = found
+        self._take(rule.policy)
+        refused = refuse_access(found, rule.access)
+        if refused is not None:
+            scope = (refused.details or {}).get("requiredScope", "")
+            raise Refused(refused, None, {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'})
+        return found
+
+    def _check_control(self, header: str | None) -> None:
+        """Over its own socket the file's permission is the credential; over TCP a token is."""
+        if is_local_socket(self._scope):
+            return
+        token = self._edge._control_token  # noqa: SLF001
+        given = (header or "").strip().partition(" ")[2].strip()
+        if token is None or not hmac.compare_digest(token.encode(), given.encode("utf-8", "replace")):
+            text = (
+                "the sandbox's control needs its own token"
+                if token is not None
+                else "the sandbox's control is off on this address"
+            )
+            raise Refused(Refusal("unauthorized", text), None, {"WWW-Authenticate": "Bearer"})
+
+    def _take(self, policy: str | None) -> None:
+        limits = self._operations.quota
+        enabled = limits.enabled and self._operations.machine.clock.speed != 0 and policy is not None
+        if not enabled:
+            self._rate = quota.headers_of(limits_off, enabled=False)
+            return
+        assert policy is not None
+        scope = quota.POLICIES[policy].scope
+        caller = self._principal.key if scope == "key" and self._principal is not None else self._ip()
+        verdict = limits.take(policy, caller)
+        self._rate = quota.headers_of(verdict, enabled=True)
+        if verdict.retry_after:
+            refusal = Refusal(
+                "rate_limited",
+                f"more than {verdict.policy.per_second:g} requests a second ({verdict.policy.name}); wait {verdict.retry_after} s",
+                fix={"action": "wait", "seconds": verdict.retry_after},
+                details={"policy": verdict.policy.name},
+            )
+            raise Refused(refusal, None, {"Retry-After": str(verdict.retry_after)})
+
+    def _context(self, rule: Rule) -> Context:
+        key: str | None = None
+        expires: int | None = None
+        if rule.keyed and (header := self._headers.get(b"idempotency-key")) is not None:
+            try:
+                key = parse_idempotency_key(header.decode("latin-1"))
+            except ValueError:
+                raise Refused(
+                    invalid("Idempotency-Key", "must be 1..255 visible ASCII characters", "1..255 characters")
+                ) from None
+        if rule.keyed and (header := self._headers.get(b"x-expires-after")) is not None:
+            try:
+                expires = parse_expires_after(header.decode("latin-1"))
+            except ValueError:
+                raise Refused(invalid("X-Expires-After", "must be unix milliseconds, digits only")) from None
+        return Context(self._request_id, key, expires, is_order=rule.is_order, ip=self._ip())
+
+    def _query(self) -> dict[str, str]:
+        raw = self._scope["query_string"]
+        if not raw:
+            return {}
+        try:
+            pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
+        except ValueError:
+            raise Refused(invalid("query", "is not well-formed")) from None
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            raise Refused(invalid("query", "names a parameter twice"))
+        return made
+
+    async def _body(self) -> bytes:
+        length = self._headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length[:12]) > BODY_BYTES_MAX:
+            raise Refused(_too_large(), 413)
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                # The body is cut: it may have been any request, so it is none.
+                raise Refused(invalid("body", "ended before its Content-Length"))
+            part = message.get("body", b"")
+            size += len(part)
+            if size > BODY_BYTES_MAX:
+                raise Refused(_too_large(), 413)
+            parts.append(part)
+            if not message.get("more_body", False):
+                break
+        return b"".join(parts)
+
+    def _parse(self, raw: bytes) -> Any:
+        if not raw.strip():
+            return {}
+        kind = self._headers.get(b"content-type")
+        if kind is not None and not _is_json(kind.decode("latin-1")):
+            text = "must be application/json"
+            raise Refused(
+                invalid(
+                    "Content-Type",
+                    text,
+                    ["application/json"],
+                    fix={"field": "Content-Type", "value": "application/json"},
+                ),
+                415,
+            )
+        try:
+            return strict_json.parse(raw)
+        except strict_json.BadJson as error:
+            raise Refused(invalid("body", str(error))) from None
+
+    # ── Out ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def answer_of(
+        self, refusal: Refusal, status: int | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """A refusal as this request's error object."""
+        answer = refuse(
+            refusal,
+            request_id=self._request_id,
+            docs=self._operations.docs,
+            is_order=self._is_order,
+            status=status,
+            headers=headers,
+        )
+        if answer.status == 503 and "Retry-After" not in answer.headers:
+            answer = Answer(answer.status, answer.body, {**answer.headers, "Retry-After": "1"})
+        return answer
+
+    async def _refuse(
+        self, refusal: Refusal, status: int | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        await send_answer(self.answer_of(refusal, status, headers), self._respond)
+
+    async def _respond(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await self._operations.machine.settle()
+            self._started = True
+            self._finish_headers(message)
+        await self._send(message)
+
+    def _finish_headers(self, message: Message) -> None:
+        headers: list[tuple[bytes, bytes]] = list(message.get("headers", []))
+        names = {name.lower() for name, _ in headers}
+        headers.append((b"x-api-version", API_VERSION.encode()))
+        if b"x-request-id" not in names:
+            headers.append((b"x-request-id", self._request_id.encode()))
+        headers.extend(self._rate or quota.headers_of(limits_off, enabled=False))
+        headers.append((b"cache-control", b"no-store"))
+        headers.append((b"x-content-type-options", b"nosniff"))
+        clock = self._operations.machine.clock
+        if not clock.is_real:
+            headers.append((b"x-sandbox-clock", format_sandbox_clock(clock.now_ms(), clock.speed).encode()))
+        message["headers"] = headers
+
+
+limits_off: Final = quota.Verdict(quota.POLICIES["default"], 0, 0, 0)
+
+
+async def send_answer(answer: Answer, send: Send) -> None:
+    """An answer as ASGI messages."""
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(answer.body)).encode()),
+        *((name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()),
+    ]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def is_local_socket(scope: Scope) -> bool:
+    """Whether the request came over a Unix socket: such a server has no port, and such a client no address."""
+    server, client = scope.get("server"), scope.get("client")
+    return server is not None and server[1] is None and client is None and str(server[0]).startswith("/")
+
+
+def _is_json(kind: str) -> bool:
+    name = kind.partition(";")[0].strip().lower()
+    return name == "application/json" or (name.startswith("application/") and name.endswith("+json"))
+
+
+def _too_large() -> Refusal:
+    text = f"the body is larger than {BODY_BYTES_MAX} bytes"
+    problem = {"field": "body", "problem": text, "allowed": f"{BODY_BYTES_MAX} bytes"}
+    return Refusal("invalid_input", text, details={"fields": [problem]})

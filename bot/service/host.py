@@ -1,0 +1,304 @@
+"""The host: composition root of the service. Opens the log, builds machine, operations and app, serves them, keeps time, stops cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+import uvicorn
+import uvloop
+
+from bot.errors import BotError, ConfigError, Exit
+from bot.service.clock import parse_clock
+from bot.service.control import add_control
+from bot.service.edge import Edge
+from bot.service.log import CommandLog
+from bot.service.machine import Machine
+from bot.service.opening import PriceOptions, open_machine
+from bot.service.operations import Operations
+from bot.service.quota import Quota
+from bot.service.rest import Router, add_routes, new_app
+
+log = structlog.get_logger()
+
+CONTROL_TOKEN_ENV: Final = "BOT_CONTROL_TOKEN"  # noqa: S105  the name of a variable, not a secret
+MEMORY: Final = ":memory:"
+TICK_MAX_SECONDS: Final = 1.0  # how often the clock's lease is renewed
+WARM_PAUSE_SECONDS: Final = 0.05  # between the histories of two markets, so that callers are not kept waiting
+STOP_SECONDS: Final = 1  # for requests under way when the service is told to stop
+SOCKET_PATH_MAX: Final = 107  # bytes that the kernel takes for a Unix socket's name
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """How to serve. `port` 0 takes a free one; `db` ":memory:" forgets everything at the end; `clock` is real, manual or Nx."""
+
+    host: str = "127.0.0.1"
+    port: int = 8700
+    db: str | Path = MEMORY
+    clock: str = "real"
+    seed: int | None = None
+    data: tuple[tuple[str | None, Path], ...] = ()
+    markets: tuple[str, ...] = ()
+    start_ms: int | None = None
+    hold_prices: bool = False
+    control_socket: Path | None = None
+    rate_limits: bool = True
+    ready_fd: int | None = None
+    ready_file: Path | None = None
+
+
+@dataclass(slots=True)
+class Service:
+    """A service without a server: what a transport needs. `start` and `stop` run on the event loop."""
+
+    machine: Machine
+    operations: Operations
+    app: Edge
+    _ticker: asyncio.Task[None] | None = field(default=None, repr=False)
+    _on_fault: Callable[[], None] | None = field(default=None, repr=False)
+
+    async def start(self, on_fault: Callable[[], None] | None = None) -> None:
+        """Begin to write and to keep time; returns when what the start itself did is on disk."""
+        self._on_fault = on_fault
+        self.machine.log.start()
+        await self.machine.settle()
+        self._ticker = asyncio.create_task(self._tick(), name="service-ticker")
+
+    async def _tick(self) -> None:
+        """Sleep until the next price or deadline, then let it happen; renew the clock's lease at least every second."""
+        machine = self.machine
+        cold = True
+        try:
+            while True:
+                machine.catch_up()
+                machine.snapshot_if_due()
+                if machine.clock.speed:
+                    machine.save_clock()
+                machine.moved.clear()
+                cold = cold and machine.feed.warm()
+                if cold:
+                    await asyncio.sleep(WARM_PAUSE_SECONDS)
+                else:
+                    await self._sleep()
+                if machine.fault is not None:
+                    break
+        except Exception as error:
+            machine.fault = machine.fault or error
+            log.exception("service.faulted")
+            raise
+        finally:
+            if machine.fault is not None and self._on_fault is not None:
+                self._on_fault()
+
+    async def _sleep(self) -> None:
+        machine = self.machine
+        at = machine.next_instant_ms()
+        seconds = None if at is None else machine.clock.real_seconds_until(at)
+        if machine.clock.speed:
+            seconds = TICK_MAX_SECONDS if seconds is None else min(seconds, TICK_MAX_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            # A point that falls into this very millisecond still leaves the loop a turn.
+            await asyncio.wait_for(machine.moved.wait(), None if seconds is None else max(seconds, 0.001))
+
+    async def stop(self) -> None:
+        """Stop keeping time, keep a snapshot, close the file."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with contextlib.suppress(
+                asyncio.CancelledError, Exception
+            ):  # What it ended with is in the log and in `fault`.
+                await self._ticker
+            self._ticker = None
+        machine = self.machine
+        if machine.fault is None:
+            machine.catch_up()
+            machine.snapshot()
+            machine.save_clock(final=True)
+        machine.log.close()
+
+
+def build(
+    options: HostOptions, *, control_token: str | None = None, on_failure: Callable[[BaseException], None] | None = None
+) -> Service:
+    """A service from options: files opened, state made, nothing served yet. ConfigError says what is wrong and the way out."""
+    db = None if str(options.db) == MEMORY else Path(options.db)
+    command_log = CommandLog(db) if on_failure is None else CommandLog(db, on_failure)
+    prices = PriceOptions(options.seed, options.data, options.markets, options.start_ms, options.hold_prices)
+    machine = open_machine(command_log, speed=parse_clock(options.clock), prices=prices)
+    base_url = f"http://{_host_of(options.host)}:{options.port}"
+    operations = Operations(machine, Quota(enabled=options.rate_limits), base_url)
+    app = new_app()
+    router = Router(app)
+    add_routes(router, operations)
+    add_control(router, operations)
+    hosts = frozenset({"127.0.0.1", "localhost", "[::1]", "embedded"}) if options.host in LOOPBACK else None
+    edge = Edge(app, operations, router.rules, control_token=control_token, hosts=hosts)
+    return Service(machine, operations, edge)
+
+
+def serve(options: HostOptions, *, on_ready: Callable[[str], None] | None = None) -> int:
+    """Serve until told to stop; answers the exit code. What is wrong goes to standard error in one sentence."""
+    try:
+        return uvloop.run(_serve(options, on_ready))
+    except BotError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return int(error.exit_code)
+
+
+async def _serve(options: HostOptions, on_ready: Callable[[str], None] | None) -> int:
+    sockets = [_bind_tcp(options.host, options.port)]
+    options = replace(options, port=sockets[0].getsockname()[1])
+    try:
+        if options.control_socket is not None:
+            sockets.append(_bind_unix(options.control_socket))
+        service = build(options, control_token=os.environ.get(CONTROL_TOKEN_ENV))
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    server = _Server(
+        uvicorn.Config(
+            service.app,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    try:
+        await service.start(on_fault=server.stop)
+        server.on_started = lambda: _say_ready(options, service, on_ready)
+        await server.serve(sockets=sockets)
+    finally:
+        await service.stop()
+        if options.control_socket is not None:
+            options.control_socket.unlink(missing_ok=True)
+    log.info("service.stopped", seq=service.machine.seq, events=service.machine.events)
+    return int(Exit.DONE if service.machine.fault is None else Exit.ERROR)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling, which would end the process before the snapshot is kept."""
+
+    on_started: Callable[[], None] | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def stop(self) -> None:
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.on_started is not None and self.started:
+            self.on_started()
+
+
+def _say_ready(options: HostOptions, service: Service, on_ready: Callable[[str], None] | None) -> None:
+    base_url = service.operations.base_url
+    line: dict[str, Any] = {"baseUrl": base_url, "port": options.port, "pid": os.getpid()}
+    log.info(
+        "service.ready",
+        base_url=base_url,
+        db=str(options.db),
+        clock=options.clock,
+        at_ms=service.machine.clock.now_ms(),
+    )
+    text = (json.dumps(line) + "\n").encode()
+    if options.ready_fd is not None:
+        os.write(options.ready_fd, text)
+        os.close(options.ready_fd)
+    if options.ready_file is not None:
+        part = options.ready_file.with_name(options.ready_file.name + ".part")
+        part.write_bytes(text)
+        part.replace(options.ready_file)
+    if on_ready is not None:
+        on_ready(base_url)
+
+
+# ── Sockets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class CannotListen(BotError):
+    """The address is taken or not ours."""
+
+
+def _bind_tcp(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise CannotListen(
+                f"port {port} on {host} is in use; stop what uses it, or choose another with --port"
+            ) from None
+        raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    sock.set_inheritable(False)
+    return sock
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    """A socket that only this user may open: the file's permission is the credential of the control."""
+    if len(os.fsencode(path)) > SOCKET_PATH_MAX:
+        raise ConfigError(
+            f"{path}: the name of a socket may have at most {SOCKET_PATH_MAX} bytes; choose a shorter state directory"
+        )
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists():
+            if not stat.S_ISSOCK(path.stat().st_mode):
+                raise CannotListen(f"{path}: is there and is no socket; move it away")
+            if _answers(path):
+                raise CannotListen(f"{path}: another service listens there; stop it first")
+            path.unlink()
+        before = os.umask(0o177)
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(before)
+    except OSError as error:
+        sock.close()
+        raise CannotListen(f"{path}: {error.strerror or error}") from None
+    except CannotListen:
+        sock.close()
+        raise
+    return sock
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _host_of(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

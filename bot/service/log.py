@@ -1,0 +1,353 @@
+"""The durable command log: SQLite, one writer thread, one transaction a batch. What was acknowledged is in it; what is in it can be replayed.
+
+A row is a command with its instant and the chained hash of all events so far. Beside the rows stand the answers kept for idempotency,
+pushed prices, the clock, and snapshots that make replay short. Knows no rule and no command: text in, text out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from bot.errors import ConfigError, Exit
+
+log = structlog.get_logger()
+
+SCHEMA_VERSION: Final = 1
+APPLICATION_ID: Final = 0x42424B54  # "BBKT": what tells this file from any other SQLite database
+REPLIES_KEPT_MS: Final = 7 * 86_400_000
+SNAPSHOTS_KEPT: Final = 2
+
+_SCHEMA: Final = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE clock (one INTEGER PRIMARY KEY CHECK (one = 1), alive_ms INTEGER NOT NULL, ceiling_ms INTEGER NOT NULL, offset_ms INTEGER NOT NULL) STRICT;
+CREATE TABLE commands (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, command TEXT NOT NULL, chain BLOB NOT NULL) STRICT;
+CREATE TABLE pushes (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, coin TEXT NOT NULL, px INTEGER NOT NULL, volume INTEGER NOT NULL) STRICT;
+CREATE TABLE replies (
+    account TEXT NOT NULL, key TEXT NOT NULL, epoch INTEGER NOT NULL, fingerprint TEXT NOT NULL, request_id TEXT NOT NULL,
+    status INTEGER NOT NULL, body BLOB NOT NULL, real_ms INTEGER NOT NULL, PRIMARY KEY (account, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, state BLOB NOT NULL, chain BLOB NOT NULL, events INTEGER NOT NULL) STRICT;
+"""
+
+_COMMAND: Final = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, ?, ?, ?)"
+_REPLY: Final = "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_PUSH: Final = "INSERT INTO pushes (seq, at_ms, coin, px, volume) VALUES (?, ?, ?, ?, ?)"
+_CLOCK: Final = "INSERT OR REPLACE INTO clock (one, alive_ms, ceiling_ms, offset_ms) VALUES (1, ?, ?, ?)"
+_META: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
+_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshots (seq, at_ms, state, chain, events) VALUES (?, ?, ?, ?, ?)"
+
+
+class Row(NamedTuple):
+    seq: int
+    at_ms: int
+    command: str
+    chain: bytes
+
+
+class Push(NamedTuple):
+    seq: int
+    at_ms: int
+    coin: str
+    px: int
+    volume: int
+
+
+class Reply(NamedTuple):
+    """An answer kept for its idempotency key."""
+
+    epoch: int
+    fingerprint: str
+    request_id: str
+    status: int
+    body: bytes
+
+
+class Snapshot(NamedTuple):
+    seq: int
+    at_ms: int
+    state: str
+    chain: bytes
+    events: int
+
+
+class SavedClock(NamedTuple):
+    """`alive_ms`: everything up to there was processed. `ceiling_ms`: no caller has been shown a later instant. `offset_ms`: from the wall, 0 when real."""
+
+    alive_ms: int
+    ceiling_ms: int
+    offset_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a file held when it was opened."""
+
+    meta: dict[str, str]
+    clock: SavedClock | None
+    snapshot: Snapshot | None
+    rows: list[Row]
+    pushes: list[Push]
+
+
+def _end_process(error: BaseException) -> None:
+    """The default for a commit that failed: nobody may be answered any more, so nobody is."""
+    log.critical("log.commit_failed", error=str(error))
+    os._exit(Exit.UNSAFE)
+
+
+class CommandLog:
+    """One file, or nothing but memory when `path` is None. Every method is for the event loop's thread; the writer has its own."""
+
+    def __init__(self, path: Path | None, on_failure: Callable[[BaseException], None] = _end_process) -> None:
+        self.path = path
+        self.commits = 0  # batches written, for whoever wants to see groups
+        self._on_failure = on_failure
+        self._replies: dict[tuple[str, str], Reply] = {}  # not yet committed; all of them in memory mode
+        self._keys: set[int] = (
+            set()
+        )  # hashes of the keys on disk: nearly every key is new, and a look at the file costs more than the order
+        self._batch: list[tuple[str, tuple[Any, ...]]] = []
+        self._queued = 0
+        self._done = 0
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._lock_fd: int | None = None
+
+    # ── Opening ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def open(self) -> Recovered:
+        """Open or make the file and read what is needed to go on. ConfigError when it is not ours, of another version, in use or damaged."""
+        if self.path is None:
+            return Recovered({}, None, None, [], [])
+        self._take_lock(self.path)
+        fresh = not self.path.exists() or self.path.stat().st_size == 0
+        try:
+            writer = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            try:
+                if fresh:
+                    self.path.chmod(0o600)
+                else:
+                    self._judge(writer, self.path)
+                writer.execute("PRAGMA journal_mode=WAL")
+                writer.execute("PRAGMA synchronous=FULL")
+                if fresh or not self._has_schema(writer):
+                    self._create(writer)
+                recovered = self._read(writer)
+            except BaseException:
+                writer.close()
+                raise
+        except sqlite3.Error as error:
+            self._drop_lock()
+            raise ConfigError(f"{self.path}: cannot be used as the service's database: {error}") from None
+        except OSError as error:
+            self._drop_lock()
+            raise ConfigError(f"{self.path}: {error.strerror or error}") from None
+        except ConfigError:
+            self._drop_lock()
+            raise
+        self._reader = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, isolation_level=None)
+        self._keys = {hash(row) for row in self._reader.execute("SELECT account, key FROM replies")}
+        self._writer = writer
+        return recovered
+
+    def _take_lock(self, path: Path) -> None:
+        lock = path.with_name(path.name + ".lock")
+        try:
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror or error}") from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise ConfigError(f"{path}: is in use by another service; stop that one, or choose another file") from None
+        self._lock_fd = fd
+
+    def _drop_lock(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    @staticmethod
+    def _has_schema(db: sqlite3.Connection) -> bool:
+        return (
+            db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'commands'").fetchone() is not None
+        )
+
+    def _judge(self, db: sqlite3.Connection, path: Path) -> None:
+        """Refuse a file that is not ours before a byte of it is changed."""
+        ours = db.execute("PRAGMA application_id").fetchone()[0]
+        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if ours != APPLICATION_ID and tables:
+            raise ConfigError(f"{path}: is a database of something else, not of this service; choose another file")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if tables and version != SCHEMA_VERSION:
+            raise ConfigError(
+                f"{path}: was written by another version of the service (format {version}, this one reads {SCHEMA_VERSION}); "
+                "use that version, or start with a new file"
+            )
+        if tables and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise ConfigError(f"{path}: is damaged; restore a copy, or start with a new file")
+
+    @staticmethod
+    def _create(db: sqlite3.Connection) -> None:
+        script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
+        db.executescript(script)
+
+    @staticmethod
+    def _read(db: sqlite3.Connection) -> Recovered:
+        meta = dict(db.execute("SELECT name, value FROM meta"))
+        clock = db.execute("SELECT alive_ms, ceiling_ms, offset_ms FROM clock").fetchone()
+        last = db.execute("SELECT seq, at_ms, state, chain, events FROM snapshots ORDER BY seq DESC LIMIT 1").fetchone()
+        snapshot = (
+            None if last is None else Snapshot(last[0], last[1], zlib.decompress(last[2]).decode(), last[3], last[4])
+        )
+        after = 0 if snapshot is None else snapshot.seq
+        rows = db.execute("SELECT seq, at_ms, command, chain FROM commands WHERE seq > ? ORDER BY seq", (after,))
+        pushes = db.execute("SELECT seq, at_ms, coin, px, volume FROM pushes ORDER BY seq")
+        return Recovered(
+            meta,
+            None if clock is None else SavedClock(*clock),
+            snapshot,
+            [Row(*row) for row in rows],
+            [Push(*push) for push in pushes],
+        )
+
+    def start(self) -> None:
+        """Begin writing; called on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        if self.path is not None:
+            self._thread = threading.Thread(target=self._write_forever, name="command-log", daemon=True)
+            self._thread.start()
+
+    # ── Queueing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, row: Row) -> None:
+        self._put(_COMMAND, row)
+
+    def keep_reply(self, account: str, key: str, reply: Reply, real_ms: int) -> None:
+        """Keep an answer in the same batch as the command that it answers."""
+        self._replies[account, key] = reply
+        self._keys.add(hash((account, key)))
+        self._put(_REPLY, (account, key, *reply, real_ms))
+
+    def push(self, push: Push) -> None:
+        self._put(_PUSH, push)
+
+    def save_clock(self, clock: SavedClock) -> None:
+        self._put(_CLOCK, clock)
+
+    def save_meta(self, name: str, value: str) -> None:
+        self._put(_META, (name, value))
+
+    def save_snapshot(self, snapshot: Snapshot, real_ms: int) -> None:
+        """Keep a snapshot and let go what it makes superfluous."""
+        if self.path is None:
+            return
+        packed = zlib.compress(snapshot.state.encode(), 1)
+        self._put(_SNAPSHOT, (snapshot.seq, snapshot.at_ms, packed, snapshot.chain, snapshot.events))
+        oldest = "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 1 OFFSET ?"
+        self._put(f"DELETE FROM snapshots WHERE seq < ({oldest})", (SNAPSHOTS_KEPT - 1,))  # noqa: S608  no outside text
+        self._put("DELETE FROM commands WHERE seq <= (SELECT min(seq) FROM snapshots)", ())
+        self._put("DELETE FROM replies WHERE real_ms < ?", (real_ms - REPLIES_KEPT_MS,))
+
+    def _put(self, statement: str, values: tuple[Any, ...]) -> None:
+        if self.path is None:
+            return
+        self._queued += 1
+        with self._wake:
+            self._batch.append((statement, values))
+            self._wake.notify()
+
+    # ── Reading and waiting ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def reply(self, account: str, key: str) -> Reply | None:
+        """The kept answer of a key."""
+        found = self._replies.get((account, key))
+        if found is not None or self._reader is None or hash((account, key)) not in self._keys:
+            return found
+        columns = "epoch, fingerprint, request_id, status, body"
+        row = self._reader.execute(
+            f"SELECT {columns} FROM replies WHERE account = ? AND key = ?",  # noqa: S608  no outside text
+            (account, key),
+        ).fetchone()
+        return None if row is None else Reply(*row)
+
+    async def settle(self) -> None:
+        """Wait until everything that has been queued so far is on disk: what an answer may have seen."""
+        ticket = self._queued
+        if self._done >= ticket:
+            return
+        assert self._loop is not None
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((ticket, waiter))
+        await waiter
+
+    # ── The writer's thread ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _write_forever(self) -> None:
+        assert self._loop is not None
+        while True:
+            with self._wake:
+                while not self._batch and not self._stopping:
+                    self._wake.wait()
+                batch, self._batch = self._batch, []
+            if not batch:
+                return
+            try:
+                self._commit(batch)
+            except (sqlite3.Error, OSError) as error:
+                self._on_failure(error)
+                return
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                self._loop.call_soon_threadsafe(self._committed, batch)
+
+    def _commit(self, batch: list[tuple[str, tuple[Any, ...]]]) -> None:
+        """One transaction for all that came while the last one was written."""
+        writer = self._writer
+        writer.execute("BEGIN IMMEDIATE")
+        for statement, values in batch:
+            writer.execute(statement, values)
+        writer.execute("COMMIT")
+        self.commits += 1
+
+    def _committed(self, batch: list[tuple[str, tuple[Any, ...]]]) -> None:
+        self._done += len(batch)
+        for statement, values in batch:
+            if statement is _REPLY:
+                self._replies.pop((values[0], values[1]), None)
+        waiting = self._waiters
+        self._waiters = [(ticket, waiter) for ticket, waiter in waiting if ticket > self._done]
+        for ticket, waiter in waiting:
+            if ticket <= self._done and not waiter.done():
+                waiter.set_result(None)
+
+    def close(self) -> None:
+        """Write what is queued, then stop."""
+        if self._thread is not None:
+            with self._wake:
+                self._stopping = True
+                self._wake.notify()
+            self._thread.join()
+            self._thread = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+            self._writer.close()
+        self._drop_lock()

@@ -1,0 +1,274 @@
+"""The machine: venue state, clock, prices and command log behind one door. The only caller of `venue.apply`; knows no operation and no transport.
+
+Before a caller's command everything that time and prices have caused up to now is applied, each at its own instant. A price inside a
+market's calm band changes nothing but the mark, so it is neither applied nor logged; the marks that a command sees are said once, just before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from bot.clock import SystemClock
+from bot.errors import BotError
+from bot.service.clock import ServiceClock
+from bot.service.log import CommandLog, Push, Recovered, Row, SavedClock, Snapshot
+from bot.service.prices import Feed, Point
+from bot.venue import codec, index
+from bot.venue.apply import Applied, apply
+from bot.venue.calm import Calm, calm
+from bot.venue.commands import Command, PricePoint, Pulse, SetMarket, SetMarks, ShiftDeadlines
+from bot.venue.events import Event
+from bot.venue.numbers import E8
+from bot.venue.state import State
+
+log = structlog.get_logger()
+
+SNAPSHOT_EVERY: Final = 10_000  # commands; more when the state is large, so that the work stays in proportion
+LEASE_REAL_MS: Final = 3_000  # how far ahead of the clock the saved ceiling lies, in real time
+DEAD_MAN_FLOOR_REAL_MS: Final = 30_000  # a restart leaves a dead-man switch at least this much, or its whole time
+
+
+class ReplayError(BotError):
+    """The log does not lead to the state that it led to when it was written."""
+
+
+@dataclass(slots=True)
+class Place:
+    """How far the prices have been taken: everything at or before `at_ms`; of that instant only up to market `upto` when it is given."""
+
+    at_ms: int
+    upto: str | None = None
+
+
+class Machine:
+    """State that moves only through `run` and `catch_up`."""
+
+    def __init__(
+        self,
+        *,
+        clock: ServiceClock,
+        command_log: CommandLog,
+        feed: Feed,
+        state: State,
+        seq: int,
+        chain: bytes,
+        events: int,
+    ) -> None:
+        self.clock = clock
+        self.log = command_log
+        self.feed = feed
+        self.state = state
+        self.seq = seq
+        self.chain = chain
+        self.events = events
+        self.fault: BaseException | None = None  # our own mistake: the state is not to be trusted any more
+        self.moved = asyncio.Event()  # set whenever the next instant of interest may have changed
+        self.processed = 0  # points and deadlines run since the start
+        self.last_price_ms: int | None = None
+        self._snapshot_seq = seq
+        self._snapshot_due = seq + SNAPSHOT_EVERY
+        self._ceiling_ms = 0
+        self._marks: dict[str, int] = {}  # seen, not said to the log yet
+        self._bands: dict[str, Calm] = {}
+
+    # ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def catch_up(self) -> int:
+        """Apply everything due at or before now, each at its own instant; answers now."""
+        now = self.clock.now_ms()
+        self._catch_up_to(now)
+        if now > self._ceiling_ms:
+            self.save_clock()
+        return now
+
+    def _catch_up_to(self, now_ms: int) -> None:
+        feed = self.feed
+        while (at := feed.next_ms()) is not None and at <= now_ms:
+            self._run_deadlines(before_ms=at)
+            self._take(feed.pop())
+        self._run_deadlines(before_ms=now_ms + 1)
+
+    def _run_deadlines(self, *, before_ms: int) -> None:
+        while (deadline := index.next_deadline_ms(self.state)) is not None and deadline < before_ms:
+            # A deadline may lie in the past of the state when a command set it to this very instant.
+            self._apply(Pulse(), max(deadline, self.state.now_ms))
+            self.processed += 1
+
+    def _take(self, point: Point) -> None:
+        """One price point: skipped while its market is calm."""
+        coin, px, at = point.coin, point.px, point.at_ms
+        self.processed += 1
+        self.last_price_ms = at
+        band = self._bands.get(coin)
+        if band is None:
+            band = self._bands[coin] = calm(self.state, coin)
+        if band.lo < px / E8 < band.hi and at < band.until_ms:
+            self._marks[coin] = px
+        else:
+            self._marks.pop(coin, None)
+            self._apply(PricePoint(coin, px, point.step, point.bar_ms, point.volume), at)
+        if self.feed.has_ended(coin) and self.state.markets[coin].status == "open":
+            self._apply(SetMarket(coin, status="closed"), at)
+            log.info("market.closed", coin=coin, reason="the recorded data have ended", at_ms=at)
+
+    def next_instant_ms(self) -> int | None:
+        """When something happens by itself next."""
+        price, deadline = self.feed.next_ms(), index.next_deadline_ms(self.state)
+        if price is None or deadline is None:
+            return deadline if price is None else price
+        return min(price, deadline)
+
+    # ── Commands ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, command: Command) -> Any:
+        """Apply a caller's command now; answers what the venue answers. `catch_up` has run at this very instant."""
+        return self._apply(command, max(self.clock.now_ms(), self.state.now_ms)).answer
+
+    def push_price(
+        self, coin: str, px: int, *, mid: int | None = None, oracle: int | None = None, volume: int = 0
+    ) -> None:
+        """A price from outside; from now on this market moves by such prices only."""
+        at = self.catch_up()
+        self.feed.push(coin, at, px, volume)
+        self._marks.pop(coin, None)
+        self._apply(PricePoint(coin, px, 0, at - at % 60_000, volume or None, oracle, mid), at)
+        self.log.push(Push(self.seq, at, coin, px, volume))
+        self.last_price_ms = at
+
+    def _apply(self, command: Command, at_ms: int) -> Applied:
+        if self._marks:
+            marks = SetMarks(tuple(sorted(self._marks.items())))
+            self._marks = {}
+            self._apply(marks, at_ms)
+        try:
+            applied = apply(self.state, command, at_ms)
+        except Exception as error:
+            # Half a command may stand in the state; the log has none of it. Only a new start is right.
+            self.fault = error
+            self.moved.set()
+            raise
+        self._bands = {}
+        self.seq += 1
+        self._chain(applied.events)
+        self.log.append(Row(self.seq, at_ms, codec.dumps(command), self.chain))
+        self.moved.set()
+        return applied
+
+    def _chain(self, events: list[Event]) -> None:
+        for event in events:
+            self.chain = chain_of(self.chain, event)
+        self.events += len(events)
+
+    def show_marks(self) -> None:
+        """Let a reader see the marks of calm markets. What SetMarks does, unsaid: the log hears of them before the next command."""
+        for coin, px in self._marks.items():
+            market = self.state.markets[coin]
+            market.mark = market.mid = market.oracle = px
+
+    # ── Keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def save_clock(self, *, final: bool = False) -> None:
+        """Say on disk how far time has come, and how far it may be shown before the next time."""
+        now = self.clock.now_ms()
+        lease = 0 if final else int(LEASE_REAL_MS * self.clock.speed)
+        self._ceiling_ms = now + lease
+        offset = 0 if self.clock.is_real else now - SystemClock().now_ms()
+        self.log.save_clock(SavedClock(now, self._ceiling_ms, offset))
+
+    def snapshot_if_due(self) -> None:
+        if self.seq >= self._snapshot_due:
+            self.snapshot()
+
+    def snapshot(self) -> None:
+        """Keep the whole state, so that the next start replays from here."""
+        if self.seq == self._snapshot_seq:
+            return
+        self._say_marks()
+        text = codec.dumps(self.state)
+        self.log.save_snapshot(
+            Snapshot(self.seq, self.state.now_ms, text, self.chain, self.events), SystemClock().now_ms()
+        )
+        self._snapshot_seq = self.seq
+        # A state of S kilobytes is written again after as many commands, so that the cost a command stays the same.
+        self._snapshot_due = self.seq + max(SNAPSHOT_EVERY, len(text) // 500)
+
+    def _say_marks(self) -> None:
+        if self._marks:
+            marks, self._marks = SetMarks(tuple(sorted(self._marks.items()))), {}
+            self._apply(marks, self.state.now_ms)
+
+    def resume(self, saved: SavedClock) -> None:
+        """Go on after having been down: time that passed meanwhile counts for no dead-man switch."""
+        if any(account.guardians for account in self.state.accounts.values()):
+            down = max(0, self.clock.now_ms() - saved.alive_ms)
+            floor = int(DEAD_MAN_FLOOR_REAL_MS * (self.clock.speed or 1))
+            self._apply(ShiftDeadlines(down, floor), max(saved.alive_ms, self.state.now_ms))
+
+    def see_price(self, coin: str, px: int) -> None:
+        """The price that a calm market had when the service went down; the log need not have heard of it."""
+        if self.state.markets[coin].mark != px:
+            self._marks[coin] = px
+
+    async def settle(self) -> None:
+        """Wait until all that has happened is on disk."""
+        await self.log.settle()
+
+
+def chain_of(chain: bytes, event: Event) -> bytes:
+    """The running hash of all events, one after the other."""
+    return hashlib.sha256(chain + codec.dumps(event).encode()).digest()
+
+
+EMPTY_CHAIN: Final = hashlib.sha256(b"bracketbot event log 1").digest()
+
+
+@dataclass(slots=True)
+class Replayed:
+    """A state made again from a file."""
+
+    state: State
+    seq: int
+    chain: bytes
+    events: int
+    place: Place | None
+
+
+def replay(recovered: Recovered, path: str) -> Replayed:
+    """Snapshot and rows as the state that they make; ReplayError when their events are not those that were written."""
+    snapshot = recovered.snapshot
+    try:
+        if snapshot is None:
+            made = Replayed(State(), 0, EMPTY_CHAIN, 0, None)
+        else:
+            state = codec.loads(snapshot.state)
+            index.rebuild(state)
+            made = Replayed(state, snapshot.seq, snapshot.chain, snapshot.events, Place(snapshot.at_ms))
+        for row in recovered.rows:
+            assert row.seq == made.seq + 1, f"{path}: row {row.seq} follows {made.seq}"
+            command = codec.loads(row.command)
+            for event in apply(made.state, command, row.at_ms).events:
+                made.chain = chain_of(made.chain, event)
+                made.events += 1
+            made.seq = row.seq
+            if made.chain != row.chain:
+                raise ReplayError(_differs(path, row.seq))
+            if isinstance(command, PricePoint):
+                made.place = Place(row.at_ms, command.coin)
+            elif not isinstance(command, SetMarks):
+                made.place = Place(row.at_ms)
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise ReplayError(f"{_differs(path, None)} ({type(error).__name__}: {error})") from error
+    return made
+
+
+def _differs(path: str, seq: int | None) -> str:
+    where = "" if seq is None else f" at row {seq}"
+    return (
+        f"{path}: replaying the log{where} does not give the events that were written: it belongs to another version of the program "
+        "or is damaged. Use that version, restore a copy, or start with a new file"
+    )

@@ -1,0 +1,214 @@
+"""From options to a machine: which markets and prices, which clock, what the file already knows. Done once, at the start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bot.clock import SystemClock
+from bot.errors import ConfigError
+from bot.service.catalogue import CATALOGUE, Listing, listing_at, select
+from bot.service.clock import ServiceClock
+from bot.service.log import CommandLog, Recovered, SavedClock
+from bot.service.machine import Machine, Place, ReplayError, replay
+from bot.service.prices import Feed, RecordedSource, SimulatedSource, Source
+from bot.service.recorded import coin_of, interval_of, read_candles
+from bot.service.simulation import SimulatedMarket
+from bot.venue.commands import ListMarket
+from bot.venue.state import Market, MarketSpec
+from bot.wire.vocabulary import INTERVAL_MS
+
+MINUTE_MS: Final = INTERVAL_MS["1m"]
+
+
+@dataclass(frozen=True, slots=True)
+class PriceOptions:
+    """Where prices come from. `data` holds (coin or None, candle file); `seed` and `markets` None or empty: what the file knows, else the default."""
+
+    seed: int | None = None
+    data: tuple[tuple[str | None, Path], ...] = ()
+    markets: tuple[str, ...] = ()
+    start_ms: int | None = None
+    hold: bool = False  # simulated history, and from the start on only prices that are pushed
+    specs: dict[str, MarketSpec] = field(default_factory=dict)  # a market's rules other than the catalogue's, for tests
+
+
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    sources: dict[str, Source]
+    listings: dict[str, Listing]
+    start_ms: int
+    hold: bool
+    known: str
+
+
+def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions) -> Machine:
+    """A machine as it was when its file was last written, or a new one. ConfigError or ReplayError when that cannot be."""
+    recovered = command_log.open()
+    name = str(command_log.path)
+    try:
+        stored = json.loads(recovered.meta["prices"]) if "prices" in recovered.meta else None
+        made = _prices(prices, stored, speed, name)
+        replayed = replay(recovered, name)
+        clock = _clock(
+            speed, made, recovered.clock, real_start=not prices.data and prices.start_ms is None and stored is None
+        )
+        machine = Machine(
+            clock=clock,
+            command_log=command_log,
+            feed=Feed(made.sources),
+            state=replayed.state,
+            seq=replayed.seq,
+            chain=replayed.chain,
+            events=replayed.events,
+        )
+        if recovered.clock is None:
+            _begin(machine, made)
+        else:
+            _go_on(machine, made, recovered, recovered.clock, replayed.place)
+    except (ConfigError, ReplayError):
+        command_log.close()
+        raise
+    return machine
+
+
+def _begin(machine: Machine, made: _Prices) -> None:
+    """The first start of a file: list the markets at the price they had just before."""
+    machine.feed.start(made.start_ms, inclusive=False)
+    for coin, listing in made.listings.items():
+        px = machine.feed.last_px(coin) or listing.px
+        machine.run(ListMarket(listing_at(listing, px).spec, px))
+        if made.hold:
+            machine.feed.hold(coin)
+    machine.log.save_meta("prices", made.known)
+    machine.save_clock()
+
+
+def _go_on(machine: Machine, made: _Prices, recovered: Recovered, saved: SavedClock, place: Place | None) -> None:
+    """A later start: prices go on from where the last one had taken them."""
+    if place is None or saved.alive_ms >= place.at_ms:
+        place = Place(saved.alive_ms)
+    machine.feed.start(place.at_ms, place.upto)
+    pushed: set[str] = set()
+    if made.hold:
+        pushed = set(made.sources)
+        for coin in made.sources:
+            machine.feed.hold(coin)
+            machine.feed.rewind(coin, made.start_ms - 1)
+    for push in recovered.pushes:
+        if push.coin not in pushed:
+            pushed.add(push.coin)
+            machine.feed.rewind(push.coin, push.at_ms)
+        machine.feed.push(push.coin, push.at_ms, push.px, push.volume)
+    for coin in made.sources:
+        px = machine.feed.last_px(coin)
+        if px is not None and coin not in pushed:
+            machine.see_price(coin, px)
+    machine.resume(saved)
+    machine.save_clock()
+
+
+def _clock(speed: float, made: _Prices, saved: SavedClock | None, *, real_start: bool) -> ServiceClock:
+    """Service time goes on from what callers have been shown; only a real clock that never left the wall follows it."""
+    if saved is None:
+        return ServiceClock.start(speed, None if real_start and speed == 1 else made.start_ms)
+    if speed == 1 and saved.offset_ms == 0:
+        wall = SystemClock().now_ms()
+        clock = ServiceClock.start(1)
+        if saved.ceiling_ms > wall + MINUTE_MS:
+            raise ConfigError(
+                f"the machine's clock is {(saved.ceiling_ms - wall) // 1000} s behind what the database has seen; set it right first"
+            )
+        return clock
+    return ServiceClock.start(speed, saved.ceiling_ms)
+
+
+# ── Prices ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, name: str) -> _Prices:
+    data = options.data
+    if not data and stored is not None:
+        data = tuple((coin, Path(path)) for coin, path, _ in stored["data"])
+    files = [_file(coin, path) for coin, path in data]
+    coins = [coin for coin, _, _ in files]
+    for coin in coins:
+        if coins.count(coin) > 1:
+            raise ConfigError(f"two candle files are given for {coin}")
+    markets = options.markets or (tuple(coins) if coins else ())
+    if not options.markets and stored is not None:
+        markets = tuple(stored["markets"])
+    try:
+        listings = {listing.spec.coin: listing for listing in select(tuple({*markets, *coins}) if markets else None)}
+    except KeyError as unknown:
+        raise ConfigError(f"no market {unknown.args[0]!r}; known are {', '.join(CATALOGUE)}") from None
+    recorded = {coin: _recorded(path, listings[coin]) for coin, path, _ in files}
+    seed = options.seed if options.seed is not None else stored["seed"] if stored is not None else 1
+    start = int(stored["start"]) if stored is not None else _start_of(options, recorded, speed)
+    hold = options.hold if stored is None else bool(stored["hold"])
+    known = {
+        "seed": seed,
+        "markets": sorted(listings),
+        "data": [[coin, str(path.resolve()), digest] for coin, path, digest in files],
+        "start": start,
+        "hold": hold,
+    }
+    if stored is not None:
+        _check_same(known, stored, name)
+    for coin, spec in options.specs.items():
+        listings[coin] = Listing(spec, listings[coin].px, listings[coin].daily_vol, listings[coin].day_usd)
+    sources: dict[str, Source] = {}
+    for coin, listing in listings.items():
+        if coin in recorded:
+            sources[coin] = recorded[coin]
+            continue
+        grid = Market(listing.spec, listing.px, listing.px, listing.px)
+        market = SimulatedMarket(
+            grid, seed=seed, px=listing.px, start_ms=start, daily_vol=listing.daily_vol, day_usd=listing.day_usd
+        )
+        sources[coin] = SimulatedSource(market, start)
+    return _Prices(sources, listings, start, hold, json.dumps(known))
+
+
+def _check_same(known: dict[str, Any], stored: dict[str, Any], name: str) -> None:
+    """A file goes on with the prices that it began with."""
+    for what in ("seed", "markets"):
+        if known[what] != stored[what]:
+            raise ConfigError(
+                f"{name}: was begun with {what} {stored[what]}, not {known[what]}; leave it out, or use a new database"
+            )
+    if [(c, d) for c, _, d in known["data"]] != [(c, d) for c, _, d in stored["data"]]:
+        raise ConfigError(f"{name}: was begun with other candle files; give the same ones, or use a new database")
+
+
+def _file(coin: str | None, path: Path) -> tuple[str, Path, str]:
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    named = coin_of(path, tuple(CATALOGUE)) if coin is None else coin.upper()
+    if named not in CATALOGUE:
+        raise ConfigError(f"no market {coin!r} for {path}; known are {', '.join(CATALOGUE)}")
+    return named, path, digest
+
+
+def _recorded(path: Path, listing: Listing) -> RecordedSource:
+    candles = read_candles(path, sz_decimals=listing.spec.sz_decimals)
+    return RecordedSource(candles, interval_of(path, candles), 10 ** (8 - listing.spec.sz_decimals))
+
+
+def _start_of(options: PriceOptions, recorded: dict[str, RecordedSource], speed: float) -> int:
+    """When trading begins: with recorded data once every file has its history, otherwise now."""
+    if recorded:
+        start = max(source.candles[source.history].ts for source in recorded.values())
+        for coin, source in recorded.items():
+            if source.next_bar(start - 1) is None:
+                raise ConfigError(f"the candle files do not overlap in time: {coin} ends before the others begin")
+        return start
+    if options.start_ms is not None:
+        return options.start_ms
+    now = SystemClock().now_ms()
+    return now if speed == 1 else now - now % MINUTE_MS

@@ -1,0 +1,366 @@
+"""Operations on orders, positions and guardians: a wire request becomes a command, its answer a body. No rule of trading lives here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from decimal import Decimal
+from typing import Any, Final
+
+from bot.errors import Refusal
+from bot.money import e8_of_decimal, format_e8, parse_e8
+from bot.service import views
+from bot.service.answers import Answer, Refused, invalid
+from bot.service.auth import Principal
+from bot.service.desk import Context, Desk, scaled
+from bot.venue.commands import (
+    ArmGuardian,
+    CancelCoin,
+    CancelOrder,
+    ClosePosition,
+    Command,
+    ConfirmPlan,
+    DisarmGuardian,
+    Heartbeat,
+    PlaceOrder,
+    StorePlan,
+)
+from bot.venue.numbers import E8
+from bot.venue.orders import Canceled, Placed
+from bot.venue.quote import Quote, Suggestion, suggest
+from bot.venue.state import Account, Guardian, GuardianSpec, LegSpec, Order, OrderSpec, event_id, guardian_id, oid_text
+from bot.wire.base import encode
+from bot.wire.guardian_requests import GuardianFields, GuardianRequest
+from bot.wire.order_requests import (
+    CancelCoinRequest,
+    CloseRequest,
+    ConfirmRequest,
+    LegRequest,
+    OrderRequest,
+    SuggestRequest,
+    bare_coin,
+)
+
+PLAN_TTL_REAL_MS: Final = 60_000
+CLOSE_ONLY_GUARDIANS: Final = frozenset({"trailing_stop", "max_hold", "dead_man_switch"})
+
+_OID: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+_GUARDIAN_ID: Final = re.compile(r"grd_[0-9]{1,20}", re.ASCII)
+
+
+class OrderDesk(Desk):
+    """Place, plan, confirm, close, cancel; guardians and the heartbeat."""
+
+    # ── Orders ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def place(self, principal: Principal, request: OrderRequest, context: Context) -> Answer:
+        """POST /v1/orders."""
+        spec = order_spec(request, reduce_only=principal.close_only)
+        if request.dry_run:
+            return self._plan(principal, request, spec, context)
+
+        def command(now: int) -> Command:
+            return PlaceOrder(
+                principal.account, spec, principal.key, context.request_id, context.idempotency_key, context.expires_ms
+            )
+
+        return self.decide(principal, context, command, lambda placed, now: self._order_result(principal, placed))
+
+    def _plan(self, principal: Principal, request: OrderRequest, spec: OrderSpec, context: Context) -> Answer:
+        token = f"cft_{secrets.token_urlsafe(24)}"
+        self.machine.catch_up()
+        ttl = self.plan_ttl_ms()
+        command = StorePlan(principal.account, spec, token_digest(token), ttl, request.max_drift_bps, principal.key)
+        quoted = self.machine.run(command)
+        if isinstance(quoted, Refusal):
+            return self.refusal(quoted, context)
+        assert isinstance(quoted, Quote)
+        return Answer.ok(
+            {
+                "dryRun": True,
+                "orderSubmitted": False,
+                "confirmToken": token,
+                "expiresAt": self.machine.state.now_ms + ttl,
+                "plan": views.plan(quoted),
+            }
+        )
+
+    def plan_ttl_ms(self) -> int:
+        """A plan lives a minute of real time, or a minute of a clock that stands still."""
+        return int(PLAN_TTL_REAL_MS * (self.machine.clock.speed or 1))
+
+    def confirm(self, principal: Principal, request: ConfirmRequest, context: Context) -> Answer:
+        """POST /v1/orders/confirm."""
+        token = token_digest(request.confirm_token)
+        plan = self.machine.state.plans.get(token)
+        if principal.close_only and plan is not None and not plan.order.reduce_only:
+            text = "this key may only shrink positions, and the plan was not made with such a key"
+            return self.refusal(Refusal("forbidden", text, fix={"action": "replan"}), context)
+
+        def command(now: int) -> Command:
+            return ConfirmPlan(
+                principal.account, token, principal.key, context.request_id, context.idempotency_key, context.expires_ms
+            )
+
+        return self.decide(principal, context, command, lambda placed, now: self._order_result(principal, placed))
+
+    def close(self, principal: Principal, market: str, request: CloseRequest, context: Context) -> Answer:
+        """POST /v1/positions/{market}/close."""
+        coin = bare_coin(market)
+        fraction = None if request.fraction is None else exact(request.fraction, "fraction")
+        usd = None if request.usd_amount is None else exact(request.usd_amount, "usdAmount")
+        size = None if request.size is None else scaled(request.size, "size", parse_e8)
+
+        def command(now: int) -> Command:
+            return ClosePosition(
+                principal.account,
+                coin,
+                fraction=fraction,
+                usd=usd,
+                size=size,
+                slippage_bps=request.slippage_bps,
+                source=request.source or "api",
+                key=principal.key,
+                request_id=context.request_id,
+                idempotency_key=context.idempotency_key,
+                expires_ms=context.expires_ms,
+            )
+
+        return self.decide(principal, context, command, lambda placed, now: self._order_result(principal, placed))
+
+    def _order_result(self, principal: Principal, placed: Placed) -> Any:
+        state = self.machine.state
+        account = self.account(principal)
+        coin = placed.trade.coin
+        held = account.positions.get(coin)
+        listed = [o for o in account.orders.values() if o.coin == coin and views.is_listed(o)]
+        return {
+            "dryRun": False,
+            "orderSubmitted": True,
+            "trade": views.trade(account, placed.trade),
+            "position": None if held is None else views.position(state, account, held),
+            "orders": [views.order(state, account, o) for o in listed],
+            "guardians": [
+                views.guardian(account, account.guardians[number])
+                for number in placed.guardians
+                if number in account.guardians
+            ],
+            "leverage": placed.trade.leverage,
+            "leverageClamped": placed.leverage_clamped,
+            "protected": _is_protected(account, coin, listed),
+            "warnings": views.warnings(placed.warnings),
+            "lastEventId": event_id(account.event_seq),
+        }
+
+    def open_orders(self, principal: Principal, coin: str | None) -> Answer:
+        """GET /v1/orders."""
+        self.look()
+        wanted = None if coin is None else self.coin(coin)
+        return Answer.ok({"orders": views.orders(self.machine.state, self.account(principal), wanted)})
+
+    def suggest(self, principal: Principal, request: SuggestRequest, context: Context) -> Answer:
+        """POST /v1/orders/suggest. Reads only."""
+        self.look()
+        found = suggest(
+            self.machine.state,
+            self.account(principal),
+            self.key(principal),
+            coin=bare_coin(request.coin),
+            intent=request.intent,
+            side=1 if request.side == "long" else -1,
+            notional=None if request.notional_usd is None else exact(request.notional_usd, "notionalUsd"),
+            size=None if request.size is None else scaled(request.size, "size", parse_e8),
+            leverage=request.leverage,
+            slippage_bps=request.slippage_bps,
+        )
+        if isinstance(found, Refusal):
+            return self.refusal(found, context)
+        assert isinstance(found, Suggestion)
+        return Answer.ok(views.suggestion(found))
+
+    def cancel(self, principal: Principal, oid: str, context: Context) -> Answer:
+        """DELETE /v1/orders/{oid}."""
+        if not _OID.fullmatch(oid):
+            return self.refusal(Refusal("not_found", f"no open order {oid[:32]!r}"), context)
+        self.machine.catch_up()
+        if principal.close_only and any(_oid(self.account(principal), o) == oid for o in self._protection(principal)):
+            text = "this key may cancel entries only: the order protects a position"
+            return self.refusal(Refusal("forbidden", text), context)
+
+        def view(canceled: Canceled, now: int) -> Any:
+            return {
+                "oid": oid,
+                "coin": canceled.coin,
+                "canceled": True,
+                "filledSize": format_e8(canceled.filled),
+                "unprotected": canceled.unprotected,
+            }
+
+        return self.decide(principal, context, lambda now: CancelOrder(principal.account, oid), view)
+
+    def cancel_coin(self, principal: Principal, request: CancelCoinRequest, context: Context) -> Answer:
+        """DELETE /v1/orders: all open orders of one market."""
+        coin = self.coin(request.coin)
+        if principal.close_only:
+            return self._cancel_entries(principal, coin)
+
+        def view(canceled: Canceled, now: int) -> Any:
+            return {"coin": canceled.coin, "canceledOids": list(canceled.oids), "unprotected": canceled.unprotected}
+
+        return self.decide(principal, context, lambda now: CancelCoin(principal.account, coin), view)
+
+    def _cancel_entries(self, principal: Principal, coin: str) -> Answer:
+        """What a key that only shrinks may cancel: entries, never protection."""
+        self.machine.catch_up()
+        account = self.account(principal)
+        oids = [_oid(account, account.orders[n]) for n in account.resting if account.orders[n].coin == coin]
+        for oid in oids:
+            self.machine.run(CancelOrder(principal.account, oid))
+        held = account.positions.get(coin)
+        unprotected = held is not None and not views.is_protected(account, held)
+        return Answer.ok({"coin": coin, "canceledOids": oids, "unprotected": unprotected})
+
+    def _protection(self, principal: Principal) -> list[Order]:
+        account = self.account(principal)
+        return [o for o in account.orders.values() if o.number not in account.resting]
+
+    # ── Guardians ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def guardians(self, principal: Principal) -> Answer:
+        """GET /v1/guardians."""
+        self.look()
+        return Answer.ok({"guardians": views.guardians(self.account(principal))})
+
+    def arm(self, principal: Principal, request: GuardianRequest, context: Context) -> Answer:
+        """POST /v1/guardians."""
+        if principal.close_only and request.type not in CLOSE_ONLY_GUARDIANS:
+            text = f"this key may arm only {', '.join(sorted(CLOSE_ONLY_GUARDIANS))}"
+            return self.refusal(Refusal("forbidden", text, details={"requiredScope": "trade"}), context)
+        spec = guardian_spec(request)
+
+        def view(armed: Guardian, now: int) -> Any:
+            return views.guardian(self.account(principal), armed)
+
+        if context.expires_ms is not None and self.machine.catch_up() > context.expires_ms:
+            text = "the request arrived after its X-Expires-After"
+            return self.refusal(Refusal("idempotency_conflict", text, details={"reason": "expired"}), context)
+        return self.decide(
+            principal, context, lambda now: ArmGuardian(principal.account, spec, context.idempotency_key), view
+        )
+
+    def disarm(self, principal: Principal, guardian: str, context: Context) -> Answer:
+        """DELETE /v1/guardians/{id}. A latched one is lifted by the owner only."""
+        self.machine.catch_up()
+        account = self.account(principal)
+        found = next((g for g in account.guardians.values() if guardian_id(account, g.number) == guardian), None)
+        if found is None or not _GUARDIAN_ID.fullmatch(guardian):
+            return self.refusal(Refusal("not_found", f"no guardian {guardian[:40]!r}"), context)
+        if found.status == "latched" and not principal.owner:
+            text = "only the owner's key may lift a guardian that blocks"
+            return self.refusal(Refusal("forbidden", text, details={"requiredScope": "owner"}), context)
+
+        def view(disarmed: Guardian, now: int) -> Any:
+            return {"id": guardian, "type": disarmed.spec.type, "disarmed": True}
+
+        return self.decide(principal, context, lambda now: DisarmGuardian(principal.account, guardian), view)
+
+    def heartbeat(self, principal: Principal) -> Answer:
+        """POST /v1/heartbeat."""
+        now = self.machine.catch_up()
+        beaten: tuple[Guardian, ...] = self.machine.run(Heartbeat(principal.account))
+        account = self.account(principal)
+        listed = [{"id": guardian_id(account, g.number), "nextDeadline": g.deadline_ms} for g in beaten]
+        return Answer.ok({"guardians": listed, "serverTime": now})
+
+
+# ── Requests as the venue speaks ────────────────────────────────────────────────────────────────────────────────────
+
+
+def order_spec(request: OrderRequest, *, reduce_only: bool = False) -> OrderSpec:
+    """An order of the wire in scaled integers; Refused when an amount is finer than the service reckons."""
+    bracket = request.bracket
+    stop = bracket.stop_loss if bracket is not None else None
+    target = bracket.take_profit if bracket is not None else None
+    return OrderSpec(
+        coin=bare_coin(request.market),
+        side=1 if request.side == "long" else -1,
+        usd=None if request.usd_amount is None else exact(request.usd_amount, "usdAmount"),
+        size=None if request.size is None else scaled(request.size, "size", parse_e8),
+        leverage=request.leverage,
+        leverage_mode=request.leverage_mode,
+        type=request.type,
+        limit_px=None if request.limit_px is None else scaled(request.limit_px, "limitPx", parse_e8),
+        slippage_bps=request.max_slippage_bps,
+        allow_partial=request.allow_partial,
+        require_protection=request.require_protection,
+        stop=_leg(stop, "bracket.stopLoss"),
+        target=_leg(target, "bracket.takeProfit"),
+        guardians=tuple(guardian_spec(inline) for inline in request.guardians),
+        acknowledge_leverage_change=request.acknowledge_leverage_change,
+        source=request.source or "api",
+        reduce_only=reduce_only,
+    )
+
+
+def _leg(leg: LegRequest | None, name: str) -> LegSpec | None:
+    if leg is None:
+        return None
+    return LegSpec(
+        pct=None if leg.pct is None else exact(leg.pct, f"{name}.pct"),
+        px=None if leg.px is None else scaled(leg.px, f"{name}.px", parse_e8),
+        r=None if leg.r is None else exact(leg.r, f"{name}.r"),
+    )
+
+
+def guardian_spec(request: GuardianFields) -> GuardianSpec:
+    template = request.order_template
+    return GuardianSpec(
+        type=request.type,
+        scope=request.scope,
+        coin=None if request.market is None else bare_coin(request.market),
+        heartbeat_seconds=request.heartbeat_seconds,
+        on_miss=request.on_miss,
+        seconds=request.seconds,
+        trail_pct=None if request.trail_pct is None else exact(request.trail_pct, "trailPct"),
+        trail_r=None if request.trail_r is None else exact(request.trail_r, "trailR"),
+        activate_at_r=None if request.activate_at_r is None else exact(request.activate_at_r, "activateAtR"),
+        max_loss_pct=None
+        if request.max_loss_pct_from_day_start is None
+        else exact(request.max_loss_pct_from_day_start, "maxLossPctFromDayStart"),
+        action=request.action,
+        cron=request.cron,
+        order_template=None if template is None else encode(template),
+    )
+
+
+def token_digest(token: str) -> str:
+    """All that venue and log ever see of a confirm token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def exact(value: Decimal, name: str) -> int:
+    """A number of a body as a scaled integer; Refused when it is finer than 1e-8 or beyond any balance."""
+    try:
+        made = e8_of_decimal(value)
+    except ValueError:
+        raise Refused(invalid(name, "has more than 8 decimals", "at most 8 decimals")) from None
+    if made >= 1 << 62 or made > 10**12 * E8:
+        raise Refused(invalid(name, "is out of range"))
+    return made
+
+
+def _oid(account: Account, order: Order) -> str:
+    return oid_text(account, order.number)
+
+
+def _is_protected(account: Account, coin: str, listed: list[Order]) -> bool:
+    """Whether a stop stands, or will at the first fill; nothing held and nothing waiting needs none."""
+    held = account.positions.get(coin)
+    if held is not None and not views.is_protected(account, held):
+        return False
+    return all(
+        o.stop_leg is not None or any(g.type == "trailing_stop" for g in o.guardians)
+        for o in listed
+        if o.number in account.resting and held is None
+    )

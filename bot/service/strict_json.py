@@ -1,0 +1,107 @@
+"""JSON as this service reads and writes it: exact numbers, no duplicate names, no NaN, bounded depth; one canonical form for fingerprints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from decimal import Decimal
+from typing import Any, Final
+
+from bot.wire.base import encode
+
+DEPTH_MAX: Final = 32
+DIGITS_MAX: Final = 400  # of one number; longer ones only cost memory
+EXPONENT_MAX: Final = 308  # as far as every JSON reader's double goes
+
+
+class BadJson(ValueError):
+    """The body is not the JSON that the service reads; the text says why."""
+
+
+def parse(body: bytes) -> Any:
+    """The value of a JSON body, numbers as int and Decimal; BadJson otherwise."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadJson("the body is not UTF-8") from None
+    _check_depth(text)
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise BadJson(f"malformed JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
+
+
+def dumps(value: Any) -> bytes:
+    """A body as it goes out."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def fingerprint(method: str, path: str, value: Any) -> str:
+    """SHA-256 of what was asked: the same request in other white space, order of names or spelling of numbers is the same."""
+    return hashlib.sha256(f"{method} {path}\n{encode(_sorted(value))}".encode()).hexdigest()
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    if isinstance(value, list):
+        return [_sorted(item) for item in value]
+    return value
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    in_text = escaped = False
+    if text.count("{") + text.count("[") <= DEPTH_MAX:
+        return
+    for letter in text:
+        if in_text:
+            if escaped:
+                escaped = False
+            elif letter == "\\":
+                escaped = True
+            elif letter == '"':
+                in_text = False
+        elif letter == '"':
+            in_text = True
+        elif letter in "{[":
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise BadJson(f"the body is nested deeper than {DEPTH_MAX}")
+        elif letter in "}]":
+            depth -= 1
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise BadJson(f"the name {name[:64]!r} is there twice in one object")
+            seen.add(name)
+    return made
+
+
+def _decimal(text: str) -> Decimal:
+    if len(text) > DIGITS_MAX:
+        raise BadJson(f"a number of more than {DIGITS_MAX} digits")
+    number = Decimal(text)
+    if number and abs(number.adjusted()) > EXPONENT_MAX:
+        raise BadJson(f"the number {text[:40]} is out of range")
+    return number
+
+
+def _integer(text: str) -> int:
+    if len(text) > DIGITS_MAX:
+        raise BadJson(f"a number of more than {DIGITS_MAX} digits")
+    return int(text)
+
+
+def _constant(text: str) -> Any:
+    raise BadJson(f"{text} is not a number of JSON")
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_pairs, parse_float=_decimal, parse_int=_integer, parse_constant=_constant
+)

@@ -1,0 +1,127 @@
+"""A service of its own for each test: on a clock that stands still, with prices that the test pushes, over ASGI. Real processes are for the tests that need one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bot.service.host import HostOptions, Service, build
+
+START_MS = 1_750_000_020_000  # a full minute in June 2025
+CONTROL_TOKEN = "bbc_test"
+
+
+@dataclass
+class Caller:
+    """An account's owner."""
+
+    http: httpx.AsyncClient
+    opened: dict[str, Any]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.opened['apiKey']}"}
+
+    async def send(
+        self, method: str, path: str, body: Any = None, *, key: str | None = None, **headers: str
+    ) -> httpx.Response:
+        sent = self.headers | {name.replace("_", "-"): value for name, value in headers.items()}
+        if key is not None:
+            sent["Idempotency-Key"] = key
+        return (
+            await self.http.request(method, path, json=body, headers=sent)
+            if body is not None
+            else await self.http.request(method, path, headers=sent)
+        )
+
+    async def get(self, path: str) -> Any:
+        answer = await self.send("GET", path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def post(self, path: str, body: Any = None, *, key: str | None = None) -> Any:
+        answer = await self.send("POST", path, body if body is not None else {}, key=key)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def delete(self, path: str, body: Any = None) -> Any:
+        answer = await self.send("DELETE", path, body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@dataclass
+class Box:
+    """A running service and the ways to reach it."""
+
+    service: Service
+    http: httpx.AsyncClient
+
+    @property
+    def control(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {CONTROL_TOKEN}"}
+
+    async def caller(self, **body: Any) -> Caller:
+        answer = await self.http.post("/v1/sandbox/accounts", json=body)
+        assert answer.status_code == 200, answer.text
+        return Caller(self.http, answer.json())
+
+    async def price(self, coin: str, px: str, **more: str) -> Any:
+        answer = await self.http.post(
+            f"/sandbox/v1/markets/{coin}/price", json={"px": px, **more}, headers=self.control
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def advance(self, ms: int) -> Any:
+        answer = await self.http.post("/sandbox/v1/clock/advance", json={"ms": ms}, headers=self.control)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def digest(self) -> Any:
+        return (await self.http.get("/sandbox/v1/digest", headers=self.control)).json()
+
+
+OpenBox = Callable[..., Any]
+
+
+@pytest.fixture
+async def open_box(tmp_path: Path) -> AsyncIterator[OpenBox]:
+    """Open services with other options; they are stopped at the end of the test."""
+    async with AsyncExitStack() as stack:
+
+        async def make(**options: Any) -> Box:
+            defaults: dict[str, Any] = {
+                "clock": "manual",
+                "start_ms": START_MS,
+                "hold_prices": True,
+                "markets": ("BTC", "ETH"),
+            }
+            service = build(HostOptions(**(defaults | options)), control_token=CONTROL_TOKEN)
+            await service.start()
+            stack.push_async_callback(service.stop)
+            transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
+            http = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1"))
+            return Box(service, http)
+
+        yield make
+
+
+@pytest.fixture
+async def box(open_box: OpenBox) -> Box:
+    """A service whose clock stands still and whose prices are pushed. BTC is at 100,000."""
+    made: Box = await open_box()
+    await made.price("BTC", "100000")
+    return made
+
+
+@pytest.fixture
+async def caller(box: Box) -> Caller:
+    """An account with 10,000 USD."""
+    return await box.caller(name="test")

@@ -1,0 +1,80 @@
+"""A service as a process of its own, for the tests that kill it. Run as a module: options as JSON in the first argument."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Served:
+    """A running process and where it listens."""
+
+    process: subprocess.Popen[bytes]
+    base_url: str
+    port: int
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def stop(self, timeout: float = 10) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+
+def start(env: dict[str, str] | None = None, **options: Any) -> Served:
+    """Start a service; returns when it is ready. RuntimeError with its words when it does not get there."""
+    reader, writer = os.pipe()
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.service.serving", json.dumps(plain | {"ready_fd": writer})],
+        cwd=REPOSITORY,
+        pass_fds=(writer,),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | (env or {}),
+    )
+    os.close(writer)
+    with os.fdopen(reader) as ready:
+        line = ready.readline()
+    if not line:
+        assert process.stderr is not None
+        words = process.stderr.read().decode()
+        code = process.wait(10)
+        process.stderr.close()
+        raise RuntimeError(f"{code}: {words}")
+    said = json.loads(line)
+    return Served(process, said["baseUrl"], said["port"])
+
+
+def end(served: Served) -> None:
+    """Whatever state it is in: gone afterwards."""
+    with suppress(ProcessLookupError):
+        served.process.kill()
+    served.process.wait(10)
+    if served.process.stderr is not None:
+        served.process.stderr.close()
+
+
+if __name__ == "__main__":
+    from bot import logs
+    from bot.service.host import HostOptions, serve
+
+    given = json.loads(sys.argv[1])
+    for name in ("db", "control_socket", "ready_file"):
+        if given.get(name) not in (None, ":memory:"):
+            given[name] = Path(given[name])
+    given["data"] = tuple((coin, Path(path)) for coin, path in given.get("data", ()))
+    given["markets"] = tuple(given.get("markets", ()))
+    logs.configure(pretty=False)
+    sys.exit(serve(HostOptions(**given)))

@@ -1,0 +1,144 @@
+"""Who may do what: keys, scopes, the owner, the control's own door."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bot.errors import Refusal
+from bot.service.auth import OWNER_SCOPES, Access, Principal, authenticate, mint, refuse_access
+from bot.venue.commands import CreateKey, RevokeKey
+from bot.venue.state import Key, State
+from tests.service.conftest import Box, Caller, OpenBox
+from tests.service.test_edge import assert_refused
+from tests.service.test_trading_path import ENTRY
+
+
+def scoped(box: Box, caller: Caller, *scopes: str, **more: Any) -> Caller:
+    """Another key of the caller's account."""
+    minted = mint(len(box.service.machine.state.keys) + 1)
+    account = caller.opened["accountId"]
+    key = Key(minted.key_id, account, "k", minted.prefix, minted.digest, scopes, 0, "key", **more)
+    box.service.machine.catch_up()
+    made = box.service.machine.run(CreateKey(key))
+    assert not isinstance(made, Refusal)
+    return Caller(box.http, {"apiKey": minted.secret, "accountId": account, "keyId": minted.key_id})
+
+
+def test_a_key_has_its_form_and_is_known_by_its_digest_only() -> None:
+    minted = mint(42)
+    assert re.fullmatch(r"bbk_test_24000000_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}", minted.secret)
+    assert minted.prefix == minted.secret[:12]
+    assert minted.key_id == "key_00000042"
+    assert mint(42).secret != minted.secret
+    state = State()
+    state.keys[minted.key_id] = Key(
+        minted.key_id, "a", "k", minted.prefix, minted.digest, ("read",), 0, "key", expires_ms=10
+    )
+    known = authenticate(state, f"Bearer {minted.secret}", 9)
+    assert isinstance(known, Principal)
+    assert minted.secret not in repr(state)
+    expired = authenticate(state, f"Bearer {minted.secret}", 10)
+    assert isinstance(expired, Refusal)
+    assert expired.code == "session_expired"
+    for wrong in (minted.secret[:-1], minted.secret.replace("24000000", "14000000"), minted.secret + "x", "", "é"):
+        refused = authenticate(state, f"Bearer {wrong}", 9)
+        assert isinstance(refused, Refusal), wrong
+        assert refused.code == "unauthorized"
+
+
+@pytest.mark.parametrize("access", list(Access))
+def test_the_scopes_open_what_the_table_says(access: Access) -> None:
+    allowed = {
+        Access.NONE: {"read", "trade", "trade:close_only", "outcomes", "owner"},
+        Access.READ: {"read"},
+        Access.TRADE: {"trade"},
+        Access.SHRINK: {"trade", "trade:close_only"},
+        Access.OWNER: {"owner"},
+        Access.CONTROL: {"read", "trade", "trade:close_only", "outcomes", "owner"},
+    }[access]
+    for scope in ("read", "trade", "trade:close_only", "outcomes", "owner"):
+        principal = Principal("a", "k", frozenset({scope}), owner=scope == "owner")
+        assert (refuse_access(principal, access) is None) == (scope in allowed), scope
+
+
+async def test_trade_does_not_imply_read_nor_read_trade(box: Box, caller: Caller) -> None:
+    reader, trader = scoped(box, caller, "read"), scoped(box, caller, "trade")
+    assert (await reader.send("GET", "/v1/account")).status_code == 200
+    answer = await reader.send("POST", "/v1/orders", ENTRY)
+    error = assert_refused(answer, 403, "forbidden")
+    assert error["orderSubmitted"] is False
+    assert 'error="insufficient_scope", scope="trade"' in answer.headers["www-authenticate"]
+    assert_refused(await trader.send("GET", "/v1/account"), 403, "forbidden")
+    assert (await trader.send("POST", "/v1/orders", ENTRY)).status_code == 200
+    assert_refused(await trader.send("POST", "/v1/sandbox/accounts/reset", {}), 403, "forbidden")
+
+
+async def test_a_key_that_only_closes_never_opens(box: Box, caller: Caller) -> None:
+    closer = scoped(box, caller, "read", "trade:close_only")
+    assert (await closer.send("POST", "/v1/orders", ENTRY)).status_code == 403
+    await caller.post("/v1/orders", ENTRY)
+    assert (await closer.send("POST", "/v1/orders", ENTRY)).status_code == 403
+    against = {"market": "BTC", "side": "short", "usdAmount": 900_000}
+    made = (await closer.send("POST", "/v1/orders", against)).json()
+    assert made["position"] is None  # Cut to the position: it never flips.
+    assert made["trade"]["reduceOnly"] is True
+    plan = await caller.post("/v1/orders", ENTRY | {"dryRun": True})
+    stolen = await closer.send("POST", "/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
+    assert_refused(stolen, 403, "forbidden")
+    await caller.post("/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})  # The token is not used up.
+    stop = (await caller.get("/v1/orders"))["orders"][0]["oid"]
+    assert_refused(await closer.send("DELETE", f"/v1/orders/{stop}"), 403, "forbidden")
+    resting = await caller.post(
+        "/v1/orders", ENTRY | {"type": "limit", "limitPx": "90000", "usdAmount": 100, "leverage": 5}
+    )
+    entry = next(o["oid"] for o in resting["orders"] if o["kind"] == "limit")
+    canceled = (await closer.send("DELETE", "/v1/orders", {"coin": "BTC"})).json()
+    assert canceled == {"coin": "BTC", "canceledOids": [entry], "unprotected": False}
+    assert len((await closer.get("/v1/orders"))["orders"]) == 2
+    assert_refused(await closer.send("POST", "/v1/guardians", {"type": "kill_switch"}), 403, "forbidden")
+    armed = await closer.send("POST", "/v1/guardians", {"type": "dead_man_switch", "heartbeatSeconds": 60})
+    assert armed.status_code == 200
+    assert_refused(await closer.send("DELETE", f"/v1/guardians/{armed.json()['id']}"), 403, "forbidden")
+    assert (await closer.send("POST", "/v1/heartbeat", {})).status_code == 200
+    assert (await closer.send("POST", "/v1/positions/BTC/close", {})).status_code == 200
+
+
+async def test_a_revoked_key_is_refused_at_once(box: Box, caller: Caller) -> None:
+    reader = scoped(box, caller, "read")
+    assert (await reader.send("GET", "/v1/account")).status_code == 200
+    box.service.machine.run(RevokeKey(caller.opened["accountId"], reader.opened["keyId"]))
+    assert_refused(await reader.send("GET", "/v1/account"), 401, "unauthorized")
+
+
+async def test_the_control_wants_its_own_token(box: Box, caller: Caller, open_box: OpenBox) -> None:
+    for headers in ({}, caller.headers, {"Authorization": "Bearer bbc_tes"}, {"Authorization": "Bearer "}):
+        assert_refused(await box.http.get("/sandbox/v1/clock", headers=headers), 401, "unauthorized")
+    off = replace(await open_box())
+    off.service.app._control_token = None
+    for token in ("", "None", "bbc_test"):
+        answer = await off.http.get("/sandbox/v1/clock", headers={"Authorization": f"Bearer {token}"})
+        assert_refused(answer, 401, "unauthorized")
+
+
+async def test_minting_a_key_opens_the_embedded_account_once_and_revokes_the_key_before(box: Box) -> None:
+    async def make(account: str | None = None) -> Any:
+        return (await box.http.post("/sandbox/v1/keys", json={"accountId": account}, headers=box.control)).json()
+
+    first, second = await make(), await make()
+    assert first["accountId"] == second["accountId"]
+    assert first["address"] == second["address"]
+    assert_refused(await Caller(box.http, first).send("GET", "/v1/account"), 401, "unauthorized")
+    caller = Caller(box.http, second)
+    assert (await caller.get("/v1/account"))["nickname"] == "embedded"
+    assert set((await caller.get("/v1/limits"))["key"]["scopes"]) == set(OWNER_SCOPES)
+    third = await make(first["accountId"])
+    assert third["accountId"] == first["accountId"]
+    gone = await box.http.post("/sandbox/v1/keys", json={"accountId": "acc_99"}, headers=box.control)
+    assert_refused(gone, 404, "not_found")
+    for _ in range(60):  # More than an account may have at once: the ones before are gone.
+        third = await make()
+    assert "apiKey" in third

@@ -1,0 +1,229 @@
+"""Prices: seeded, consistent over the six intervals, without a look ahead, the same however often they are asked; recorded files play and end."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.service.candles import CandleStore, merge
+from bot.service.catalogue import CATALOGUE
+from bot.service.prices import HISTORY_BARS, Feed, RecordedSource, SimulatedSource, points_of
+from bot.service.simulation import Candle, SimulatedMarket, path_of
+from bot.venue.state import Market
+from bot.wire.vocabulary import INTERVAL_MS
+from tests.service.conftest import START_MS, OpenBox
+
+DAY_MS = 86_400_000
+
+
+def simulated(coin: str, seed: int = 1, start_ms: int = START_MS) -> SimulatedSource:
+    listing = CATALOGUE[coin]
+    grid = Market(listing.spec, listing.px, listing.px, listing.px)
+    market = SimulatedMarket(
+        grid, seed=seed, px=listing.px, start_ms=start_ms, daily_vol=listing.daily_vol, day_usd=listing.day_usd
+    )
+    return SimulatedSource(market, start_ms)
+
+
+def feed_at(coins: tuple[str, ...], at_ms: int, seed: int = 1) -> Feed:
+    feed = Feed({coin: simulated(coin, seed) for coin in coins})
+    feed.start(at_ms)
+    return feed
+
+
+def pages(feed: Feed, coin: str, at_ms: int) -> dict[str, Any]:
+    return {name: feed.store(coin).page(name, 5000, at_ms) for name in INTERVAL_MS}
+
+
+@pytest.mark.parametrize("coin", list(CATALOGUE))
+def test_fine_candles_make_up_the_coarse_ones(coin: str) -> None:
+    feed = feed_at((coin,), START_MS)
+    names = list(INTERVAL_MS)
+    for fine, coarse in pairwise(names):
+        parts = [c for c, _ in feed.store(coin).page(fine, 5000, START_MS)]
+        ratio, step = INTERVAL_MS[coarse] // INTERVAL_MS[fine], INTERVAL_MS[coarse]
+        compared = 0
+        for whole, closed in feed.store(coin).page(coarse, 5000, START_MS):
+            inside = [p for p in parts if whole.ts <= p.ts < whole.ts + step]
+            if closed and len(inside) == ratio:
+                assert merge(inside, whole.ts) == whole
+                compared += 1
+        assert compared > 100, (fine, coarse)
+
+
+@pytest.mark.parametrize("coin", list(CATALOGUE))
+def test_every_candle_lies_on_the_grid_and_is_whole(coin: str) -> None:
+    market = Market(CATALOGUE[coin].spec, 1, 1, 1)
+    feed = feed_at((coin,), START_MS)
+    for name in INTERVAL_MS:
+        page = feed.store(coin).page(name, 5000, START_MS)
+        assert len([c for c, closed in page if closed]) >= HISTORY_BARS
+        for candle, _ in page:
+            assert 0 < candle.low <= min(candle.open, candle.close) <= max(candle.open, candle.close) <= candle.high
+            assert candle.volume >= 0
+            assert candle.volume % market.lot == 0
+            for px in candle[1:5]:
+                assert market.grid_down(px) == px, (name, candle)
+        assert [c.ts for c, _ in page] == [page[0][0].ts + i * INTERVAL_MS[name] for i in range(len(page))]
+
+
+def test_walking_there_and_starting_there_are_the_same() -> None:
+    coins = ("BTC", "AAPL")
+    walked = feed_at(coins, START_MS)
+    for at in (START_MS + 1, START_MS + 20_000, START_MS + 3_599_999, START_MS + 5_000_000):
+        while (due := walked.next_ms()) is not None and due <= at:
+            walked.pop()
+        fresh = feed_at(coins, at)
+        for coin in coins:
+            assert pages(walked, coin, at) == pages(fresh, coin, at)
+        assert fresh.next_ms() == walked.next_ms()
+
+
+def test_a_start_in_the_middle_of_an_instant_leaves_the_later_markets_to_come() -> None:
+    feed = Feed({coin: simulated(coin) for coin in ("BTC", "ETH", "SOL")})
+    feed.start(START_MS, upto="ETH")
+    assert (feed.next_ms(), feed.pop().coin) == (START_MS, "SOL")
+    assert feed.next_ms() == START_MS + 20_000
+
+
+def test_the_seed_decides_and_the_order_of_asking_does_not() -> None:
+    one, two = simulated("BTC"), simulated("BTC")
+    far = [one.bar_at(START_MS + days * DAY_MS) for days in (30, 3, 0)]
+    assert [two.bar_at(START_MS + days * DAY_MS) for days in (0, 3, 30)] == far[::-1]
+    assert simulated("BTC", seed=2).bar_at(START_MS) != far[2]
+
+
+def test_a_candle_is_four_points_in_the_adaptive_order() -> None:
+    candle = Candle(0, 100, 110, 95, 105, 10)
+    assert path_of(candle) == (100, 95, 110, 105)  # The low is nearer to the open.
+    assert path_of(candle._replace(high=102)) == (100, 102, 95, 105)
+    points = points_of("BTC", candle, 60_000)
+    assert [p.at_ms for p in points] == [0, 20_000, 40_000, 59_999]
+    assert sum(p.part for p in points) == 10
+
+
+def test_a_store_shows_the_running_bar_and_closes_it_by_the_clock() -> None:
+    store = CandleStore()
+    store.point(0, 100, 1)
+    store.point(20_000, 120, 1)
+    assert store.page("1m", 10, 59_999) == [(Candle(0, 100, 120, 100, 120, 2), False)]
+    assert store.page("1m", 10, 60_000)[-1][1] is True
+    store.point(60_000, 90, 1)
+    assert [c.ts for c, _ in store.page("1m", 10, 60_000)] == [0, 60_000]
+    assert store.page("5m", 10, 60_000) == [(Candle(0, 100, 120, 90, 90, 3), False)]
+    assert store.page("1m", 1, 60_000)[0][0].ts == 60_000
+
+
+async def test_no_answer_depends_on_later_prices(open_box: OpenBox) -> None:
+    box = await open_box(hold_prices=False)
+    await box.advance(300_000)
+    seen = (await box.http.get("/v1/markets/BTC/candles?interval=1m&limit=5000")).json()["candles"]
+    now = box.service.machine.clock.now_ms()
+    assert all(c["ts"] <= now for c in seen)
+    assert [c["closed"] for c in seen][-2:] == [True, False]
+    await box.advance(300_000)
+    later = (await box.http.get("/v1/markets/BTC/candles?interval=1m&limit=5000")).json()["candles"]
+    closed = {c["ts"]: c for c in later}
+    assert all(closed[c["ts"]] == c for c in seen if c["closed"])
+
+
+async def test_calm_prices_are_not_logged_and_marks_are_seen_all_the_same(open_box: OpenBox) -> None:
+    box = await open_box(hold_prices=False)
+    caller = await box.caller()
+    await caller.post(
+        "/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 1000, "bracket": {"stopLoss": {"pct": 40}}}
+    )
+    seq = box.service.machine.seq
+    await box.advance(1_800_000)
+    assert box.service.machine.seq - seq <= 2  # Funding at the full hour, with the marks of its instant.
+    mark = (await caller.get("/v1/account"))["positions"][0]["markPx"]
+    last = (await box.http.get("/v1/markets/BTC/candles?interval=1m&limit=1")).json()["candles"][0]["close"]
+    assert mark == last
+
+
+# ── Recorded files ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write(path: Path, rows: list[str]) -> Path:
+    path.write_text("ts,open,high,low,close,volume\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def flat_rows(count: int, start: int = START_MS, step: int = 60_000) -> list[str]:
+    return [f"{start + i * step},{100_000 + i},{100_010 + i},{99_990 + i},{100_001 + i},1.5" for i in range(count)]
+
+
+async def test_a_recorded_file_is_played_and_its_market_closes_at_the_end(open_box: OpenBox, tmp_path: Path) -> None:
+    path = write(tmp_path / "BTC.csv", flat_rows(40))
+    box = await open_box(data=((None, path),), markets=(), hold_prices=False, start_ms=None)
+    assert list(box.service.machine.state.markets) == ["BTC"]
+    assert box.service.machine.clock.now_ms() == START_MS + 20 * 60_000  # Half of a short file is history.
+    before = (await box.http.get("/v1/markets/BTC/candles?interval=1m&limit=100")).json()["candles"]
+    assert len([c for c in before if c["closed"]]) == 20
+    await box.advance(20 * 60_000)
+    candles = (await box.http.get("/v1/markets/BTC/candles?interval=1m&limit=100")).json()["candles"]
+    assert [(c["open"], c["high"], c["low"], c["close"], c["volume"]) for c in candles] == [
+        tuple(r.split(",")[1:]) for r in flat_rows(40)
+    ]
+    fives = (await box.http.get("/v1/markets/BTC/candles?interval=5m&limit=100")).json()["candles"]
+    assert sum(float(c["volume"]) for c in fives) == 60
+    market = (await box.http.get("/v1/markets")).json()["markets"][0]
+    assert market["status"] == "closed"
+    assert (await box.http.get("/v1/system/status")).json()["status"] == "degraded"
+    caller = await box.caller()
+    refused = await caller.send("POST", "/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 100})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "market_closed")
+    await box.advance(3_600_000)
+
+
+async def test_coarse_files_and_holes_are_played_as_they_are(open_box: OpenBox, tmp_path: Path) -> None:
+    start = START_MS - START_MS % 3_600_000
+    rows = flat_rows(30, start, 3_600_000)
+    del rows[20]
+    box = await open_box(data=(("BTC", write(tmp_path / "x.csv", rows)),), markets=(), hold_prices=False, start_ms=None)
+    await box.advance(20 * 3_600_000)
+    hours = (await box.http.get("/v1/markets/BTC/candles?interval=1h&limit=100")).json()["candles"]
+    assert [c["ts"] for c in hours] == [int(row.split(",")[0]) for row in rows]
+    assert (await box.http.get("/v1/markets/BTC/candles?interval=1m")).json()["candles"] == []
+
+
+async def test_a_restart_in_the_middle_of_a_file_goes_on_in_it(open_box: OpenBox, tmp_path: Path) -> None:
+    path = write(tmp_path / "BTC.csv", flat_rows(60))
+    more: dict[str, Any] = {
+        "data": ((None, path),),
+        "markets": (),
+        "hold_prices": False,
+        "start_ms": None,
+        "db": tmp_path / "s.db",
+    }
+    box = await open_box(**more)
+    await box.advance(10 * 60_000 + 30_000)
+    await box.service.stop()
+    box = await open_box(**(more | {"data": ()}))
+    await box.advance(30_000)
+    candles = (await box.http.get("/v1/markets/BTC/candles?interval=1m&limit=100")).json()["candles"]
+    assert [c["close"] for c in candles if c["closed"]] == [str(100_001 + i) for i in range(41)]
+
+
+def test_a_recorded_source_knows_its_holes() -> None:
+    source = RecordedSource([Candle(0, 1, 1, 1, 1, 0), Candle(120_000, 1, 1, 1, 1, 0)], 60_000)
+    assert source.bar_at(59_999) is not None
+    assert source.bar_at(60_000) is None
+    after = source.next_bar(0)
+    assert after is not None
+    assert after.ts == 120_000
+    assert source.next_bar(120_000) is None
+
+
+async def test_the_recorded_btc_month_opens_and_plays(open_box: OpenBox, shared: Path) -> None:
+    path = shared / "data" / "crypto" / "binance_BTCUSDT_1m_202505.csv.gz"
+    if not path.is_file():
+        pytest.skip("the recorded month is not among the shared data")
+    box = await open_box(data=((None, path),), markets=(), hold_prices=False, start_ms=None)
+    candles = (await box.http.get("/v1/markets/BTC/candles?interval=1m&limit=1000")).json()["candles"]
+    assert len([c for c in candles if c["closed"]]) == 200
+    report = await box.advance(3_600_000)
+    assert report["processed"] >= 240

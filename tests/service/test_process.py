@@ -1,0 +1,201 @@
+"""The service as a real process on a real port: ready, killed at any moment, stopped, refused a port. What it acknowledged is there once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service import serving
+
+ORDER: dict[str, Any] = {"market": "BTC", "side": "long", "usdAmount": 30, "bracket": {"stopLoss": {"pct": 30}}}
+
+Start = Callable[..., serving.Served]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    running: list[serving.Served] = []
+
+    def make(**options: Any) -> serving.Served:
+        made = serving.start(**({"port": 0, "markets": ["BTC", "ETH"], "rate_limits": False} | options))
+        running.append(made)
+        return made
+
+    yield make
+    for served in running:
+        serving.end(served)
+
+
+async def load(http: httpx.AsyncClient, worker: int, acknowledged: dict[str, Any], sent: dict[str, Any]) -> None:
+    """Orders one after the other until the service is gone."""
+    for number in range(100_000):
+        key = f"w{worker}-{number}-{len(sent)}"
+        body = ORDER | {"side": "long" if (worker + number) % 2 else "short"}
+        sent[key] = body
+        try:
+            answer = await http.post("/v1/orders", json=body, headers={"Idempotency-Key": key})
+        except httpx.TransportError:
+            return
+        if answer.status_code == 200:
+            acknowledged[key] = answer.content
+
+
+@pytest.mark.soak(kills=3)
+async def test_every_acknowledged_order_is_there_once_after_kill_9_under_load(
+    start: Start, tmp_path: Path, kills: int, base_seed: int
+) -> None:
+    chance = Random(base_seed)
+    acknowledged: dict[str, Any] = {}
+    sent: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+    for _ in range(kills):
+        served = start(db=tmp_path / "s.db", clock="600x")
+        async with httpx.AsyncClient(base_url=served.base_url, timeout=10) as http:
+            if not headers:
+                opened = (await http.post("/v1/sandbox/accounts", json={"startingBalanceUsd": 100_000})).json()
+                headers = {"Authorization": f"Bearer {opened['apiKey']}"}
+            http.headers.update(headers)
+            workers = [asyncio.create_task(load(http, n, acknowledged, sent)) for n in range(4)]
+            await asyncio.sleep(chance.uniform(0.1, 0.6))
+            await asyncio.to_thread(served.kill)
+            await asyncio.gather(*workers)
+    served = start(db=tmp_path / "s.db", clock="600x")
+    async with httpx.AsyncClient(base_url=served.base_url, headers=headers, timeout=10) as http:
+        trades: list[dict[str, Any]] = []
+        before = ""
+        while True:
+            page = (await http.get(f"/v1/trades?limit=200{before}")).json()
+            trades += page["trades"]
+            if page["nextBefore"] is None:
+                break
+            before = f"&before={page['nextBefore']}"
+        keys = [t["idempotencyKey"] for t in trades if t["idempotencyKey"] is not None]
+        assert len(acknowledged) > 3 * kills
+        assert len(keys) == len(set(keys))
+        assert set(acknowledged) <= set(keys) <= set(sent)
+        for key in [*list(acknowledged)[:20], *list(acknowledged)[-20:]]:
+            again = await http.post("/v1/orders", json=sent[key], headers={"Idempotency-Key": key})
+            assert again.content == acknowledged[key]
+        fresh = (await http.get("/v1/trades?limit=1")).json()["trades"][0]
+        assert fresh["idempotencyKey"] in keys or fresh["idempotencyKey"] is None
+        account = (await http.get("/v1/account")).json()
+        assert account["health"]["unprotected"] == []
+        events: list[dict[str, Any]] = []
+        since = ""
+        while page := (await http.get(f"/v1/events?limit=200{since}")).json()["events"]:
+            events += page
+            since = f"&since={page[-1]['id']}"
+        assert [e["id"] for e in events] == [f"evt_{n:012d}" for n in range(1, len(events) + 1)]
+        entered = [e["idempotencyKey"] for e in events if e["type"] == "fill" and "idempotencyKey" in e]
+        assert set(entered) == set(keys)
+
+
+async def test_time_never_goes_back_over_a_kill(start: Start, tmp_path: Path) -> None:
+    shown = 0
+    for _ in range(2):
+        served = start(db=tmp_path / "s.db", clock="60x")
+        async with httpx.AsyncClient(base_url=served.base_url) as http:
+            for _ in range(5):
+                header = (await http.get("/v1/system/status")).headers["x-sandbox-clock"]
+                now, speed = header.split("; speed=")
+                assert int(now) >= shown
+                assert speed == "60"
+                shown = int(now)
+                await asyncio.sleep(0.05)
+        served.kill()
+
+
+async def test_a_stop_is_clean_and_quick_and_leaves_a_snapshot(start: Start, tmp_path: Path) -> None:
+    served = start(db=tmp_path / "s.db", clock="600x", control_socket=tmp_path / "c.sock")
+    async with httpx.AsyncClient(base_url=served.base_url) as http:
+        opened = (await http.post("/v1/sandbox/accounts")).json()
+        http.headers["Authorization"] = f"Bearer {opened['apiKey']}"
+        for _ in range(50):
+            assert (await http.post("/v1/orders", json=ORDER)).status_code == 200
+        began = time.monotonic()
+        code = await asyncio.to_thread(served.stop)
+    assert code == 0
+    assert time.monotonic() - began < 4
+    assert not (tmp_path / "c.sock").exists()
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "s.db") as db:
+        (seq,) = db.execute("SELECT max(seq) FROM snapshots").fetchone()
+        assert db.execute("SELECT count(*) FROM commands WHERE seq > ?", (seq,)).fetchone() == (0,)
+
+
+def test_a_port_in_use_is_said_in_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(RuntimeError) as said:
+            serving.start(port=port, db=tmp_path / "s.db")
+    assert str(said.value).startswith("1: error: port ")
+    assert "in use" in str(said.value)
+    assert "Traceback" not in str(said.value)
+    assert not (tmp_path / "s.db").exists()
+
+
+def test_a_bad_option_ends_with_the_exit_code_of_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("ts\n1")
+    with pytest.raises(RuntimeError) as said:
+        serving.start(port=0, data=[["BTC", str(tmp_path / "bad.csv")]])
+    assert str(said.value).startswith("4: error: ")
+    assert "row 1" in str(said.value)
+    assert "Traceback" not in str(said.value)
+
+
+async def test_the_control_socket_is_for_its_user_alone_and_needs_no_token(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "c.sock"
+    served = start(clock="manual", control_socket=path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    async with httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://embedded"
+    ) as control:
+        minted = (await control.post("/sandbox/v1/keys", json={"accountId": None})).json()
+        assert (await control.post("/sandbox/v1/clock/advance", json={"ms": 5})).status_code == 200
+    async with httpx.AsyncClient(base_url=served.base_url) as http:
+        assert (await http.get("/sandbox/v1/clock")).status_code == 401
+        forged = {"Authorization": "Bearer None"}
+        assert (await http.get("/sandbox/v1/clock", headers=forged)).status_code == 401
+        answer = await http.get("/v1/account", headers={"Authorization": f"Bearer {minted['apiKey']}"})
+        assert answer.status_code == 200
+    with pytest.raises(RuntimeError, match="another service listens there"):
+        serving.start(port=0, control_socket=str(path))
+
+
+async def test_the_control_on_a_port_takes_the_token_of_its_environment(start: Start) -> None:
+    served = start(clock="manual", env={"BOT_CONTROL_TOKEN": "bbc_of_the_test"})
+    async with httpx.AsyncClient(base_url=served.base_url) as http:
+        answer = await http.get("/sandbox/v1/clock", headers={"Authorization": "Bearer bbc_of_the_test"})
+        assert answer.json()["mode"] == "manual"
+
+
+def test_a_request_cut_at_any_byte_has_no_effect(start: Start) -> None:
+    served = start(clock="manual")
+    with httpx.Client(base_url=served.base_url) as http:
+        opened = http.post("/v1/sandbox/accounts").json()
+        headers = {"Authorization": f"Bearer {opened['apiKey']}"}
+        body = b'{"market":"BTC","side":"long","usdAmount":30}'
+        head = (
+            f"POST /v1/orders HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {headers['Authorization']}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        ).encode()
+        whole = head + body
+        for cut in (*range(0, len(head), 25), *range(len(head), len(whole), 7), len(whole) - 1):
+            with socket.create_connection(("127.0.0.1", served.port)) as raw:
+                raw.sendall(whole[:cut])
+        assert http.get("/v1/trades", headers=headers).json()["trades"] == []
+        with socket.create_connection(("127.0.0.1", served.port)) as raw:
+            raw.sendall(whole)
+            raw.recv(1)
+        assert len(http.get("/v1/trades", headers=headers).json()["trades"]) == 1

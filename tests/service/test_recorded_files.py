@@ -1,0 +1,113 @@
+"""A candle file that is not one is refused with its row and what is wrong."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from bot.errors import ConfigError
+from bot.service.host import HostOptions, build
+from bot.service.recorded import coin_of, interval_of, read_candles
+
+HEADER = "ts,open,high,low,close,volume"
+GOOD = "1750000020000,100,110,90,105,1.5"
+NEXT = "1750000080000,105,106,104,105,0"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "the file is empty"),
+        (HEADER + "\n", "no candles"),
+        ("time,o,h,l,c,v\n" + GOOD, "row 1: the columns are"),
+        ("ts,open,high,low,close\n1,2,3,4,5", "row 1: the columns are"),
+        (f"{HEADER}\n1750000020,100,110,90,105,1", "row 2: ts 1750000020 looks like seconds"),
+        (f"{HEADER}\n1750000020000000,100,110,90,105,1", "row 2: ts 1750000020000000 looks like micro"),
+        (f"{HEADER}\n1750000020001,100,110,90,105,1", "row 2: ts 1750000020001 is not the start of a minute"),
+        (f"{HEADER}\nnow,100,110,90,105,1", "row 2: ts 'now' is not an integer"),
+        (f"{HEADER}\n{NEXT}\n{GOOD}", "row 3: ts 1750000020000 comes after 1750000080000"),
+        (f"{HEADER}\n{GOOD}\n{GOOD}", "row 3: ts 1750000020000 is there twice"),
+        (f"{HEADER}\n1750000020000,100,90,110,105,1", "row 2: high 90 is below low 110"),
+        (f"{HEADER}\n1750000020000,120,110,90,105,1", "row 2: open lies outside low..high"),
+        (f"{HEADER}\n1750000020000,100,110,90,80,1", "row 2: close lies outside low..high"),
+        (f"{HEADER}\n1750000020000,0,110,0,105,1", "row 2: open must be above 0"),
+        (f"{HEADER}\n1750000020000,100,110,90,105,-1", "row 2: volume must be at least 0"),
+        (f"{HEADER}\n1750000020000,100,nan,90,105,1", "row 2: high 'nan' is not a number"),
+        (f"{HEADER}\n1750000020000,1e2,110,90,105,1", "row 2: open '1e2' is not a number"),
+        (f"{HEADER}\n{GOOD}\n1750000080000,1,2", "row 3: has 3 columns, not 6"),
+        (f'{HEADER}\n"1750000020000,100,110', "row 2"),
+    ],
+)
+def test_each_fault_is_named_with_its_row(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "BTC.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        read_candles(path, sz_decimals=5)
+    assert says in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+def test_a_zipped_file_reads_like_a_plain_one(tmp_path: Path) -> None:
+    plain, zipped = tmp_path / "a.csv", tmp_path / "a.csv.gz"
+    plain.write_text(f"{HEADER}\n{GOOD}\n{NEXT}\n")
+    zipped.write_bytes(gzip.compress(plain.read_bytes()))
+    assert read_candles(plain, sz_decimals=5) == read_candles(zipped, sz_decimals=5)
+    assert interval_of(plain, read_candles(plain, sz_decimals=5)) == 60_000
+
+
+def test_broken_files_are_named(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.csv.gz"
+    cut.write_bytes(gzip.compress(f"{HEADER}\n{GOOD}\n".encode() * 50)[:-20])
+    with pytest.raises(ConfigError, match="not a whole gzip file|row"):
+        read_candles(cut, sz_decimals=5)
+    binary = tmp_path / "b.csv"
+    binary.write_bytes(b"ts,\xff\xfe")
+    with pytest.raises(ConfigError, match="not text"):
+        read_candles(binary, sz_decimals=5)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_candles(tmp_path / "none.csv", sz_decimals=5)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_candles(tmp_path, sz_decimals=5)
+
+
+def test_an_odd_interval_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "BTC.csv"
+    path.write_text(f"{HEADER}\n1750000020000,1,1,1,1,1\n1750000200000,1,1,1,1,1\n")
+    with pytest.raises(ConfigError, match="180 s apart"):
+        interval_of(path, read_candles(path, sz_decimals=5))
+
+
+@pytest.mark.parametrize(
+    ("name", "coin"),
+    [
+        ("binance_BTCUSDT_1m_202505.csv.gz", "BTC"),
+        ("ETH.csv", "ETH"),
+        ("ftx_BTC-PERP_1m.csv", "BTC"),
+        ("hl_hype_1d.csv", "HYPE"),
+        ("x_aaplusd.csv", "AAPL"),
+    ],
+)
+def test_a_files_name_says_its_market(name: str, coin: str) -> None:
+    assert coin_of(Path(name), ("BTC", "ETH", "HYPE", "AAPL")) == coin
+
+
+def test_a_name_that_says_none_asks_for_it() -> None:
+    with pytest.raises(ConfigError, match="COIN="):
+        coin_of(Path("candles.csv"), ("BTC",))
+
+
+def test_faulty_options_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "BTC.csv"
+    path.write_text(f"{HEADER}\n{GOOD}\n{NEXT}\n")
+    db = tmp_path / "s.db"
+    for more, says in (
+        ({"markets": ("NOPE",)}, "no market 'NOPE'"),
+        ({"data": (("NOPE", path),)}, "no market 'NOPE'"),
+        ({"data": (("BTC", path), ("BTC", path))}, "two candle files"),
+        ({"clock": "fast"}, "clock 'fast'"),
+        ({"clock": "4000x"}, "clock '4000x'"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            build(HostOptions(**({"db": db, "clock": "manual"} | more)))  # type: ignore[arg-type]
