@@ -1,0 +1,240 @@
+"""From a reply to a wire model, or to the exception that names the next move. Knows headers and faults, no route."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from functools import cache
+from importlib import metadata
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from pydantic import SecretStr, ValidationError
+
+from bot.client.faults import MOVES, Observation, carry, classify
+from bot.client.http import TIMEOUTS, Exchange, Reply, Timeouts, Transport, TransportFault
+from bot.client.retry import FIRST_MS, RETRY_AFTER_MAX_MS
+from bot.client.service_clock import ServiceClock
+from bot.clock import SystemClock, ms_of
+from bot.errors import CODES, RETRY_AFTER_MS, ApiError, Refused, TryLater
+from bot.wire.base import Resource
+from bot.wire.errors import ErrorBody, ErrorEnvelope, fields_of, message_of
+from bot.wire.headers import (
+    API_VERSION,
+    API_VERSION_HEADER,
+    EXPIRES_AFTER_HEADER,
+    IDEMPOTENCY_KEY_HEADER,
+    REQUEST_ID_HEADER,
+    SANDBOX_CLOCK_HEADER,
+    parse_idempotency_key,
+)
+
+R = TypeVar("R", bound=Resource)
+
+NO_ERROR_OBJECT: Final = "no_error_object"  # codes of our own, for answers that are not of the interface
+INVALID_BODY: Final = "invalid_body"
+
+
+@cache
+def user_agent() -> str:
+    try:
+        return f"bracketbot/{metadata.version('bracketbot')}"
+    except metadata.PackageNotFoundError:
+        return "bracketbot"
+
+
+class Caller:
+    """Sends requests of one credential and reads the answers. The base of both clients."""
+
+    def __init__(
+        self,
+        base_url: str,
+        secret: str | SecretStr | None,
+        *,
+        transport: Transport | None = None,
+        timeouts: Timeouts = TIMEOUTS,
+        clock: ServiceClock | None = None,
+    ) -> None:
+        self._secret = SecretStr(secret) if isinstance(secret, str) else secret
+        self._clock = ServiceClock() if clock is None else clock
+        headers = {"User-Agent": user_agent(), API_VERSION_HEADER: API_VERSION}
+        self._exchange = Exchange(base_url, headers=headers, transport=transport, timeouts=timeouts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._exchange.base_url!r})"
+
+    @property
+    def base_url(self) -> str:
+        return self._exchange.base_url
+
+    async def aclose(self) -> None:
+        """Close the connections. What is on its way is in doubt."""
+        await self._exchange.aclose()
+
+    async def _call(
+        self,
+        model: type[R],
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        key: str | None = None,
+        expires_at_ms: int | None = None,
+        reads: bool = False,
+        total: float | None = None,
+    ) -> R:
+        """One attempt. `reads`: it changes nothing, so that no outcome of it is in doubt."""
+        headers: dict[str, str] = {}
+        if self._secret is not None:
+            headers["Authorization"] = f"Bearer {self._secret.get_secret_value()}"
+        if key is not None:
+            headers[IDEMPOTENCY_KEY_HEADER] = parse_idempotency_key(key)
+        if expires_at_ms is not None:
+            headers[EXPIRES_AFTER_HEADER] = str(expires_at_ms)
+        try:
+            reply = await self._exchange.send(method, path, query=query, body=body, headers=headers, total=total)
+        except TransportFault as fault:
+            raise _fault_error(fault, reads=reads) from fault
+        self._clock.observe(
+            sandbox=reply.headers.get(SANDBOX_CLOCK_HEADER),
+            date=reply.headers.get("Date"),
+            is_service=API_VERSION_HEADER in reply.headers,
+            sent_ns=reply.sent_ns,
+            received_ns=reply.received_ns,
+        )
+        if 200 <= reply.status < 300:
+            return _read(model, reply, reads=reads)
+        raise _failure(reply, reads=reads)
+
+
+def _read(model: type[R], reply: Reply, *, reads: bool) -> R:
+    try:
+        return model.model_validate_json(reply.body)
+    except ValidationError as error:
+        problem = message_of(fields_of(error))
+        request_id = reply.headers.get(REQUEST_ID_HEADER)
+        text = f"the answer cannot be read as {model.__name__}: {problem}"
+        if reads:  # Half an answer may come whole the next time; another form will not.
+            kind: type[ApiError] = Refused if _is_json(reply.body) else TryLater
+        else:
+            kind = MOVES[classify(Observation(status=reply.status))]
+        failure = kind(INVALID_BODY, text, request_id, None if reads else "unknown", not reads, status=reply.status)
+        raise carry(failure, Observation(status=reply.status)) from error
+
+
+def _failure(reply: Reply, *, reads: bool) -> ApiError:
+    body = _error_object(reply.body)
+    after_ms = retry_after_ms(reply.headers.get("Retry-After"), reply.headers.get("Date"))
+    if body is None:
+        seen = Observation(status=reply.status)
+        passes = reply.status in (408, 425, 429) or reply.status >= 500
+        failure = _build(
+            (TryLater if passes else Refused) if reads else MOVES[classify(seen)],
+            ErrorBody(
+                code=NO_ERROR_OBJECT,
+                message=f"HTTP {reply.status} without an error object",
+                request_id=reply.headers.get(REQUEST_ID_HEADER, ""),
+                retryable=passes or not reads,
+                order_submitted=None if reads else "unknown",
+            ),
+            reply.status,
+            after_ms,
+        )
+        return carry(failure, seen)
+    seen = Observation.of_error(reply.status, body)
+    if reads:
+        failure = ApiError.of(
+            body.code,
+            body.message,
+            request_id=body.request_id,
+            order_submitted=body.order_submitted,
+            retryable=body.retryable,
+            details=body.details,
+            fix=body.fix,
+            status=reply.status,
+            after_ms=after_ms,
+            reads=True,
+        )
+    else:
+        failure = _build(MOVES[classify(seen)], body, reply.status, after_ms)
+    return carry(failure, seen)
+
+
+def _build(kind: type[ApiError], body: ErrorBody, status: int, after_ms: int | None) -> ApiError:
+    row = CODES.get(body.code)
+    retryable = body.retryable if body.retryable is not None else row is not None and row.retryable
+    said = (
+        body.code,
+        body.message,
+        body.request_id or None,
+        body.order_submitted,
+        retryable,
+        body.details,
+        body.fix,
+        status,
+    )
+    if issubclass(kind, TryLater):
+        return kind(*said, after_ms=RETRY_AFTER_MS if after_ms is None else after_ms)
+    return kind(*said)
+
+
+def _fault_error(fault: TransportFault, *, reads: bool) -> ApiError:
+    seen = Observation(fault=fault.fault)
+    kind = TryLater if reads else MOVES[classify(seen)]
+    message = fault.message or "no answer"
+    if issubclass(kind, TryLater):
+        return carry(kind(str(fault.fault), message, order_submitted=False, retryable=True, after_ms=FIRST_MS), seen)
+    return carry(kind(str(fault.fault), message, order_submitted="unknown", retryable=True), seen)
+
+
+def _error_object(body: bytes) -> ErrorBody | None:
+    """The error object, or None where there is none of the interface: code, message and requestId must be there."""
+    try:
+        found = ErrorEnvelope.model_validate_json(body).error
+    except ValidationError:
+        return None
+    return found if found.code and found.request_id else None
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def retry_after_ms(text: str | None, date: str | None) -> int | None:
+    """Retry-After as milliseconds: seconds, or a date against the answer's own Date. None when absent or unreadable."""
+    if text is None:
+        return None
+    if text.strip().isascii() and text.strip().isdigit():
+        return min(int(text.strip()[:9]) * 1000, RETRY_AFTER_MAX_MS)
+    moment = _date_ms(text)
+    if moment is None:
+        return None
+    sent = _date_ms(date) if date is not None else None
+    wait = moment - (SystemClock().now_ms() if sent is None else sent)
+    return min(max(wait, 0), RETRY_AFTER_MAX_MS)
+
+
+def _date_ms(text: str) -> int | None:
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return ms_of(moment) if moment.tzinfo is not None else None
+
+
+def segment(name: str) -> str:
+    """A caller's name as one segment of a path. Refused, before anything is sent, when it would be another path."""
+    if name in ("", ".", ".."):
+        raise Refused("invalid_input", f"{name!r} names nothing", order_submitted=False)
+    return quote(name, safe=":")
+
+
+def present(pairs: Mapping[str, object]) -> dict[str, str]:
+    """A query without what is None."""
+    return {name: str(value) for name, value in pairs.items() if value is not None}

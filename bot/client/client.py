@@ -1,0 +1,173 @@
+"""The interface as typed methods, one for each operation of the routes served so far. Each call is one attempt with an end; repeating is the caller's.
+
+Every method answers with a wire model, or raises one of `bot.errors`, named for the next move:
+Refused (a clear no), TryLater (not done; `after_ms`, then the same key), OutcomeUnknown (it may be done; the same key or token
+again can tell), AccessLost (the credential is no longer good). `bot.client.faults.verdict_of(error)` has the finer verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from types import TracebackType
+from typing import Self
+
+from pydantic import SecretStr
+
+from bot.client.calls import Caller, present, segment
+from bot.client.http import TIMEOUTS, Timeouts, Transport
+from bot.client.service_clock import ServiceClock
+from bot.wire.account import AccountSnapshot, ResetResult, SandboxAccountResult
+from bot.wire.events import EventsPage
+from bot.wire.guardian_requests import GuardianRequest
+from bot.wire.market import BookResult, CandlesResult, MarketsResult, StartResult, StatusResult
+from bot.wire.order_requests import CancelCoinRequest, CloseRequest, ConfirmRequest, OrderRequest, SuggestRequest
+from bot.wire.orders import (
+    CancelCoinResult,
+    CancelResult,
+    DisarmResult,
+    GuardiansPage,
+    HeartbeatResult,
+    OrderResult,
+    OrdersPage,
+    PlanResult,
+    SuggestResult,
+    TradesPage,
+)
+from bot.wire.requests import ResetRequest, SandboxAccountRequest
+from bot.wire.resources import Guardian, Order
+
+
+class Client(Caller):
+    """A client of /v1. `clock` follows the service's time from the first answer on.
+
+    `base_url`: https, or http to this machine. `api_key` may be None for the operations that need no credential. `transport`
+    is for tests and for an app in process.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | SecretStr | None = None,
+        *,
+        transport: Transport | None = None,
+        timeouts: Timeouts = TIMEOUTS,
+        clock: ServiceClock | None = None,
+    ) -> None:
+        super().__init__(base_url, api_key, transport=transport, timeouts=timeouts, clock=clock)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    @property
+    def clock(self) -> ServiceClock:
+        """The service's time, followed from the first answer on."""
+        return self._clock
+
+    def calm(self, market: str) -> None:
+        """Over a wire nothing may be assumed of a bar that has not been looked at."""
+        return
+
+    async def start(self) -> StartResult:
+        return await self._call(StartResult, "GET", "/v1/start", reads=True)
+
+    async def status(self) -> StatusResult:
+        return await self._call(StatusResult, "GET", "/v1/system/status", reads=True)
+
+    async def create_sandbox_account(
+        self, *, name: str | None = None, starting_balance_usd: Decimal | int = 10_000
+    ) -> SandboxAccountResult:
+        """A new play-money account and its owner's key, shown this once. Not repeatable: each success is another account."""
+        request = SandboxAccountRequest(name=name, starting_balance_usd=Decimal(starting_balance_usd))
+        return await self._call(SandboxAccountResult, "POST", "/v1/sandbox/accounts", body=request.body())
+
+    async def reset(self, *, balance_usd: Decimal | int | None = None) -> ResetResult:
+        """Wipe the sandbox account; the epoch goes up and earlier keys and cursors are void."""
+        request = ResetRequest(balance_usd=None if balance_usd is None else Decimal(balance_usd))
+        return await self._call(ResetResult, "POST", "/v1/sandbox/accounts/reset", body=request.body())
+
+    async def account(self) -> AccountSnapshot:
+        return await self._call(AccountSnapshot, "GET", "/v1/account", reads=True)
+
+    async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+        """Place the order. After `expires_at_ms` on the service's clock it will not run, and stays refused."""
+        assert not request.dry_run, "a dry run is a plan"
+        return await self._call(
+            OrderResult, "POST", "/v1/orders", body=request.body(), key=key, expires_at_ms=expires_at_ms
+        )
+
+    async def plan(self, request: OrderRequest, *, key: str | None = None) -> PlanResult:
+        """What the order would do, and the single-use token that does it. Changes nothing and may be repeated; `key` belongs to the confirm."""
+        dry = request.model_copy(update={"dry_run": True})
+        return await self._call(PlanResult, "POST", "/v1/orders", body=dry.body(), reads=True)
+
+    async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+        """Execute a plan. The same token again, after doubt, can only tell what became of it."""
+        body = ConfirmRequest(confirm_token=token).body()
+        return await self._call(
+            OrderResult, "POST", "/v1/orders/confirm", body=body, key=key, expires_at_ms=expires_at_ms
+        )
+
+    async def suggest(self, request: SuggestRequest) -> SuggestResult:
+        return await self._call(SuggestResult, "POST", "/v1/orders/suggest", body=request.body(), reads=True)
+
+    async def close(
+        self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
+    ) -> OrderResult:
+        """Reduce or close a position. Nothing given in the request closes all of it."""
+        path = f"/v1/positions/{segment(market)}/close"
+        return await self._call(OrderResult, "POST", path, body=request.body(), key=key, expires_at_ms=expires_at_ms)
+
+    async def orders(self, coin: str | None = None) -> list[Order]:
+        page = await self._call(OrdersPage, "GET", "/v1/orders", query=present({"coin": coin}), reads=True)
+        return list(page.orders)
+
+    async def cancel(self, oid: str) -> CancelResult:
+        """Cancel one order or trigger by its venue id. A stop can be cancelled too: look at `unprotected`."""
+        return await self._call(CancelResult, "DELETE", f"/v1/orders/{segment(oid)}")
+
+    async def cancel_coin(self, coin: str) -> CancelCoinResult:
+        """Cancel everything open in one coin, stops and targets too."""
+        return await self._call(CancelCoinResult, "DELETE", "/v1/orders", body=CancelCoinRequest(coin=coin).body())
+
+    async def guardians(self) -> list[Guardian]:
+        page = await self._call(GuardiansPage, "GET", "/v1/guardians", reads=True)
+        return list(page.guardians)
+
+    async def arm(self, request: GuardianRequest, *, key: str) -> Guardian:
+        return await self._call(Guardian, "POST", "/v1/guardians", body=request.body(), key=key)
+
+    async def disarm(self, guardian_id: str) -> None:
+        await self._call(DisarmResult, "DELETE", f"/v1/guardians/{segment(guardian_id)}")
+
+    async def heartbeat(self) -> HeartbeatResult:
+        """Refresh every armed dead-man switch. An empty list means that none is armed."""
+        return await self._call(HeartbeatResult, "POST", "/v1/heartbeat", body=b"{}")
+
+    async def events(self, since: str | None = None, *, limit: int = 200, types: Sequence[str] = ()) -> EventsPage:
+        """Events after `since`, oldest first; a page short of `limit` is the end for now."""
+        query = present({"since": since, "limit": limit, "types": ",".join(types) or None})
+        return await self._call(EventsPage, "GET", "/v1/events", query=query, reads=True)
+
+    async def trades(self, *, limit: int = 50, before: int | None = None, coin: str | None = None) -> TradesPage:
+        query = present({"limit": limit, "before": before, "coin": coin})
+        return await self._call(TradesPage, "GET", "/v1/trades", query=query, reads=True)
+
+    async def markets(
+        self, query: str = "", *, asset_class: str = "all", view: str = "trending", limit: int = 150
+    ) -> MarketsResult:
+        asked = present({"query": query or None, "asset_class": asset_class, "view": view, "limit": limit})
+        return await self._call(MarketsResult, "GET", "/v1/markets", query=asked, reads=True)
+
+    async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
+        """Oldest first; the last one still runs (`closed` False)."""
+        query = present({"interval": interval, "limit": limit})
+        return await self._call(CandlesResult, "GET", f"/v1/markets/{segment(coin)}/candles", query=query, reads=True)
+
+    async def book(self, coin: str) -> BookResult:
+        return await self._call(BookResult, "GET", f"/v1/markets/{segment(coin)}/book", reads=True)

@@ -1,0 +1,125 @@
+"""The sandbox's control surface, /sandbox/v1, over its Unix socket. No hosted service has it; the daemon does without."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pydantic import SecretStr
+
+from bot.client.calls import Caller, segment
+from bot.client.http import Timeouts, Transport, unix_transport
+from bot.wire.control import (
+    AdvanceRequest,
+    ClockRequest,
+    ClockState,
+    ControlResetResult,
+    DigestResult,
+    FaultRequest,
+    FaultsResult,
+    ForkResult,
+    MintKeyRequest,
+    MintKeyResult,
+    NameRequest,
+    PriceRequest,
+    SeedRequest,
+    SeedResult,
+    SnapshotResult,
+)
+from bot.wire.resources import Market
+from bot.wire.vocabulary import FaultKind
+
+_BASE = "/sandbox/v1"
+CONTROL_TIMEOUTS = Timeouts(total=60.0)  # an advance over days works through every point in between
+
+
+class ControlClient(Caller):
+    """Moves the sandbox's clock and prices. `socket` is the path of its Unix socket, whose file permission is the credential;
+    `base_url` and `token` are for a control surface that is served on a port."""
+
+    def __init__(
+        self,
+        socket: str | Path | None = None,
+        *,
+        base_url: str = "http://localhost",
+        token: str | SecretStr | None = None,
+        transport: Transport | None = None,
+        timeouts: Timeouts = CONTROL_TIMEOUTS,
+    ) -> None:
+        over = unix_transport(str(socket)) if transport is None and socket is not None else transport
+        super().__init__(base_url, token, transport=over, timeouts=timeouts)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def mint_key(self, account_id: str | None = None) -> MintKeyResult:
+        """A fresh owner's key of an embedded account; the one minted before stops working. None: the only account."""
+        return await self._call(
+            MintKeyResult, "POST", f"{_BASE}/keys", body=MintKeyRequest(account_id=account_id).body()
+        )
+
+    async def clock(self) -> ClockState:
+        return await self._call(ClockState, "GET", f"{_BASE}/clock", reads=True)
+
+    async def set_speed(self, speed: float | Decimal) -> ClockState:
+        """0 is manual, 1 real, more is accelerated."""
+        number = speed if isinstance(speed, Decimal) else Decimal(repr(speed))
+        return await self._call(ClockState, "PATCH", f"{_BASE}/clock", body=ClockRequest(speed=number).body())
+
+    async def advance(
+        self, *, ms: int | None = None, to_ms: int | None = None, to_next: bool | None = None
+    ) -> ClockState:
+        """Move a manual clock: by `ms`, to an instant, or to the next thing that is due. Exactly one of the three."""
+        request = AdvanceRequest(ms=ms, to_ms=to_ms, to_next=to_next)
+        return await self._call(ClockState, "POST", f"{_BASE}/clock/advance", body=request.body())
+
+    async def price(
+        self,
+        coin: str,
+        px: str,
+        *,
+        oracle_px: str | None = None,
+        bid_px: str | None = None,
+        ask_px: str | None = None,
+        volume: str | None = None,
+    ) -> Market:
+        """Push one price point; amounts are text, as on the wire."""
+        request = PriceRequest(px=px, oracle_px=oracle_px, bid_px=bid_px, ask_px=ask_px, volume=volume)
+        return await self._call(Market, "POST", f"{_BASE}/markets/{segment(coin)}/price", body=request.body())
+
+    async def seed(self, seed: int) -> SeedResult:
+        return await self._call(SeedResult, "POST", f"{_BASE}/seed", body=SeedRequest(seed=seed).body())
+
+    async def digest(self) -> DigestResult:
+        """SHA-256 of the event log."""
+        return await self._call(DigestResult, "GET", f"{_BASE}/digest", reads=True)
+
+    async def faults(self) -> FaultsResult:
+        return await self._call(FaultsResult, "GET", f"{_BASE}/faults", reads=True)
+
+    async def add_fault(self, op: str, kind: FaultKind, *, count: int = 1, ms: int | None = None) -> FaultsResult:
+        request = FaultRequest(op=op, kind=kind, count=count, ms=ms)
+        return await self._call(FaultsResult, "POST", f"{_BASE}/faults", body=request.body())
+
+    async def clear_faults(self) -> FaultsResult:
+        return await self._call(FaultsResult, "DELETE", f"{_BASE}/faults")
+
+    async def snapshot(self, name: str) -> SnapshotResult:
+        return await self._call(SnapshotResult, "POST", f"{_BASE}/snapshot", body=NameRequest(name=name).body())
+
+    async def restore(self, name: str) -> SnapshotResult:
+        return await self._call(SnapshotResult, "POST", f"{_BASE}/restore", body=NameRequest(name=name).body())
+
+    async def fork(self, name: str) -> ForkResult:
+        return await self._call(ForkResult, "POST", f"{_BASE}/fork", body=NameRequest(name=name).body())
+
+    async def reset(self) -> ControlResetResult:
+        """The whole service as at its start."""
+        return await self._call(ControlResetResult, "POST", f"{_BASE}/reset")

@@ -1,0 +1,180 @@
+"""One exchange over HTTP with an end: the only module that imports httpx. It judges nothing; it answers with what came, or raises TransportFault."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+
+from bot.client.faults import Fault
+from bot.clock import monotonic_ns
+from bot.errors import ConfigError
+
+REPLY_BYTES_MAX: Final = 16 * 1024 * 1024  # 5,000 candles are under 1 MB
+CONNECTIONS_MAX: Final = 16
+KEEPALIVE_S: Final = 3.0  # shorter than any server's, so that an idle connection is closed by us and never found dead
+
+Transport = httpx.AsyncBaseTransport
+
+# The most derived class that matches names the fault; a class not listed here is OTHER, which is in doubt.
+FAULT_OF: Final[Mapping[type[BaseException], Fault]] = {
+    httpx.ConnectError: Fault.CONNECT,
+    httpx.ConnectTimeout: Fault.CONNECT_TIMEOUT,
+    httpx.PoolTimeout: Fault.POOL_TIMEOUT,
+    httpx.ReadError: Fault.READ,
+    httpx.ReadTimeout: Fault.READ_TIMEOUT,
+    httpx.WriteError: Fault.WRITE,
+    httpx.WriteTimeout: Fault.WRITE_TIMEOUT,
+    httpx.CloseError: Fault.CLOSE,
+    httpx.RemoteProtocolError: Fault.PROTOCOL_REMOTE,
+    httpx.LocalProtocolError: Fault.PROTOCOL_LOCAL,
+    httpx.ProxyError: Fault.PROXY,
+    httpx.UnsupportedProtocol: Fault.UNSUPPORTED,
+    httpx.DecodingError: Fault.DECODING,
+    httpx.TooManyRedirects: Fault.REDIRECTS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `total` bounds the whole exchange: httpx alone waits for ever on a server that drips."""
+
+    total: float = 15.0
+    connect: float = 3.0
+    pool: float = 1.0
+
+
+TIMEOUTS: Final = Timeouts()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back, whole. Instants are of the clock given to Exchange."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    sent_ns: int
+    received_ns: int
+
+
+class TransportFault(Exception):
+    """The exchange ended without an answer."""
+
+    def __init__(self, fault: Fault, message: str) -> None:
+        super().__init__(f"{fault}: {message}" if message else str(fault))
+        self.fault = fault
+        self.message = message
+
+
+class Exchange:
+    """Sends one request and reads one answer. No redirects, no retries, no proxies from the environment, no compression."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        transport: Transport | None = None,
+        timeouts: Timeouts = TIMEOUTS,
+        reply_bytes_max: int = REPLY_BYTES_MAX,
+    ) -> None:
+        self.base_url = checked_base_url(base_url)
+        self.timeouts = timeouts
+        self._reply_bytes_max = reply_bytes_max
+        limits = httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEPALIVE_S)
+        self._http = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(retries=0, trust_env=False, limits=limits)
+            if transport is None
+            else transport,
+            headers={"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})},
+            timeout=httpx.Timeout(timeouts.total, connect=timeouts.connect, pool=timeouts.pool),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        total: float | None = None,
+    ) -> Reply:
+        """One exchange, at most `total` seconds in all. TransportFault when no whole answer came."""
+        extra = dict(headers or {})
+        if body is not None:
+            extra["Content-Type"] = "application/json"
+        sent_ns = monotonic_ns()
+        deadline = asyncio.timeout(self.timeouts.total if total is None else total)
+        try:
+            async with (
+                deadline,
+                self._http.stream(
+                    method, self.base_url + path, params=query or None, content=body, headers=extra
+                ) as answer,
+            ):
+                content = await self._read(answer)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise TransportFault(Fault.OTHER, str(error)) from error
+            raise TransportFault(Fault.TOTAL_TIMEOUT, "the whole exchange took too long") from None
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
+            raise TransportFault(fault_of(error), str(error)) from error
+        return Reply(answer.status_code, answer.headers, content, sent_ns, monotonic_ns())
+
+    async def _read(self, answer: httpx.Response) -> bytes:
+        if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise TransportFault(Fault.DECODING, "the answer is compressed, which was not asked for")
+        parts: list[bytes] = []
+        size = 0
+        async for part in answer.aiter_bytes():
+            size += len(part)
+            if size > self._reply_bytes_max:
+                raise TransportFault(Fault.TOO_LARGE, f"the answer is larger than {self._reply_bytes_max} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+
+def unix_transport(path: str) -> Transport:
+    """A transport over a Unix socket, where the file's permission is the credential."""
+    return httpx.AsyncHTTPTransport(uds=path, retries=0, trust_env=False)
+
+
+def fault_of(error: BaseException) -> Fault:
+    """The fault that an exception of the transport stands for."""
+    return next((FAULT_OF[kind] for kind in type(error).__mro__ if kind in FAULT_OF), Fault.OTHER)
+
+
+def checked_base_url(text: str) -> str:
+    """The base address without a trailing slash: https, or http to this machine itself. ConfigError otherwise."""
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"base_url: {error}") from error
+    if not host or parts.query or parts.fragment or parts.username is not None or parts.password is not None:
+        raise ConfigError("base_url must be scheme://host[:port][/path], without user, query or fragment")
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
+        raise ConfigError("base_url must be https; plain http is for this machine only (127.0.0.1, ::1, localhost)")
+    return text.rstrip("/")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the name is this machine itself, by its text alone."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,63 @@
+"""Waiting and asking again: exponential backoff with jitter, Retry-After honoured, and an end to every retry. Chance and sleep are arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from bot.clock import monotonic_ns
+from bot.errors import OutcomeUnknown, TryLater
+
+T = TypeVar("T")
+
+FIRST_MS: Final = 500
+MAX_MS: Final = 10_000
+SPREAD: Final = 0.2  # so that many clients do not come back in step
+RETRY_AFTER_MAX_MS: Final = 3_600_000  # a service that says longer is asked again after an hour
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """0.5 s, doubling to 10 s, each +-20 %."""
+
+    first_ms: int = FIRST_MS
+    max_ms: int = MAX_MS
+    spread: float = SPREAD
+
+    def wait_ms(self, attempt: int, chance: float, after_ms: int = 0) -> int:
+        """How long to wait after failed attempt number `attempt` (from 1). `chance` is in [0, 1); `after_ms` is the service's wish, never undercut."""
+        assert attempt >= 1
+        assert 0 <= chance < 1
+        base = self.max_ms if attempt > 30 else min(self.max_ms, self.first_ms * 2 ** (attempt - 1))
+        jittered = round(base * (1 + self.spread * (2 * chance - 1)))
+        return max(jittered, min(after_ms, RETRY_AFTER_MAX_MS))
+
+
+async def persist(
+    call: Callable[[], Awaitable[T]],
+    *,
+    sleep: Callable[[float], Awaitable[None]],
+    chance: Callable[[], float],
+    budget_ms: int,
+    attempts_max: int = 20,
+    backoff: Backoff = Backoff(),
+    elapsed_ns: Callable[[], int] = monotonic_ns,
+) -> T:
+    """Call again on TryLater and OutcomeUnknown until it answers, `budget_ms` would be exceeded, or `attempts_max` calls were made; then the last error.
+
+    Only for calls that may be repeated: reads, and requests that carry the same key or token each time.
+    """
+    assert attempts_max >= 1
+    end_ns = elapsed_ns() + budget_ms * 1_000_000
+    attempt = 1
+    while True:
+        try:
+            return await call()
+        except (TryLater, OutcomeUnknown) as error:
+            after_ms = error.after_ms if isinstance(error, TryLater) else 0
+            wait_ms = backoff.wait_ms(attempt, chance(), after_ms)
+            if attempt >= attempts_max or elapsed_ns() + wait_ms * 1_000_000 > end_ns:
+                raise
+        attempt += 1
+        await sleep(wait_ms / 1000)

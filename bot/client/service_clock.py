@@ -1,0 +1,100 @@
+"""The service's time as this process knows it: carried on from the last X-Sandbox-Clock header, or the machine's own. Reads no header by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from bot.clock import Clock, SystemClock, monotonic_ns, ms_of
+from bot.wire.headers import parse_sandbox_clock
+
+REWIND_MS: Final = (
+    1_000  # of real time: a header behind us by less makes us wait; by more, the service's time itself went back
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    now_ms: int
+    speed: float
+    received_ns: int
+
+    def at(self, real_ns: int) -> int:
+        return self.now_ms + int((real_ns - self.received_ns) * self.speed) // 1_000_000
+
+
+class ServiceClock:
+    """`now_ms()` never goes back between headers. It runs late by the reply's way here, never early.
+
+    `speed` is 1 for real time, 60 for an accelerated sandbox, 0 for a manual one, whose time stands still between headers.
+    `skew_ms` is how far the service's Date is ahead of this machine: measured, to the second, and never applied.
+    `rewinds` counts how often the service's time went back (a restore, a reset, a restart).
+    """
+
+    def __init__(self, real: Clock | None = None, elapsed_ns: Callable[[], int] = monotonic_ns) -> None:
+        self._real: Clock = SystemClock() if real is None else real
+        self._elapsed_ns = elapsed_ns
+        self._anchor: _Anchor | None = None
+        self._floor_ms = 0
+        self.skew_ms: int | None = None
+        self.rewinds = 0
+
+    @property
+    def speed(self) -> float:
+        return 1.0 if self._anchor is None else self._anchor.speed
+
+    @property
+    def is_sandbox(self) -> bool:
+        """Whether the service's time is not the real one."""
+        return self._anchor is not None
+
+    def now_ms(self) -> int:
+        now = self._real.now_ms() if self._anchor is None else self._anchor.at(self._elapsed_ns())
+        if self._anchor is None:
+            return now
+        self._floor_ms = max(self._floor_ms, now)
+        return self._floor_ms
+
+    def reset(self) -> None:
+        """Forget what was learnt: another service, or the same one begun anew."""
+        self._anchor = None
+        self._floor_ms = 0
+        self.skew_ms = None
+
+    def observe(
+        self, *, sandbox: str | None, date: str | None, is_service: bool, sent_ns: int, received_ns: int
+    ) -> None:
+        """Learn from the headers of one answer. `is_service`: it came from the service itself, not from something in between."""
+        self._measure_skew(date)
+        if sandbox is None:
+            if is_service and self._anchor is not None:
+                self._anchor = None
+                self._floor_ms = 0
+            return
+        try:
+            now_ms, speed = parse_sandbox_clock(sandbox)
+        except ValueError:
+            return
+        old = self._anchor
+        known_ms = None if old is None else max(self._floor_ms, old.at(received_ns))
+        if old is not None and known_ms is not None and now_ms < known_ms:
+            if sent_ns < old.received_ns and now_ms < old.now_ms:
+                return  # Two answers crossed on the way; the newer one was here first.
+            if old.speed == 0 or known_ms - now_ms > REWIND_MS * max(old.speed, speed, 1.0):
+                self._floor_ms = 0
+                self.rewinds += 1
+            else:
+                self._floor_ms = known_ms
+        self._anchor = _Anchor(now_ms, speed, received_ns)
+
+    def _measure_skew(self, date: str | None) -> None:
+        if date is None:
+            return
+        try:
+            moment = parsedate_to_datetime(date)
+        except ValueError:
+            return
+        if moment.tzinfo is not None:
+            self.skew_ms = ms_of(moment) - self._real.now_ms()

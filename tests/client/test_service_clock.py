@@ -1,0 +1,221 @@
+"""The service's time: followed, carried on at its speed, never back between headers; and the waits of a retry."""
+
+from __future__ import annotations
+
+import pytest
+
+from bot.client import Backoff, ServiceClock, persist
+from bot.clock import ManualClock
+from bot.errors import OutcomeUnknown, Refused, TryLater
+
+S = 1_000_000_000
+
+
+class Elapsed:
+    """Monotonic time that the test moves."""
+
+    def __init__(self) -> None:
+        self.ns = 10 * S
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+def made() -> tuple[ServiceClock, Elapsed, ManualClock]:
+    elapsed, real = Elapsed(), ManualClock(1_748_736_000_000)
+    return ServiceClock(real, elapsed), elapsed, real
+
+
+def see(
+    clock: ServiceClock,
+    elapsed: Elapsed,
+    text: str | None,
+    *,
+    sent_ns: int | None = None,
+    is_service: bool = True,
+    date: str | None = None,
+) -> None:
+    clock.observe(
+        sandbox=text,
+        date=date,
+        is_service=is_service,
+        sent_ns=elapsed.ns if sent_ns is None else sent_ns,
+        received_ns=elapsed.ns,
+    )
+
+
+def test_without_a_header_it_is_the_machines_time():
+    clock, elapsed, real = made()
+    see(clock, elapsed, None)
+    real.advance(5)
+    assert clock.now_ms() == real.now_ms()
+    assert clock.speed == 1
+    assert not clock.is_sandbox
+
+
+def test_an_accelerated_clock_is_carried_on_at_its_speed():
+    clock, elapsed, _ = made()
+    see(clock, elapsed, "1000000; speed=60")
+    elapsed.ns += S // 2
+    assert clock.now_ms() == 1_030_000
+    assert clock.speed == 60
+
+
+def test_a_manual_clock_stands_between_headers():
+    clock, elapsed, _ = made()
+    see(clock, elapsed, "1000000; speed=0")
+    elapsed.ns += 100 * S
+    assert clock.now_ms() == 1_000_000
+    see(clock, elapsed, "1060000; speed=0")
+    assert clock.now_ms() == 1_060_000
+
+
+def test_a_header_a_little_behind_makes_it_wait_not_go_back():
+    clock, elapsed, _ = made()
+    see(clock, elapsed, "1000000; speed=60")
+    elapsed.ns += S
+    assert clock.now_ms() == 1_060_000
+    see(clock, elapsed, "1050000; speed=60")
+    assert clock.now_ms() == 1_060_000
+    elapsed.ns += S // 6
+    assert clock.now_ms() == 1_060_000
+    elapsed.ns += S
+    assert clock.now_ms() > 1_060_000
+    assert clock.rewinds == 0
+
+
+@pytest.mark.parametrize("speed", ["60", "0"])
+def test_a_service_whose_time_went_back_is_followed(speed):
+    clock, elapsed, _ = made()
+    see(clock, elapsed, f"10000000; speed={speed}")
+    assert clock.now_ms() == 10_000_000
+    elapsed.ns += S
+    see(clock, elapsed, f"1000000; speed={speed}")
+    assert clock.now_ms() == 1_000_000
+    assert clock.rewinds == 1
+
+
+def test_answers_that_crossed_on_the_way_do_not_turn_it_back():
+    clock, elapsed, _ = made()
+    sent = elapsed.ns
+    elapsed.ns += S
+    see(clock, elapsed, "2000000; speed=0")
+    elapsed.ns += S
+    see(clock, elapsed, "1000000; speed=0", sent_ns=sent)
+    assert clock.now_ms() == 2_000_000
+    assert clock.rewinds == 0
+
+
+def test_a_page_of_a_proxy_teaches_it_nothing_and_a_service_on_real_time_ends_the_sandboxs():
+    clock, elapsed, real = made()
+    see(clock, elapsed, "1000000; speed=0")
+    see(clock, elapsed, None, is_service=False)
+    see(clock, elapsed, "nonsense; speed=1")
+    assert clock.now_ms() == 1_000_000
+    see(clock, elapsed, None)
+    assert clock.now_ms() == real.now_ms()
+    assert clock.speed == 1
+
+
+def test_the_skew_is_measured_and_not_applied():
+    clock, elapsed, real = made()
+    see(clock, elapsed, None, date="Sun, 01 Jun 2025 00:00:05 GMT")
+    assert clock.skew_ms == 5_000
+    assert clock.now_ms() == real.now_ms()
+    see(clock, elapsed, None, date="not a date")
+    assert clock.skew_ms == 5_000
+
+
+def test_reset_forgets():
+    clock, elapsed, real = made()
+    see(clock, elapsed, "1000000; speed=0")
+    clock.reset()
+    assert clock.now_ms() == real.now_ms()
+
+
+def test_the_wait_doubles_from_half_a_second_to_ten():
+    waits = [Backoff().wait_ms(attempt, 0.5) for attempt in range(1, 9)]
+    assert waits == [500, 1000, 2000, 4000, 8000, 10_000, 10_000, 10_000]
+    assert Backoff().wait_ms(10_000, 0.5) == 10_000
+
+
+@pytest.mark.parametrize("attempt", [1, 3, 40])
+def test_the_jitter_is_a_fifth_either_way(attempt):
+    middle = Backoff().wait_ms(attempt, 0.5)
+    assert Backoff().wait_ms(attempt, 0.0) == middle * 0.8
+    assert middle * 1.19 < Backoff().wait_ms(attempt, 0.999) <= middle * 1.2
+
+
+def test_the_services_wish_is_never_undercut_and_bounded():
+    assert Backoff().wait_ms(1, 0.5, after_ms=30_000) == 30_000
+    assert Backoff().wait_ms(5, 0.5, after_ms=10) == 8000
+    assert Backoff().wait_ms(1, 0.5, after_ms=10**12) == 3_600_000
+
+
+class Calls:
+    """Fails in the given ways, then answers; sleeping moves the time."""
+
+    def __init__(self, *faults: Exception) -> None:
+        self.faults = list(faults)
+        self.made = 0
+        self.slept: list[float] = []
+        self.elapsed = Elapsed()
+
+    async def __call__(self) -> str:
+        self.made += 1
+        if self.faults:
+            raise self.faults.pop(0)
+        return "done"
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.elapsed.ns += int(seconds * S)
+
+    async def run(self, *, budget_ms: int = 60_000, attempts_max: int = 20) -> str:
+        return await persist(
+            self,
+            sleep=self.sleep,
+            chance=lambda: 0.5,
+            budget_ms=budget_ms,
+            attempts_max=attempts_max,
+            elapsed_ns=self.elapsed,
+        )
+
+
+async def test_a_call_is_repeated_until_it_answers():
+    calls = Calls(
+        TryLater("rate_limited", "m", after_ms=3000),
+        OutcomeUnknown("internal_error", "m"),
+        TryLater("connect_error", "m", after_ms=0),
+    )
+    assert await calls.run() == "done"
+    assert calls.slept == [3.0, 1.0, 2.0]
+
+
+async def test_a_refusal_is_not_repeated():
+    calls = Calls(Refused("not_found", "m"))
+    with pytest.raises(Refused):
+        await calls.run()
+    assert calls.made == 1
+
+
+async def test_a_retry_ends_with_its_budget():
+    calls = Calls(*(OutcomeUnknown("internal_error", "m") for _ in range(100)))
+    with pytest.raises(OutcomeUnknown):
+        await calls.run(budget_ms=10_000)
+    assert sum(calls.slept) <= 10
+    assert calls.made == 5
+
+
+async def test_a_retry_ends_with_its_count():
+    calls = Calls(*(TryLater("rate_limited", "m", after_ms=0) for _ in range(100)))
+    with pytest.raises(TryLater):
+        await calls.run(budget_ms=10**9, attempts_max=3)
+    assert calls.made == 3
+
+
+async def test_a_wait_longer_than_what_is_left_is_not_begun():
+    calls = Calls(TryLater("service_unavailable", "m", after_ms=30_000))
+    with pytest.raises(TryLater):
+        await calls.run(budget_ms=20_000)
+    assert calls.slept == []
