@@ -1,0 +1,89 @@
+"""Strategy: the base class of every plug-in. Synchronous and plain; it wants things, the runtime does them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bot.strategy.bar import Bar
+from bot.strategy.indicators import Indicator, Indicators, named_bars
+from bot.strategy.intents import Intent
+from bot.strategy.params import Params as _Params
+from bot.strategy.view import Fill, GuardianNote, Trigger, View
+
+if TYPE_CHECKING:
+    from bot.wire.resources import Plan
+
+
+class Strategy(ABC):
+    """Subclass it and give `on_bar`; everything else has a default.
+
+    self.name, self.markets, self.params    from the config
+    self.fast[market]                       of a declared `fast = sma(10)`: the newest value, None before warm-up
+
+    Hooks are called one at a time for one strategy. A hook that raises, or takes longer than 5 s, puts the strategy
+    into quarantine: its positions keep their stops, the others go on. Intents of a hook are acted on in order.
+    """
+
+    Params: ClassVar[type[_Params]] = _Params
+    warmup: ClassVar[int | str] = 0
+    """Bars wanted before the first decision beyond what the indicators need: a number, or the name of a param."""
+    timer: ClassVar[str | None] = None
+    """Five cron fields, UTC: when on_timer is called."""
+
+    name: str
+    markets: tuple[str, ...]
+    params: Any  # An instance of this strategy's own Params.
+
+    def __init__(self, *, name: str, markets: Sequence[str], params: _Params | Mapping[str, Any] | None = None) -> None:
+        """`params` as a mapping is validated here: pydantic.ValidationError names the field and its bound."""
+        self.name = name
+        self.markets = tuple(markets)
+        self.params = params if isinstance(params, self.Params) else self.Params.model_validate(dict(params or {}))
+        self.indicators = Indicators(declared(type(self)), self.markets, self.params)
+        self.__dict__.update(self.indicators.values)
+        extra = named_bars(self.warmup, self.params, "warmup") if self.warmup != 0 else 0
+        self.warmup_bars = max(1, extra, self.indicators.warmup_bars)
+
+    @abstractmethod
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        """One bar of one of the markets has closed. `yield` what you want, or return a list; nothing is fine."""
+
+    def on_start(self, view: View) -> None:
+        """Once before the first bar of a run, after the account has been read; the bars of the warm-up come after it."""
+
+    def on_fill(self, view: View, fill: Fill) -> Iterable[Intent]:
+        """An order of this strategy's markets was executed, wholly or in part."""
+        return ()
+
+    def on_trigger(self, view: View, trigger: Trigger) -> Iterable[Intent]:
+        """A stop or a target was touched."""
+        return ()
+
+    def on_guardian(self, view: View, note: GuardianNote) -> Iterable[Intent]:
+        """A guardian of the account or of this strategy's markets did something."""
+        return ()
+
+    def on_timer(self, view: View, now_ms: int) -> Iterable[Intent]:
+        """The cron line of `timer` is due."""
+        return ()
+
+    def on_stop(self, view: View) -> None:
+        """Once when the run ends in order; a crash does not call it."""
+
+    def confirm(self, plan: Plan) -> bool:
+        """The service's dry run of an Open, before it becomes an order; False withdraws it."""
+        return True
+
+
+def declared(strategy: type[Strategy]) -> dict[str, Indicator]:
+    """The indicators a class declares, those of its bases first; a later declaration of a name replaces the earlier."""
+    found: dict[str, Indicator] = {}
+    for owner in reversed(strategy.__mro__):
+        for name, value in vars(owner).items():
+            if isinstance(value, Indicator):
+                found[name] = value
+            else:
+                found.pop(name, None)
+    return found

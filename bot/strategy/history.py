@@ -1,0 +1,80 @@
+"""Closed bars of one market and interval, as bounded columns of floats. Fed by the runtime, read through a View."""
+
+from __future__ import annotations
+
+from bot.strategy.bar import Bar
+
+HISTORY_BARS = 1_000  # As many as the service keeps before a simulated market's start.
+
+
+class History:
+    """The newest `limit` bars. Appending is O(1) amortised: the columns are cut only when they have doubled.
+
+    Every reader returns a new list, newest last, of at most `n` values: a strategy can neither change the past nor
+    hold on to a list that grows under it.
+    """
+
+    __slots__ = ("_at_ms", "_close", "_high", "_low", "_open", "_volume", "limit", "market")
+
+    def __init__(self, market: str, limit: int = HISTORY_BARS) -> None:
+        assert limit >= 1
+        self.market = market
+        self.limit = limit
+        self._at_ms: list[int] = []
+        self._open: list[float] = []
+        self._high: list[float] = []
+        self._low: list[float] = []
+        self._close: list[float] = []
+        self._volume: list[float] = []
+
+    def append(self, bar: Bar) -> None:
+        """Take the next bar; bars come in order of time, one each."""
+        at_ms = self._at_ms
+        assert not at_ms or bar.at_ms > at_ms[-1], "bars are appended in order of time"
+        at_ms.append(bar.at_ms)
+        self._open.append(bar.open)
+        self._high.append(bar.high)
+        self._low.append(bar.low)
+        self._close.append(bar.close)
+        self._volume.append(bar.volume)
+        if len(at_ms) >= 2 * self.limit:
+            for column in (at_ms, self._open, self._high, self._low, self._close, self._volume):
+                del column[: -self.limit]
+
+    def __len__(self) -> int:
+        return min(len(self._at_ms), self.limit)
+
+    @property
+    def last_at_ms(self) -> int | None:
+        """Close instant of the newest bar; None when there is none."""
+        return self._at_ms[-1] if self._at_ms else None
+
+    def bars(self, n: int) -> list[Bar]:
+        """The last `n` bars as rows."""
+        n = self._cut(n)
+        columns = (self._at_ms, self._open, self._high, self._low, self._close, self._volume)
+        return [Bar(self.market, *row) for row in zip(*(column[-n:] for column in columns), strict=True)] if n else []
+
+    def opens(self, n: int) -> list[float]:
+        return self._last(self._open, n)
+
+    def highs(self, n: int) -> list[float]:
+        return self._last(self._high, n)
+
+    def lows(self, n: int) -> list[float]:
+        return self._last(self._low, n)
+
+    def closes(self, n: int) -> list[float]:
+        return self._last(self._close, n)
+
+    def volumes(self, n: int) -> list[float]:
+        return self._last(self._volume, n)
+
+    def _cut(self, n: int) -> int:
+        if n < 0:
+            raise ValueError(f"a number of bars is asked for, 0 or more, not {n}")
+        return min(n, self.limit)
+
+    def _last(self, column: list[float], n: int) -> list[float]:
+        n = self._cut(n)
+        return column[-n:] if n else []

@@ -1,0 +1,329 @@
+"""Declared indicators: SMA, EMA, RSI, ATR, highest, lowest. One formula serves live bars and whole columns.
+
+A strategy declares `fast = sma(10)` as a class attribute and reads `self.fast[bar.market]`: the value after the newest
+closed bar of that market, None until there are enough bars. A period may be the name of one of the strategy's params,
+`sma("fast_bars")`, so that a sweep can turn it.
+
+Live, the runtime feeds one bar at a time (`update`); a session feeds a chunk (`column`), which carries its state over
+to the next. Both go through the same `step`, so they agree to the last bit. Floats only; nothing here knows of orders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
+
+from bot.errors import StrategyError
+from bot.strategy.bar import Bar
+
+if TYPE_CHECKING:
+    from bot.strategy.base import Strategy
+
+Source: TypeAlias = Literal["open", "high", "low", "close", "volume"]
+SOURCES: tuple[Source, ...] = ("open", "high", "low", "close", "volume")
+PERIOD_MAX = 1_000  # No more bars than that exist before a simulated market's start.
+
+
+class Columns(NamedTuple):
+    """A chunk of one market's bars, oldest first, one list a field: the order of a Bar's own."""
+
+    open: Sequence[float]
+    high: Sequence[float]
+    low: Sequence[float]
+    close: Sequence[float]
+    volume: Sequence[float]
+
+
+class Series:
+    """A running calculation over one number a bar. Subclasses give `step`."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: Source = "close") -> None:
+        self._source = 2 + SOURCES.index(source)  # A Bar begins with market and at_ms.
+
+    def step(self, x: float) -> float | None:
+        raise NotImplementedError
+
+    def update(self, bar: Bar) -> float | None:
+        """Take one bar; the value after it, None before there are enough. O(1)."""
+        return self.step(bar[self._source])  # type: ignore[arg-type]
+
+    def column(self, columns: Columns) -> list[float | None]:
+        """Take a chunk of bars; the value after each. The next call, or update, goes on from there."""
+        step = self.step
+        return [step(x) for x in columns[self._source - 2]]
+
+
+class Sma(Series):
+    """Simple moving average: the mean of the last n values, by the running sum s += x - old.
+
+    The running sum is the definition, in a session too: sum(last n) / n differs from it in the last bits.
+    """
+
+    __slots__ = ("_n", "_sum", "_window")
+
+    def __init__(self, n: int, source: Source = "close") -> None:
+        super().__init__(source)
+        self._n = n
+        self._sum = 0.0
+        self._window: deque[float] = deque()
+
+    def step(self, x: float) -> float | None:
+        window = self._window
+        window.append(x)
+        if len(window) <= self._n:
+            self._sum += x
+            return self._sum / self._n if len(window) == self._n else None
+        self._sum += x - window.popleft()
+        return self._sum / self._n
+
+
+class Ema(Series):
+    """Exponential moving average: e += a * (x - e) with a = 2 / (n + 1), from the mean of the first n values."""
+
+    __slots__ = ("_a", "_e", "_n", "_seen")
+
+    def __init__(self, n: int, source: Source = "close") -> None:
+        super().__init__(source)
+        self._n = n
+        self._a = 2.0 / (n + 1)
+        self._seen = 0
+        self._e = 0.0  # The sum of the first n values until they are complete.
+
+    def step(self, x: float) -> float | None:
+        if self._seen >= self._n:
+            self._e += self._a * (x - self._e)
+            return self._e
+        self._seen += 1
+        self._e += x
+        if self._seen < self._n:
+            return None
+        self._e /= self._n
+        return self._e
+
+
+class Rsi(Series):
+    """Relative strength index, 0 to 100 (J. Welles Wilder, New Concepts in Technical Trading Systems, 1978, section VI).
+
+    100 * U / (U + D), the same as 100 - 100 / (1 + U / D): U and D are the means of the first n rises and falls, then
+    U = (U * (n - 1) + rise) / n, D likewise. Needs n + 1 values. A market that has never moved is at 50.
+    """
+
+    __slots__ = ("_down", "_last", "_n", "_seen", "_up")
+
+    def __init__(self, n: int, source: Source = "close") -> None:
+        super().__init__(source)
+        self._n = n
+        self._seen = 0
+        self._last = 0.0
+        self._up = 0.0
+        self._down = 0.0
+
+    def step(self, x: float) -> float | None:
+        change = x - self._last
+        self._last = x
+        n = self._n
+        if self._seen == 0:
+            self._seen = 1
+            return None
+        rise = max(0.0, change)
+        fall = max(0.0, -change)
+        if self._seen <= n:
+            self._seen += 1
+            self._up += rise
+            self._down += fall
+            if self._seen <= n:
+                return None
+            self._up /= n
+            self._down /= n
+        else:
+            self._up = (self._up * (n - 1) + rise) / n
+            self._down = (self._down * (n - 1) + fall) / n
+        both = self._up + self._down
+        return 100.0 * (self._up / both) if both > 0.0 else 50.0
+
+
+class Atr(Series):
+    """Average true range (Wilder 1978, section III): the mean of the first n true ranges, then (atr * (n - 1) + tr) / n.
+
+    The true range is max(high - low, |high - last close|, |low - last close|); of the first bar, high - low.
+    """
+
+    __slots__ = ("_atr", "_last_close", "_n", "_seen")
+
+    def __init__(self, n: int, source: Source = "close") -> None:
+        super().__init__(source)
+        self._n = n
+        self._seen = 0
+        self._atr = 0.0
+        self._last_close = 0.0
+
+    def step_range(self, high: float, low: float, close: float) -> float | None:
+        tr = high - low
+        if self._seen:
+            last = self._last_close
+            tr = max(tr, abs(high - last), abs(low - last))
+        self._last_close = close
+        n = self._n
+        if self._seen >= n:
+            self._atr = (self._atr * (n - 1) + tr) / n
+            return self._atr
+        self._seen += 1
+        self._atr += tr
+        if self._seen < n:
+            return None
+        self._atr /= n
+        return self._atr
+
+    def update(self, bar: Bar) -> float | None:
+        return self.step_range(bar.high, bar.low, bar.close)
+
+    def column(self, columns: Columns) -> list[float | None]:
+        return [self.step_range(h, lo, c) for h, lo, c in zip(columns.high, columns.low, columns.close, strict=True)]
+
+
+class Highest(Series):
+    """The highest of the last n values, this bar's included (a queue of falling candidates; O(1) on average)."""
+
+    __slots__ = ("_best", "_n", "_seen")
+    _sign = 1.0
+
+    def __init__(self, n: int, source: Source = "close") -> None:
+        super().__init__(source)
+        self._n = n
+        self._seen = 0
+        self._best: deque[tuple[int, float]] = deque()  # (number of the bar, value), best first.
+
+    def step(self, x: float) -> float | None:
+        best, sign = self._best, self._sign
+        while best and best[-1][1] * sign <= x * sign:
+            best.pop()
+        best.append((self._seen, x))
+        self._seen += 1
+        if best[0][0] < self._seen - self._n:
+            best.popleft()
+        return best[0][1] if self._seen >= self._n else None
+
+
+class Lowest(Highest):
+    """The lowest of the last n values, this bar's included."""
+
+    __slots__ = ()
+    _sign = -1.0
+
+
+class Values(dict[str, float | None]):
+    """What `self.fast` is inside a strategy: market -> the value after its newest bar, None before warm-up."""
+
+    def __missing__(self, market: str) -> float | None:
+        raise StrategyError(f"market {market!r} is not one of this strategy's: {', '.join(self) or 'it has none'}")
+
+
+class Indicator:
+    """A declaration: which calculation, how long, on which number of the bar. State is kept a strategy and market."""
+
+    def __init__(
+        self, kind: Callable[[int, Source], Series], period: int | str, source: Source, *, extra: int = 0
+    ) -> None:
+        if source not in SOURCES:
+            raise StrategyError(f"source is one of {', '.join(SOURCES)}, not {source!r}")
+        if not isinstance(period, str):
+            _check_period(period, "an indicator")
+        self.kind = kind
+        self.period = period
+        self.source = source
+        self.name = ""
+        self._extra = extra  # Bars needed beyond the period.
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Indicator: ...
+    @overload
+    def __get__(self, instance: Strategy, owner: type) -> Mapping[str, float | None]: ...
+    def __get__(self, instance: Strategy | None, owner: type) -> Indicator | Mapping[str, float | None]:
+        # An instance holds its Values under the same name, which Python finds first; only the class comes here.
+        return self
+
+    def bars(self, params: Any) -> int:
+        """Bars until the first value. `params` answers a period that is named."""
+        return named_bars(self.period, params, self.name) + self._extra
+
+    def start(self, params: Any) -> Series:
+        return self.kind(named_bars(self.period, params, self.name), self.source)
+
+
+class Indicators:
+    """All declared indicators of one strategy over its markets. Built by Strategy, fed by the runtime."""
+
+    __slots__ = ("_by_market", "names", "values", "warmup_bars")
+
+    def __init__(self, declared: Mapping[str, Indicator], markets: Sequence[str], params: Any) -> None:
+        self.names = tuple(declared)
+        self.values: dict[str, Values] = {name: Values((market, None) for market in markets) for name in declared}
+        self.warmup_bars = max((one.bars(params) for one in declared.values()), default=0)
+        self._by_market: dict[str, list[tuple[Values, Series]]] = {
+            market: [(self.values[name], one.start(params)) for name, one in declared.items()] for market in markets
+        }
+
+    def update(self, bar: Bar) -> None:
+        """Live: take one closed bar, before on_bar is called with it."""
+        market = bar.market
+        for values, series in self._by_market[market]:
+            values[market] = series.update(bar)
+
+    def columns(self, market: str, columns: Columns) -> list[tuple[Values, list[float | None]]]:
+        """A session: take a chunk at once; bar i of it sets `values[market] = column[i]` before on_bar."""
+        return [(values, series.column(columns)) for values, series in self._by_market[market]]
+
+
+def sma(period: int | str, source: Source = "close") -> Indicator:
+    """Simple moving average of the last `period` values."""
+    return Indicator(Sma, period, source)
+
+
+def ema(period: int | str, source: Source = "close") -> Indicator:
+    """Exponential moving average, weight 2 / (period + 1), started with the mean of the first `period` values."""
+    return Indicator(Ema, period, source)
+
+
+def rsi(period: int | str, source: Source = "close") -> Indicator:
+    """Wilder's relative strength index, 0 to 100; needs period + 1 bars."""
+    return Indicator(Rsi, period, source, extra=1)
+
+
+def atr(period: int | str) -> Indicator:
+    """Wilder's average true range, in the price's unit."""
+    return Indicator(Atr, period, "close")
+
+
+def highest(period: int | str, source: Source = "close") -> Indicator:
+    """Highest of the last `period` values, this bar's included."""
+    return Indicator(Highest, period, source)
+
+
+def lowest(period: int | str, source: Source = "close") -> Indicator:
+    """Lowest of the last `period` values, this bar's included."""
+    return Indicator(Lowest, period, source)
+
+
+def named_bars(bars: int | str, params: Any, what: str) -> int:
+    """A number of bars, given as itself or as the name of a param."""
+    if isinstance(bars, str):
+        fields = type(params).model_fields
+        if bars not in fields:
+            raise StrategyError(f"{what}: {bars!r} is not one of its params ({', '.join(fields) or 'it has none'})")
+        bars = getattr(params, bars)
+    return _check_period(bars, what)
+
+
+def _check_period(period: Any, what: str) -> int:
+    if isinstance(period, bool) or not isinstance(period, int | float) or not math.isfinite(period):
+        raise StrategyError(f"{what}: a period is a whole number of bars, not {period!r}")
+    if period != int(period) or not 1 <= period <= PERIOD_MAX:
+        raise StrategyError(f"{what}: a period is a whole number from 1 to {PERIOD_MAX}, not {period!r}")
+    return int(period)

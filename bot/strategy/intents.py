@@ -1,0 +1,208 @@
+"""What a strategy may want: Open, Close, Cancel. Plain frozen values that are checked when they are made.
+
+An intent says what, never how: no id, no key, no time. The runtime gives it an id that is a function of the decision,
+and the gate judges it; a value that could never be an order is refused here, in the author's own line.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Real
+from typing import Any, Literal, TypeAlias
+
+from bot.errors import StrategyError
+
+Side: TypeAlias = Literal["long", "short"]
+Number: TypeAlias = int | float | Decimal
+
+TRAIL_PCT_MAX = 50  # These four are the interface's bounds.
+TRAIL_R_MAX = 20
+SLIPPAGE_BPS_MAX = 1000
+LEVERAGE_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """A stop, a target, or both, sent in one request with the entry and linked to the position.
+
+    At most one of `stop_pct` (percent away from the entry) and `stop_px` (a price); at most one of `target_pct`,
+    `target_px` and `target_r` (multiples of the distance of the stop, so it needs a stop). At least one of the two.
+    """
+
+    stop_pct: Number | None = None
+    stop_px: Number | None = None
+    target_pct: Number | None = None
+    target_px: Number | None = None
+    target_r: Number | None = None
+
+    def __post_init__(self) -> None:
+        stops = _given(self, "stop_pct", "stop_px")
+        targets = _given(self, "target_pct", "target_px", "target_r")
+        if len(stops) > 1 or len(targets) > 1:
+            raise StrategyError(f"Bracket: choose one of {' and '.join(stops if len(stops) > 1 else targets)}")
+        if not stops and not targets:
+            raise StrategyError(
+                "Bracket: give a stop (stop_pct or stop_px) or a target (target_pct, target_px, target_r)"
+            )
+        if self.target_r is not None and not stops:
+            raise StrategyError("Bracket: target_r counts in distances of the stop; give stop_pct or stop_px as well")
+        for name in (*stops, *targets):
+            _positive(self, name, below=100 if name == "stop_pct" else None)
+
+    @property
+    def has_stop(self) -> bool:
+        return self.stop_pct is not None or self.stop_px is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TrailingStop:
+    """A stop that follows the price at the service, armed with the entry's first fill.
+
+    Exactly one of `trail_pct` (percent, at most 50) and `trail_r` (multiples of the bracket's stop distance, at most
+    20). It sleeps until the profit has reached `activate_at_r` such multiples, when that is given.
+    """
+
+    trail_pct: Number | None = None
+    trail_r: Number | None = None
+    activate_at_r: Number | None = None
+
+    def __post_init__(self) -> None:
+        if len(_given(self, "trail_pct", "trail_r")) != 1:
+            raise StrategyError("TrailingStop: give exactly one of trail_pct and trail_r")
+        for name, most in (("trail_pct", TRAIL_PCT_MAX), ("trail_r", TRAIL_R_MAX), ("activate_at_r", TRAIL_R_MAX)):
+            if getattr(self, name) is not None:
+                _positive(self, name, most=most)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open a position, or add to it. Exactly one of `usd` (notional) and `size` (units of the coin).
+
+    market               a coin of this strategy, "BTC"
+    side                 "long" or "short"
+    leverage             whole number; None: the position's, else 1
+    bracket, guardians   protection that rides on the order; the gate asks for a stop unless the config says otherwise
+    limit_px             rest at this price; None: a market order
+    max_slippage_bps     market orders only: the worst price taken, in basis points from the mid
+    """
+
+    market: str
+    side: Side
+    usd: Number | None = None
+    size: Number | None = None
+    leverage: int | None = None
+    bracket: Bracket | None = None
+    guardians: tuple[TrailingStop, ...] = ()
+    limit_px: Number | None = None
+    max_slippage_bps: int | None = None
+
+    def __post_init__(self) -> None:
+        _market(self)
+        if self.side not in ("long", "short"):
+            raise StrategyError(f'Open: side is "long" or "short", not {self.side!r}')
+        amounts = _given(self, "usd", "size")
+        if len(amounts) != 1:
+            raise StrategyError("Open: give exactly one of usd and size")
+        _positive(self, amounts[0])
+        _whole(self, "leverage", 1, LEVERAGE_MAX)
+        _whole(self, "max_slippage_bps", 0, SLIPPAGE_BPS_MAX)
+        if self.limit_px is not None:
+            _positive(self, "limit_px")
+            if self.max_slippage_bps is not None:
+                raise StrategyError("Open: max_slippage_bps is for market orders; limit_px is its own bound")
+        if self.bracket is not None and not isinstance(self.bracket, Bracket):
+            raise StrategyError(f"Open: bracket is a Bracket(...), not {type(self.bracket).__name__}")
+        self._check_guardians()
+
+    def _check_guardians(self) -> None:
+        given: Any = self.guardians  # The types are the author's word; this is what there is.
+        if isinstance(given, TrailingStop):
+            raise StrategyError("Open: guardians is a tuple; write guardians=(TrailingStop(...),)")
+        object.__setattr__(self, "guardians", tuple(given))
+        for guardian in tuple(given):
+            if not isinstance(guardian, TrailingStop):
+                raise StrategyError(f"Open: guardians may hold TrailingStop(...), not {type(guardian).__name__}")
+            in_r = guardian.trail_r is not None or guardian.activate_at_r is not None
+            if in_r and not (self.bracket is not None and self.bracket.has_stop):
+                raise StrategyError(
+                    "Open: trail_r and activate_at_r count in distances of the stop; give a bracket with one"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a position, reduce-only. At most one of `fraction` (0 to 1), `usd` and `size`; none of them: all of it."""
+
+    market: str
+    fraction: Number | None = None
+    usd: Number | None = None
+    size: Number | None = None
+
+    def __post_init__(self) -> None:
+        _market(self)
+        given = _given(self, "fraction", "usd", "size")
+        if len(given) > 1:
+            raise StrategyError(f"Close: choose one of {' and '.join(given)}")
+        for name in given:
+            _positive(self, name, most=1 if name == "fraction" else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancel one order by its `oid`, or all of a `market`, stops and targets included. Exactly one of the two."""
+
+    oid: str | None = None
+    market: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(_given(self, "oid", "market")) != 1:
+            raise StrategyError("Cancel: give exactly one of oid and market")
+        oid: Any = self.oid
+        if oid is not None and not (isinstance(oid, str) and oid):
+            raise StrategyError(f"Cancel: oid is the text of an order's id, not {self.oid!r}")
+        if self.market is not None:
+            _market(self)
+
+
+Intent: TypeAlias = Open | Close | Cancel
+
+
+def _given(intent: Any, *names: str) -> list[str]:
+    return [name for name in names if getattr(intent, name) is not None]
+
+
+def _market(intent: Any) -> None:
+    market = intent.market
+    if not isinstance(market, str) or not 1 <= len(market) <= 80:
+        raise StrategyError(f'{type(intent).__name__}: market is a name such as "BTC", not {market!r}')
+
+
+def _positive(intent: Any, name: str, *, most: int | None = None, below: int | None = None) -> None:
+    """A positive, finite number, or StrategyError; a number of another library becomes a plain float."""
+    value = getattr(intent, name)
+    where = f"{type(intent).__name__}: {name}"
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        raise StrategyError(f"{where} is a number, not {value!r}")
+    if type(value) not in (int, float, Decimal):
+        value = float(value)
+        object.__setattr__(intent, name, value)
+    if not math.isfinite(value):
+        raise StrategyError(f"{where} is {value}: an indicator was probably not ready")
+    if value <= 0:
+        raise StrategyError(f"{where} is above 0, not {value}")
+    if most is not None and value > most:
+        raise StrategyError(f"{where} is at most {most}, not {value}")
+    if below is not None and value >= below:
+        raise StrategyError(f"{where} is below {below}, not {value}")
+
+
+def _whole(intent: Any, name: str, least: int, most: int) -> None:
+    value: Any = getattr(intent, name)
+    if value is None:
+        return
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most or value != int(value):
+        raise StrategyError(f"{type(intent).__name__}: {name} is a whole number from {least} to {most}, not {value!r}")
+    object.__setattr__(intent, name, int(value))

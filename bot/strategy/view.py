@@ -1,0 +1,167 @@
+"""What a strategy sees: its account and its bars, as of the bar it decides on and never later.
+
+`ViewSource` is the seam: the runtime gives one to each View. A live strategy runs in a thread of its own, so a source
+must answer from a picture that does not change while a hook runs; then no lock is needed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from bot.strategy.bar import Bar
+from bot.strategy.history import History
+from bot.strategy.intents import Side
+
+State: TypeAlias = MutableMapping[str, Any]
+
+
+class PositionView(NamedTuple):
+    """An open position of the account in one market, in floats. `stop_px` is None when it has no stop."""
+
+    market: str
+    side: Side
+    size: float
+    entry_px: float
+    mark_px: float
+    stop_px: float | None
+    target_px: float | None
+    unrealized_usd: float
+    notional_usd: float
+    leverage: float
+    risk_usd: float | None
+    opened_at_ms: int
+
+
+class OrderView(NamedTuple):
+    """An order that works at the service: a resting limit, or an armed stop or target (`kind` says which)."""
+
+    oid: str
+    market: str
+    side: Side
+    kind: str
+    size: float
+    limit_px: float | None
+    trigger_px: float | None
+    created_at_ms: int
+
+
+class Fill(NamedTuple):
+    """One execution. `action` is "open" or "close"; `realized_usd` is None for a pure open, fees excluded."""
+
+    market: str
+    at_ms: int
+    side: Side
+    action: str
+    kind: str
+    size: float
+    px: float
+    fee_usd: float
+    realized_usd: float | None
+    position_size: float
+    oid: str
+
+
+class Trigger(NamedTuple):
+    """A stop or target of a bracket that was touched; its fill comes by itself."""
+
+    market: str
+    at_ms: int
+    kind: str
+    side: Side
+    size: float
+    trigger_px: float
+    oid: str
+
+
+class GuardianNote(NamedTuple):
+    """What a guardian did: `happened` is armed, activated, fired, released or disarmed."""
+
+    market: str | None
+    at_ms: int
+    happened: str
+    guardian_type: str
+    guardian_id: str
+    reason: str | None
+
+
+class ViewSource(Protocol):
+    """What the runtime answers for one strategy. Each answer is as of `now_ms` and stays so while a hook runs."""
+
+    @property
+    def now_ms(self) -> int: ...
+    @property
+    def equity_usd(self) -> float: ...
+    @property
+    def free_margin_usd(self) -> float: ...
+    @property
+    def state(self) -> State:
+        """Durable, JSON-able; the runtime saves it with the cursor after the hook has returned."""
+
+    def position(self, market: str) -> PositionView | None: ...
+    def orders(self, market: str) -> Sequence[OrderView]: ...
+    def history(self, market: str) -> History:
+        """Bars that have closed by `now_ms`, of the strategy's interval. StrategyError for a market not its own."""
+
+    def log(self, event: str, fields: dict[str, Any]) -> None: ...
+
+
+class View:
+    """The one thing a hook is given to look at. Reading is free of side effects; only `state` and `log` write.
+
+    Sequences are lists of floats, newest last, of at most `n` values: at the start there may be fewer.
+    """
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: ViewSource) -> None:
+        self._source = source
+
+    @property
+    def now_ms(self) -> int:
+        """This instant on the service's clock, in unix milliseconds."""
+        return self._source.now_ms
+
+    @property
+    def equity_usd(self) -> float:
+        """Account value: cash, margin and unrealised profit."""
+        return self._source.equity_usd
+
+    @property
+    def free_margin_usd(self) -> float:
+        return self._source.free_margin_usd
+
+    @property
+    def state(self) -> State:
+        """A small mapping of this strategy that survives restarts: str -> numbers, texts, lists and dicts of them."""
+        return self._source.state
+
+    def position(self, market: str) -> PositionView | None:
+        """The open position in `market`, None when flat."""
+        return self._source.position(market)
+
+    def orders(self, market: str) -> Sequence[OrderView]:
+        """Working orders of `market`, resting and armed."""
+        return self._source.orders(market)
+
+    def bars(self, market: str, n: int) -> Sequence[Bar]:
+        return self._source.history(market).bars(n)
+
+    def opens(self, market: str, n: int) -> Sequence[float]:
+        return self._source.history(market).opens(n)
+
+    def highs(self, market: str, n: int) -> Sequence[float]:
+        return self._source.history(market).highs(n)
+
+    def lows(self, market: str, n: int) -> Sequence[float]:
+        return self._source.history(market).lows(n)
+
+    def closes(self, market: str, n: int) -> Sequence[float]:
+        return self._source.history(market).closes(n)
+
+    def volumes(self, market: str, n: int) -> Sequence[float]:
+        return self._source.history(market).volumes(n)
+
+    def log(self, event: str, **fields: Any) -> None:
+        """A line in the daemon's log, past tense: view.log("signal.seen", market=bar.market, rsi=28.5)."""
+        self._source.log(event, fields)

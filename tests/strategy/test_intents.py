@@ -1,0 +1,99 @@
+"""Intents are judged where they are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from bot.errors import StrategyError
+from bot.strategy import Bracket, Cancel, Close, Intent, Open, TrailingStop
+
+STOP = Bracket(stop_pct=2)
+
+GOOD: list[Any] = [
+    lambda: Open("BTC", "long", usd=100),
+    lambda: Open("BTC", "short", size=Decimal("0.001"), leverage=3, bracket=Bracket(stop_px=70_000, target_r=2)),
+    lambda: Open("BTC", "long", usd=100, limit_px=50_000.5, bracket=Bracket(target_pct=150)),
+    lambda: Open("BTC", "long", usd=100, max_slippage_bps=0, guardians=(TrailingStop(trail_pct=1),)),
+    lambda: Open("BTC", "long", usd=100, bracket=STOP, guardians=(TrailingStop(trail_r=1, activate_at_r=0.5),)),
+    lambda: Close("BTC"),
+    lambda: Close("BTC", fraction=1),
+    lambda: Close("BTC", usd=20),
+    lambda: Cancel(oid="17"),
+    lambda: Cancel(market="BTC"),
+]
+
+BAD: list[tuple[Any, str]] = [
+    (lambda: Open("BTC", "buy", usd=100), 'side is "long" or "short", not \'buy\''),
+    (lambda: Open("", "long", usd=100), "market is a name"),
+    (lambda: Open(7, "long", usd=100), "market is a name"),
+    (lambda: Open("BTC", "long"), "exactly one of usd and size"),
+    (lambda: Open("BTC", "long", usd=1, size=1), "exactly one of usd and size"),
+    (lambda: Open("BTC", "long", usd=0), "usd is above 0"),
+    (lambda: Open("BTC", "long", usd=-5), "usd is above 0"),
+    (lambda: Open("BTC", "long", usd=math.nan), "usd is nan: an indicator was probably not ready"),
+    (lambda: Open("BTC", "long", usd=math.inf), "usd is inf"),
+    (lambda: Open("BTC", "long", usd=Decimal("NaN")), "usd is NaN"),
+    (lambda: Open("BTC", "long", usd="100"), "usd is a number, not '100'"),
+    (lambda: Open("BTC", "long", usd=True), "usd is a number"),
+    (lambda: Open("BTC", "long", usd=1, leverage=0), "leverage is a whole number from 1 to 50"),
+    (lambda: Open("BTC", "long", usd=1, leverage=2.5), "leverage is a whole number"),
+    (lambda: Open("BTC", "long", usd=1, leverage=math.nan), "leverage is a whole number"),
+    (lambda: Open("BTC", "long", usd=1, max_slippage_bps=1001), "max_slippage_bps is a whole number from 0 to 1000"),
+    (lambda: Open("BTC", "long", usd=1, limit_px=5, max_slippage_bps=5), "limit_px is its own bound"),
+    (lambda: Open("BTC", "long", usd=1, bracket={"stop_pct": 2}), "bracket is a Bracket"),
+    (lambda: Open("BTC", "long", usd=1, guardians=TrailingStop(trail_pct=1)), "guardians is a tuple"),
+    (lambda: Open("BTC", "long", usd=1, guardians=("trail",)), "may hold TrailingStop"),
+    (lambda: Open("BTC", "long", usd=1, guardians=(TrailingStop(trail_r=1),)), "give a bracket with one"),
+    (
+        lambda: Open("BTC", "long", usd=1, bracket=Bracket(target_pct=1), guardians=(TrailingStop(trail_r=1),)),
+        "bracket with one",
+    ),
+    (lambda: Close("BTC", fraction=1.5), "fraction is at most 1"),
+    (lambda: Close("BTC", fraction=0), "fraction is above 0"),
+    (lambda: Close("BTC", fraction=0.5, usd=10), "choose one of fraction and usd"),
+    (lambda: Cancel(), "exactly one of oid and market"),
+    (lambda: Cancel(oid="1", market="BTC"), "exactly one of oid and market"),
+    (lambda: Cancel(oid=""), "oid is the text"),
+    (lambda: Bracket(), "give a stop"),
+    (lambda: Bracket(stop_pct=1, stop_px=2), "choose one of stop_pct and stop_px"),
+    (lambda: Bracket(stop_pct=1, target_pct=1, target_r=2), "choose one of target_pct and target_r"),
+    (lambda: Bracket(target_r=2), "target_r counts in distances of the stop"),
+    (lambda: Bracket(stop_pct=100), "stop_pct is below 100"),
+    (lambda: Bracket(stop_pct=None, target_px=-1), "target_px is above 0"),
+    (lambda: TrailingStop(), "exactly one of trail_pct and trail_r"),
+    (lambda: TrailingStop(trail_pct=1, trail_r=1), "exactly one of trail_pct and trail_r"),
+    (lambda: TrailingStop(trail_pct=51), "trail_pct is at most 50"),
+    (lambda: TrailingStop(trail_r=21), "trail_r is at most 20"),
+    (lambda: TrailingStop(trail_pct=1, activate_at_r=-1), "activate_at_r is above 0"),
+]
+
+
+@pytest.mark.parametrize("make", GOOD)
+def test_what_could_be_an_order_is_made_and_frozen(make: Any) -> None:
+    intent: Intent = make()
+    assert make() == intent
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        intent.market = "ETH"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("make", "message"), BAD)
+def test_what_could_never_be_an_order_is_refused_where_it_is_made(make: Any, message: str) -> None:
+    with pytest.raises(StrategyError) as error:
+        make()
+    assert message in str(error.value)
+
+
+def test_a_number_of_numpy_becomes_a_plain_one() -> None:
+    numpy = pytest.importorskip("numpy")
+    intent = Open(
+        "BTC", "long", usd=numpy.float64(100.5), leverage=numpy.int64(3), bracket=Bracket(stop_pct=numpy.float32(2))
+    )
+    assert type(intent.usd) is float
+    assert type(intent.leverage) is int
+    assert intent.bracket is not None
+    assert type(intent.bracket.stop_pct) is float
