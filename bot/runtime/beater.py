@@ -1,0 +1,327 @@
+"""The heartbeat process: reads the brain's progress stamp, beats, writes down what may be believed.
+
+A process of its own, so that no plug-in can delay a beat and no beat can outlive the brain's progress. Small on
+purpose: standard library only, a new connection for every attempt (nothing kept that could have gone stale). What it
+decides is in `beat`; here are its clocks, its sockets and its end. The credential comes over stdin, never argv or
+environment, and leaves only in the request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any, Final, NamedTuple
+
+from bot.clock import boot_ns, monotonic_ns
+from bot.runtime import beat
+from bot.runtime.beat import SECOND, Answer, Heart
+from bot.runtime.progress import ProgressReader, Stamp
+from bot.runtime.records import MappedRecord
+
+LAYOUT: Final = "QQqqqqIIIIQBQ32s"
+MAGIC: Final = b"BBHB"
+VERSION: Final = 1
+
+TICK_S: Final = 0.25  # How often the stamp, the parent and the clocks are looked at between beats.
+BODY_BYTES_MAX: Final = 64 * 1024
+ATTEMPTS_AT_ONCE_MAX: Final = (
+    8  # Connections that hang in name resolution cannot be cut short; they are not to pile up.
+)
+NICE: Final = -5
+EXIT_ACCESS_LOST: Final = 7
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_DUMPABLE: Final = 4
+
+
+class Orders(NamedTuple):
+    """The one line on stdin. `lengths` are a Rhythm's; `fence` names the run of the brain that may be beaten for."""
+
+    host: str
+    port: int
+    tls: bool
+    host_header: str
+    path: str
+    api_key: str
+    stamp_path: str
+    belief_path: str
+    lengths: list[int]
+    parent_pid: int
+    fence: int
+
+
+class Record(NamedTuple):
+    """What lies in the belief file."""
+
+    fence: int
+    written_ns: int
+    heart: Heart
+
+
+class BeliefFile:
+    """The belief file, either side of it."""
+
+    def __init__(self, path: str, *, write: bool = False) -> None:
+        self._record = MappedRecord(path, LAYOUT, magic=MAGIC, version=VERSION, write=write)
+
+    def write(self, fence: int, written_ns: int, h: Heart) -> None:
+        error = h.error.encode("ascii", "replace")[:32]
+        self._record.write(
+            fence,
+            written_ns,
+            h.next_ns,
+            h.sent_ns,
+            h.deadline_ms,
+            h.server_ms,
+            h.guardians,
+            h.failures,
+            h.boot_beats,
+            h.lapses,
+            h.beats,
+            h.stopped,
+            0,
+            error,
+        )
+
+    def read(self) -> Record | None:
+        values: Any = self._record.read()
+        if values is None:
+            return None
+        fence, written, next_ns, sent, deadline, server, guardians, failures, boot, lapses, beats, stopped, _, error = (
+            values
+        )
+        heart = Heart(
+            next_ns,
+            sent,
+            guardians,
+            deadline,
+            server,
+            failures,
+            boot,
+            lapses,
+            beats,
+            error.rstrip(b"\0").decode("ascii", "replace"),
+            bool(stopped),
+        )
+        return Record(fence, written, heart)
+
+    def close(self) -> None:
+        self._record.close()
+
+
+def first_heart(before: Record | None, orders: Orders) -> Heart:
+    """The heart to start with: all of it when this process was restarted under the same brain, else only the boot beats spent."""
+    if before is None:
+        return Heart()
+    if before.fence == orders.fence:
+        return before.heart._replace(next_ns=0, stopped=False)
+    return Heart(boot_beats=before.heart.boot_beats)
+
+
+class Beater:
+    """The process's loop."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self.lengths = beat.Rhythm(*orders.lengths)
+        self.progress = ProgressReader(orders.stamp_path)
+        self.belief = BeliefFile(orders.belief_path, write=True)
+        self.heart = first_heart(self.belief.read(), orders)
+        self.stamp: Stamp | None = None
+        self.running: list[threading.Thread] = []
+
+    def run(self) -> int:
+        """Until the brain is gone or the credential is refused; the process's exit code."""
+        boot, mono = boot_ns(), monotonic_ns()
+        while os.getppid() == self.orders.parent_pid:
+            boot_now, mono_now = boot_ns(), monotonic_ns()
+            self.heart = beat.suspended(self.heart, boot_ns=boot_now - boot, monotonic_ns=mono_now - mono)
+            boot, mono = boot_now, mono_now
+            self.write()
+            stamp = self.stamp = self.progress.read() or self.stamp  # One that cannot be read now grows old meanwhile.
+            now = boot_ns()
+            verdict = beat.judge(self.lengths, self.heart, now_ns=now, stamp=stamp, fence=self.orders.fence)
+            if verdict == "stopped":
+                return EXIT_ACCESS_LOST
+            if verdict == "beat":
+                self.heart = beat.sending(self.heart, stamp=stamp, fence=self.orders.fence)
+                self.write()
+                sent, answer = self.attempt()
+                self.heart = beat.answered(
+                    self.lengths, self.heart, answer, sent_ns=sent, now_ns=boot_ns(), chance=os.urandom(1)[0] / 256
+                )
+                self.write()
+            wait_s = (self.heart.next_ns - boot_ns()) / SECOND
+            time.sleep(min(TICK_S, wait_s) if wait_s > 0 else (TICK_S if verdict != "beat" else 0))
+        return 0
+
+    def write(self) -> None:
+        self.belief.write(self.orders.fence, boot_ns(), self.heart)
+
+    def attempt(self) -> tuple[int, Answer]:
+        """One attempt of at most two seconds; a second connection joins after one. The first good answer counts, with ITS sending."""
+        answers: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
+        start = boot_ns()
+        end = start + beat.ATTEMPT_NS
+        self.running = [one for one in self.running if one.is_alive()]
+        if len(self.running) >= ATTEMPTS_AT_ONCE_MAX:
+            time.sleep(beat.HEDGE_NS / SECOND)
+            return start, Answer("retry", "connections_hang")
+        self.connect(answers)
+        tried, hedge_at = 1, start + beat.HEDGE_NS
+        worst = (start, Answer("retry", "timeout"))
+        failed = 0
+        while (now := boot_ns()) < end:
+            until = min(hedge_at, end) if tried == 1 else end
+            try:
+                got = answers.get(timeout=max(0.0, (until - now) / SECOND))
+            except queue.Empty:
+                if tried == 1 and boot_ns() >= hedge_at:
+                    tried = 2
+                    self.connect(answers)
+                continue
+            if got[1].kind != "retry":
+                return got
+            worst, failed = got, failed + 1
+            if failed == tried:
+                return worst  # Every connection has failed: the fast retry is quicker than the rest of the wait.
+        return worst
+
+    def connect(self, answers: queue.SimpleQueue[tuple[int, Answer]]) -> None:
+        def work() -> None:
+            sent = boot_ns()  # Before the connection: the belief counts from the earliest instant.
+            answers.put((sent, post(self.orders)))
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        self.running.append(thread)
+
+
+def post(orders: Orders) -> Answer:
+    """One heartbeat over one connection. Never raises: every fault of the world is a row of `Answer`."""
+    request = (
+        f"POST {orders.path} HTTP/1.1\r\nHost: {orders.host_header}\r\nAuthorization: Bearer {orders.api_key}\r\n"
+        "User-Agent: bracketbot-heartbeat\r\nAccept-Encoding: identity\r\nConnection: close\r\n"
+        "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    )
+    try:
+        status, headers, body = exchange(orders, request.encode("ascii"), boot_ns() + beat.ATTEMPT_NS)
+    except TimeoutError:
+        return Answer("retry", "timeout")
+    except (OSError, ValueError) as error:
+        return Answer("retry", type(error).__name__)
+    return classify(status, headers.get("retry-after"), body)
+
+
+def exchange(orders: Orders, request: bytes, end_ns: int) -> tuple[int, dict[str, str], bytes]:
+    """One request and its answer on a new connection, all of it by `end_ns`. TimeoutError, OSError, ValueError (no HTTP).
+
+    A dozen lines instead of http.client: that one costs more memory than the rest of this process, and has no deadline
+    for the whole of an answer.
+    """
+    with (
+        socket.create_connection((orders.host, orders.port), timeout=_left_s(end_ns)) as plain,
+        _secured(orders, plain, end_ns) as connection,
+    ):
+        connection.sendall(request)
+        raw = bytearray()
+        while b"\r\n\r\n" not in raw:
+            if not _more(connection, raw, end_ns):
+                raise ValueError("the answer ended within its head")
+        head, _, body = bytes(raw).partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        version, _, rest = first.partition(" ")
+        if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
+            raise ValueError("not an HTTP answer")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        raw = bytearray(body)
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            while not raw.endswith(b"0\r\n\r\n") and _more(connection, raw, end_ns):
+                pass
+            return int(rest[:3]), headers, _unchunked(bytes(raw))
+        size = int(headers.get("content-length", BODY_BYTES_MAX))
+        while len(raw) < size and _more(connection, raw, end_ns):
+            pass
+        return int(rest[:3]), headers, bytes(raw)
+
+
+def _secured(orders: Orders, plain: socket.socket, end_ns: int) -> socket.socket:
+    if not orders.tls:
+        return plain
+    import ssl  # Megabytes, for those who need it.
+
+    plain.settimeout(_left_s(end_ns))
+    return ssl.create_default_context().wrap_socket(plain, server_hostname=orders.host)
+
+
+def _more(connection: socket.socket, raw: bytearray, end_ns: int) -> bool:
+    connection.settimeout(_left_s(end_ns))
+    part = connection.recv(4096)
+    raw += part
+    if len(raw) > BODY_BYTES_MAX:
+        raise ValueError("the answer is too long")
+    return bool(part)
+
+
+def _left_s(end_ns: int) -> float:
+    left_s = (end_ns - boot_ns()) / SECOND
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def _unchunked(raw: bytes) -> bytes:
+    body = b""
+    while raw:
+        size, _, raw = raw.partition(b"\r\n")
+        length = int(size.partition(b";")[0], 16)
+        body += raw[:length]
+        raw = raw[length + 2 :] if length else b""
+    return body
+
+
+def classify(status: int, retry_after: str | None, body: bytes) -> Answer:
+    """An HTTP answer as the next move."""
+    if status == 200:
+        return _armed(body)
+    if status == 401:
+        return Answer("lost", "unauthorized")
+    if status == 429 or status >= 500:
+        seconds = int(retry_after) if retry_after is not None and retry_after.isascii() and retry_after.isdigit() else 0
+        return Answer(
+            "retry", "rate_limited" if status == 429 else f"http_{status}", after_ns=min(seconds, 86_400) * SECOND
+        )
+    return Answer("refused", f"http_{status}")
+
+
+def _armed(body: bytes) -> Answer:
+    """The switches that a 200 names. One that cannot be read counts as a failure: nothing was promised."""
+    try:
+        data = json.loads(body)
+        deadlines = [one["nextDeadline"] for one in data["guardians"]]
+        server_ms = data.get("serverTime", 0)
+        if not all(type(one) is int for one in [*deadlines, server_ms]):
+            raise TypeError("not whole milliseconds")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Answer("retry", "bad_answer")
+    return Answer("ok", "", len(deadlines), min(deadlines, default=0), server_ms)
+
+
+def main() -> int:
+    """What `python -m bot.runtime.heartbeat` runs."""
+    orders = Orders(**json.loads(sys.stdin.readline()))
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # No core file and no ptrace: the credential is in this memory.
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, NICE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the brain, which stops this process when it is done.
+    return Beater(orders).run()

@@ -1,0 +1,123 @@
+"""The feed: from the service's candles to closed bars, each once, in order of (close instant, market). No decision is made here.
+
+A bar enters the history only when it is handed to the strategies (`take`), so a bar that came in the same answer as its
+successor is decided without knowing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+import structlog
+
+from bot.errors import OutcomeUnknown, TryLater
+from bot.runtime.ports import VenuePort
+from bot.strategy import Bar, History
+from bot.strategy.history import HISTORY_BARS
+from bot.wire import CANDLES_MAX, INTERVAL_MS, Candle
+
+log = structlog.get_logger()
+
+SPARE_BARS: Final = 2  # the running bar, and one that may close while the question is on its way
+
+
+class Series(NamedTuple):
+    """What a strategy listens to."""
+
+    market: str
+    interval: str
+
+
+class Closed(NamedTuple):
+    """One closed bar of a series; the order of the fields is the order of deciding."""
+
+    at_ms: int
+    market: str
+    interval: str
+    bar: Bar
+
+    @property
+    def series(self) -> Series:
+        return Series(self.market, self.interval)
+
+
+class WarmUp(NamedTuple):
+    """Bars that are history only, and those that are still to be decided: at most the newest of each series."""
+
+    past: list[Closed]
+    due: list[Closed]
+
+
+class Feed:
+    """`wanted` says how many bars of history each series needs before its first decision."""
+
+    def __init__(self, wanted: Mapping[Series, int]) -> None:
+        self.wanted = dict(wanted)
+        self.histories = {
+            series: History(series.market, max(HISTORY_BARS, bars)) for series, bars in self.wanted.items()
+        }
+        self._last_ms: dict[Series, int] = {}  # close instant of the newest bar handed out
+
+    def due(self, now_ms: int) -> list[Series]:
+        """Series of which another bar should have closed by now."""
+        return [
+            s for s in self.wanted if (last := self._last_ms.get(s)) is None or now_ms >= last + INTERVAL_MS[s.interval]
+        ]
+
+    async def warm_up(self, port: VenuePort, done_until: Callable[[str, str], int | None], now_ms: int) -> WarmUp:
+        """The history of every series. Bars missed while we were down are history; the newest one not done is due."""
+        past: list[Closed] = []
+        due: list[Closed] = []
+        for series, bars in self.wanted.items():
+            done_ms = done_until(*series)
+            gap = 0 if done_ms is None else max(0, now_ms - done_ms) // INTERVAL_MS[series.interval]
+            found = await self._closed(port, series, max(bars, gap) + SPARE_BARS)
+            if not found:
+                continue
+            newest = found[-1]
+            self._last_ms[series] = newest.at_ms
+            is_due = done_ms is None or newest.at_ms > done_ms
+            past += found[:-1] if is_due else found
+            due += [newest] if is_due else []
+        return WarmUp(sorted(past), sorted(due))
+
+    async def poll(self, port: VenuePort, now_ms: int) -> list[Closed]:
+        """Bars that have closed since the last call. A series whose question failed is asked again next time."""
+        found: list[Closed] = []
+        for series in self.due(now_ms):
+            last_ms = self._last_ms.get(series)
+            gap = 1 if last_ms is None else (now_ms - last_ms) // INTERVAL_MS[series.interval]
+            try:
+                bars = await self._closed(port, series, gap + SPARE_BARS)
+            except (TryLater, OutcomeUnknown) as error:
+                log.warning("feed.missed", market=series.market, interval=series.interval, code=error.code)
+                continue
+            fresh = bars if last_ms is None else [one for one in bars if one.at_ms > last_ms]
+            if fresh:
+                self._last_ms[series] = fresh[-1].at_ms
+                found += fresh
+        return sorted(found)
+
+    def take(self, closed: Closed) -> None:
+        """The bar is part of the past from here on."""
+        self.histories[closed.series].append(closed.bar)
+
+    async def _closed(self, port: VenuePort, series: Series, limit: int) -> list[Closed]:
+        answer = await port.candles(series.market, series.interval, min(limit, CANDLES_MAX))
+        return _bars(series, answer.candles)
+
+
+def _bars(series: Series, candles: Iterable[Candle]) -> list[Closed]:
+    """Closed bars in order, none twice, whatever the answer repeats."""
+    step_ms = INTERVAL_MS[series.interval]
+    found: list[Closed] = []
+    for one in sorted(candles, key=lambda candle: candle.ts):
+        at_ms = one.ts + step_ms
+        if not one.closed or (found and found[-1].at_ms == at_ms):
+            continue
+        bar = Bar(
+            series.market, at_ms, float(one.open), float(one.high), float(one.low), float(one.close), float(one.volume)
+        )
+        found.append(Closed(at_ms, series.market, series.interval, bar))
+    return found

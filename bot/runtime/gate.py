@@ -1,0 +1,326 @@
+"""The gate: our own risk rules, between a strategy and the journal. Pure: it reads the mirror and answers a request or a no.
+
+The rules are a list, tried in order; exits are bound only by the rules that name them. Nothing here sends, and nothing
+but the gate makes the request that is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_DOWN, Decimal
+from typing import Any, Final
+
+from bot.errors import Refusal
+from bot.money import format_decimal
+from bot.runtime.intents import Action, CancelOrders, Intent, Path, Request
+from bot.runtime.mirror import Mirror, MirrorPosition
+from bot.strategy import Cancel, Close, Number, Open
+from bot.strategy import Intent as Wish
+from bot.wire import BracketRequest, CloseRequest, InlineGuardian, LegRequest, OrderRequest, bare_coin
+
+FRESH_INTERVALS: Final = 2  # a bar older than that is history, not a reason to trade
+SIZE_DECIMALS: Final = 8  # until the market's own are known
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What one strategy may do."""
+
+    strategy: str
+    markets: frozenset[str]
+    interval_ms: int
+    budget_usd: Decimal
+    max_leverage: int
+    require_protection: bool = True
+    path: Path = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One wish of a strategy and the moment that it is judged at. `at_ms` is when its cause became visible."""
+
+    wish: Wish
+    at_ms: int
+    now_ms: int
+    price: Decimal | None = None
+    closing: frozenset[str] = frozenset()  # markets that the same decision has closed before
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The gate's yes: the request as it will leave."""
+
+    request: Request
+    action: Action
+    market: str
+    path: Path
+    notional_usd: Decimal = Decimal(0)
+
+
+@dataclass(slots=True)
+class Gate:
+    """`live` are the intents that may yet become positions; `entries_stopped` says why nothing may be opened just now."""
+
+    mirror: Mirror
+    allowances: Mapping[str, Allowance]
+    live: Callable[[], Iterable[Intent]]
+    entries_stopped: Callable[[int], Refusal | None]
+    in_doubt: Callable[[str], bool]
+    size_decimals: Mapping[str, int] = field(default_factory=dict)
+    judges_freshness: bool = True  # not under a manual clock, nor in a session
+    foreign_positions: str = "ignore"
+
+    def judge(self, strategy: str, ask: Ask) -> Permit | Refusal:
+        """The first rule that says no, or the request."""
+        allowance = self.allowances[strategy]
+        wish = ask.wish
+        for rule in RULES[type(wish)]:
+            no = rule(self, allowance, ask)
+            if no is not None:
+                return no
+        if isinstance(wish, Open):
+            return self._open(allowance, wish, ask)
+        return self._close(wish, ask) if isinstance(wish, Close) else self._cancel(allowance, wish)
+
+    def may_still_open(self, intent: Intent, now_ms: int) -> Refusal | None:
+        """Asked again right before an entry leaves: the world may have moved since it was written."""
+        stopped = self.entries_stopped(now_ms)
+        if stopped is not None:
+            return stopped
+        if self.in_doubt(intent.market):
+            return _doubt(intent.market)
+        return None
+
+    def used_usd(self, strategy: str, closing: frozenset[str] = frozenset()) -> Decimal:
+        """Entry notional of the strategy's positions, resting entries and live intents."""
+        mirror = self.mirror
+        used = sum(
+            (p.notional_usd for p in mirror.positions.values() if p.owner == strategy and p.market not in closing),
+            Decimal(0),
+        )
+        for order in mirror.orders.values():
+            if (
+                order.action == "open"
+                and order.limit_px is not None
+                and order.key is not None
+                and mirror.owner_of(order.key) == strategy
+            ):
+                used += (order.size - order.filled) * order.limit_px
+        return used + sum((one.notional_usd for one in self.live() if one.strategy == strategy), Decimal(0))
+
+    # -- requests
+
+    def _open(self, allowance: Allowance, wish: Open, ask: Ask) -> Permit | Refusal:
+        notional = _notional(wish, ask.price)
+        if notional is None:
+            return Refusal("no_price", f"the size of an order in {wish.market} cannot be judged without a price")
+        size = None if wish.size is None else self._size(wish.market, _exact(wish.size))
+        if size is not None and not size:
+            return Refusal("below_min_notional", f"a size of {wish.size} {wish.market} rounds down to nothing")
+        limit = wish.limit_px
+        request = OrderRequest(
+            market=wish.market,
+            side=wish.side,
+            usd_amount=None if wish.usd is None else _exact(wish.usd).quantize(_CENT, ROUND_DOWN),
+            size=None if size is None else format_decimal(size),
+            leverage=wish.leverage,
+            type="market" if limit is None else "limit",
+            limit_px=None if limit is None else _text(limit),
+            max_slippage_bps=wish.max_slippage_bps,
+            require_protection=allowance.require_protection,
+            bracket=_bracket(wish),
+            guardians=tuple(
+                InlineGuardian(
+                    type="trailing_stop",
+                    trail_pct=_maybe(one.trail_pct),
+                    trail_r=_maybe(one.trail_r),
+                    activate_at_r=_maybe(one.activate_at_r),
+                )
+                for one in wish.guardians
+            ),
+            source="agent",
+        )
+        return Permit(request, "open", wish.market, allowance.path, notional)
+
+    def _close(self, wish: Close, ask: Ask) -> Permit | Refusal:
+        """All of it, or an absolute size: both can be sent again without closing more."""
+        position = self.mirror.positions[wish.market]
+        size = self._part(wish, position, ask.price)
+        if isinstance(size, Refusal):
+            return size
+        if size is None or size >= position.size:
+            return Permit(CloseRequest(fraction=Decimal(1), source="agent"), "close", wish.market, "direct")
+        return Permit(CloseRequest(size=format_decimal(size), source="agent"), "close", wish.market, "direct")
+
+    def _part(self, wish: Close, position: MirrorPosition, price: Decimal | None) -> Decimal | Refusal | None:
+        if wish.fraction is not None:
+            size = position.size * _exact(wish.fraction)
+        elif wish.size is not None:
+            size = _exact(wish.size)
+        elif wish.usd is not None:
+            if not price:
+                return Refusal(
+                    "no_price", f"usd of a close in {wish.market} cannot be turned into a size without a price"
+                )
+            size = _exact(wish.usd) / price
+        else:
+            return None
+        size = self._size(wish.market, size)
+        return size or Refusal("below_min_notional", f"that part of the {wish.market} position rounds down to nothing")
+
+    def _cancel(self, allowance: Allowance, wish: Cancel) -> Permit | Refusal:
+        """Resting entries only: a position keeps its stop, whatever a strategy cancels."""
+        if wish.market is not None:
+            oids = tuple(order.oid for order in self.mirror.entries(wish.market))
+            if not oids:
+                return Refusal("nothing_to_cancel", f"no entry rests in {wish.market}")
+            return Permit(CancelOrders(oids), "cancel", wish.market, "direct")
+        order = self.mirror.orders.get(wish.oid or "")
+        if order is None or order.market not in allowance.markets:
+            return Refusal("not_found", f"no order {wish.oid} in this strategy's markets")
+        if order.kind == "stop_loss" and allowance.require_protection and order.market in self.mirror.positions:
+            return Refusal(
+                "no_protection",
+                f"order {order.oid} is the stop of the {order.market} position; close the position instead",
+            )
+        return Permit(CancelOrders((order.oid,)), "cancel", order.market, "direct")
+
+    def _size(self, market: str, size: Decimal) -> Decimal:
+        """Down to what the market trades in: never more than was wanted."""
+        step = Decimal(1).scaleb(-self.size_decimals.get(bare_coin(market), SIZE_DECIMALS))
+        return size.quantize(step, ROUND_DOWN)
+
+
+# -- rules: each answers a no, or nothing
+
+
+def own_market(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    market = ask.wish.market
+    if market is None or market in allowance.markets:
+        return None
+    return Refusal(
+        "market_not_yours", f"{market} is not one of this strategy's markets ({', '.join(sorted(allowance.markets))})"
+    )
+
+
+def fresh(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    if not gate.judges_freshness or ask.now_ms - ask.at_ms <= FRESH_INTERVALS * allowance.interval_ms:
+        return None
+    return Refusal(
+        "stale_bar", f"its cause is {(ask.now_ms - ask.at_ms) / 1000:.1f} s old, older than {FRESH_INTERVALS} intervals"
+    )
+
+
+def not_stopped(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    return gate.entries_stopped(ask.now_ms)
+
+
+def not_in_doubt(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    market = ask.wish.market
+    return _doubt(market) if market is not None and gate.in_doubt(market) else None
+
+
+def not_foreign(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    position = gate.mirror.positions.get(ask.wish.market or "")
+    if position is None or position.owner is not None:
+        return None
+    return Refusal(
+        "foreign_position",
+        f"the {position.market} position was not opened by us (foreign_positions: {gate.foreign_positions})",
+    )
+
+
+def protected(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    wish = ask.wish
+    assert isinstance(wish, Open)
+    if not allowance.require_protection or wish.guardians or (wish.bracket is not None and wish.bracket.has_stop):
+        return None
+    if wish.market in gate.mirror.positions and gate.mirror.is_protected(wish.market):
+        return None
+    return Refusal(
+        "no_protection", "an entry needs a stop: bracket=Bracket(stop_pct=...) or guardians=(TrailingStop(...),)"
+    )
+
+
+def leverage_bound(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    wish = ask.wish
+    assert isinstance(wish, Open)
+    if wish.leverage is None or wish.leverage <= allowance.max_leverage:
+        return None
+    return Refusal("over_leverage", f"leverage {wish.leverage} is above max_leverage {allowance.max_leverage}",
+                   {"field": "leverage", "value": allowance.max_leverage})  # fmt: skip
+
+
+def within_budget(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    wish = ask.wish
+    assert isinstance(wish, Open)
+    notional = _notional(wish, ask.price)
+    if notional is None:
+        return None
+    left = allowance.budget_usd - gate.used_usd(allowance.strategy, ask.closing)
+    if notional <= left:
+        return None
+    return Refusal("over_budget", f"{notional:.2f} USD is more than the {max(left, Decimal(0)):.2f} USD left of budget_usd {allowance.budget_usd}",
+                   {"field": "usd", "value": format_decimal(max(left, Decimal(0)))})  # fmt: skip
+
+
+def has_position(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    market = ask.wish.market
+    if market in gate.mirror.positions:
+        return None
+    return Refusal("no_position", f"there is no position in {market} to close")
+
+
+Rule = Callable[[Gate, Allowance, Ask], Refusal | None]
+RULES: Final[Mapping[type, tuple[Rule, ...]]] = {
+    Open: (own_market, fresh, not_stopped, not_in_doubt, not_foreign, protected, leverage_bound, within_budget),
+    Close: (own_market, fresh, has_position),
+    Cancel: (own_market,),
+}
+
+_CENT: Final = Decimal("0.01")
+
+
+def _doubt(market: str) -> Refusal:
+    return Refusal(
+        "market_in_doubt",
+        f"an earlier order in {market} is not settled yet; no new entry before that",
+        {"action": "wait"},
+    )
+
+
+def _exact(value: Number) -> Decimal:
+    """A number of a strategy as the decimal that it prints as."""
+    return value if isinstance(value, Decimal) else Decimal(repr(value))
+
+
+def _maybe(value: Number | None) -> Decimal | None:
+    return None if value is None else _exact(value)
+
+
+def _text(value: Number) -> str:
+    return format_decimal(_exact(value))
+
+
+def _notional(wish: Open, price: Decimal | None) -> Decimal | None:
+    if wish.usd is not None:
+        return _exact(wish.usd)
+    assert wish.size is not None
+    px = _maybe(wish.limit_px) or price
+    return None if px is None else _exact(wish.size) * px
+
+
+def _bracket(wish: Open) -> BracketRequest | None:
+    bracket = wish.bracket
+    if bracket is None:
+        return None
+    return BracketRequest(
+        stop_loss=_leg(bracket.stop_pct, bracket.stop_px),
+        take_profit=_leg(bracket.target_pct, bracket.target_px, bracket.target_r),
+    )
+
+
+def _leg(pct: Number | None, px: Number | None, r: Number | None = None) -> LegRequest | None:
+    given: dict[str, Any] = {"pct": _maybe(pct), "px": None if px is None else _text(px), "r": _maybe(r)}
+    return None if not any(value is not None for value in given.values()) else LegRequest(**given)

@@ -1,0 +1,120 @@
+"""Intents: what a strategy wants, under an id that is a function of the decision, and the moves that an intent may make.
+
+Plain values and one hash. Nothing here writes (journal.py), judges (gate.py) or sends (send.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b32encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+from bot.errors import JournalError
+from bot.wire import CloseRequest, OrderRequest
+
+State = Literal["opened", "planned", "sending", "accepted", "rejected", "expired", "void", "quarantined"]
+Action = Literal["open", "close", "cancel"]
+Path = Literal["plan", "direct"]  # dry run and confirm; or one request
+
+INTENT_MOVES: Final[Mapping[str, frozenset[str]]] = {
+    # accepted from opened or planned: the order was found under our key before this run had sent it (another host, a lost file).
+    "opened": frozenset({"planned", "sending", "accepted", "rejected", "expired", "void"}),
+    "planned": frozenset({"sending", "accepted", "rejected", "expired", "void"}),
+    "sending": frozenset({"accepted", "rejected", "expired", "void", "quarantined"}),
+    "quarantined": frozenset({"accepted", "rejected", "expired", "void"}),  # by a person
+    "accepted": frozenset(),
+    "rejected": frozenset(),
+    "expired": frozenset(),
+    "void": frozenset(),
+}
+FINAL: Final = frozenset(state for state, moves in INTENT_MOVES.items() if not moves)
+IN_DOUBT: Final = frozenset({"sending", "quarantined"})  # an order may exist that we have not seen
+
+_SEPARATOR: Final = "\x1f"  # no name, market or trigger has it, so no two decisions spell the same text
+
+
+def intent_key(*, address: str, epoch: int, strategy: str, market: str, trigger: str, ordinal: int, leg: str) -> str:
+    """The id of a decision, and its Idempotency-Key: base32(SHA-256(...))[:32], the same on every host and after every crash.
+
+    `trigger` is the cause ("bar:1748736060000", "event:evt_..."), `ordinal` counts the intents of one cause, `leg` tells
+    apart the requests of one intent. Keys are scoped to the account, so nothing in them need be secret.
+    """
+    parts = (address, str(epoch), strategy, market, trigger, str(ordinal), leg)
+    assert not any(_SEPARATOR in part for part in parts)
+    return b32encode(hashlib.sha256(_SEPARATOR.join(parts).encode()).digest())[:32].decode()
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOrders:
+    """The orders that a Cancel means, named when it was decided."""
+
+    oids: tuple[str, ...]
+
+    def body(self) -> bytes:
+        return json.dumps({"oids": self.oids}).encode()
+
+
+Request = OrderRequest | CloseRequest | CancelOrders
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """One row of the journal. `body` is frozen with it: a new price is a new decision."""
+
+    id: str
+    strategy: str
+    market: str
+    action: Action
+    path: Path
+    trigger: str
+    ordinal: int
+    leg: str
+    epoch: int
+    body: bytes
+    not_after_ms: int
+    opened_ms: int
+    notional_usd: Decimal = Decimal(0)  # what it takes of the strategy's budget
+    state: State = "opened"
+    attempts: int = 0
+    confirm_token: str | None = field(default=None, repr=False)
+    token_expires_ms: int | None = None
+    trade_id: str | None = None
+    code: str | None = None
+    message: str | None = None
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.body).hexdigest()
+
+    @property
+    def fence_ms(self) -> int:
+        """After this instant the service refuses every copy of the request that is still on its way."""
+        return self.not_after_ms if self.token_expires_ms is None else self.token_expires_ms
+
+    def order(self) -> OrderRequest:
+        assert self.action == "open"
+        return OrderRequest.from_wire(_parsed(self.body))
+
+    def close(self) -> CloseRequest:
+        assert self.action == "close"
+        return CloseRequest.from_wire(_parsed(self.body))
+
+    def cancel(self) -> CancelOrders:
+        assert self.action == "cancel"
+        return CancelOrders(tuple(map(str, _parsed(self.body)["oids"])))
+
+
+def check_body(intent: Intent, sha256: str) -> Intent:
+    """The intent, when its body is the one that was written; JournalError when the file has changed under us."""
+    if intent.sha256 != sha256:
+        raise JournalError(f"the journal's intent {intent.id} does not match its checksum: the file is damaged")
+    return intent
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(body, parse_float=Decimal)
+    return parsed

@@ -1,0 +1,351 @@
+"""Loader: the `use` of a config becomes a Strategy class, or an error that says what to do. No traceback leaves here.
+
+Three places, in this order: a file of the strategies folder ("trend" or "trend:Trend"), a dotted path on the
+interpreter's own path ("pkg.mod:Class"), an installed entry point (group bot.strategies). Never the current directory
+by accident and never the network. A plug-in runs with the daemon's full trust; its source hash is kept for the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import importlib
+import inspect
+import os
+import re
+import stat
+import sys
+import traceback
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from cronsim import CronSim, CronSimError
+from pydantic import ValidationError
+
+from bot.clock import datetime_of
+from bot.errors import ConfigError, StrategyError
+from bot.strategy import Strategy
+from bot.strategy.base import declared
+
+GROUP = "bot.strategies"
+USE = re.compile(r"(?P<module>[A-Za-z_][\w\-]*(?:\.[A-Za-z_]\w*)*)(?::(?P<name>[A-Za-z_]\w*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A strategy class and where it came from. `sha256` is of the source text that ran, None when it has none."""
+
+    use: str
+    strategy: type[Strategy]
+    origin: str  # "file", "module" or "entry point"
+    path: Path | None
+    sha256: str | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One row of `bot strategies`: either a strategy with its first line of docs, or the `error` that loading it gave."""
+
+    use: str
+    origin: str
+    path: Path | None
+    summary: str
+    params: Mapping[str, Any]  # name -> its JSON schema: type, default, bounds, description
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ParamProblem:
+    """One bad param: `loc` is its place under `params`, for the config to find its line."""
+
+    loc: tuple[str | int, ...]
+    message: str
+
+
+def load(use: str, folder: Path) -> Loaded:
+    """The class that `use` names. ConfigError: `use` names nothing; StrategyError: what it names cannot be used."""
+    match = USE.fullmatch(use)
+    if match is None:
+        raise ConfigError(
+            f'use: {use!r} is neither "file", "file:Class", "package.module:Class" nor an entry point\'s name'
+        )
+    module, name = match["module"], match["name"]
+    path = folder / f"{module}.py"
+    if "." not in module and path.is_file():
+        return _from_file(use, path, name)
+    point = next((one for one in entry_points(group=GROUP) if one.name == use), None)
+    if point is not None:
+        return _from_entry_point(use, point)
+    if "." in module:
+        return _from_module(use, module, name)
+    raise ConfigError(_nothing_named(use, module, folder))
+
+
+def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[str, Any]) -> Strategy:
+    """A strategy with its params judged. ConfigError names each bad param and its bound."""
+    problems = check_params(loaded.strategy, params)
+    if problems:
+        lines = [f"strategy {name!r} ({loaded.use}): {len(problems)} bad param{'s' if len(problems) > 1 else ''}"]
+        lines += [f"  params.{'.'.join(map(str, one.loc))}: {one.message}" for one in problems]
+        raise ConfigError("\n".join(lines))
+    try:
+        return loaded.strategy(name=name, markets=markets, params=params)
+    except StrategyError as error:
+        raise StrategyError(f"strategy {name!r} ({loaded.use}): {error}") from error
+    except TypeError as error:
+        if "__init__" not in vars(loaded.strategy):
+            raise
+        raise StrategyError(
+            f"strategy {name!r} ({loaded.use}): {error}; leave __init__ alone and prepare in on_start"
+        ) from error
+
+
+def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[ParamProblem]:
+    """Every problem of `params`, none when they are good."""
+    try:
+        strategy.Params.model_validate(dict(params))
+    except ValidationError as error:
+        known = list(strategy.Params.model_fields)
+        return [_problem(one, known) for one in error.errors(include_url=False)]
+    return []
+
+
+def discover(folder: Path) -> list[Found]:
+    """Every strategy of the folder and of the installed entry points, by name; broken ones with their error."""
+    found: list[Found] = []
+    for path in sorted(folder.glob("*.py")):
+        if path.name.startswith("_"):
+            continue
+        try:
+            module, _ = _run(path)
+            names = [one.__name__ for one in _strategies_of(module)]
+        except StrategyError as error:
+            found.append(Found(path.stem, "file", path, "", {}, str(error)))
+            continue
+        uses = [path.stem] if len(names) < 2 else [f"{path.stem}:{name}" for name in names]
+        found += [_found(use, folder, "file", path) for use in uses]
+    found += [
+        _found(point.name, folder, "entry point", None)
+        for point in sorted(entry_points(group=GROUP), key=lambda one: one.name)
+    ]
+    return found
+
+
+def _from_file(use: str, path: Path, name: str | None) -> Loaded:
+    module, sha256 = _run(path)
+    warnings = tuple(warning for place in (path.parent, path) for warning in _exposure(place))
+    return Loaded(use, _pick(use, module, name, str(path)), "file", path, sha256, warnings)
+
+
+def _from_module(use: str, module_name: str, name: str | None) -> Loaded:
+    with _without_current_directory():
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+                raise ConfigError(
+                    f"use: {use!r}: no module {error.name!r} is installed for {sys.executable}; install it, or put a file into the strategies folder"
+                ) from error
+            raise _blame(error, use, None) from error
+        except BaseException as error:
+            raise _blame(error, use, None) from error
+    path, sha256 = _source_of(module)
+    return Loaded(use, _pick(use, module, name, module_name), "module", path, sha256)
+
+
+def _from_entry_point(use: str, point: EntryPoint) -> Loaded:
+    try:
+        target = point.load()
+    except BaseException as error:
+        raise _blame(error, f"entry point {use!r} ({point.value})", None) from error
+    if isinstance(target, types.ModuleType):
+        target = _pick(use, target, None, point.value)
+    strategy = _usable(use, target, point.value)
+    path, sha256 = _source_of(sys.modules[strategy.__module__])
+    return Loaded(use, strategy, "entry point", path, sha256)
+
+
+def _run(path: Path) -> tuple[types.ModuleType, str]:
+    """The module of a file, compiled from the text as it is now: a stale .pyc can never be what trades."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise StrategyError(f"{path}: cannot be read: {error.strerror}") from error
+    module = types.ModuleType(f"bot_strategy_{path.stem.replace('-', '_')}")
+    module.__file__ = str(path)
+    try:
+        code = compile(source, str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        where = f"{path}:{error.lineno or 1}:{error.offset or 1}"
+        shown = f"\n    {error.text.rstrip()}" if error.text else ""
+        raise StrategyError(f"{where}: {error.msg}{shown}") from error
+    except ValueError as error:
+        raise StrategyError(f"{path}: is not Python text: {error}") from error
+    before = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module  # Its classes look their annotations up here.
+    try:
+        exec(code, module.__dict__)  # noqa: S102 - this is what loading a plug-in is
+    except BaseException as error:
+        if before is None:
+            del sys.modules[module.__name__]
+        else:
+            sys.modules[module.__name__] = before
+        raise _blame(error, str(path), path) from error
+    return module, hashlib.sha256(source).hexdigest()
+
+
+def _strategies_of(module: types.ModuleType) -> list[type[Strategy]]:
+    """The strategies a module defines and offers: its own, not abstract, not private."""
+    return [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type)
+        and issubclass(one, Strategy)
+        and one.__module__ == module.__name__
+        and not one.__name__.startswith("_")
+        and not inspect.isabstract(one)
+    ]
+
+
+def _pick(use: str, module: types.ModuleType, name: str | None, where: str) -> type[Strategy]:
+    offered = _strategies_of(module)
+    if name is not None:
+        if not hasattr(module, name):
+            hint = _did_you_mean(name, [one.__name__ for one in offered])
+            raise ConfigError(f"use: {use!r}: {where} has no class {name}{hint}")
+        return _usable(use, getattr(module, name), where)
+    if len(offered) == 1:
+        return _usable(use, offered[0], where)
+    if offered:
+        choices = ", ".join(f"{use}:{one.__name__}" for one in offered)
+        raise ConfigError(f"use: {use!r}: {where} has {len(offered)} strategies; write one of {choices}")
+    for one in vars(module).values():
+        if isinstance(one, type) and issubclass(one, Strategy) and one.__module__ == module.__name__:
+            return _usable(use, one, where)  # Says which method it lacks.
+    raise StrategyError(
+        f"{where}: no strategy in it: define a class with bot's Strategy as its base and an on_bar method"
+    )
+
+
+def _usable(use: str, target: object, where: str) -> type[Strategy]:
+    if not (isinstance(target, type) and issubclass(target, Strategy)) or target is Strategy:
+        raise StrategyError(
+            f"use: {use!r}: {getattr(target, '__name__', target)!s} of {where} is not a subclass of bot's Strategy"
+        )
+    missing = sorted(getattr(target, "__abstractmethods__", ()))
+    if missing:
+        raise StrategyError(f"{where}: {target.__name__} is abstract: give it {', '.join(missing)}")
+    for label, period in [("warmup", target.warmup)] + [(one.name, one.period) for one in declared(target).values()]:
+        if isinstance(period, str) and period not in target.Params.model_fields:
+            known = list(target.Params.model_fields)
+            raise StrategyError(
+                f"{where}: {target.__name__}.{label} names the param {period!r}, which Params has not{_did_you_mean(period, known)}"
+            )
+    if target.timer is not None:
+        _check_cron(target.timer, f"{where}: {target.__name__}.timer")
+    return target
+
+
+def _check_cron(line: Any, what: str) -> None:
+    try:
+        if not isinstance(line, str) or len(line.split()) != 5:
+            raise CronSimError("five fields are wanted: minute hour day month weekday")
+        CronSim(line, datetime_of(0))
+    except CronSimError as error:
+        raise StrategyError(f"{what}: {line!r} is not a cron line: {error}") from error
+
+
+def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:
+    try:
+        loaded = load(use, folder)
+    except (ConfigError, StrategyError) as error:
+        return Found(use, origin, path, "", {}, str(error))
+    summary = (inspect.getdoc(loaded.strategy) or "").partition("\n")[0] if loaded.strategy.__doc__ else ""
+    return Found(
+        use, loaded.origin, loaded.path, summary, loaded.strategy.Params.model_json_schema().get("properties", {}), None
+    )
+
+
+def _source_of(module: types.ModuleType) -> tuple[Path | None, str | None]:
+    if module.__file__ is None or not module.__file__.endswith(".py"):
+        return None, None
+    path = Path(module.__file__)
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _exposure(place: Path) -> Iterator[str]:
+    """Who besides the user that runs the daemon could change what trades. Root could anyway."""
+    seen = place.stat()
+    if seen.st_uid not in (0, os.geteuid()):
+        yield f"{place} belongs to another user (uid {seen.st_uid}), who can change what trades; chown it"
+    if seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield f"{place} can be written by others, who can change what trades; chmod go-w {place}"
+
+
+@contextlib.contextmanager
+def _without_current_directory() -> Iterator[None]:
+    """`python -m` puts the current directory first on the path; what lies there by accident must not be imported."""
+    first = sys.path[:1]
+    implicit = not sys.flags.safe_path and first and first[0] in ("", str(Path.cwd()))
+    if not implicit or first[0] in sys.path[1:]:
+        yield
+        return
+    del sys.path[0]
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:0] = first
+
+
+def _nothing_named(use: str, module: str, folder: Path) -> str:
+    if not folder.is_dir():
+        return f"use: {use!r}: the strategies folder {folder} does not exist; create it, or name another in the config"
+    files = sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith("_"))
+    names = [*files, *(one.name for one in entry_points(group=GROUP))]
+    hint = _did_you_mean(module, names) or (f"; there are {', '.join(names)}" if names else "; it is empty")
+    return f"use: {use!r}: no file {module}.py in {folder} and no entry point of that name{hint}"
+
+
+def _did_you_mean(word: str, known: Sequence[str]) -> str:
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
+
+
+def _problem(error: Any, known: Sequence[str]) -> ParamProblem:
+    loc, message = tuple(error["loc"]), str(error["msg"])
+    if error["type"] == "extra_forbidden":
+        hint = _did_you_mean(str(loc[-1]), known) or (
+            f"; its params are {', '.join(known)}" if known else "; it has no params"
+        )
+        return ParamProblem(loc, f"unknown param{hint}")
+    if error["type"] == "missing":
+        return ParamProblem(loc, "is required and not given")
+    return ParamProblem(loc, f"{message} (got {error['input']!r})")
+
+
+def _blame(error: BaseException, where: str, path: Path | None) -> StrategyError:
+    """What an import raised, with the deepest line of the strategy's own file. A person's Ctrl-C is raised again."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    if path is not None:
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        if own:
+            where = f"{path}:{own[-1].lineno}"
+    if isinstance(error, SystemExit):
+        return StrategyError(f"{where}: calls sys.exit while it is imported; a strategy file only defines things")
+    text = f"{where}: raises {type(error).__name__} while it is imported: {error}"
+    if isinstance(error, ModuleNotFoundError) and path is not None and error.name is not None:
+        if (path.parent / f"{error.name.partition('.')[0]}.py").is_file():
+            return StrategyError(
+                f"{text}; a strategy file stands alone: put what several share into an installed package"
+            )
+        return StrategyError(f"{text}; install it into the environment of {sys.executable}")
+    return StrategyError(text)

@@ -1,0 +1,423 @@
+"""The mirror: what we believe the account to be, folded from the service's events and corrected by its snapshots.
+
+One table folds events by type and subtype; each fold sets what the event says is so afterwards, so that taking an event
+again changes nothing. Comparing with a snapshot names drifts; their repair is reconcile.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from bot.wire import AccountSnapshot, Event, Guardian, Order, Position
+
+KEYS_KEPT: Final = 10_000  # idempotency keys seen on trades; an intent asks for its own within minutes
+
+DriftKind = Literal[
+    "missing_fill", "foreign_order", "foreign_position", "naked_position", "guardian_gone", "order_gone", "cursor_lost"
+]
+WORKING_STOPS: Final = ("stop_loss",)
+PROTECTIVE: Final = ("stop_loss", "take_profit")
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPosition:
+    """An open position. `owner` is the strategy whose order opened it; None: none of ours did."""
+
+    market: str
+    side: str
+    size: Decimal
+    entry_px: Decimal | None
+    leverage: float = 1
+    first_stop_px: Decimal | None = None  # 1R is measured from it, also when it has gone
+    target_px: Decimal | None = None
+    opened_ms: int = 0
+    owner: str | None = None
+
+    @property
+    def notional_usd(self) -> Decimal:
+        """At entry: what the position takes of a budget."""
+        return self.size * (self.entry_px or Decimal(0))
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorOrder:
+    """A resting entry (`limit`) or an armed leg of a bracket (`stop_loss`, `take_profit`)."""
+
+    oid: str
+    market: str
+    kind: str
+    side: str
+    action: str
+    size: Decimal
+    filled: Decimal
+    limit_px: Decimal | None
+    trigger_px: Decimal | None
+    trade_id: str | None
+    key: str | None
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorGuardian:
+    id: str
+    type: str
+    market: str | None
+    latched: bool = False
+    blocks_opens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One difference between what the service says and what we believed."""
+
+    kind: DriftKind
+    market: str | None = None
+    subject: str = ""  # the order's or guardian's id, or a guardian's name in the config
+    message: str = ""
+
+
+def _no_owner(key: str) -> str | None:
+    return None
+
+
+class Mirror:
+    """`owner_of(key)` names the strategy of an intent, None for a key that is not ours."""
+
+    def __init__(self, owner_of: Callable[[str], str | None] = _no_owner) -> None:
+        self.owner_of = owner_of
+        self.positions: dict[str, MirrorPosition] = {}
+        self.orders: dict[str, MirrorOrder] = {}
+        self.guardians: dict[str, MirrorGuardian] = {}
+        self.trades_by_key: dict[str, str] = {}
+        self.keys_proven = False  # this service has shown one of our keys on a trade
+        self.marks: dict[str, float] = {}
+        self.balance_usd = Decimal(0)
+        self.epoch = 0
+        self.value_offset_usd = (
+            0.0  # account value that is neither cash nor unrealised profit: isolated margin, paid event cost
+        )
+
+    # -- learning
+
+    def apply(self, event: Event) -> None:
+        """Fold one event. A type that this version does not know changes nothing."""
+        if event.idempotency_key is not None:
+            self._see_key(event.idempotency_key, getattr(event.data, "trade_id", None))
+        fold = FOLD.get((event.type, event.subtype))
+        if fold is not None:
+            fold(self, event, event.data)
+
+    def see_trade(self, key: str, trade_id: str) -> None:
+        """A trade that carries our key, seen outside the feed."""
+        self._see_key(key, trade_id)
+
+    def of_snapshot(self, snapshot: AccountSnapshot) -> None:
+        """Believe the service. What only we know (owners, first stops) is kept for positions that are still the same."""
+        self.epoch = snapshot.epoch
+        self.balance_usd = snapshot.balance_usd
+        self.positions = {one.coin: self._position_of(one) for one in snapshot.positions}
+        self.orders = {one.oid: _order_of(one) for one in snapshot.orders}
+        self.see_guardians(snapshot.guardians)
+        for one in snapshot.positions:
+            if one.mark_px is not None:
+                self.marks[one.coin] = float(one.mark_px)
+        self.value_offset_usd = float(snapshot.account_value_usd - snapshot.balance_usd - snapshot.unrealized_pnl_usd)
+
+    def see_guardians(self, listed: Iterable[Guardian]) -> None:
+        """The list of guardians, as the service has just given it."""
+        self.guardians = {one.id: _guardian_of(one) for one in listed}
+
+    def adopt(self, market: str, owner: str) -> None:
+        """From now on this strategy answers for the position."""
+        self.positions[market] = replace(self.positions[market], owner=owner)
+
+    def mark(self, market: str, px: float) -> None:
+        self.marks[market] = px
+
+    # -- answering
+
+    def stop_of(self, market: str) -> MirrorOrder | None:
+        return next(
+            (o for o in self.orders.values() if o.market == market and o.kind == "stop_loss" and o.action == "close"),
+            None,
+        )
+
+    def is_protected(self, market: str) -> bool:
+        """A stop or a trailing stop stands at the service."""
+        return self.stop_of(market) is not None or any(
+            g.type == "trailing_stop" and g.market == market and not g.latched for g in self.guardians.values()
+        )
+
+    def unprotected(self) -> list[MirrorPosition]:
+        """Our own positions without a working stop."""
+        return [p for p in self.positions.values() if p.owner is not None and not self.is_protected(p.market)]
+
+    def entries(self, market: str) -> list[MirrorOrder]:
+        """Resting orders of a market that could open."""
+        return [
+            o for o in self.orders.values() if o.market == market and o.kind not in PROTECTIVE and o.action == "open"
+        ]
+
+    def unrealized_usd(self, position: MirrorPosition) -> float:
+        mark = self.marks.get(position.market)
+        if mark is None or position.entry_px is None:
+            return 0.0
+        gain = (mark - float(position.entry_px)) * float(position.size)
+        return gain if position.side == "long" else -gain
+
+    @property
+    def equity_usd(self) -> float:
+        return float(self.balance_usd) + self.value_offset_usd + sum(map(self.unrealized_usd, self.positions.values()))
+
+    @property
+    def free_margin_usd(self) -> float:
+        used = sum(float(p.notional_usd) / (p.leverage or 1) for p in self.positions.values())
+        return self.equity_usd - used
+
+    def diff(self, snapshot: AccountSnapshot) -> list[Drift]:
+        """What differs, of a snapshot as of the last event that was folded. Judges nothing by itself: an owner is a fact."""
+        drifts: list[Drift] = []
+        theirs = {one.coin: one for one in snapshot.positions}
+        for market in sorted(theirs.keys() | self.positions.keys()):
+            drifts += self._position_drift(market, theirs.get(market), self.positions.get(market))
+        for one in snapshot.orders:
+            if one.oid not in self.orders:
+                drifts.append(
+                    Drift("missing_fill", one.coin, one.oid, f"order {one.oid} ({one.kind}) stands at the service only")
+                )
+            if one.kind not in PROTECTIVE and self._is_foreign(one.idempotency_key):
+                drifts.append(Drift("foreign_order", one.coin, one.oid, f"order {one.oid} was not placed by us"))
+        there = {one.oid for one in snapshot.orders}
+        for order in self.orders.values():
+            if order.oid not in there:
+                drifts.append(
+                    Drift(
+                        "order_gone", order.market, order.oid, f"order {order.oid} ({order.kind}) is not there any more"
+                    )
+                )
+        listed = {one.id for one in snapshot.guardians}
+        drifts += [
+            Drift("guardian_gone", g.market, g.id, f"guardian {g.id} ({g.type}) is not there any more")
+            for g in self.guardians.values()
+            if g.id not in listed
+        ]
+        return drifts
+
+    # -- inside
+
+    def _position_drift(self, market: str, theirs: Position | None, ours: MirrorPosition | None) -> list[Drift]:
+        if theirs is None:
+            return [Drift("missing_fill", market, "", f"our {market} position is closed at the service")]
+        if ours is None or (ours.side, ours.size) != (theirs.side, theirs.size):
+            had = "none" if ours is None else f"{ours.side} {ours.size}"
+            return [Drift("missing_fill", market, "", f"the service has {theirs.side} {theirs.size}, we had {had}")]
+        return []
+
+    def _is_foreign(self, key: str | None) -> bool:
+        if key is None:
+            return self.keys_proven  # A service that shows no keys does not tell whose an order is.
+        return self.owner_of(key) is None
+
+    def _see_key(self, key: str, trade_id: str | None) -> None:
+        if trade_id is None:
+            return
+        if not self.keys_proven and self.owner_of(key) is not None:
+            self.keys_proven = True
+        self.trades_by_key[key] = trade_id
+        if len(self.trades_by_key) > KEYS_KEPT:
+            del self.trades_by_key[next(iter(self.trades_by_key))]
+
+    def _position_of(self, one: Position) -> MirrorPosition:
+        known = self.positions.get(one.coin)
+        same = known is not None and known.side == one.side
+        first_stop = known.first_stop_px if same and known is not None else None
+        return MirrorPosition(
+            market=one.coin,
+            side=one.side,
+            size=one.size,
+            entry_px=one.entry_px,
+            leverage=one.leverage,
+            first_stop_px=first_stop if first_stop is not None else one.stop_px,
+            target_px=one.take_profit_px,
+            opened_ms=one.opened_at or 0,
+            owner=known.owner if same and known is not None else None,
+        )
+
+
+# -- folds: each sets what is so after the event
+
+Fold = Callable[[Mirror, Any, Any], None]
+
+
+def _filled(mirror: Mirror, event: Any, data: Any) -> None:
+    mirror.balance_usd = data.balance_usd
+    _take_from_order(mirror, data.oid, data.remaining_size)
+    if not data.position_size:
+        _flat(mirror, event.coin)
+        return
+    known = mirror.positions.get(event.coin)
+    owner = (
+        mirror.owner_of(event.idempotency_key) if event.idempotency_key is not None and data.intent == "open" else None
+    )
+    if known is None or known.side != data.side:
+        mirror.positions[event.coin] = MirrorPosition(
+            market=event.coin,
+            side=data.side,
+            size=abs(data.position_size),
+            entry_px=data.entry_px,
+            opened_ms=event.ts,
+            owner=owner,
+        )
+        return
+    mirror.positions[event.coin] = replace(
+        known,
+        size=abs(data.position_size),
+        entry_px=data.entry_px,
+        owner=known.owner if known.owner is not None else owner,
+    )
+
+
+def _take_from_order(mirror: Mirror, oid: str, remaining: Decimal) -> None:
+    order = mirror.orders.get(oid)
+    if order is None:
+        return
+    if remaining:
+        mirror.orders[oid] = replace(order, filled=order.size - remaining)
+    else:
+        del mirror.orders[oid]
+
+
+def _flat(mirror: Mirror, market: str) -> None:
+    """The position is gone, and with it what was linked to it."""
+    mirror.positions.pop(market, None)
+
+
+def _order_stands(mirror: Mirror, event: Any, data: Any) -> None:
+    mirror.orders[data.oid] = MirrorOrder(
+        oid=data.oid,
+        market=event.coin,
+        kind=data.kind,
+        side=data.side,
+        action=data.intent,
+        size=data.size,
+        filled=data.filled_size,
+        limit_px=data.limit_px,
+        trigger_px=data.trigger_px,
+        trade_id=data.trade_id,
+        key=event.idempotency_key,
+        created_ms=event.ts,
+    )
+    position = mirror.positions.get(event.coin)
+    if position is None or data.trigger_px is None:
+        return
+    if data.kind == "stop_loss" and position.first_stop_px is None:
+        mirror.positions[event.coin] = replace(position, first_stop_px=data.trigger_px)
+    elif data.kind == "take_profit":
+        mirror.positions[event.coin] = replace(position, target_px=data.trigger_px)
+
+
+def _order_gone(mirror: Mirror, event: Any, data: Any) -> None:
+    mirror.orders.pop(data.oid, None)
+
+
+def _guardian_stands(mirror: Mirror, event: Any, data: Any) -> None:
+    mirror.guardians[data.guardian_id] = MirrorGuardian(
+        data.guardian_id, data.guardian_type, event.coin, blocks_opens=data.blocks_opens
+    )
+
+
+def _guardian_fired(mirror: Mirror, event: Any, data: Any) -> None:
+    if data.blocks_opens:
+        mirror.guardians[data.guardian_id] = MirrorGuardian(
+            data.guardian_id, data.guardian_type, event.coin, latched=True, blocks_opens=True
+        )
+    elif data.guardian_type != "schedule":
+        mirror.guardians.pop(data.guardian_id, None)
+
+
+def _guardian_released(mirror: Mirror, event: Any, data: Any) -> None:
+    """A drawdown's block ends and it stands armed again; any other is gone."""
+    if data.guardian_type == "account_drawdown":
+        mirror.guardians[data.guardian_id] = MirrorGuardian(data.guardian_id, data.guardian_type, event.coin)
+    else:
+        mirror.guardians.pop(data.guardian_id, None)
+
+
+def _guardian_gone(mirror: Mirror, event: Any, data: Any) -> None:
+    mirror.guardians.pop(data.guardian_id, None)
+
+
+def _paid(mirror: Mirror, event: Any, data: Any) -> None:
+    mirror.balance_usd = data.balance_usd
+
+
+def _lost(mirror: Mirror, event: Any, data: Any) -> None:
+    """Liquidated or settled. What is left after a part is said by the fills beside it, or by the next snapshot."""
+    mirror.balance_usd = data.balance_usd
+    if event.subtype != "partial":
+        _flat(mirror, event.coin)
+
+
+def _leverage(mirror: Mirror, event: Any, data: Any) -> None:
+    position = mirror.positions.get(data.coin)
+    if position is not None:
+        mirror.positions[data.coin] = replace(position, leverage=data.new)
+
+
+def _began(mirror: Mirror, event: Any, data: Any) -> None:
+    """An account is made or wiped: nothing of before is true any more."""
+    mirror.positions.clear()
+    mirror.orders.clear()
+    mirror.guardians.clear()
+    mirror.balance_usd = data.balance_usd
+    mirror.value_offset_usd = 0.0
+
+
+FOLD: Final[Mapping[tuple[str, str], Fold]] = {
+    ("fill", "entry"): _filled,
+    ("fill", "exit"): _filled,
+    ("order", "open"): _order_stands,
+    ("order", "armed"): _order_stands,
+    ("order", "changed"): _order_stands,
+    ("order", "canceled"): _order_gone,
+    ("trigger", "stop_loss"): _order_gone,
+    ("trigger", "take_profit"): _order_gone,
+    ("guardian", "armed"): _guardian_stands,
+    ("guardian", "activated"): _guardian_stands,
+    ("guardian", "fired"): _guardian_fired,
+    ("guardian", "released"): _guardian_released,
+    ("guardian", "disarmed"): _guardian_gone,
+    ("funding", "payment"): _paid,
+    ("liquidation", "partial"): _paid,
+    ("liquidation", "full"): _lost,
+    ("liquidation", "backstop"): _lost,
+    ("settlement", "settled"): _lost,
+    ("account", "created"): _began,
+    ("account", "reset"): _began,
+    ("account", "leverage"): _leverage,
+}
+
+
+def _order_of(one: Order) -> MirrorOrder:
+    return MirrorOrder(
+        oid=one.oid,
+        market=one.coin,
+        kind=one.kind,
+        side=one.side,
+        action=one.intent,
+        size=one.size,
+        filled=one.filled_size,
+        limit_px=one.limit_px,
+        trigger_px=one.trigger_px,
+        trade_id=one.trade_id,
+        key=one.idempotency_key,
+        created_ms=one.created_at or 0,
+    )
+
+
+def _guardian_of(one: Guardian) -> MirrorGuardian:
+    return MirrorGuardian(one.id, one.type, one.coin, latched=one.status == "latched", blocks_opens=one.blocks_opens)

@@ -1,0 +1,54 @@
+"""The progress stamp: the brain's proof of life. Written at the END of each completed cycle, never by a timer.
+
+The heartbeat process reads it and beats only while it is young. Standard library only: that process imports this.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bot.runtime.records import MappedRecord
+
+_LAYOUT = "QQQq"  # fence, cycles, boot_ns, last_bar_at_ms
+_MAGIC, _VERSION = b"BBPS", 1
+
+
+class Stamp(NamedTuple):
+    """`fence` names one run of the brain; `boot_ns` is CLOCK_BOOTTIME at the end of the cycle; `cycles` counts from 1."""
+
+    fence: int
+    cycles: int
+    boot_ns: int
+    last_bar_at_ms: int  # -1: no bar yet
+
+
+class ProgressWriter:
+    """The brain's side. `fence` is a number that this run alone has (64 bits, made at the edge)."""
+
+    def __init__(self, path: str, *, fence: int) -> None:
+        self.path = path
+        self.fence = fence
+        self.cycles = 0
+        self._record = MappedRecord(path, _LAYOUT, magic=_MAGIC, version=_VERSION, write=True)
+        self._record.write(fence, 0, 0, -1)  # An earlier run's stamp proves nothing about this one.
+
+    def cycle_done(self, *, boot_ns: int, last_bar_at_ms: int | None) -> None:
+        """One pass of the loop is complete: drained, due bars decided, orders settled."""
+        self.cycles += 1
+        self._record.write(self.fence, self.cycles, boot_ns, -1 if last_bar_at_ms is None else last_bar_at_ms)
+
+    def close(self) -> None:
+        self._record.close()
+
+
+class ProgressReader:
+    def __init__(self, path: str) -> None:
+        self._record = MappedRecord(path, _LAYOUT, magic=_MAGIC, version=_VERSION)
+
+    def read(self) -> Stamp | None:
+        """The newest stamp; None when none can be read, which a caller must take for no progress."""
+        values = self._record.read()
+        return None if values is None else Stamp._make(values)
+
+    def close(self) -> None:
+        self._record.close()

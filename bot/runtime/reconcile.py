@@ -1,0 +1,252 @@
+"""Reconcile: the service's snapshot against the mirror, as named drifts, each with one repair. Everything that corrects a belief is here.
+
+Repairs never guess: what the service says is believed, a position of ours without a stop gets one or is closed, and a
+lost cursor starts the feed anew with the guardians armed first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bot.errors import Refused
+from bot.runtime.arming import Wanted
+from bot.runtime.intents import FINAL, Intent, intent_key
+from bot.runtime.mirror import Drift, DriftKind, MirrorPosition
+from bot.wire import CloseRequest, GuardianRequest
+
+if TYPE_CHECKING:
+    from bot.runtime.loop import Loop
+    from bot.wire import AccountSnapshot
+
+log = structlog.get_logger()
+
+LOOKS_MAX: Final = 4  # tries to meet a snapshot and a cursor at the same event; a busier feed waits for the next time
+TRAIL_PCT_MIN: Final = Decimal("0.1")
+TRAIL_PCT_MAX: Final = Decimal(50)  # the interface's bound
+RUNTIME: Final = "@runtime"  # whose intents the repairs are; no strategy can be called that
+REPAIR_MS: Final = 60_000  # of service time before a repair's close that was refused is tried again
+REPAIRS_MAX: Final = 1_000  # closes of one position; then a person must look
+
+
+async def reconcile(loop: Loop) -> list[Drift]:
+    """Compare and repair; answers the drifts that were found."""
+    if not await overlaps(loop):
+        return await _resync(loop, "the event before the cursor is not the one that we took")
+    for _ in range(LOOKS_MAX):
+        if not await loop.drain():
+            return []
+        snapshot = await loop.port.account()
+        cursor = loop.journal.cursor
+        if cursor is None or cursor.epoch != snapshot.epoch:
+            return await _resync(loop, "the account was reset", snapshot)
+        if snapshot.last_event_id == cursor.last_id:
+            break
+    else:
+        log.info("reconcile.postponed", why="events keep coming")
+        return []
+    drifts = loop.mirror.diff(snapshot)
+    loop.mirror.of_snapshot(snapshot)
+    loop.own_positions()
+    drifts += _unowned(loop) + _naked(loop) + _unguarded(loop, snapshot)
+    for drift in drifts:
+        log.warning(f"drift.{drift.kind}", market=drift.market, subject=drift.subject, message=drift.message)
+        await REPAIRS[drift.kind](loop, drift)
+    return drifts
+
+
+async def protect(loop: Loop) -> list[Drift]:
+    """The invariant that is kept in every pass: no position of ours without a stop."""
+    drifts = _naked(loop)
+    for drift in drifts:
+        log.warning("drift.naked_position", market=drift.market)
+        await _cover(loop, drift)
+    return drifts
+
+
+async def overlaps(loop: Loop) -> bool:
+    """Overlap by one: asked for what follows the event before the last, the feed must answer the last. Else there is a gap."""
+    cursor = loop.journal.cursor
+    if cursor is None or cursor.prev_id is None:
+        return True
+    try:
+        page = await loop.port.events(cursor.prev_id, limit=1)
+    except Refused as error:
+        if is_cursor_lost(error):
+            return False
+        raise
+    return bool(page.events) and page.events[0].id == cursor.last_id
+
+
+def is_cursor_lost(error: Refused) -> bool:
+    """410: a reset wiped the event that we stand on, or it lies beyond the newest."""
+    return error.status == 410 or (
+        error.code == "not_found" and bool(error.fix) and (error.fix or {}).get("action") == "resync"
+    )
+
+
+async def restart(loop: Loop, snapshot: AccountSnapshot) -> list[Intent]:
+    """The feed begins at this snapshot: intents of an earlier epoch are void, guardians stand before anything is opened."""
+    void = loop.journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=loop.now_ms())
+    loop.mirror.of_snapshot(snapshot)
+    loop.reload_live()
+    loop.own_positions(events_skipped=True)
+    for intent in void:
+        log.warning("intent.void", intent=intent.id, strategy=intent.strategy, market=intent.market)
+    await loop.arming.arm_all(epoch=snapshot.epoch)
+    return void
+
+
+async def _resync(loop: Loop, why: str, snapshot: AccountSnapshot | None = None) -> list[Drift]:
+    drift = Drift("cursor_lost", None, "", why)
+    log.warning("drift.cursor_lost", message=why)
+    await restart(loop, snapshot if snapshot is not None else await loop.port.account())
+    return [drift]
+
+
+# -- drifts that the mirror cannot see by itself
+
+
+def _unowned(loop: Loop) -> list[Drift]:
+    return [
+        Drift("foreign_position", p.market, "", f"the {p.market} position was not opened by us")
+        for p in loop.mirror.positions.values()
+        if p.owner is None and p.market not in loop.foreign_known
+    ]
+
+
+def _naked(loop: Loop) -> list[Drift]:
+    return [
+        Drift("naked_position", p.market, "", f"the {p.market} position has no stop")
+        for p in loop.mirror.unprotected()
+        if loop.requires_protection(p) and not loop.is_closing(p.market)
+    ]
+
+
+def _unguarded(loop: Loop, snapshot: AccountSnapshot) -> list[Drift]:
+    missing = loop.arming.missing(snapshot.guardians)
+    return [
+        Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config does not stand") for one in missing
+    ]
+
+
+# -- repairs, one a kind
+
+
+async def _believe(loop: Loop, drift: Drift) -> None:
+    """The snapshot has been believed already."""
+
+
+async def _rearm(loop: Loop, drift: Drift) -> None:
+    await loop.arming.arm_all(epoch=loop.mirror.epoch)
+
+
+async def _judge_order(loop: Loop, drift: Drift) -> None:
+    if loop.settings.foreign_positions == "flatten":
+        await loop.port.cancel(drift.subject)
+
+
+async def _judge_position(loop: Loop, drift: Drift) -> None:
+    """adopt: the first strategy of that market answers for it; flatten: it is closed; ignore: said once, then left alone."""
+    assert drift.market is not None
+    policy = loop.settings.foreign_positions
+    seat = loop.desk.seat_of(drift.market)
+    if policy == "adopt" and seat is not None:
+        loop.mirror.adopt(drift.market, seat.name)
+        await protect(loop)
+    elif policy == "flatten":
+        await close_all(loop, loop.mirror.positions[drift.market], "foreign")
+    else:
+        loop.foreign_known.add(drift.market)
+
+
+async def _cover(loop: Loop, drift: Drift) -> None:
+    """A trailing stop at the distance of the lost stop; refused, or the distance unknown: close it."""
+    position = loop.mirror.positions.get(drift.market or "")
+    if position is None or loop.mirror.is_protected(position.market):
+        return
+    trail_pct = lost_distance_pct(loop, position)
+    if trail_pct is not None:
+        request = GuardianRequest(type="trailing_stop", scope="position", market=position.market, trail_pct=trail_pct)
+        wanted = Wanted(f"cover:{position.market}:{position.opened_ms}", request)
+        try:
+            await loop.arming.arm(wanted, await loop.arming.listed(), epoch=loop.mirror.epoch)
+        except Refused as error:
+            log.warning("repair.refused", market=position.market, code=error.code, message=error.message)
+        else:
+            await loop.drain()
+            return
+    await close_all(loop, position, "naked")
+
+
+def lost_distance_pct(loop: Loop, position: MirrorPosition) -> Decimal | None:
+    """How far the lost stop was from the entry, in percent; None when nobody knows."""
+    stop_px = position.first_stop_px
+    if stop_px is None:
+        armed = loop.journal.last_event(position.market, "order", "armed", epoch=loop.mirror.epoch, kind="stop_loss")
+        if armed is not None and armed["ts"] >= position.opened_ms and armed["data"].get("triggerPx"):
+            stop_px = Decimal(armed["data"]["triggerPx"])
+    if stop_px is None or not position.entry_px:
+        return None
+    pct = (abs(position.entry_px - stop_px) / position.entry_px * 100).quantize(Decimal("0.0001"))
+    return min(max(pct, TRAIL_PCT_MIN), TRAIL_PCT_MAX)
+
+
+async def close_all(loop: Loop, position: MirrorPosition, why: str) -> None:
+    """Close a whole position reduce-only, as an intent of our own: written first, like any order. Refused, it is tried again later."""
+    now_ms = loop.now_ms()
+    for ordinal in range(REPAIRS_MAX):
+        key = intent_key(
+            address=loop.journal.address,
+            epoch=loop.mirror.epoch,
+            strategy=RUNTIME,
+            market=position.market,
+            trigger=f"{why}:{position.opened_ms}",
+            ordinal=ordinal,
+            leg="order",
+        )
+        known = loop.journal.find(key)
+        if known is None:
+            break
+        if known.state not in FINAL or (known.state != "accepted" and now_ms - known.opened_ms < REPAIR_MS):
+            return
+    else:
+        log.error("repair.exhausted", market=position.market, tries=REPAIRS_MAX)
+        return
+    intent = Intent(
+        id=key,
+        strategy=RUNTIME,
+        market=position.market,
+        action="close",
+        path="direct",
+        trigger=f"{why}:{position.opened_ms}",
+        ordinal=ordinal,
+        leg="order",
+        epoch=loop.mirror.epoch,
+        body=CloseRequest(fraction=Decimal(1), source="agent").body(),
+        not_after_ms=now_ms + loop.hold_ms(REPAIR_MS),
+        opened_ms=now_ms,
+    )
+    await loop.open_and_send([intent])
+
+
+Repair = Callable[["Loop", Drift], Awaitable[None]]
+
+
+async def _nothing(loop: Loop, drift: Drift) -> None:
+    """cursor_lost never reaches the table: the feed is begun anew before anything is compared."""
+    raise AssertionError(drift)
+
+
+REPAIRS: Final[Mapping[DriftKind, Repair]] = {
+    "missing_fill": _believe,
+    "order_gone": _believe,
+    "foreign_order": _judge_order,
+    "foreign_position": _judge_position,
+    "naked_position": _cover,
+    "guardian_gone": _rearm,
+    "cursor_lost": _nothing,
+}

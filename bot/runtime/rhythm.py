@@ -1,0 +1,69 @@
+"""Rhythm: when the loop makes its next pass. APScheduler wakes it, at a bar's close or after PASS_S at the latest; it runs no work itself.
+
+In real seconds: the service's clock only says when the next bar closes and how fast it gets there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.date import DateTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from bot.clock import SystemClock, datetime_of
+
+PASS_S: Final = 2.0  # A pass at least so often, also when nothing is due.
+MANUAL_S: Final = 0.05  # Under a clock that is moved by hand nobody knows when the next bar closes.
+SETTLE_S: Final = 0.005  # Asked right at the close, the service might not have closed the bar yet.
+
+
+class Rhythm:
+    """`wait` returns when the next pass is due. Jobs live in memory; a late one runs once, at once."""
+
+    def __init__(self) -> None:
+        self._wake = asyncio.Event()
+        self._real = SystemClock()
+        self._scheduler = AsyncIOScheduler(
+            timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
+        )
+
+    def start(self) -> None:
+        self._scheduler.add_job(self._ring, IntervalTrigger(seconds=PASS_S, timezone=UTC), id="pass")
+        self._scheduler.start()
+
+    def every(self, seconds: float, name: str) -> asyncio.Event:
+        """An event that is set so often; who waits for it clears it."""
+        due = asyncio.Event()
+
+        async def ring() -> None:
+            due.set()
+
+        self._scheduler.add_job(ring, IntervalTrigger(seconds=seconds, timezone=UTC), id=name)
+        return due
+
+    async def wait(self, *, next_close_ms: int | None, now_ms: int, speed: float) -> None:
+        """Until the bar that closes at `next_close_ms` (service clock), the regular pass, or `ring`."""
+        if speed <= 0:
+            delay_s = MANUAL_S
+        elif next_close_ms is None:
+            delay_s = PASS_S
+        else:
+            delay_s = max(0.0, (next_close_ms - now_ms) / 1000 / speed) + SETTLE_S
+        if delay_s < PASS_S:
+            at: datetime = datetime_of(self._real.now_ms()) + timedelta(seconds=delay_s)
+            self._scheduler.add_job(self._ring, DateTrigger(at, timezone=UTC), id="bar", replace_existing=True)
+        await self._wake.wait()
+        self._wake.clear()
+
+    def ring(self) -> None:
+        self._wake.set()
+
+    async def _ring(self) -> None:
+        self._wake.set()
+
+    def stop(self) -> None:
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)

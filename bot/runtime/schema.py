@@ -1,0 +1,53 @@
+"""The journal's tables, as migrations with names. Strict tables; amounts are text, so that no float ever touches one.
+
+A migration is never edited once released: the next one follows it. journal.py alone writes to these tables.
+"""
+
+from __future__ import annotations
+
+from sqlite_utils import Database, Migrations
+
+migrations = Migrations("journal")
+
+_TABLES = (
+    """CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT""",
+    """CREATE TABLE intents (
+        seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, strategy TEXT NOT NULL, market TEXT NOT NULL,
+        action TEXT NOT NULL CHECK (action IN ('open', 'close', 'cancel')), path TEXT NOT NULL CHECK (path IN ('plan', 'direct')),
+        cause TEXT NOT NULL, ordinal INTEGER NOT NULL, leg TEXT NOT NULL, epoch INTEGER NOT NULL,
+        body BLOB NOT NULL, body_sha256 TEXT NOT NULL, not_after_ms INTEGER NOT NULL, opened_ms INTEGER NOT NULL,
+        notional_usd TEXT NOT NULL,
+        state TEXT NOT NULL CHECK (state IN
+            ('opened', 'planned', 'sending', 'accepted', 'rejected', 'expired', 'void', 'quarantined')),
+        attempts INTEGER NOT NULL DEFAULT 0, confirm_token TEXT, token_expires_ms INTEGER,
+        trade_id TEXT, code TEXT, message TEXT, moved_ms INTEGER NOT NULL) STRICT""",
+    """CREATE INDEX intents_live ON intents (seq) WHERE state IN ('opened', 'planned', 'sending', 'quarantined')""",
+    """CREATE INDEX intents_of_market ON intents (market, seq)""",
+    """CREATE TABLE attempts (
+        intent_id TEXT NOT NULL REFERENCES intents (id), n INTEGER NOT NULL, sent_ms INTEGER NOT NULL,
+        outcome TEXT CHECK (outcome IN ('done', 'unknown', 'no')), code TEXT, order_submitted TEXT,
+        PRIMARY KEY (intent_id, n)) STRICT""",
+    """CREATE TABLE events (
+        seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, type TEXT NOT NULL, subtype TEXT NOT NULL,
+        ts INTEGER NOT NULL, coin TEXT, idempotency_key TEXT, payload TEXT NOT NULL) STRICT""",
+    """CREATE INDEX events_of_coin ON events (coin, seq)""",
+    """CREATE TABLE cursor (
+        one INTEGER PRIMARY KEY CHECK (one = 1), last_id TEXT NOT NULL, prev_id TEXT, epoch INTEGER NOT NULL) STRICT""",
+    """CREATE TABLE progress (
+        market TEXT NOT NULL, interval TEXT NOT NULL, at_ms INTEGER NOT NULL, PRIMARY KEY (market, interval)) STRICT""",
+    """CREATE TABLE strategy_state (strategy TEXT PRIMARY KEY, state TEXT NOT NULL) STRICT""",
+    """CREATE TABLE refusals (
+        seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, strategy TEXT NOT NULL, market TEXT NOT NULL, cause TEXT NOT NULL,
+        ordinal INTEGER NOT NULL, code TEXT NOT NULL, message TEXT NOT NULL, UNIQUE (strategy, market, cause, ordinal)) STRICT""",
+    """CREATE TABLE arms (
+        name TEXT PRIMARY KEY, serial INTEGER NOT NULL, guardian_id TEXT, body TEXT NOT NULL) STRICT""",
+    """CREATE TABLE outbox (
+        seq INTEGER PRIMARY KEY, event_id TEXT NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL, created_ms INTEGER NOT NULL,
+        sent_ms INTEGER, UNIQUE (event_id, kind)) STRICT""",
+)
+
+
+@migrations()
+def m001_tables(db: Database) -> None:
+    for statement in _TABLES:
+        db.execute(statement)

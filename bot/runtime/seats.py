@@ -1,0 +1,238 @@
+"""A seat is one strategy at work: its view of the mirror and of history, its durable state, and whether it is quarantined.
+
+The view's source reads; nothing here sends or writes. State is handed out as a working copy: what a hook leaves in it
+counts only when the journal has taken it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+
+from bot.errors import StrategyError
+from bot.runtime.feed import Feed, Series
+from bot.runtime.mirror import Mirror, MirrorOrder, MirrorPosition
+from bot.strategy import (
+    Cancel,
+    Close,
+    Fill,
+    GuardianNote,
+    History,
+    Intent,
+    Open,
+    OrderView,
+    PositionView,
+    Strategy,
+    Trigger,
+    View,
+)
+from bot.strategy.intents import Side
+
+if TYPE_CHECKING:
+    from bot.wire import Plan
+
+log = structlog.get_logger()
+
+INTENTS_MAX: Final = 100  # of one hook call; more is a runaway
+STATE_BYTES_MAX: Final = 64_000  # a small mapping, not a database
+
+
+class SeatSource:
+    """What the View of one strategy reads. `now_ms` and `state` are set by the seat before each hook."""
+
+    def __init__(self, mirror: Mirror, histories: Mapping[str, History], name: str) -> None:
+        self._mirror = mirror
+        self._histories = histories
+        self._log = log.bind(strategy=name)
+        self.now_ms = 0
+        self.state: dict[str, Any] = {}
+
+    @property
+    def equity_usd(self) -> float:
+        return self._mirror.equity_usd
+
+    @property
+    def free_margin_usd(self) -> float:
+        return self._mirror.free_margin_usd
+
+    def position(self, market: str) -> PositionView | None:
+        found = self._mirror.positions.get(market)
+        return None if found is None else _position_view(found, self._mirror)
+
+    def orders(self, market: str) -> Sequence[OrderView]:
+        return [_order_view(one) for one in self._mirror.orders.values() if one.market == market]
+
+    def history(self, market: str) -> History:
+        found = self._histories.get(market)
+        if found is None:
+            raise StrategyError(
+                f"{market} is not one of this strategy's markets ({', '.join(sorted(self._histories))})"
+            )
+        return found
+
+    def log(self, event: str, fields: dict[str, Any]) -> None:
+        self._log.info(event, **fields)
+
+
+class Seat:
+    """One configured strategy. Its hooks are called one at a time, through `call`."""
+
+    def __init__(
+        self, strategy: Strategy, *, interval: str, mirror: Mirror, feed: Feed, state: dict[str, Any] | None = None
+    ) -> None:
+        self.strategy = strategy
+        self.name = strategy.name
+        self.interval = interval
+        self.markets = frozenset(strategy.markets)
+        self.series = [Series(market, interval) for market in strategy.markets]
+        self.source = SeatSource(mirror, {s.market: feed.histories[s] for s in self.series}, strategy.name)
+        self.view = View(self.source)
+        self.quarantined: str | None = None
+        self._state_text = _json(state or {}, self.name)
+        self.source.state = json.loads(self._state_text)
+
+    def call(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> list[Intent]:
+        """What the hook wants, all of it or StrategyError: a strategy that raises half-way wants nothing."""
+        self.source.now_ms = now_ms
+        try:
+            wishes = hook()
+            found = [] if wishes is None else list(islice(wishes, INTENTS_MAX + 1))
+        except Exception as error:  # A plug-in may raise anything; it gets a name here, and nothing goes on with it.
+            raise self.blame(error) from error
+        if len(found) > INTENTS_MAX:
+            raise StrategyError(f"{self.name}: more than {INTENTS_MAX} intents at once")
+        for wish in found:
+            if not isinstance(wish, Open | Close | Cancel):
+                raise StrategyError(f"{self.name}: wanted {wish!r}; a hook gives Open, Close or Cancel")
+        return found
+
+    def changed_state(self) -> str | None:
+        """The state's JSON when a hook has changed it, else None. StrategyError when it is no JSON."""
+        state = self.source.state
+        if not state and self._state_text == "{}":
+            return None
+        text = _json(state, self.name)
+        if text == self._state_text:
+            return None
+        self._state_text = text
+        return text
+
+    def rehearse(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> None:
+        """Call a hook on the past: what it wants is dropped, and what it does to the state too."""
+        self.call(hook, now_ms=now_ms)
+        self.restore_state()
+
+    def confirms(self, plan: Plan) -> bool:
+        """Whether the strategy stands by an entry, given its plan."""
+        try:
+            return bool(self.strategy.confirm(plan))
+        except Exception as error:  # As in `call`: named, and it ends the strategy's part.
+            raise self.blame(error) from error
+
+    def blame(self, error: Exception) -> StrategyError:
+        """What a plug-in raised, as an error that names the strategy."""
+        named = isinstance(error, StrategyError) and str(error).startswith(f"{self.name}: ")
+        return StrategyError(str(error) if named else f"{self.name}: {type(error).__name__}: {error}")
+
+    @property
+    def has_state(self) -> bool:
+        """Whether anything is durable; with an empty state in hand there is then something to compare."""
+        return self._state_text != "{}"
+
+    def restore_state(self) -> None:
+        if self.source.state or self._state_text != "{}":
+            self.source.state = json.loads(self._state_text)
+
+    def quarantine(self, why: str) -> None:
+        """It is asked nothing more in this run; its positions keep their stops."""
+        self.quarantined = why
+        self.restore_state()
+
+
+def _json(state: Mapping[str, Any], name: str) -> str:
+    try:
+        text = json.dumps(dict(state), allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise StrategyError(f"{name}: view.state holds numbers, texts, lists and dicts of them: {error}") from error
+    if len(text) > STATE_BYTES_MAX:
+        raise StrategyError(f"{name}: view.state is {len(text)} bytes, at most {STATE_BYTES_MAX}")
+    return text
+
+
+# -- the mirror's values in a strategy's terms
+
+
+def _float(value: Decimal | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _position_view(p: MirrorPosition, mirror: Mirror) -> PositionView:
+    entry = float(p.entry_px or 0)
+    mark = mirror.marks.get(p.market, entry)
+    stop = mirror.stop_of(p.market)
+    risk = None if p.first_stop_px is None else abs(entry - float(p.first_stop_px)) * float(p.size)
+    return PositionView(
+        market=p.market,
+        side=cast(Side, p.side),
+        size=float(p.size),
+        entry_px=entry,
+        mark_px=mark,
+        stop_px=None if stop is None else _float(stop.trigger_px),
+        target_px=_float(p.target_px),
+        unrealized_usd=mirror.unrealized_usd(p),
+        notional_usd=mark * float(p.size),
+        leverage=p.leverage,
+        risk_usd=risk,
+        opened_at_ms=p.opened_ms,
+    )
+
+
+def _order_view(o: MirrorOrder) -> OrderView:
+    return OrderView(
+        oid=o.oid,
+        market=o.market,
+        side=cast(Side, o.side),
+        kind=o.kind,
+        size=float(o.size),
+        limit_px=_float(o.limit_px),
+        trigger_px=_float(o.trigger_px),
+        created_at_ms=o.created_ms,
+    )
+
+
+def hook_of(seat: Seat, event: Any) -> Callable[[], Iterable[Intent]] | None:
+    """The hook that an event is told to, with its argument; None for what a strategy is not told."""
+    strategy, view, data = seat.strategy, seat.view, event.data
+    if event.type == "guardian":
+        if event.coin is not None and event.coin not in seat.markets:
+            return None
+        note = GuardianNote(event.coin, event.ts, event.subtype, data.guardian_type, data.guardian_id, data.reason)
+        return lambda: strategy.on_guardian(view, note)
+    if event.coin not in seat.markets:
+        return None
+    if event.type == "fill":
+        fill = Fill(
+            market=event.coin,
+            at_ms=event.ts,
+            side=data.side,
+            action=data.intent,
+            kind=data.kind,
+            size=float(data.size),
+            px=float(data.px),
+            fee_usd=float(data.fee_usd),
+            realized_usd=_float(data.realized_pnl_usd),
+            position_size=float(data.position_size),
+            oid=data.oid,
+        )
+        return lambda: strategy.on_fill(view, fill)
+    if event.type == "trigger":
+        touched = Trigger(
+            event.coin, event.ts, event.subtype, data.side, float(data.size), float(data.trigger_px), data.oid
+        )
+        return lambda: strategy.on_trigger(view, touched)
+    return None

@@ -1,0 +1,279 @@
+"""Carrying one intent to its end: plan, confirm, and what an answer without certainty asks for. The only caller of the order operations.
+
+Written before sent, at every step. What one call cannot settle stays as it is in the journal, and the loop's next pass
+tries again: no wait in here is longer than WINDOW_MS, because a loop that waits makes no progress and stops the beats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import structlog
+
+from bot.errors import AccessLost, ApiError, OutcomeUnknown, Refused, TryLater
+from bot.money import format_decimal
+from bot.runtime.gate import Gate
+from bot.runtime.intents import FINAL, Intent
+from bot.runtime.journal import Journal
+from bot.runtime.mirror import Mirror
+from bot.runtime.ports import Pacer, VenuePort
+from bot.runtime.settle import Accept, Again, End, Fences, Look, Move, settle_move
+from bot.wire import Plan, Trade
+
+log = structlog.get_logger()
+
+TRIES: Final = 3  # in one pass; the next pass has as many again
+WINDOW_MS: Final = 2_000  # of real time that one pass spends on waiting between tries
+PLAN_TTL_MS: Final = 60_000  # of a plan whose answer does not say
+TRADES_PAGE: Final = 200  # the interface's bound on ?limit
+TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
+
+Veto = Callable[[Intent, Plan], bool]
+
+
+class Search(NamedTuple):
+    """`trade_id` of the order under our key. `is_proof`: when there is none, there is none."""
+
+    trade_id: str | None
+    is_proof: bool
+
+
+class Sender:
+    """`may_confirm` asks the strategy whether it stands by an entry, given the plan."""
+
+    def __init__(
+        self, *, port: VenuePort, journal: Journal, mirror: Mirror, gate: Gate, pacer: Pacer, may_confirm: Veto
+    ) -> None:
+        self.port = port
+        self.journal = journal
+        self.mirror = mirror
+        self.gate = gate
+        self.pacer = pacer
+        self.may_confirm = may_confirm
+        self._next_ms: dict[str, int] = {}  # real time before which an intent is not tried again
+        self._tries: dict[str, int] = {}
+
+    def is_due(self, intent: Intent) -> bool:
+        return intent.state != "quarantined" and self.pacer.mono_ms() >= self._next_ms.get(intent.id, 0)
+
+    async def send(self, intent: Intent) -> Intent:
+        """Take the intent as far as it goes now: to its end, or to where the next pass goes on."""
+        before = intent.state
+        intent = await self._advance(intent)
+        if intent.state in FINAL:
+            self._next_ms.pop(intent.id, None)
+            self._tries.pop(intent.id, None)
+        if intent.state != before:
+            _tell(intent)
+        return intent
+
+    async def _advance(self, intent: Intent) -> Intent:
+        seen = self.mirror.trades_by_key.get(intent.id)
+        if seen is not None and intent.action != "cancel":
+            return self.journal.accept(intent, seen, now_ms=self._now_ms())  # The event came before the answer.
+        if intent.state == "opened":
+            intent = await self._prepare(intent)
+        elif intent.state == "planned" and self._now_ms() >= intent.fence_ms:
+            return self._end(intent, "expired", "plan_stale", "its plan ran out before it was sent")
+        if intent.state in FINAL or (intent.state == "opened" and not self._may_leave(intent)):
+            return intent
+        if intent.state == "planned" and self._is_held(intent):
+            return intent
+        return await self._attempts(intent)
+
+    def _may_leave(self, intent: Intent) -> bool:
+        return intent.path == "direct" and not self._is_held(intent)
+
+    def _is_held(self, intent: Intent) -> bool:
+        """An entry waits while nothing may be opened; its own end comes from its fence."""
+        if intent.action != "open":
+            return False
+        no = self.gate.may_still_open(intent, self._now_ms())
+        if no is not None:
+            log.info("intent.held", intent=intent.id, strategy=intent.strategy, market=intent.market, code=no.code)
+        return no is not None
+
+    # -- before anything leaves
+
+    async def _prepare(self, intent: Intent) -> Intent:
+        """Of an intent that was never sent: its plan, or its certain end."""
+        now_ms = self._now_ms()
+        if now_ms > intent.not_after_ms:
+            return self._end(intent, "expired", "stale_bar", "it was not sent in time")
+        if intent.path == "direct" or self._is_held(intent):
+            return intent
+        request = intent.order().model_copy(update={"dry_run": True})
+        started_ms = self.pacer.mono_ms()
+        for n in range(1, TRIES + 1):
+            try:
+                result = await self.port.plan(request, key=intent.id)
+            except Refused as error:
+                return self._end(intent, "rejected", error.code, error.message)
+            except (TryLater, OutcomeUnknown) as error:  # A dry run does nothing, so nothing is in doubt.
+                if not await self._waited(intent, n, started_ms, getattr(error, "after_ms", None)):
+                    return intent
+            else:
+                break
+        else:
+            return intent
+        if not self.may_confirm(intent, result.plan):
+            return self._end(intent, "rejected", "vetoed", "the strategy withdrew it when it saw the plan")
+        expires_ms = result.expires_at if result.expires_at is not None else now_ms + PLAN_TTL_MS
+        _tell_plan(intent, result.plan)
+        return self.journal.planned(intent, result.confirm_token, expires_ms, now_ms=now_ms)
+
+    # -- sending and settling
+
+    async def _attempts(self, intent: Intent) -> Intent:
+        started_ms = self.pacer.mono_ms()
+        for n in range(1, TRIES + 1):
+            ambiguous_before = self.journal.is_ambiguous(intent)
+            intent = self.journal.sending(intent, now_ms=self._now_ms())
+            try:
+                trade_id = await self._request(intent)
+            except ApiError as error:
+                fences = Fences(intent.fence_ms, keys_proven=self.mirror.keys_proven)
+                move = settle_move(error, ambiguous_before=ambiguous_before, now_ms=self._now_ms(), fences=fences)
+                intent = await self._settle(intent, move, error)
+            else:
+                return self.journal.accept(intent, trade_id, now_ms=self._now_ms())
+            if intent.state in FINAL or intent.state == "quarantined":
+                return intent
+            if not await self._waited(intent, n, started_ms, move.after_ms if isinstance(move, Again) else None):
+                break
+        log.warning(
+            "intent.unsettled",
+            intent=intent.id,
+            strategy=intent.strategy,
+            market=intent.market,
+            attempts=intent.attempts,
+        )
+        return intent
+
+    async def _request(self, intent: Intent) -> str:
+        """One request of the intent; the id of its trade."""
+        if intent.action == "cancel":
+            return await self._cancel(intent)
+        if intent.action == "close":
+            result = await self.port.close(
+                intent.market, intent.close(), key=intent.id, expires_at_ms=intent.not_after_ms
+            )
+        elif intent.confirm_token is not None:
+            result = await self.port.confirm(intent.confirm_token, key=intent.id, expires_at_ms=intent.token_expires_ms)
+        else:
+            result = await self.port.place(intent.order(), key=intent.id, expires_at_ms=intent.not_after_ms)
+        return result.trade.id
+
+    async def _cancel(self, intent: Intent) -> str:
+        """Cancels are idempotent by nature: an order that is not there any more is what was wanted."""
+        oids = intent.cancel().oids
+        for oid in oids:
+            try:
+                await self.port.cancel(oid)
+            except Refused as error:
+                if error.code != "not_found":
+                    raise
+        return oids[0]
+
+    async def _settle(self, intent: Intent, move: Move, error: ApiError) -> Intent:
+        match move:
+            case Accept(trade_id):
+                return self.journal.accept(intent, trade_id, now_ms=self._now_ms())
+            case End(state, code, message):
+                return self._end(intent, state, code, message)
+            case Look(absent, doubt):
+                return await self._look(intent, absent, error, doubt=doubt)
+            case Again(doubt):
+                self._leave(intent, error, doubt=doubt)
+                return intent
+            case _:
+                self._leave(intent, error, doubt=False)
+                raise error
+
+    async def _look(self, intent: Intent, absent: End | str | None, error: ApiError, *, doubt: bool) -> Intent:
+        try:
+            found = await self.search(intent)
+        except AccessLost:
+            raise
+        except ApiError:
+            found = Search(None, is_proof=False)
+        if found.trade_id is not None:
+            return self.journal.accept(intent, found.trade_id, now_ms=self._now_ms())
+        if absent is None or not found.is_proof:
+            self._leave(intent, error, doubt=doubt)
+            return intent
+        if isinstance(absent, End):
+            return self._end(intent, absent.state, absent.code, absent.message)
+        return self._end(intent, "quarantined", error.code, error.message)
+
+    async def search(self, intent: Intent) -> Search:
+        """Look for our key among the trades since the intent was written."""
+        seen = self.mirror.trades_by_key.get(intent.id)
+        if seen is not None:
+            return Search(seen, is_proof=True)
+        before: int | None = None
+        nameless = False
+        for _ in range(TRADES_PAGES_MAX):
+            page = await self.port.trades(limit=TRADES_PAGE, before=before, coin=intent.market)
+            for trade in page.trades:
+                if trade.idempotency_key == intent.id:
+                    self.mirror.see_trade(intent.id, trade.id)
+                    return Search(trade.id, is_proof=True)
+                nameless = nameless or _may_be_ours(trade, intent)
+            before = page.next_before
+            if before is None or (page.trades and (page.trades[-1].ts or intent.opened_ms) < intent.opened_ms):
+                # A service that has never shown a key may have our order under no name.
+                return Search(None, is_proof=self.mirror.keys_proven or not nameless)
+        return Search(None, is_proof=False)
+
+    def _end(self, intent: Intent, state: str, code: str, message: str) -> Intent:
+        assert state in ("rejected", "expired", "void", "quarantined")
+        return self.journal.end(intent, state, code, message, now_ms=self._now_ms())  # type: ignore[arg-type]
+
+    def _leave(self, intent: Intent, error: ApiError, *, doubt: bool) -> None:
+        self.journal.attempt_ended(
+            intent, "unknown" if doubt else "no", code=error.code, order_submitted=error.order_submitted
+        )
+
+    async def _waited(self, intent: Intent, n: int, started_ms: int, after_ms: int | None) -> bool:
+        """Wait before try n + 1 of this pass, when the pass has the time; else the next pass comes when it is due."""
+        tries = self._tries[intent.id] = self._tries.get(intent.id, 0) + 1
+        wait_ms = max(after_ms or 0, self.pacer.delay_ms(tries))
+        now_ms = self.pacer.mono_ms()
+        self._next_ms[intent.id] = now_ms + wait_ms
+        if n == TRIES or now_ms - started_ms + wait_ms > WINDOW_MS:
+            return False
+        await self.pacer.sleep(wait_ms)
+        return True
+
+    def _now_ms(self) -> int:
+        return self.port.clock.now_ms()
+
+
+def _may_be_ours(trade: Trade, intent: Intent) -> bool:
+    return (
+        trade.idempotency_key is None
+        and trade.source is not None
+        and (trade.ts or intent.opened_ms) >= intent.opened_ms
+    )
+
+
+def _tell(intent: Intent) -> None:
+    said = {"code": intent.code, "message": intent.message} if intent.code else {}
+    tell = log.error if intent.state == "quarantined" else log.info
+    tell(
+        f"intent.{intent.state}", intent=intent.id, strategy=intent.strategy, market=intent.market, action=intent.action,
+        trade=intent.trade_id, **said,
+    )  # fmt: skip
+
+
+def _tell_plan(intent: Intent, plan: Plan) -> None:
+    bracket = plan.bracket
+    stop = None if bracket is None or bracket.stop_loss is None else bracket.stop_loss.px
+    target = None if bracket is None or bracket.take_profit is None else bracket.take_profit.px
+    shown = {"size": plan.size, "est_px": plan.est_px, "stop_px": stop, "target_px": target, "fee_usd": plan.fee_usd}
+    figures = {name: format_decimal(value) for name, value in shown.items() if value is not None}
+    log.info(
+        "intent.planned", intent=intent.id, strategy=intent.strategy, market=intent.market, side=plan.side, **figures
+    )

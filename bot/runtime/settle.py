@@ -1,0 +1,143 @@
+"""What an answer means for an intent: one pure function over every code and every doubt. It sends nothing and writes nothing.
+
+The law (reliability.md §3): an order is settled by evidence, never by age or by a count of tries. Absence is evidence only
+after a fence, when the service refuses every copy that may still be on its way; and then only together with a search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from bot.errors import CODES, AccessLost, ApiError, OutcomeUnknown, TryLater
+
+SETTLE_MS: Final = 5_000  # past the fence, so that what was accepted at its last instant can be found
+
+# Refusals that the service decides inside the venue and stores under the key: a late copy of the request meets the same answer.
+STORED: Final = frozenset(
+    {
+        "insufficient_funds", "limit_exceeded", "below_min_notional", "leverage_too_high", "market_closed", "key_limit_exceeded",
+        "trade_failed",
+    }
+)  # fmt: skip
+
+Final_ = Literal["rejected", "expired", "void"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fences:
+    """What makes absence a proof. `ends_ms` is the token's expiry or X-Expires-After; `keys_proven`: this service has shown our key on a trade."""
+
+    ends_ms: int
+    keys_proven: bool = False
+
+    def passed(self, now_ms: int) -> bool:
+        return now_ms > self.ends_ms + SETTLE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The order exists."""
+
+    trade_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Proven: no order exists and none will."""
+
+    state: Final_
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Nothing is settled: the same request under the same key, later. `doubt`: this attempt itself may have reached the venue."""
+
+    doubt: bool
+    after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Search the trades for the key: found, it is accepted; not found, `absent` says what that proves (None: nothing yet)."""
+
+    absent: End | Literal["quarantined"] | None
+    doubt: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The credential is gone: the intent stays as it is and the run ends."""
+
+
+Move = Accept | End | Again | Look | Stop
+
+
+def settle_move(error: ApiError, *, ambiguous_before: bool, now_ms: int, fences: Fences) -> Move:
+    """The move that an answer asks for. `ambiguous_before`: an earlier attempt of this intent may have reached the venue.
+
+    Anything that is not listed is unknown, and unknown is never a no.
+    """
+    details = error.details or {}
+    trade_id = details.get("tradeId")
+    if isinstance(error, AccessLost):
+        return Stop()
+    if error.code == "idempotency_conflict":
+        return _conflict(error, details.get("reason"), trade_id, now_ms=now_ms, fences=fences)
+    if error.order_submitted is True:
+        return Accept(str(trade_id)) if trade_id else Look(absent=None)
+    if _is_unknown(error):
+        return _doubt(error, now_ms=now_ms, fences=fences)
+    if isinstance(error, TryLater):
+        return _not_yet(error, ambiguous_before=ambiguous_before, now_ms=now_ms, fences=fences)
+    return _no(error, ambiguous_before=ambiguous_before, now_ms=now_ms, fences=fences)
+
+
+def _is_unknown(error: ApiError) -> bool:
+    """Whether this attempt may have had an effect: the error says so, or leaves it open with a code that does not tell."""
+    if isinstance(error, OutcomeUnknown) or error.order_submitted == "unknown":
+        return True
+    if error.order_submitted is False:
+        return False
+    row = CODES.get(error.code)
+    return not isinstance(error, TryLater) and (row is None or not row.before_execution)
+
+
+def _conflict(error: ApiError, reason: object, trade_id: object, *, now_ms: int, fences: Fences) -> Move:
+    if trade_id:
+        return Accept(str(trade_id))  # used_token: the token's one use was ours.
+    if reason == "account_reset":
+        return End("void", error.code, error.message)
+    if reason == "expired":
+        return End("expired", error.code, error.message)
+    if reason == "fingerprint":
+        # Our mistake, or another host's same decision with other numbers: its order is ours; without one a person looks.
+        return Look(absent="quarantined")
+    if reason == "used_token" or error.order_submitted is True:
+        return Look(absent=None)
+    return _doubt(error, now_ms=now_ms, fences=fences)
+
+
+def _doubt(error: ApiError, *, now_ms: int, fences: Fences) -> Move:
+    if fences.passed(now_ms):
+        return Look(absent=End("expired", error.code, "not found after its fence"))
+    return Again(doubt=True, after_ms=getattr(error, "after_ms", None))
+
+
+def _not_yet(error: TryLater, *, ambiguous_before: bool, now_ms: int, fences: Fences) -> Move:
+    if not fences.passed(now_ms):
+        return Again(doubt=False, after_ms=error.after_ms)
+    end = End("expired", error.code, error.message)
+    return Look(absent=end, doubt=False) if ambiguous_before else end
+
+
+def _no(error: ApiError, *, ambiguous_before: bool, now_ms: int, fences: Fences) -> Move:
+    stale = error.code == "plan_stale" and now_ms >= fences.ends_ms
+    end = End("expired" if stale else "rejected", error.code, error.message)
+    if not ambiguous_before or (fences.keys_proven and error.code in STORED):
+        return end
+    if fences.passed(now_ms):
+        return Look(absent=end, doubt=False)
+    return Again(doubt=False)  # The earlier copy may still be on its way; the fence will tell.

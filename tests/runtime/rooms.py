@@ -1,0 +1,86 @@
+"""A loop in a room of its own: a fake venue, a journal file, a scripted strategy. Builders only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from bot.runtime.arming import DEAD_MAN, Wanted
+from bot.runtime.desk import Placed
+from bot.runtime.gate import Allowance
+from bot.runtime.journal import Journal, open_journal
+from bot.runtime.loop import Loop, Settings
+from bot.strategy import Bar, Intent, Strategy, View
+from bot.wire import GuardianRequest
+from tests.fakes import ADDRESS, FakePacer, FakeVenue, Tap, Tapped
+
+Script = Callable[[View, Bar], Iterable[Intent]]
+
+DEAD_MAN_60 = Wanted(DEAD_MAN, GuardianRequest(type="dead_man_switch", heartbeat_seconds=60, on_miss="flatten"))
+
+
+class Scripted(Strategy):
+    """Wants what its script says; counts its bars and fills in the durable state."""
+
+    def __init__(self, script: Script, *, name: str = "trend", markets: Sequence[str] = ("BTC",)) -> None:
+        super().__init__(name=name, markets=markets)
+        self.script = script
+        self.seen: list[int] = []
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        self.seen.append(bar.at_ms)
+        view.state["bars"] = view.state.get("bars", 0) + 1
+        return self.script(view, bar)
+
+    def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
+        view.state["fills"] = view.state.get("fills", 0) + 1
+        return ()
+
+
+def allowance(name: str = "trend", markets: Sequence[str] = ("BTC",), **more: Any) -> Allowance:
+    given = {"interval_ms": 60_000, "budget_usd": Decimal(1_000), "max_leverage": 3, **more}
+    return Allowance(name, frozenset(markets), **given)
+
+
+def room(
+    venue: FakeVenue,
+    script: Script = lambda _view, _bar: (),
+    *,
+    path: Path | None = None,
+    tap: Tap | None = None,
+    markets: Sequence[str] = ("BTC",),
+    settings: Settings | None = None,
+    strategies: Sequence[Strategy] | None = None,
+    pacer: FakePacer | None = None,
+    **more: Any,
+) -> Loop:
+    """A loop over the venue and the journal at `path` (None: in memory), not recovered yet."""
+    journal: Any = open_journal(path, address=ADDRESS)
+    port: Any = venue
+    if tap is not None:
+        journal, port = Tapped(journal, tap, only=WRITES), Tapped(venue, tap)
+    strategies = strategies if strategies is not None else [Scripted(script, markets=markets)]
+    placed = [Placed(one, "1m", allowance(one.name, one.markets, **more)) for one in strategies]
+    settings = settings if settings is not None else Settings(guardians=(DEAD_MAN_60,))
+    return Loop(port=port, journal=journal, placed=placed, pacer=pacer or FakePacer(), settings=settings)
+
+
+WRITES = (
+    "decided", "open", "planned", "sending", "attempt_ended", "accept", "end", "take", "restart_cursor", "bar_done", "flush",
+    "write_arm", "refused", "trim",
+)  # fmt: skip
+
+
+async def minutes(loop: Loop, venue: FakeVenue, *closes: str, coin: str = "BTC") -> None:
+    """One bar and one pass for each close."""
+    for close in closes:
+        venue.minute(**{coin: close})
+        await loop.cycle()
+
+
+def kill(loop: Loop) -> None:
+    """The process is gone: nothing is flushed, the file is left as it is."""
+    journal: Journal = getattr(loop.journal, "_inner", loop.journal)
+    journal.db.close()

@@ -1,0 +1,173 @@
+"""The gate: each rule says its own no, exits pass where entries do not, and what passes is the request that was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from bot.errors import Refusal
+from bot.runtime.gate import Allowance, Ask, Gate, Permit
+from bot.runtime.intents import CancelOrders, Intent
+from bot.runtime.mirror import Mirror, MirrorOrder, MirrorPosition
+from bot.strategy import Bracket, Cancel, Close, Open, TrailingStop
+from bot.wire import CloseRequest, OrderRequest
+
+STOP = Bracket(stop_pct=2, target_r=2)
+NOW = 1_000_000
+
+
+def position(market: str = "BTC", size: str = "5", owner: str | None = "trend") -> MirrorPosition:
+    return MirrorPosition(market, "long", Decimal(size), Decimal(100), owner=owner)
+
+
+def order(oid: str = "1", kind: str = "limit", action: str = "open", **more: Any) -> MirrorOrder:
+    return MirrorOrder(oid, "BTC", kind, "long", action, Decimal(2), Decimal(0), Decimal(90), None, None, "KEY", **more)
+
+
+def gate(
+    *,
+    live: list[Intent] | None = None,
+    stopped: Refusal | None = None,
+    doubt: Callable[[str], bool] = lambda _m: False,
+    **more: Any,
+) -> Gate:
+    rules = {"interval_ms": 60_000, "budget_usd": Decimal(1_000), "max_leverage": 3}
+    allowance = Allowance("trend", frozenset({"BTC", "ETH"}), **{**rules, **more})  # type: ignore[arg-type]
+    mirror = Mirror(lambda key: "trend" if key == "KEY" else None)
+    return Gate(mirror, {"trend": allowance}, lambda: live or [], lambda _now: stopped, doubt, {"BTC": 3})
+
+
+def judge(
+    it: Gate, wish: Any, *, at_ms: int = NOW, price: str | None = "100", closing: frozenset[str] = frozenset()
+) -> Permit | Refusal:
+    return it.judge("trend", Ask(wish, at_ms, NOW, None if price is None else Decimal(price), closing))
+
+
+def code(answer: Permit | Refusal) -> str:
+    return answer.code if isinstance(answer, Refusal) else "permitted"
+
+
+LONG = Open("BTC", "long", usd=500, bracket=STOP)
+
+
+@pytest.mark.parametrize(
+    ("wish", "more", "expected"),
+    [
+        (LONG, {}, "permitted"),
+        (Open("SOL", "long", usd=500, bracket=STOP), {}, "market_not_yours"),
+        (Open("BTC", "long", usd=500), {}, "no_protection"),
+        (Open("BTC", "long", usd=500, bracket=Bracket(target_pct=2)), {}, "no_protection"),
+        (Open("BTC", "long", usd=500), {"require_protection": False}, "permitted"),
+        (Open("BTC", "long", usd=500, guardians=(TrailingStop(trail_pct=1),)), {}, "permitted"),
+        (Open("BTC", "long", usd=500, leverage=3, bracket=STOP), {}, "permitted"),
+        (Open("BTC", "long", usd=500, leverage=4, bracket=STOP), {}, "over_leverage"),
+        (Open("BTC", "long", usd=1_000, bracket=STOP), {}, "permitted"),
+        (Open("BTC", "long", usd=1_000.01, bracket=STOP), {}, "over_budget"),
+        (Open("BTC", "long", size=10.01, bracket=STOP), {}, "over_budget"),
+        (Open("BTC", "long", size=10.5, limit_px=90, bracket=STOP), {}, "permitted"),
+        (Open("BTC", "long", size=0.0001, bracket=STOP), {}, "below_min_notional"),
+        (Close("BTC"), {}, "no_position"),
+        (Cancel(market="BTC"), {}, "nothing_to_cancel"),
+        (Cancel(oid="9"), {}, "not_found"),
+    ],
+)
+def test_each_rule_says_its_own_no(wish: Any, more: dict[str, Any], expected: str) -> None:
+    assert code(judge(gate(**more), wish)) == expected
+
+
+def test_a_bar_older_than_two_intervals_is_history() -> None:
+    assert code(judge(gate(), LONG, at_ms=NOW - 120_000)) == "permitted"
+    assert code(judge(gate(), LONG, at_ms=NOW - 120_001)) == "stale_bar"
+    clockless = gate()
+    clockless.judges_freshness = False
+    assert code(judge(clockless, LONG, at_ms=0)) == "permitted"
+
+
+def test_what_stops_entries_does_not_stop_exits() -> None:
+    it = gate(stopped=Refusal("paused", "by a person"), doubt=lambda market: market == "BTC")
+    it.mirror.positions["BTC"] = position()
+    assert code(judge(it, LONG)) == "paused"
+    assert code(judge(it, Close("BTC"))) == "permitted"
+
+
+def test_a_market_in_doubt_takes_no_entry_and_the_next_market_does() -> None:
+    it = gate(doubt=lambda market: market == "BTC")
+    assert code(judge(it, LONG)) == "market_in_doubt"
+    assert code(judge(it, Open("ETH", "long", usd=500, bracket=STOP))) == "permitted"
+
+
+def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
+    intent = Intent(
+        id="K2", strategy="trend", market="ETH", action="open", path="plan", trigger="t", ordinal=0, leg="order", epoch=0, body=b"",
+        not_after_ms=0, opened_ms=0, notional_usd=Decimal(100),
+    )  # fmt: skip
+    it = gate(live=[intent])
+    it.mirror.positions["ETH"] = position("ETH", "5")
+    it.mirror.orders["1"] = order()
+    assert it.used_usd("trend") == 500 + 180 + 100
+    assert code(judge(it, Open("BTC", "long", usd=220, bracket=STOP))) == "permitted"
+    answer = judge(it, Open("BTC", "long", usd=221, bracket=STOP))
+    assert isinstance(answer, Refusal)
+    assert answer.fix == {"field": "usd", "value": "220"}
+    assert code(judge(it, Open("BTC", "long", usd=700, bracket=STOP), closing=frozenset({"ETH"}))) == "permitted"
+
+
+def test_a_foreign_position_is_not_added_to() -> None:
+    it = gate()
+    it.mirror.positions["BTC"] = position(owner=None)
+    assert code(judge(it, LONG)) == "foreign_position"
+
+
+def test_a_part_of_a_close_is_an_absolute_size_rounded_down() -> None:
+    it = gate()
+    it.mirror.positions["BTC"] = position(size="5")
+    for wish, size in (
+        (Close("BTC", fraction=0.3333333), "1.666"),
+        (Close("BTC", usd=50), "0.5"),
+        (Close("BTC", size=0.5555), "0.555"),
+    ):
+        answer = judge(it, wish)
+        assert isinstance(answer, Permit)
+        assert isinstance(answer.request, CloseRequest)
+        assert (answer.request.size, answer.request.fraction) == (size, None)
+    for wish in (Close("BTC"), Close("BTC", fraction=1), Close("BTC", size=7)):
+        answer = judge(it, wish)
+        assert isinstance(answer, Permit)
+        assert isinstance(answer.request, CloseRequest)
+        assert (answer.request.size, answer.request.fraction) == (None, 1)
+    assert code(judge(it, Close("BTC", fraction=0.0001))) == "below_min_notional"
+    assert code(judge(it, Close("BTC", usd=50), price=None)) == "no_price"
+
+
+def test_a_strategy_cancels_entries_and_keeps_its_stop() -> None:
+    it = gate()
+    it.mirror.positions["BTC"] = position()
+    it.mirror.orders = {"1": order("1"), "2": order("2", "stop_loss", "close"), "3": order("3", "take_profit", "close")}
+    everything = judge(it, Cancel(market="BTC"))
+    assert isinstance(everything, Permit)
+    assert everything.request == CancelOrders(("1",))
+    assert code(judge(it, Cancel(oid="2"))) == "no_protection"
+    assert code(judge(it, Cancel(oid="3"))) == "permitted"
+
+
+def test_what_passes_is_the_request_that_was_meant() -> None:
+    wish = Open("BTC", "short", usd=123.456, leverage=2, bracket=Bracket(stop_px=101.5, target_r=2), guardians=(TrailingStop(trail_r=1, activate_at_r=1.5),),
+                max_slippage_bps=30)  # fmt: skip
+    answer = judge(gate(), wish)
+    assert isinstance(answer, Permit)
+    request = answer.request
+    assert isinstance(request, OrderRequest)
+    assert (request.usd_amount, request.side, request.leverage, request.require_protection) == (
+        Decimal("123.45"),
+        "short",
+        2,
+        True,
+    )
+    assert request.bracket is not None
+    assert request.bracket.stop_loss is not None
+    assert request.bracket.stop_loss.px == "101.5"
+    assert request.guardians[0].activate_at_r == Decimal("1.5")
+    assert request == OrderRequest.from_wire(__import__("json").loads(request.body(), parse_float=Decimal))

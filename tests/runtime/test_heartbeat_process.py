@@ -1,0 +1,414 @@
+"""The real heartbeat process against a stand-in service, both processes of their own. Lengths are short, the rule is the same."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.clock import boot_ns
+from bot.errors import ConfigError
+from bot.runtime.beat import SECOND, Rhythm
+from bot.runtime.heartbeat import HeartbeatProcess
+from bot.runtime.progress import ProgressWriter
+
+KEY = "bbk_test_abcdefgh_heartbeatcanary"
+SHORT = Rhythm(deadline_ns=20 * SECOND, period_ns=SECOND // 4, stale_ns=3 * SECOND)
+STAND_IN = Path(__file__).with_name("heartbeat_service.py")
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs CLOCK_BOOTTIME and prctl")
+
+
+class Service:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        (folder / "beats").touch()
+        self.mode = "ok"
+        self.process = self.run(0)
+        self.port = int((folder / "port").read_text())
+
+    def run(self, port: int) -> subprocess.Popen[bytes]:
+        (self.folder / "port").unlink(missing_ok=True)
+        process = subprocess.Popen([sys.executable, "-S", str(STAND_IN), str(self.folder), str(port)])
+        wait_for((self.folder / "port").exists)
+        return process
+
+    @property
+    def mode(self) -> str:
+        return (self.folder / "mode").read_text()
+
+    @mode.setter
+    def mode(self, mode: str) -> None:
+        (self.folder / "mode.new").write_text(mode)
+        (self.folder / "mode.new").rename(self.folder / "mode")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        self.process = self.run(self.port)
+
+    @property
+    def beats(self) -> list[int]:
+        return [int(line.split()[0]) for line in (self.folder / "beats").read_text().splitlines()]
+
+
+def wait_for(question: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not question():
+        assert time.monotonic() < end, f"not within {seconds} s: {question}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    one = Service(tmp_path / "service")
+    yield one
+    one.kill()
+
+
+class Brain:
+    """The parent's side as the daemon has it."""
+
+    def __init__(self, folder: Path, base_url: str, lengths: Rhythm = SHORT, fence: int = 7) -> None:
+        self.progress = ProgressWriter(str(folder / "progress"), fence=fence)
+        self.heartbeat = HeartbeatProcess(
+            base_url=base_url,
+            api_key=KEY,
+            stamp_path=self.progress.path,
+            belief_path=str(folder / "belief"),
+            lengths=lengths,
+            fence=fence,
+        )
+
+    def cycle(self) -> None:
+        self.progress.cycle_done(boot_ns=boot_ns(), last_bar_at_ms=None)
+
+    def live(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.cycle()
+            time.sleep(0.05)
+
+    def live_until(self, question: Callable[[], object]) -> None:
+        def asked() -> object:
+            self.cycle()
+            return question()
+
+        wait_for(asked)
+
+    def close(self) -> None:
+        self.heartbeat.close()
+        self.progress.close()
+
+
+@pytest.fixture
+def brain(tmp_path: Path, service: Service) -> Iterator[Brain]:
+    one = Brain(tmp_path, f"http://127.0.0.1:{service.port}")
+    yield one
+    one.close()
+
+
+def test_it_beats_by_its_period_and_its_belief_is_counted_from_sending(brain: Brain, service: Service) -> None:
+    brain.cycle()
+    before = boot_ns()
+    brain.heartbeat.start()
+    brain.live_until(lambda: brain.heartbeat.belief().beats >= 4)
+    belief = brain.heartbeat.belief()
+    assert belief.armed
+    assert belief.may_open
+    assert not belief.lapsed
+    assert belief.guardians == 1
+    assert belief.error == ""
+    assert belief.deadline_boot_ns is not None
+    assert before + SHORT.deadline_ns < belief.deadline_boot_ns <= service.beats[-1] + SHORT.deadline_ns
+    gaps = [b - a for a, b in itertools.pairwise(service.beats)]
+    assert all(0.15 * SECOND < gap < 1.2 * SECOND for gap in gaps)
+
+
+def test_beats_go_on_while_the_parent_holds_the_gil(brain: Brain, service: Service) -> None:
+    brain.cycle()
+    brain.heartbeat.start()
+    brain.live_until(lambda: len(service.beats) >= 2)
+    start = boot_ns()
+    number = 7**400_000
+    while boot_ns() < start + 2 * SECOND:  # Each product is one C call that lets no other thread of this process run.
+        _ = number * number
+    stalled = [at for at in service.beats if start < at < start + 2 * SECOND]
+    assert len(stalled) >= 5
+    assert max(b - a for a, b in itertools.pairwise(stalled)) < SECOND
+
+
+def test_beats_stop_when_progress_stops_and_go_on_when_it_does(brain: Brain, service: Service) -> None:
+    brain.cycle()
+    brain.heartbeat.start()
+    brain.live_until(lambda: len(service.beats) >= 3)
+    brain.cycle()
+    last_cycle = boot_ns()
+    time.sleep(4.5)
+    assert service.beats[-1] <= last_cycle + SHORT.stale_ns + SECOND // 10
+    silent = len(service.beats)
+    assert brain.heartbeat.alive
+    brain.live_until(lambda: len(service.beats) > silent)
+
+
+def test_the_stamp_of_another_brain_is_no_proof_of_life(brain: Brain, service: Service) -> None:
+    other = ProgressWriter(brain.progress.path, fence=8)
+    brain.heartbeat.start()
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        other.cycle_done(boot_ns=boot_ns(), last_bar_at_ms=None)
+        time.sleep(0.05)
+    other.close()
+    assert len(service.beats) == 3  # The boot beats.
+
+
+def test_three_boot_beats_at_most_across_restarts_until_a_cycle_is_complete(tmp_path: Path, service: Service) -> None:
+    url = f"http://127.0.0.1:{service.port}"
+    for run in range(3):
+        crashing = Brain(tmp_path, url, fence=100 + run)
+        crashing.heartbeat.start()
+        time.sleep(0.9)
+        crashing.close()
+    assert len(service.beats) == 3
+    well = Brain(tmp_path, url, fence=200)
+    well.heartbeat.start()
+    well.live_until(lambda: len(service.beats) >= 5)
+    assert well.heartbeat.belief().boot_beats == 0
+    well.close()
+
+
+BRAIN_PROGRAM = """
+import sys, time
+from bot.clock import boot_ns
+from bot.runtime.beat import Rhythm
+from bot.runtime.heartbeat import HeartbeatProcess
+from bot.runtime.progress import ProgressWriter
+folder, url = sys.argv[1:]
+progress = ProgressWriter(folder + "/progress", fence=9)
+heartbeat = HeartbeatProcess(base_url=url, api_key="bbk_test_k", stamp_path=progress.path, belief_path=folder + "/belief",
+                             lengths=Rhythm(20 * 10**9, 10**9 // 4, 3 * 10**9), fence=9)
+heartbeat.start()
+print(heartbeat.pid, flush=True)
+while True:
+    progress.cycle_done(boot_ns=boot_ns(), last_bar_at_ms=None)
+    time.sleep(0.05)
+"""
+
+
+def test_the_process_ends_with_a_brain_that_is_killed(tmp_path: Path, service: Service, repository: Path) -> None:
+    command = [sys.executable, "-c", BRAIN_PROGRAM, str(tmp_path), f"http://127.0.0.1:{service.port}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=repository) as program:
+        assert program.stdout is not None
+        child = int(program.stdout.readline())
+        wait_for(lambda: len(service.beats) >= 3)
+        program.send_signal(signal.SIGKILL)
+    killed = boot_ns()
+    wait_for(
+        lambda: not Path(f"/proc/{child}/exe").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2], 3
+    )
+    time.sleep(1)
+    assert service.beats[-1] <= killed + SECOND // 2
+
+
+def test_a_refused_credential_ends_the_beats_for_good(brain: Brain, service: Service) -> None:
+    brain.heartbeat.start()
+    brain.live_until(lambda: len(service.beats) >= 2)
+    service.mode = "401"
+    brain.live_until(lambda: not brain.heartbeat.alive)
+    assert brain.heartbeat.exit_code == 7
+    assert brain.heartbeat.belief().error == "unauthorized"
+    count = len(service.beats)
+    brain.live(0.8)
+    assert len(service.beats) == count
+
+
+@pytest.mark.parametrize("mode", ["500", "503", "garbage"])
+def test_a_failing_service_is_retried_fast(brain: Brain, service: Service, mode: str) -> None:
+    service.mode = mode
+    brain.heartbeat.start()
+    brain.live_until(lambda: len(service.beats) >= 4)
+    gaps = [(b - a) / SECOND for a, b in itertools.pairwise(service.beats)]
+    assert gaps[0] == pytest.approx(0.25, abs=0.2)
+    assert gaps[1] == pytest.approx(0.5, abs=0.2)
+    assert gaps[2] == pytest.approx(1.0, abs=0.25)
+    belief = brain.heartbeat.belief()
+    assert belief.failures >= 3
+    assert not belief.may_open
+    service.mode = "ok"
+    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    assert brain.heartbeat.belief().failures == 0
+
+
+def test_an_answer_in_chunks_is_read_like_any_other(brain: Brain, service: Service) -> None:
+    service.mode = "chunked"
+    brain.heartbeat.start()
+    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+
+
+def test_an_answer_that_drips_does_not_hold_an_attempt_open(brain: Brain, service: Service) -> None:
+    service.mode = "drip"
+    brain.heartbeat.start()
+    start = time.monotonic()
+    brain.live_until(lambda: brain.heartbeat.belief().failures >= 1)
+    assert time.monotonic() - start < 2.8
+    assert brain.heartbeat.belief().error == "timeout"
+
+
+def test_an_address_that_is_none_is_a_config_error(tmp_path: Path) -> None:
+    for url in ("embedded", "ftp://x", "http://"):
+        with pytest.raises(ConfigError, match="base_url"):
+            Brain(tmp_path, url)
+
+
+def test_a_refused_connection_is_retried_until_the_service_is_back(brain: Brain, service: Service) -> None:
+    brain.heartbeat.start()
+    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    service.kill()
+    brain.live_until(lambda: brain.heartbeat.belief().failures >= 4)
+    assert brain.heartbeat.belief().error == "ConnectionRefusedError"
+    service.restart()
+    back = time.monotonic()
+    brain.live_until(lambda: brain.heartbeat.belief().failures == 0)
+    assert time.monotonic() - back < 1.6
+
+
+def test_a_connection_that_hangs_is_overtaken_by_a_second_one(brain: Brain, service: Service) -> None:
+    service.mode = "hang_first"
+    brain.heartbeat.start()
+    start = time.monotonic()
+    brain.live_until(lambda: brain.heartbeat.belief().armed)
+    assert 0.9 < time.monotonic() - start < 1.9
+    belief = brain.heartbeat.belief()
+    assert belief.failures == 0
+    assert belief.deadline_boot_ns is not None
+    assert belief.deadline_boot_ns - SHORT.deadline_ns > service.beats[0]  # Counted from the second's own sending.
+
+
+def test_too_many_requests_is_waited_for_as_asked(brain: Brain, service: Service) -> None:
+    service.mode = "429"
+    brain.heartbeat.start()
+    brain.live_until(lambda: len(service.beats) >= 3)
+    assert all(0.9 * SECOND < b - a < 1.6 * SECOND for a, b in itertools.pairwise(service.beats))
+
+
+def test_a_yes_with_nothing_armed_is_a_lapse_until_the_brain_has_looked(brain: Brain, service: Service) -> None:
+    brain.heartbeat.start()
+    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    service.mode = "empty"
+    brain.live_until(lambda: brain.heartbeat.belief().lapsed)
+    belief = brain.heartbeat.belief()
+    assert not belief.armed
+    assert not belief.may_open
+    assert belief.error == "nothing_armed"
+    service.mode = "ok"
+    brain.live_until(lambda: brain.heartbeat.belief().armed)
+    assert not brain.heartbeat.belief().may_open  # Armed again, but what happened in between has not been read.
+    brain.heartbeat.acknowledge(brain.heartbeat.belief().lapses)
+    assert brain.heartbeat.belief().may_open
+
+
+def test_a_deadline_that_stands_still_is_not_believed(brain: Brain, service: Service) -> None:
+    brain.heartbeat.start()
+    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    service.mode = "still"
+    brain.live_until(lambda: brain.heartbeat.belief().error == "deadline_stands_still")
+    assert brain.heartbeat.belief().failures >= 1
+
+
+def test_a_suspended_process_lapses_by_arithmetic_alone(tmp_path: Path, service: Service) -> None:
+    lengths = Rhythm(
+        deadline_ns=7 * SECOND, period_ns=SECOND // 4, stale_ns=3 * SECOND
+    )  # The margin leaves two seconds.
+    one = Brain(tmp_path, f"http://127.0.0.1:{service.port}", lengths)
+    one.heartbeat.start()
+    one.live_until(lambda: one.heartbeat.belief().may_open)
+    assert one.heartbeat.pid is not None
+    os.kill(one.heartbeat.pid, signal.SIGSTOP)
+    time.sleep(2.3)
+    assert not one.heartbeat.belief().may_open
+    assert one.heartbeat.belief().past
+    os.kill(one.heartbeat.pid, signal.SIGCONT)
+    one.live_until(lambda: not one.heartbeat.belief().past)
+    assert one.heartbeat.belief().lapsed  # The beat that came late does not make it good.
+    assert not one.heartbeat.belief().may_open
+    one.close()
+
+
+def test_its_restart_under_the_same_brain_keeps_what_it_knew(brain: Brain) -> None:
+    brain.heartbeat.start()
+    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    deadline = brain.heartbeat.belief().deadline_boot_ns
+    assert brain.heartbeat.pid is not None
+    os.kill(brain.heartbeat.pid, signal.SIGKILL)
+    brain.live_until(lambda: not brain.heartbeat.alive)
+    assert brain.heartbeat.belief().may_open  # The deadline stands, whoever beats.
+    brain.heartbeat.start()
+    brain.live_until(lambda: (brain.heartbeat.belief().deadline_boot_ns or 0) > (deadline or 0))
+    assert not brain.heartbeat.belief().lapsed
+
+
+def test_the_credential_is_in_neither_arguments_nor_environment_nor_files(
+    brain: Brain, tmp_path: Path, service: Service
+) -> None:
+    brain.heartbeat.start()
+    pid = brain.heartbeat.pid
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    brain.live_until(lambda: len(service.beats) >= 1)
+    assert KEY.encode() not in command
+    assert KEY not in repr(brain.heartbeat)
+    for name in ("belief", "progress"):
+        assert KEY.encode() not in (tmp_path / name).read_bytes()
+        assert (tmp_path / name).stat().st_mode & 0o077 == 0
+    assert all(
+        line.endswith(f"/v1/heartbeat Bearer {KEY}") for line in (service.folder / "beats").read_text().splitlines()
+    )
+
+
+def test_the_process_is_small_and_imports_nothing_heavy() -> None:
+    program = "import sys; import bot.runtime.heartbeat; print(*sorted(sys.modules))"
+    out = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(STAND_IN.parents[2])},
+    )
+    loaded = set(out.stdout.split())
+    assert not loaded & {
+        "pydantic",
+        "httpx",
+        "bot.client",
+        "bot.wire",
+        "bot.strategy",
+        "asyncio",
+        "sqlite3",
+        "structlog",
+    }
+
+
+def test_stop_ends_it_at_once_even_while_an_attempt_hangs(brain: Brain) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # Accepts, never answers.
+        deaf = HeartbeatProcess(
+            base_url=f"http://127.0.0.1:{listening.getsockname()[1]}",
+            api_key=KEY,
+            stamp_path=brain.progress.path,
+            belief_path=f"{brain.progress.path}.deaf",
+            lengths=SHORT,
+            fence=7,
+        )
+        deaf.start()
+        wait_for(lambda: deaf.belief().beats >= 1)
+        start = time.monotonic()
+        deaf.close()
+        assert time.monotonic() - start < 1

@@ -1,0 +1,242 @@
+"""The beat rule and its files, case by case. The worlds test them together."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bot.runtime import beat
+from bot.runtime.beat import SECOND, Answer, Heart
+from bot.runtime.beater import BeliefFile, classify
+from bot.runtime.progress import ProgressReader, ProgressWriter, Stamp
+
+S = SECOND
+R60 = beat.rhythm(60)
+WELL = Stamp(1, 5, 100 * S, -1)
+OK = Answer("ok", "", 1, 160_000, 100_000)
+
+
+@pytest.mark.parametrize(
+    ("d", "period", "stale"),
+    [(20, 5, 20 / 3), (30, 5, 10), (60, 10, 20), (300, 50, 20), (360, 60, 20), (86_400, 60, 20)],
+)
+def test_the_lengths_follow_from_d(d: float, period: float, stale: float) -> None:
+    lengths = beat.rhythm(d)
+    assert [one / S for one in lengths] == pytest.approx([d, period, stale])
+
+
+@pytest.mark.parametrize("d", [19.99, 1, 0, -5, float("nan")])
+def test_less_than_twenty_seconds_of_real_time_is_refused(d: float) -> None:
+    with pytest.raises(ValueError, match="raise heartbeat_seconds or slow the clock"):
+        beat.rhythm(d)
+
+
+def test_a_beat_needs_a_stamp_that_is_younger_than_l_to_the_nanosecond() -> None:
+    for age, verdict in ((0, "beat"), (20 * S - 1, "beat"), (20 * S, "stale"), (10**18, "stale"), (-1, "beat")):
+        assert beat.judge(R60, Heart(), now_ns=WELL.boot_ns + age, stamp=WELL, fence=1) == verdict
+
+
+def test_a_beat_waits_for_its_time() -> None:
+    heart = Heart(next_ns=101 * S)
+    assert beat.judge(R60, heart, now_ns=101 * S - 1, stamp=WELL, fence=1) == "wait"
+    assert beat.judge(R60, heart, now_ns=101 * S, stamp=WELL, fence=1) == "beat"
+
+
+def test_without_a_completed_cycle_three_beats_leave_and_no_more() -> None:
+    for stamp in (None, WELL._replace(cycles=0), WELL._replace(fence=2)):
+        heart = Heart()
+        for _ in range(3):
+            assert beat.judge(R60, heart, now_ns=100 * S, stamp=stamp, fence=1) == "beat"
+            heart = beat.sending(heart, stamp=stamp, fence=1)
+        assert beat.judge(R60, heart, now_ns=100 * S, stamp=stamp, fence=1) == "boot_spent"
+        assert beat.judge(R60, heart, now_ns=100 * S, stamp=WELL, fence=1) == "beat"
+        assert beat.sending(heart, stamp=WELL, fence=1).boot_beats == 0
+
+
+def test_the_belief_counts_from_sending_and_the_period_too() -> None:
+    heart = beat.answered(R60, Heart(), OK, sent_ns=100 * S, now_ns=102 * S, chance=0.5)
+    assert beat.believed_deadline_ns(R60, heart) == 160 * S
+    assert heart.next_ns == 110 * S
+    assert beat.answered(R60, Heart(), OK, sent_ns=0, now_ns=0, chance=0).next_ns == 9 * S
+
+
+def test_an_open_is_allowed_until_the_margin_and_not_within_it() -> None:
+    heart = Heart(sent_ns=100 * S, guardians=1)
+    assert beat.may_open(R60, heart, now_ns=155 * S - 1, acknowledged=0)
+    assert not beat.may_open(R60, heart, now_ns=155 * S, acknowledged=0)
+    assert not beat.may_open(R60, Heart(), now_ns=0, acknowledged=0)
+    assert not beat.may_open(R60, heart._replace(lapses=2), now_ns=101 * S, acknowledged=1)
+
+
+def test_failures_are_retried_after_a_quarter_a_half_and_then_each_second() -> None:
+    heart, waits = Heart(), []
+    for _ in range(6):
+        heart = beat.answered(R60, heart, Answer("retry", "timeout"), sent_ns=0, now_ns=0, chance=0.5)
+        waits.append(heart.next_ns / S)
+    assert waits == [0.25, 0.5, 1, 1, 1, 1]
+    assert heart.failures == 6
+
+
+def test_retry_after_is_honoured_unless_the_switch_would_fire_meanwhile() -> None:
+    def wait(after_s: int, sent_s: int) -> float:
+        heart = Heart(sent_ns=sent_s * S, guardians=1 if sent_s else 0)
+        answer = Answer("retry", "rate_limited", after_ns=after_s * S)
+        return beat.answered(R60, heart, answer, sent_ns=100 * S, now_ns=100 * S, chance=0.5).next_ns / S - 100
+
+    assert wait(30, 100) == 30
+    assert wait(80, 100) == 53  # 60 less the margin and an attempt
+    assert wait(30, 46) == 0.25  # already within them
+    assert wait(80, 0) == 80  # nothing armed, nothing to lose
+
+
+def test_a_beat_sent_after_the_margin_is_a_lapse_though_the_answer_is_good() -> None:
+    heart = Heart(sent_ns=100 * S, guardians=1, deadline_ms=160_000, server_ms=100_000)
+    late = beat.answered(R60, heart, Answer("ok", "", 1, 216_000, 156_000), sent_ns=156 * S, now_ns=156 * S, chance=0.5)
+    assert late.lapses == 1
+    assert not beat.may_open(R60, late, now_ns=157 * S, acknowledged=0)
+    assert beat.may_open(R60, late, now_ns=157 * S, acknowledged=1)
+
+
+def test_nothing_armed_is_a_lapse_where_something_was() -> None:
+    empty = Answer("ok", server_ms=101_000)
+    fresh = beat.answered(R60, Heart(), empty, sent_ns=100 * S, now_ns=100 * S, chance=0.5)
+    assert (fresh.lapses, fresh.error, fresh.next_ns) == (0, "nothing_armed", 102 * S)
+    gone = beat.answered(R60, Heart(sent_ns=90 * S, guardians=1), empty, sent_ns=100 * S, now_ns=100 * S, chance=0.5)
+    assert (gone.lapses, beat.believed_deadline_ns(R60, gone)) == (1, None)
+
+
+def test_a_deadline_that_does_not_move_is_a_failure_unless_the_service_clock_stands_too() -> None:
+    heart = beat.answered(R60, Heart(), OK, sent_ns=100 * S, now_ns=100 * S, chance=0.5)
+    still = beat.answered(R60, heart, OK._replace(server_ms=110_000), sent_ns=110 * S, now_ns=110 * S, chance=0.5)
+    assert (still.error, still.failures, still.sent_ns) == ("deadline_stands_still", 1, 100 * S)
+    assert beat.answered(R60, heart, OK, sent_ns=110 * S, now_ns=110 * S, chance=0.5).error == ""
+
+
+def test_boot_time_that_ran_ahead_is_a_suspend() -> None:
+    assert beat.suspended(Heart(), boot_ns=3 * S, monotonic_ns=S).lapses == 1
+    assert beat.suspended(Heart(), boot_ns=2 * S, monotonic_ns=S).lapses == 0
+
+
+def test_a_lost_credential_stops_for_good_and_a_refusal_waits_a_period() -> None:
+    lost = beat.answered(R60, Heart(), Answer("lost", "unauthorized"), sent_ns=0, now_ns=0, chance=0.5)
+    assert beat.judge(R60, lost, now_ns=10**18, stamp=WELL, fence=1) == "stopped"
+    assert beat.answered(R60, Heart(), Answer("refused", "http_404"), sent_ns=0, now_ns=0, chance=0.5).next_ns == 10 * S
+
+
+@pytest.mark.parametrize(
+    ("status", "retry_after", "body", "kind", "error"),
+    [
+        (200, None, b'{"guardians":[{"id":"g","nextDeadline":5}],"serverTime":1}', "ok", ""),
+        (200, None, b'{"guardians":[{"id":"g","nextDeadline":5,"new":1}]}', "ok", ""),
+        (200, None, b'{"guardians":[],"serverTime":1}', "ok", ""),
+        (200, None, b"", "retry", "bad_answer"),
+        (200, None, b"[]", "retry", "bad_answer"),
+        (200, None, b'{"guardians":[{"nextDeadline":"5"}]}', "retry", "bad_answer"),
+        (200, None, b'{"guardians":[{"nextDeadline":true}]}', "retry", "bad_answer"),
+        (200, None, b'{"guardians":{"a":1}}', "retry", "bad_answer"),
+        (200, None, b"[" * 60_000, "retry", "bad_answer"),
+        (200, None, b"\xff\xfe", "retry", "bad_answer"),
+        (401, None, b"", "lost", "unauthorized"),
+        (403, None, b"", "refused", "http_403"),
+        (404, None, b"", "refused", "http_404"),
+        (301, None, b"", "refused", "http_301"),
+        (429, "7", b"", "retry", "rate_limited"),
+        (429, "Fri, 20 Nov 2026 00:00:00 GMT", b"", "retry", "rate_limited"),
+        (500, None, b"", "retry", "http_500"),
+        (503, "²", b"", "retry", "http_503"),
+    ],
+)
+def test_each_http_answer_has_one_next_move(
+    status: int, retry_after: str | None, body: bytes, kind: str, error: str
+) -> None:
+    answer = classify(status, retry_after, body)
+    assert (answer.kind, answer.error) == (kind, error)
+    assert answer.after_ns == (7 * S if retry_after == "7" else 0)
+
+
+def test_the_earliest_of_several_deadlines_counts() -> None:
+    body = b'{"guardians":[{"id":"a","nextDeadline":9},{"id":"b","nextDeadline":7}],"serverTime":1}'
+    assert classify(200, None, body)[2:5] == (2, 7, 1)
+
+
+def test_a_belief_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = str(tmp_path / "belief")
+    reader = BeliefFile(path)
+    assert reader.read() is None
+    writer = BeliefFile(path, write=True)
+    heart = Heart(-1, 2, 3, 4, 5, 6, 2, 8, 9, "deadline_stands_still", True)
+    writer.write(77, 88, heart)
+    assert reader.read() == (77, 88, heart)
+    writer.close()
+    reader.close()
+
+
+def test_a_stamp_is_read_as_it_was_written_and_starts_without_a_cycle(tmp_path: Path) -> None:
+    path = str(tmp_path / "progress")
+    reader = ProgressReader(path)
+    assert reader.read() is None
+    writer = ProgressWriter(path, fence=2**63)
+    assert reader.read() == (2**63, 0, 0, -1)
+    writer.cycle_done(boot_ns=123, last_bar_at_ms=None)
+    writer.cycle_done(boot_ns=456, last_bar_at_ms=1_700_000_000_000)
+    assert reader.read() == (2**63, 2, 456, 1_700_000_000_000)
+    writer.close()
+    reader.close()
+
+
+def test_a_damaged_or_foreign_file_is_no_stamp(tmp_path: Path) -> None:
+    path = tmp_path / "progress"
+    ProgressWriter(str(path), fence=1).close()
+    good = path.read_bytes()
+    for i in range(len(good)):
+        path.write_bytes(good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :])
+        assert ProgressReader(str(path)).read() is None
+    path.write_bytes(good[:10])
+    assert ProgressReader(str(path)).read() is None
+
+
+WRITE_ALL_THE_TIME = """
+import sys
+from bot.runtime.progress import ProgressWriter
+writer = ProgressWriter(sys.argv[1], fence=3)
+print(flush=True)
+n = 0
+while True:
+    n += 1
+    writer.cycle_done(boot_ns=n, last_bar_at_ms=n)
+"""
+
+
+def test_a_reader_beside_a_busy_writer_never_sees_half_a_stamp(tmp_path: Path, repository: Path) -> None:
+    path = str(tmp_path / "progress")
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITE_ALL_THE_TIME, path], stdout=subprocess.PIPE, cwd=repository
+    ) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        reader, last, seen = ProgressReader(path), 0, 0
+        for _ in range(20_000):
+            stamp = reader.read()
+            if stamp is None:
+                continue
+            if stamp.cycles == 0:
+                seen += 1
+                continue
+            assert stamp.cycles == stamp.boot_ns == stamp.last_bar_at_ms >= last
+            last, seen = stamp.cycles, seen + 1
+        reader.close()
+        writer.kill()
+    assert seen > 19_900
+
+
+def test_its_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        ProgressWriter(str(tmp_path / "progress"), fence=1).close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "progress").stat().st_mode & 0o777 == 0o600

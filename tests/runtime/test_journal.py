@@ -1,0 +1,301 @@
+"""The journal: what is on disk before the next step, what a kill leaves, and files that cannot be trusted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.errors import JournalError, Refusal
+from bot.runtime.intents import INTENT_MOVES, Intent
+from bot.runtime.journal import Arm, Journal, Notice, open_journal
+from bot.wire import Event
+from tests.fakes import ADDRESS
+
+
+def intent(n: int = 0, **more: Any) -> Intent:
+    given: dict[str, Any] = {
+        "id": f"KEY{n}", "strategy": "trend", "market": "BTC", "action": "open", "path": "plan", "trigger": f"bar:BTC:{n}",
+        "ordinal": 0, "leg": "order", "epoch": 0, "body": b'{"market":"BTC"}', "not_after_ms": 100, "opened_ms": 1, **more,
+    }  # fmt: skip
+    return Intent(**given)
+
+
+def event(n: int, type_: str = "funding", subtype: str = "payment", **data: Any) -> Event:
+    data = data or {"side": "long", "size": "1", "oraclePx": "1", "rate": "0", "amountUsd": "0", "balanceUsd": "1"}
+    return Event(id=f"evt_{n:010d}", type=type_, subtype=subtype, ts=n, coin="BTC", data=data)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return open_journal(tmp_path / "journal.db", address=ADDRESS)
+
+
+def reopened(journal: Journal) -> Journal:
+    """The file as the next life finds it."""
+    path = Path(journal.db.conn.execute("PRAGMA database_list").fetchone()[2])
+    journal.db.close()
+    return open_journal(path, address=ADDRESS)
+
+
+def in_state(journal: Journal, state: str, n: int = 0) -> Intent:
+    one = intent(n)
+    assert journal.open(one)
+    if state == "planned":
+        return journal.planned(one, "token-1", 50, now_ms=2)
+    if state == "sending":
+        return journal.sending(one, now_ms=2)
+    if state == "quarantined":
+        return journal.end(journal.sending(one, now_ms=2), "quarantined", "x", "y", now_ms=3)
+    if state == "accepted":
+        return journal.accept(one, "trd_1", now_ms=3)
+    return one if state == "opened" else journal.end(one, state, "x", "y", now_ms=3)  # type: ignore[arg-type]
+
+
+def test_a_decision_is_written_once(journal: Journal) -> None:
+    assert journal.open(intent())
+    assert not journal.open(intent(body=b"{}"))
+    assert [one.body for one in journal.live()] == [b'{"market":"BTC"}']
+
+
+@pytest.mark.parametrize(("before", "to"), list(product(INTENT_MOVES, INTENT_MOVES)))
+def test_an_intent_moves_only_as_the_table_says(tmp_path: Path, before: str, to: str) -> None:
+    journal = open_journal(None, address=ADDRESS)
+    one = in_state(journal, before)
+    assert one.state == before
+
+    def move() -> Intent:
+        if to == "planned":
+            return journal.planned(one, "token-1", 50, now_ms=4)
+        if to == "accepted":
+            return journal.accept(one, "trd_1", now_ms=4)
+        if to == "sending":
+            return journal.sending(one, now_ms=4)
+        return journal.end(one, to, "x", "y", now_ms=4)  # type: ignore[arg-type]
+
+    if to in INTENT_MOVES[before] or before == to == "sending":
+        assert move().state == to
+        found = journal.find(one.id)
+        assert found is not None
+        assert found.state == to
+    elif to != "opened":
+        with pytest.raises(AssertionError):
+            move()
+
+
+def test_a_row_that_is_not_where_we_think_is_our_mistake(journal: Journal) -> None:
+    one = in_state(journal, "accepted")
+    with pytest.raises(AssertionError, match="not sending"):
+        journal.accept(replace(one, state="sending"), "trd_2", now_ms=9)
+
+
+def test_an_attempt_without_an_end_is_a_doubt(journal: Journal) -> None:
+    one = in_state(journal, "sending")
+    assert journal.is_ambiguous(one)
+    journal.attempt_ended(one, "no", code="rate_limited", order_submitted=False)
+    assert not journal.is_ambiguous(one)
+    one = journal.sending(one, now_ms=5)
+    journal.attempt_ended(one, "unknown", code="internal_error", order_submitted="unknown")
+    assert journal.is_ambiguous(one)
+
+
+def test_a_token_is_durable_and_goes_when_the_intent_is_final(journal: Journal) -> None:
+    one = in_state(journal, "planned")
+    assert "token-1" not in repr(one)
+    journal = reopened(journal)
+    (found,) = journal.live()
+    assert found == one
+    journal.accept(found, "trd_1", now_ms=5)
+    assert [row["confirm_token"] for row in journal.db["intents"].rows] == [None]
+
+
+def test_an_event_counts_once_with_all_that_it_changed(journal: Journal) -> None:
+    journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
+    events = [event(1), event(2), event(2)]
+    fresh = journal.unseen(events)
+    assert [one.id for one in fresh] == ["evt_0000000001", "evt_0000000002"]
+    opened = journal.take(
+        fresh,
+        "evt_0000000002",
+        epoch=0,
+        states={"trend": '{"n": 1}'},
+        intents=[intent(7)],
+        notices=[Notice("evt_0000000001", "fill", "{}")],
+    )
+    assert [one.id for one in opened] == ["KEY7"]
+    journal = reopened(journal)
+    assert journal.cursor == ("evt_0000000002", "evt_0000000001", 0)
+    assert journal.unseen(events) == []
+    assert journal.state_of("trend") == {"n": 1}
+    assert [row["kind"] for row in journal.unsent()] == ["fill"]
+    with pytest.raises(JournalError):
+        journal.take([event(1)], "evt_0000000003", epoch=0)
+    assert journal.cursor == ("evt_0000000002", "evt_0000000001", 0), "a page that fails leaves nothing"
+
+
+def test_a_finished_bar_is_durable_with_the_next_write_or_a_flush(journal: Journal) -> None:
+    journal.bar_done("BTC", "1m", 60_000)
+    assert journal.done_until("BTC", "1m") == 60_000
+    journal = reopened(journal)
+    assert journal.done_until("BTC", "1m") is None, "a lost one is decided again, with the same ids"
+    journal.bar_done("BTC", "1m", 60_000)
+    journal.open(intent())
+    journal.bar_done("BTC", "1m", 120_000)
+    journal.flush()
+    assert reopened(journal).done_until("BTC", "1m") == 120_000
+
+
+def test_a_state_that_waits_does_not_overwrite_a_newer_one(journal: Journal) -> None:
+    journal.decided((), states={"trend": '{"n": 1}'})
+    journal.decided([intent()], states={"trend": '{"n": 2}'})
+    assert reopened(journal).state_of("trend") == {"n": 2}
+
+
+def test_a_reset_voids_the_intents_of_before(journal: Journal) -> None:
+    in_state(journal, "sending", 1)
+    in_state(journal, "accepted", 2)
+    void = journal.restart_cursor("evt_0000000009", epoch=1, now_ms=9)
+    assert [one.id for one in void] == ["KEY1"]
+    assert journal.live() == []
+    assert journal.cursor == ("evt_0000000009", None, 1)
+
+
+def test_refusals_are_kept_for_people(journal: Journal) -> None:
+    for _ in range(2):  # A bar that is decided again says no again.
+        journal.refused(
+            Refusal("over_budget", "no"), strategy="trend", market="BTC", trigger="bar:1", ordinal=0, at_ms=1
+        )
+        journal.flush()
+    assert [row["code"] for row in journal.db["refusals"].rows] == ["over_budget"]
+
+
+def test_an_arm_is_kept_by_name(journal: Journal) -> None:
+    assert journal.arm_of("dead_man") is None
+    journal.write_arm(Arm("dead_man", 2, "grd_1", "{}"))
+    assert reopened(journal).arm_of("dead_man") == ("dead_man", 2, "grd_1", "{}")
+
+
+def test_the_file_is_as_strict_as_the_promise_needs(journal: Journal) -> None:
+    def pragma(name: str) -> Any:
+        return journal.db.conn.execute(f"PRAGMA {name}").fetchone()[0]
+
+    assert (pragma("journal_mode"), pragma("synchronous"), pragma("foreign_keys")) == ("wal", 2, 1)
+    assert all(table.strict for table in journal.db.tables if not table.name.startswith("_"))
+    with pytest.raises(sqlite3.IntegrityError):
+        journal.db.conn.execute("UPDATE meta SET value=NULL")
+
+
+def test_another_accounts_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
+    journal.close()
+    with pytest.raises(JournalError, match="belongs to account .* state_dir"):
+        open_journal(tmp_path / "journal.db", address="0x" + "cd" * 20)
+
+
+def test_a_newer_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
+    journal.db["_sqlite_migrations"].insert({"migration_set": "journal", "name": "m999_tomorrow", "applied_at": "2030"})
+    journal.close()
+    with pytest.raises(JournalError, match="newer version .*m999_tomorrow"):
+        open_journal(tmp_path / "journal.db", address=ADDRESS)
+
+
+@pytest.mark.parametrize("damage", ["head", "page", "text"])
+def test_a_damaged_file_is_refused_with_the_way_out(journal: Journal, tmp_path: Path, damage: str) -> None:
+    for n in range(200):
+        journal.open(intent(n, body=b"x" * 200))
+    journal.close()
+    path = tmp_path / "journal.db"
+    data = bytearray(path.read_bytes())
+    if damage == "text":
+        data = bytearray(b"not a database, a note of mine\n" * 200)
+    elif damage == "head":
+        data[0:40] = b"\0" * 40
+    else:
+        for start in range(4096, len(data), 4096):
+            data[start : start + 64] = os.urandom(64)
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match="Move the file away"):
+        open_journal(path, address=ADDRESS)
+
+
+def test_a_row_that_was_changed_under_us_is_refused(journal: Journal) -> None:
+    journal.open(intent())
+    with journal.db.conn:
+        journal.db.conn.execute("UPDATE intents SET body=?", (b'{"market":"ETH"}',))
+    with pytest.raises(JournalError, match="checksum"):
+        journal.live()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="nowhere.*folder must exist"):
+        open_journal(tmp_path / "nowhere" / "journal.db", address=ADDRESS)
+
+
+def test_a_file_that_may_not_be_written_is_refused(journal: Journal, tmp_path: Path) -> None:
+    journal.close()
+    path = tmp_path / "journal.db"
+    path.chmod(0o400)
+    if os.access(path, os.W_OK):
+        pytest.skip("this user may write everything")
+    with pytest.raises(JournalError):
+        open_journal(path, address=ADDRESS)
+
+
+def test_a_write_that_fails_is_a_journal_error_and_leaves_nothing(journal: Journal) -> None:
+    journal.open(intent(1))
+    journal.db.conn.execute("PRAGMA query_only=ON")
+    with pytest.raises(JournalError, match="Nothing more is sent"):
+        journal.open(intent(2))
+    journal.db.conn.execute("PRAGMA query_only=OFF")
+    assert [one.id for one in journal.live()] == ["KEY1"]
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from bot.runtime.intents import Intent
+from bot.runtime.journal import open_journal
+journal = open_journal(Path(sys.argv[1]), address={address!r})
+n = 0
+while True:
+    one = Intent(id=f"KEY{{n}}", strategy="trend", market="BTC", action="open", path="plan", trigger=f"bar:{{n}}", ordinal=0,
+                 leg="order", epoch=0, body=b"{{}}", not_after_ms=1, opened_ms=1)
+    journal.open(one)
+    one = journal.planned(one, f"token-{{n}}", 50, now_ms=2)
+    one = journal.sending(one, now_ms=3)
+    print(n, flush=True)  # stands for the bytes that leave
+    journal.accept(one, f"trd_{{n}}", now_ms=4)
+    n += 1
+"""
+
+
+def test_nothing_that_has_left_is_forgotten_by_kill_9(tmp_path: Path, kills: int) -> None:
+    for n in range(kills):
+        path = tmp_path / f"{n}.db"
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD.format(address=ADDRESS), str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(0.01 * (n + 1))
+        child.send_signal(signal.SIGKILL)
+        left = [0, *(int(line) for line in child.stdout.read().split("\n") if line.strip())]
+        child.stdout.close()
+        child.wait()
+        journal = open_journal(path, address=ADDRESS)
+        for sent in left:
+            found = journal.find(f"KEY{sent}")
+            assert found is not None
+            assert found.state in ("sending", "accepted")
+        live = journal.live()
+        assert len(live) <= 1
+        assert all(journal.is_ambiguous(one) for one in live if one.state == "sending")
+        journal.close()

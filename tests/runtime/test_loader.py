@@ -1,0 +1,251 @@
+"""The loader: what `use` may name, and for everything that can be wrong a message with the way out."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from bot.errors import ConfigError, StrategyError
+from bot.runtime import loader
+from bot.runtime.loader import build, check_params, discover, load
+
+GOOD = '''
+from bot.strategy import *
+
+class One(Strategy):
+    """Does nothing, well."""
+    class Params(Params):
+        lookback: int = Field(20, ge=2, le=500)
+        usd: float = Field(gt=0)
+    def on_bar(self, view, bar):
+        return ()
+'''
+TWO = GOOD + "class Two(One):\n    pass\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    one = tmp_path / "strategies"
+    one.mkdir(mode=0o755)
+    return one
+
+
+def put(folder: Path, name: str, text: str) -> Path:
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    path.chmod(0o644)
+    return path
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    site = tmp_path / "site"
+    (site / "acme").mkdir(parents=True)
+    (site / "acme" / "__init__.py").write_text("")
+    (site / "acme" / "good.py").write_text(GOOD)
+    (site / "acme" / "raises.py").write_text("1 / 0\n")
+    (site / "acme" / "lacks.py").write_text("import surely_not_installed\n")
+    monkeypatch.syspath_prepend(str(site))
+    yield site
+    for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
+        del sys.modules[name]
+
+
+def test_a_file_a_class_of_it_and_its_hash(folder: Path) -> None:
+    path = put(folder, "one", GOOD)
+    for use in ("one", "one:One"):
+        loaded = load(use, folder)
+        assert loaded.strategy.__name__ == "One"
+        assert (loaded.origin, loaded.path, loaded.warnings) == ("file", path, ())
+        assert loaded.sha256 == hashlib.sha256(GOOD.encode()).hexdigest()
+    one = build(loaded, name="mine", markets=["BTC"], params={"usd": 5})
+    assert (one.name, one.markets, one.params.lookback) == ("mine", ("BTC",), 20)
+
+
+def test_a_file_that_changed_is_what_runs_whatever_was_compiled_before(folder: Path) -> None:
+    path = put(folder, "one", GOOD)
+    stamp = path.stat()
+    first = load("one", folder)
+    path.write_text(GOOD.replace("lookback: int = Field(20", "lookback: int = Field(30"))
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # As a quick editor or a copy does: same size, same time.
+    second = load("one", folder)
+    assert second.strategy.Params.model_fields["lookback"].default == 30
+    assert first.sha256 != second.sha256
+    assert not (folder / "__pycache__").exists()
+
+
+def test_a_dotted_path_with_and_without_its_class(folder: Path, package: Path) -> None:
+    for use in ("acme.good:One", "acme.good"):
+        loaded = load(use, folder)
+        assert (loaded.strategy.__name__, loaded.origin) == ("One", "module")
+        assert loaded.sha256 == hashlib.sha256(GOOD.encode()).hexdigest()
+
+
+def test_an_entry_point_by_its_name(folder: Path, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        EntryPoint("acme-one", "acme.good:One", loader.GROUP),
+        EntryPoint("acme-bad", "acme.raises:One", loader.GROUP),
+    ]
+    monkeypatch.setattr(loader, "entry_points", lambda group: points if group == "bot.strategies" else [])
+    assert load("acme-one", folder).strategy.__name__ == "One"
+    assert load("acme-one", folder).origin == "entry point"
+    with pytest.raises(StrategyError, match="ZeroDivisionError"):
+        load("acme-bad", folder)
+    with pytest.raises(ConfigError, match="did you mean 'acme-one'"):
+        load("acme_one", folder)
+    found = {one.use: one for one in discover(folder)}
+    assert found["acme-one"].error is None
+    assert "ZeroDivisionError" in (found["acme-bad"].error or "")
+
+
+def test_the_current_directory_is_no_place_to_import_from(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    put(tmp_path / "here", "accident", GOOD)
+    put(tmp_path / "here", "mod", GOOD)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "here"), *sys.path])
+    with pytest.raises(ConfigError, match="no file accident.py"):
+        load("accident", folder)
+    with pytest.raises(ConfigError, match="no module 'mod'"):
+        load("mod.x:One", folder)
+    assert sys.path[0] == str(tmp_path / "here")
+
+
+CONFIG_ERRORS = [
+    ("tren", "no file tren.py in .*did you mean 'trend'"),
+    ("zzz", "no file zzz.py in .*there are .*trend"),
+    ("trend:Trnd", "has no class Trnd; did you mean 'Trend'"),
+    ("two", "has 2 strategies; write one of two:One, two:Two"),
+    ("../trend", "is neither"),
+    ("/etc/passwd", "is neither"),
+    ("trend.py:", "is neither"),
+    ("", "is neither"),
+    ("acme.gone:One", "no module 'acme.gone' is installed"),
+    ("nowhere.at.all:One", "no module 'nowhere' is installed"),
+]
+
+
+@pytest.mark.parametrize(("use", "message"), CONFIG_ERRORS)
+def test_a_use_that_names_nothing_says_what_there_is(folder: Path, package: Path, use: str, message: str) -> None:
+    put(folder, "trend", GOOD.replace("One", "Trend"))
+    put(folder, "two", TWO)
+    with pytest.raises(ConfigError, match=message):
+        load(use, folder)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="strategies folder .*gone does not exist"):
+        load("trend", tmp_path / "gone")
+    assert [one for one in discover(tmp_path / "gone") if one.origin == "file"] == []
+
+
+BROKEN = [
+    ("def on_bar(:\n", r"broken.py:1:12: invalid syntax"),
+    ("x = 1\n  y = 2\n", r"broken.py:2:\d: unexpected indent"),
+    ("a\0b", "null bytes"),
+    (b"# -*- coding: utf-8 -*-\nx = '\xff'\n", "codec|utf-8"),
+    ("def f():\n    return 1 / 0\n\nf()\n", r"broken.py:2: raises ZeroDivisionError while it is imported"),
+    ("import sys\nsys.exit(3)\n", r"broken.py:2: calls sys.exit"),
+    ("import surely_not_installed\n", "install it into the environment"),
+    ("import sibling\n", "a strategy file stands alone"),
+    ("x = 1\n", "no strategy in it"),
+    ("from bot.strategy import Strategy\n", "no strategy in it"),
+    ("from bot.strategy import Strategy\nclass A(Strategy):\n    pass\n", "A is abstract: give it on_bar"),
+    (
+        GOOD + "    warmup = 'lookbak'\n",
+        "One.warmup names the param 'lookbak', which Params has not; did you mean 'lookback'",
+    ),
+    (GOOD + "    fast = sma('fst')\n", "One.fast names the param 'fst'"),
+    (GOOD + "    timer = 'every hour'\n", "One.timer: 'every hour' is not a cron line"),
+    (GOOD + "    timer = '61 * * * *'\n", "is not a cron line"),
+    (GOOD + "    fast = sma(0)\n", "a period is a whole number from 1"),
+    ("raise BaseException('x')\n", "raises BaseException"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BROKEN)
+def test_a_file_that_cannot_be_used_says_where_and_why(folder: Path, text: str | bytes, message: str) -> None:
+    put(folder, "sibling", "")
+    path = folder / "broken.py"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(StrategyError, match=message) as error:
+        load("broken", folder)
+    assert "Traceback" not in str(error.value)
+    (row,) = [one for one in discover(folder) if one.path == path]
+    assert row.error is not None
+
+
+def test_a_name_that_is_no_strategy_is_refused(folder: Path) -> None:
+    put(folder, "one", GOOD + "limit = 5\n")
+    for name in ("limit", "Bar", "Strategy"):
+        with pytest.raises(StrategyError, match="is not a subclass of bot's Strategy"):
+            load(f"one:{name}", folder)
+
+
+def test_a_module_that_raises_is_blamed_not_the_config(folder: Path, package: Path) -> None:
+    with pytest.raises(StrategyError, match="raises ZeroDivisionError"):
+        load("acme.raises:One", folder)
+    with pytest.raises(StrategyError, match="surely_not_installed"):
+        load("acme.lacks:One", folder)
+
+
+def test_an_interrupt_while_loading_is_nobodys_error(folder: Path) -> None:
+    put(folder, "one", "raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        load("one", folder)
+
+
+def test_bad_params_are_named_with_their_bound(folder: Path) -> None:
+    put(folder, "one", GOOD)
+    loaded = load("one", folder)
+    with pytest.raises(ConfigError) as error:
+        build(loaded, name="mine", markets=["BTC"], params={"lookback": 501, "lokback": 3})
+    text = str(error.value)
+    assert "strategy 'mine' (one): 3 bad params" in text
+    assert "params.lookback: Input should be less than or equal to 500 (got 501)" in text
+    assert "params.lokback: unknown param; did you mean 'lookback'?" in text
+    assert "params.usd: is required and not given" in text
+    assert check_params(loaded.strategy, {"usd": 1}) == []
+    assert check_params(loaded.strategy, {"usd": "x"})[0].loc == ("usd",)
+
+
+def test_a_constructor_of_its_own_is_refused_with_the_way_out(folder: Path) -> None:
+    put(folder, "one", GOOD + "    def __init__(self, x):\n        pass\n")
+    with pytest.raises(StrategyError, match="leave __init__ alone and prepare in on_start"):
+        build(load("one", folder), name="mine", markets=["BTC"], params={"usd": 1})
+
+
+def test_a_file_that_others_can_change_is_warned_of(folder: Path) -> None:
+    path = put(folder, "one", GOOD)
+    path.chmod(0o666)
+    folder.chmod(0o775)
+    warnings = load("one", folder).warnings
+    assert [f"{folder} can be written by others" in warnings[0], f"chmod go-w {path}" in warnings[1]] == [True, True]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_warned_of(folder: Path) -> None:
+    path = put(folder, "one", GOOD)
+    os.chown(path, 12_345, -1)
+    assert load("one", folder).warnings == (
+        f"{path} belongs to another user (uid 12345), who can change what trades; chown it",
+    )
+
+
+def test_discover_lists_each_strategy_and_leaves_out_private_files(folder: Path) -> None:
+    put(folder, "one", GOOD)
+    put(folder, "two", TWO)
+    put(folder, "_notes", "1 / 0")
+    found = {one.use: one for one in discover(folder) if one.origin == "file"}
+    assert list(found) == ["one", "two:One", "two:Two"]
+    assert found["one"].summary == "Does nothing, well."
+    assert found["one"].params["lookback"]["maximum"] == 500
+    assert found["two:Two"].error is None

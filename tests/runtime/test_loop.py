@@ -1,0 +1,351 @@
+"""The loop from bar to fill over a fake venue: what it sends, what it learns, and what it does when the answer is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from bot.errors import AccessLost, ApiError
+from bot.runtime.feed import Series
+from bot.runtime.loop import Settings
+from bot.runtime.ports import Calm
+from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, View
+from tests.fakes import START_MS, FakePacer, FakeVenue, Fault, refused
+from tests.runtime.rooms import DEAD_MAN_60, Scripted, minutes, room
+
+STOP = Bracket(stop_pct=2, target_r=2)
+
+
+def once(view: View, bar: Bar) -> Iterable[Intent]:
+    if not view.state.get("done") and view.position(bar.market) is None:
+        view.state["done"] = True
+        yield Open(bar.market, "long", usd=500, bracket=STOP)
+
+
+async def test_a_bar_becomes_a_protected_position() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, once)
+    await loop.recover()
+    await loop.cycle()
+    assert [fill[1:] for fill in venue.fills] == [("BTC", "long", "open", "5.0000", "100")]
+    position = loop.mirror.positions["BTC"]
+    assert (position.owner, str(position.size)) == ("trend", "5.0000")
+    assert loop.mirror.is_protected("BTC")
+    assert loop.journal.live() == []
+    assert loop.live == {}
+
+
+async def test_the_dead_man_stands_before_the_first_order() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, once)
+    await loop.recover()
+    await loop.cycle()
+    assert venue.calls.index("arm") < venue.calls.index("confirm")
+    assert [g.type for g in venue.guards.values()] == ["dead_man_switch"]
+
+
+async def test_a_stop_that_is_hit_leaves_the_mirror_flat() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, once)
+    await loop.recover()
+    await loop.cycle()
+    await minutes(loop, venue, "97")
+    assert loop.mirror.positions == {}
+    assert loop.mirror.orders == {}
+    assert loop.live == {}
+
+
+@pytest.mark.parametrize("op", ["plan", "confirm"])
+@pytest.mark.parametrize("kind", ["drop", "lose_reply"])
+async def test_a_lost_answer_makes_one_order(op: str, kind: str) -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, once)
+    await loop.recover()
+    venue.faults = [Fault(op, kind, count=3)]
+    await loop.cycle()
+    for _ in range(4):
+        loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+        await loop.cycle()
+    assert len(venue.fills) == 1
+    assert loop.journal.live() == []
+
+
+async def test_in_doubt_blocks_new_entries_in_that_market_only() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+
+    def both(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.position(bar.market) is None:
+            yield Open(bar.market, "long", usd=200, bracket=STOP)
+
+    loop = room(venue, both, markets=("BTC", "ETH"))
+    await loop.recover()
+    venue.faults = [Fault("confirm", "drop", count=3)]
+    await loop.cycle()
+    assert [fill[1] for fill in venue.fills] == ["ETH"]
+    venue.faults = [Fault("confirm", "drop", count=100)]
+    await minutes(loop, venue, "101")
+    refusals = loop.journal.db["refusals"].rows
+    assert {(row["market"], row["code"]) for row in refusals} == {("BTC", "market_in_doubt")}
+    venue.faults = []
+    for _ in range(3):  # Its token runs out, the trades do not have it: the next bar may open.
+        loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+        await minutes(loop, venue, "101")
+    assert sorted(fill[1] for fill in venue.fills) == ["BTC", "ETH"]
+
+
+async def test_an_intent_that_never_arrived_expires_only_after_its_token_and_a_search() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, once)
+    await loop.recover()
+    venue.faults = [Fault("confirm", "drop", count=1_000)]
+    await loop.cycle()
+    (intent,) = loop.journal.live()
+    assert intent.state == "sending"
+    for _ in range(30):  # However often it is tried: neither age nor count ends it.
+        loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+        await loop.cycle()
+    assert loop.journal.live()[0].state == "sending"
+    venue.clock.advance(60_000 + 5_001)
+    loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+    venue.faults.append(Fault("trades", "drop", count=1))
+    await loop.cycle()
+    assert loop.journal.live()[0].state == "sending", "the search failed, so absence is not proven"
+    loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+    await loop.cycle()
+    found = loop.journal.find(intent.id)
+    assert found is not None
+    assert (found.state, found.trade_id) == ("expired", None)
+
+
+async def test_an_order_that_the_events_show_is_accepted_though_no_answer_came() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, once)
+    await loop.recover()
+    venue.faults = [Fault("confirm", "lose_reply", count=1), Fault("confirm", "drop", count=100)]
+    await loop.cycle()
+    loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+    await loop.cycle()
+    assert loop.journal.live() == []
+    assert len(venue.fills) == 1
+
+
+async def test_a_refusal_ends_the_intent_and_the_loop_goes_on() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    venue.refuse = lambda _request: refused("insufficient_funds")
+    loop = room(venue, once)
+    await loop.recover()
+    await loop.cycle()
+    row = next(iter(loop.journal.db["intents"].rows))
+    assert (row["state"], row["code"]) == ("rejected", "insufficient_funds")
+    await minutes(loop, venue, "101")
+    assert venue.fills == []
+
+
+async def test_lost_access_ends_the_run_and_keeps_the_intent() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, once)
+    await loop.recover()
+    venue.faults = [Fault("confirm", ApiError.of("unauthorized", "revoked", status=401))]
+    with pytest.raises(AccessLost):
+        await loop.cycle()
+    assert [intent.state for intent in loop.journal.live()] == ["sending"]
+
+
+async def test_a_veto_withdraws_the_entry() -> None:
+    class Careful(Scripted):
+        def confirm(self, plan: object) -> bool:
+            return False
+
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, strategies=[Careful(once)])
+    await loop.recover()
+    await loop.cycle()
+    assert venue.fills == []
+    assert next(iter(loop.journal.db["intents"].rows))["code"] == "vetoed"
+
+
+async def test_a_strategy_that_raises_is_quarantined_and_the_other_goes_on() -> None:
+    def broken(view: View, bar: Bar) -> Iterable[Intent]:
+        yield Open(bar.market, "long", usd=100, bracket=STOP)
+        raise ZeroDivisionError
+
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    venue.minute(BTC="100")
+    loop = room(venue, strategies=[Scripted(broken, name="broken"), Scripted(once, name="good", markets=("ETH",))])
+    await loop.recover()
+    await loop.cycle()
+    assert [seat.quarantined is not None for seat in loop.desk.seats] == [True, False]
+    assert [fill[1] for fill in venue.fills] == ["ETH"]
+
+
+async def test_a_reversal_closes_then_opens_within_the_budget() -> None:
+    def flip(view: View, bar: Bar) -> Iterable[Intent]:
+        position = view.position(bar.market)
+        if position is not None and position.side == "long":
+            yield Close(bar.market)
+            yield Open(bar.market, "short", usd=900, bracket=STOP)
+        elif position is None:
+            yield Open(bar.market, "long", usd=900, bracket=STOP)
+
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, flip)
+    await loop.recover()
+    await loop.cycle()
+    await minutes(loop, venue, "101")
+    assert [fill[2:4] for fill in venue.fills] == [("long", "open"), ("long", "close"), ("short", "open")]
+    assert loop.mirror.positions["BTC"].side == "short"
+
+
+async def test_a_fraction_is_closed_as_an_absolute_size() -> None:
+    def half(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.position(bar.market) is None:
+            yield Open(bar.market, "long", usd=500, bracket=STOP)
+        elif not view.state.get("half"):
+            view.state["half"] = True
+            yield Close(bar.market, fraction=0.5)
+
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, half)
+    await loop.recover()
+    await loop.cycle()
+    venue.faults = [Fault("close", "lose_reply", count=2)]
+    await minutes(loop, venue, "101")
+    assert str(loop.mirror.positions["BTC"].size) == "2.5000"
+    (row,) = loop.journal.db["intents"].rows_where("action='close'")
+    assert b'"size":"2.5"' in row["body"]
+
+
+async def test_a_limit_entry_rests_is_cancelled_and_gives_its_budget_back() -> None:
+    def rest(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.orders(bar.market):
+            yield Cancel(market=bar.market)
+        elif not view.state.get("rested"):
+            view.state["rested"] = True
+            yield Open(bar.market, "long", usd=800, limit_px=90, bracket=STOP)
+
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, rest)
+    await loop.recover()
+    await loop.cycle()
+    assert loop.gate.used_usd("trend") == pytest.approx(800, abs=1)  # type: ignore[comparison-overlap]
+    await minutes(loop, venue, "100")
+    assert venue.working == {}
+    assert loop.gate.used_usd("trend") == 0
+
+
+async def test_bars_missed_while_down_are_history_and_only_the_newest_is_decided(tmp_path: object) -> None:
+    path = tmp_path / "journal.db"  # type: ignore[operator]
+    venue = FakeVenue()
+    venue.minute()
+    first = room(venue, path=path)
+    await first.recover()
+    await first.cycle()
+    first.journal.close()
+    for _ in range(5):
+        venue.minute()
+    asked: list[tuple[int, bool]] = []
+
+    def note(view: View, bar: Bar) -> Iterable[Intent]:
+        asked.append((bar.at_ms, view.now_ms == bar.at_ms))
+        yield Open(bar.market, "long", usd=100, bracket=STOP)
+
+    second = room(venue, note, path=path)
+    await second.recover()
+    await second.cycle()
+    assert [at_ms for at_ms, _ in asked] == [START_MS + n * 60_000 for n in range(1, 7)]
+    assert len(venue.fills) == 1
+    assert venue.fills[0][0] == START_MS + 6 * 60_000
+
+
+async def test_the_service_being_away_stops_entries_and_not_the_loop() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, once)
+    await loop.recover()
+    venue.faults = [
+        Fault("events", ApiError.of("service_unavailable", "away", retryable=True, order_submitted=False), count=50)
+    ]
+    await loop.cycle()
+    assert venue.fills == []
+    assert loop.behind
+    venue.faults = []
+    venue.minute(BTC="100")
+    await loop.cycle()
+    assert not loop.behind
+
+
+async def test_each_pass_is_told() -> None:
+    told: list[int | None] = []
+    venue = FakeVenue()
+    venue.minute()
+    loop = room(venue)
+    loop.passed = told.append
+    await loop.recover()
+    await loop.cycle()
+    await loop.cycle()
+    assert told == [START_MS + 60_000, START_MS + 60_000]
+
+
+async def test_retries_inside_a_pass_end_and_do_not_wait_long() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    pacer = FakePacer()
+    loop = room(venue, once, pacer=pacer, settings=Settings(guardians=(DEAD_MAN_60,)))
+    await loop.recover()
+    venue.faults = [Fault("confirm", "drop", count=100)]
+    await loop.cycle()
+    assert sum(pacer.slept) <= 2_000
+    assert venue.calls.count("confirm") <= 3
+
+
+async def test_a_calm_stretch_is_decided_as_bar_by_bar_would_be() -> None:
+    """decide_run and step agree: the same bars, the same states, the same wish on the same bar."""
+    bars = [Bar("BTC", START_MS + n * 60_000, 100.0, 101.0, 99.0, 100.0 + n, 1.0) for n in range(1, 8)]
+
+    def third(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.closes("BTC", 3)[-1] == 105:
+            yield Open("BTC", "long", usd=100, bracket=STOP)
+            yield Close("BTC")
+
+    loop = room(FakeVenue(), third)
+    series = Series("BTC", "1m")
+    left = iter(bars)
+    bar, decision = loop.decide_run(series, left, Calm(90, 110, START_MS + 9 * 60_000))
+    seen = 0
+    while bar is not None and decision is not None and not decision.wishes:
+        seen += 1
+        bar, decision = loop.decide_run(series, left, Calm(90, 110, START_MS + 9 * 60_000))
+    assert bar == bars[4]
+    assert decision is not None
+    assert [type(wished.wish) for wished in decision.wishes] == [Open, Close]
+    assert decision.states == {"trend": '{"bars": 5}'}
+    assert loop.decide_run(series, left, Calm(99.5, 110, START_MS + 9 * 60_000)) == (bars[5], None)
+    assert loop.decide_run(series, left, Calm(90, 110, START_MS + 7 * 60_000)) == (bars[6], None)
+    assert loop.decide_run(series, left, Calm(90, 110, START_MS)) == (None, None)
+
+
+async def test_a_calm_stretch_without_wishes_is_done_at_its_end() -> None:
+    class Quiet(Strategy):
+        def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+            return ()
+
+    loop = room(FakeVenue(), strategies=[Quiet(name="quiet", markets=["BTC"])])
+    bars = [Bar("BTC", START_MS + n * 60_000, 100.0, 101.0, 99.0, 100.0, 1.0) for n in range(1, 8)]
+    assert loop.decide_run(Series("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (None, None)
+    assert loop.journal.done_until("BTC", "1m") == bars[-1].at_ms
+    assert len(loop.feed.histories[Series("BTC", "1m")]) == 7

@@ -1,0 +1,104 @@
+"""The mirror: folding the venue's events gives what its snapshot says, whichever way they come."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+
+import pytest
+
+from bot.runtime.mirror import FOLD, Mirror
+from bot.wire import EVENT_SUBTYPES, BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
+from tests.fakes import FakeVenue
+from tests.runtime.rooms import DEAD_MAN_60
+
+STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)), take_profit=LegRequest(r=Decimal(2)))
+
+SILENT = {("account", "settings"), ("account", "key_created"), ("account", "key_revoked")}
+
+
+def test_every_event_of_the_interface_has_a_fold_or_says_nothing_of_the_mirror() -> None:
+    known = {(kind, sub) for kind, subs in EVENT_SUBTYPES.items() for sub in subs}
+    assert known == set(FOLD) | SILENT
+
+
+async def a_life(venue: FakeVenue, seed: int, steps: int = 40) -> None:
+    chance = random.Random(seed)
+    await venue.arm(DEAD_MAN_60.request, key="arm")
+    for n in range(steps):
+        coin = chance.choice(venue.coins)
+        act = chance.randrange(6)
+        if act == 0 and coin not in venue.positions:
+            side = chance.choice(["long", "short"])
+            await venue.place(OrderRequest(market=coin, side=side, usd_amount=Decimal(200), bracket=STOP), key=f"K{n}")  # type: ignore[arg-type]
+        elif act == 1 and coin in venue.positions:
+            size = str(venue.positions[coin].size / 2)
+            await venue.close(coin, CloseRequest(size=size), key=f"K{n}")
+        elif act == 2 and coin not in venue.positions:
+            px = str(venue.px[coin] - 2)
+            await venue.place(
+                OrderRequest(market=coin, side="long", size="1", type="limit", limit_px=px, bracket=STOP), key=f"K{n}"
+            )
+        elif act == 3 and coin in venue.positions:
+            await venue.arm(GuardianRequest(type="trailing_stop", market=coin, trail_pct=Decimal(3)), key=f"K{n}")
+        elif act == 4 and venue.working:
+            await venue.cancel(next(iter(venue.working)))
+        held = {c: h.side for c, h in venue.positions.items()}
+        # A resting long never meets a short position: the fake venue has no reductions by entry.
+        if all(side == "long" for side in held.values()) or not any(o.kind == "limit" for o in venue.working.values()):
+            venue.minute(**{coin: str(100 + chance.randrange(-5, 6))})
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_folded_events_equal_the_snapshot(seed: int) -> None:
+    venue = FakeVenue()
+    await a_life(venue, seed)
+    folded = Mirror(lambda _key: "trend")
+    for event in venue.event_rows:
+        folded.apply(event)
+    snapshot = await venue.account()
+    assert [drift for drift in folded.diff(snapshot) if not drift.kind.startswith("foreign")] == []
+    assert folded.balance_usd == snapshot.balance_usd
+    twice = Mirror(lambda _key: "trend")
+    for event in venue.event_rows:
+        twice.apply(event)
+        twice.apply(event)
+    assert (twice.positions, twice.orders, twice.guardians) == (folded.positions, folded.orders, folded.guardians)
+    believed = Mirror(lambda _key: "trend")
+    believed.of_snapshot(snapshot)
+    assert believed.diff(snapshot) == []
+    assert believed.equity_usd == pytest.approx(float(snapshot.account_value_usd))
+
+
+async def test_each_difference_is_named() -> None:
+    venue = FakeVenue()
+    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(200), bracket=STOP), key="OURS")
+    await venue.place(OrderRequest(market="ETH", side="long", size="1", type="limit", limit_px="90"), key="THEIRS")
+    await venue.arm(DEAD_MAN_60.request, key="arm")
+    mirror = Mirror(lambda key: "trend" if key == "OURS" else None)
+    drifts = mirror.diff(await venue.account())
+    assert [(drift.kind, drift.market) for drift in drifts] == [
+        ("missing_fill", "BTC"), ("missing_fill", "BTC"), ("missing_fill", "BTC"), ("missing_fill", "ETH"), ("foreign_order", "ETH"),
+    ]  # fmt: skip
+    mirror.of_snapshot(await venue.account())
+    gone = FakeVenue()
+    kinds = {drift.kind for drift in mirror.diff(await gone.account())}
+    assert kinds == {"missing_fill", "order_gone", "guardian_gone"}
+
+
+async def test_a_position_belongs_to_the_strategy_whose_key_opened_it() -> None:
+    venue = FakeVenue()
+    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(200)), key="OURS")
+    await venue.place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(200)), key="THEIRS")
+    mirror = Mirror(lambda key: "trend" if key == "OURS" else None)
+    for event in venue.event_rows:
+        mirror.apply(event)
+    assert {p.market: p.owner for p in mirror.positions.values()} == {"BTC": "trend", "ETH": None}
+    assert [p.market for p in mirror.unprotected()] == ["BTC"]
+    assert mirror.keys_proven
+
+
+def test_an_event_of_tomorrow_changes_nothing() -> None:
+    mirror = Mirror()
+    mirror.apply(Event(id="evt_1", type="weather", subtype="rain", ts=1, coin="BTC", data={"mm": 3}))
+    assert mirror.positions == {}

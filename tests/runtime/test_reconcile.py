@@ -1,0 +1,252 @@
+"""Each drift has its repair: a lost stop, a gone guardian, a foreign hand, a reset, a gap in the feed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+
+import pytest
+
+from bot.errors import ApiError
+from bot.runtime.arming import Wanted
+from bot.runtime.loop import Loop, Settings
+from bot.runtime.mirror import DriftKind
+from bot.runtime.reconcile import REPAIRS, reconcile
+from bot.strategy import Bar, Bracket, Intent, Open, TrailingStop, View
+from bot.wire import BracketRequest, GuardianRequest, LegRequest, OrderRequest
+from tests.fakes import FakeVenue, Fault, refused
+from tests.runtime.rooms import DEAD_MAN_60, minutes, room
+from tests.runtime.test_loop import once
+
+STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
+
+
+async def opened(venue: FakeVenue, **more: object) -> Loop:
+    """A loop that holds one protected BTC position."""
+    venue.minute(BTC="100")
+    loop = room(venue, once, **more)  # type: ignore[arg-type]
+    await loop.recover()
+    await loop.cycle()
+    assert loop.mirror.is_protected("BTC")
+    return loop
+
+
+def stop_of(venue: FakeVenue) -> str:
+    return next(o.oid for o in venue.working.values() if o.kind == "stop_loss")
+
+
+def kinds(drifts: Iterable[object]) -> list[str]:
+    return [drift.kind for drift in drifts]  # type: ignore[attr-defined]
+
+
+def trailing(venue: FakeVenue) -> list[tuple[str | None, float | None]]:
+    return [(g.coin, g.trail_pct) for g in venue.guards.values() if g.type == "trailing_stop"]
+
+
+def test_every_drift_has_a_repair() -> None:
+    assert set(REPAIRS) == set(DriftKind.__args__)  # type: ignore[attr-defined]
+
+
+async def test_nothing_is_found_where_nothing_is_wrong() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    assert await reconcile(loop) == []
+
+
+async def test_a_lost_stop_becomes_a_trailing_stop_at_its_distance_in_the_same_pass() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    await venue.cancel(stop_of(venue))
+    await loop.cycle()
+    assert trailing(venue) == [("BTC", 2.0)]
+    assert loop.mirror.is_protected("BTC")
+    await loop.cycle()
+    assert len(trailing(venue)) == 1
+
+
+async def test_a_stop_that_vanished_without_an_event_is_found_by_the_snapshot() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    del venue.working[stop_of(venue)]
+    assert kinds(await reconcile(loop)) == ["order_gone", "naked_position"]
+    assert trailing(venue) == [("BTC", 2.0)]
+
+
+async def test_a_trailing_stop_that_is_refused_or_never_stands_closes_the_position() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    venue.faults = [Fault("arm", refused("invalid_input"))]
+    await venue.cancel(stop_of(venue))
+    await loop.cycle()
+    assert venue.positions == {}
+    assert [row["strategy"] for row in loop.journal.db["intents"].rows] == ["trend", "@runtime"]
+
+
+async def test_a_position_with_an_inline_trailing_stop_is_not_naked() -> None:
+    def trail(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.position(bar.market) is None:
+            yield Open(bar.market, "long", usd=500, guardians=(TrailingStop(trail_pct=1.5),))
+
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, trail)
+    await loop.recover()
+    await loop.cycle()
+    assert trailing(venue) == [("BTC", 1.5)]
+    assert await reconcile(loop) == []
+
+
+async def test_the_repair_of_a_naked_position_survives_a_restart(tmp_path: object) -> None:
+    path = tmp_path / "journal.db"  # type: ignore[operator]
+    venue = FakeVenue()
+    loop = await opened(venue, path=path)
+    loop.journal.db.close()
+    await venue.cancel(stop_of(venue))
+    again = room(venue, once, path=path)
+    await again.recover()
+    assert trailing(venue) == [("BTC", 2.0)]
+
+
+async def test_a_guardian_that_has_gone_is_armed_anew_and_nothing_opens_before() -> None:
+    venue = FakeVenue()
+    drawdown = Wanted(
+        "drawdown", GuardianRequest(type="account_drawdown", max_loss_pct_from_day_start=Decimal(5), action="flatten")
+    )
+    loop = await opened(venue, settings=Settings(guardians=(DEAD_MAN_60, drawdown)))
+    assert {g.type for g in venue.guards.values()} == {"dead_man_switch", "account_drawdown"}
+    first = next(g.id for g in venue.guards.values() if g.type == "dead_man_switch")
+    venue.guards.clear()
+    assert kinds(await reconcile(loop)) == ["guardian_gone"] * 4
+    now = {g.type: g.id for g in venue.guards.values()}
+    assert set(now) == {"dead_man_switch", "account_drawdown"}
+    assert now["dead_man_switch"] != first
+    assert loop.entries_stopped(loop.now_ms()) is None
+
+
+async def test_a_dead_man_that_fired_stops_entries_until_it_stands_again() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    guardian = next(iter(venue.guards.values()))
+    await venue.disarm(guardian.id)
+    await loop.drain()
+    no = loop.entries_stopped(loop.now_ms())
+    assert no is not None
+    assert no.code == "dead_man_gone"
+    await reconcile(loop)
+    await loop.drain()
+    assert loop.entries_stopped(loop.now_ms()) is None
+
+
+@pytest.mark.parametrize("kind", ["drop", "lose_reply"])
+async def test_an_arm_whose_answer_is_lost_leaves_one_dead_man(kind: str) -> None:
+    venue = FakeVenue()
+    venue.minute()
+    loop = room(venue)
+    venue.faults = [Fault("arm", kind)]
+    with pytest.raises(ApiError):
+        await loop.recover()
+    await loop.recover()
+    assert [g.type for g in venue.guards.values()] == ["dead_man_switch"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "left", "owner"), [("ignore", True, None), ("adopt", True, "trend"), ("flatten", False, None)]
+)
+async def test_a_foreign_position_is_treated_as_the_config_says(policy: str, left: bool, owner: str | None) -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300), bracket=STOP), key="a person")
+    loop = room(venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy), markets=("BTC", "ETH"))
+    await loop.recover()
+    await loop.cycle()
+    assert ("BTC" in venue.positions) is left
+    if left:
+        assert loop.mirror.positions["BTC"].owner == owner
+
+
+async def test_an_adopted_position_is_protected_and_an_ignored_one_left_alone() -> None:
+    for policy, left in (("ignore", True), ("adopt", False)):
+        venue = FakeVenue()
+        venue.minute(BTC="100")
+        await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300)), key="a person")
+        loop = room(venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy))
+        await loop.recover()
+        await loop.cycle()
+        assert ("BTC" in venue.positions) is left, "no stop, and nobody knows at what distance: it is closed"
+
+
+@pytest.mark.parametrize("says_gone", [True, False])
+async def test_a_reset_arms_before_it_trades(says_gone: bool) -> None:
+    venue = FakeVenue()
+
+    def always(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.position(bar.market) is None:
+            yield Open(bar.market, "long", usd=500, bracket=Bracket(stop_pct=2))
+
+    venue.says_gone = says_gone
+    venue.minute(BTC="100")
+    loop = room(venue, always)
+    await loop.recover()
+    await loop.cycle()
+    venue.reset()
+    venue.calls.clear()
+    await minutes(loop, venue, "101")
+    cursor = loop.journal.cursor
+    assert cursor is not None
+    assert cursor.epoch == 1
+    assert [g.type for g in venue.guards.values()] == ["dead_man_switch"]
+    assert venue.calls.index("arm") < venue.calls.index("confirm")
+    assert [row["epoch"] for row in loop.journal.db["intents"].rows] == [0, 1]
+    assert loop.mirror.positions["BTC"].owner == "trend"
+
+
+async def test_a_reset_while_an_order_is_in_doubt_orders_nothing_twice() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, once)
+    await loop.recover()
+    venue.faults = [Fault("confirm", "lose_reply", count=3)]
+    await loop.cycle()
+    venue.reset()
+    loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+    await minutes(loop, venue, "101")
+    states = [row["state"] for row in loop.journal.db["intents"].rows]
+    assert states == ["void"] or states == ["accepted"], states
+    assert venue.fills == []
+
+
+async def test_a_gap_in_the_feed_is_noticed_by_its_overlap() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    cursor = loop.journal.cursor
+    assert cursor is not None
+    assert cursor.prev_id is not None
+    venue.event_rows = [e for e in venue.event_rows if e.id != cursor.last_id]
+    venue.minute()
+    venue._event("account", "settings", None, {})
+    assert kinds(await reconcile(loop)) == ["cursor_lost"]
+    after = loop.journal.cursor
+    assert after is not None
+    assert after.last_id == venue.event_rows[-2].id or after.last_id == venue.event_rows[-1].id
+
+
+async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    venue.positions["BTC"].size += 1
+    assert kinds(await reconcile(loop)) == ["missing_fill"]
+    assert str(loop.mirror.positions["BTC"].size) == "6.0000"
+    assert loop.mirror.positions["BTC"].owner == "trend"
+
+
+async def test_a_repair_that_is_refused_is_tried_again_later_and_not_in_every_pass() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    venue.faults = [Fault("arm", refused("invalid_input"), 9), Fault("close", refused("market_closed"), 1)]
+    await venue.cancel(stop_of(venue))
+    for _ in range(5):
+        await loop.cycle()
+    assert venue.calls.count("close") == 1
+    assert "BTC" in venue.positions
+    await minutes(loop, venue, "101")
+    assert venue.positions == {}
