@@ -1,0 +1,104 @@
+"""The group `bot`: which commands there are, and how every one of them ends. A failure is one clear message and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final, NamedTuple, NoReturn
+
+import click
+
+from bot import __version__
+
+
+class Entry(NamedTuple):
+    """Where a command lives, and its line in `bot --help`, which is shown without importing it."""
+
+    module: str
+    name: str
+    summary: str
+
+
+COMMANDS: Final[Mapping[str, Entry]] = {
+    "demo": Entry("bot.cli.demo", "demo", "Trade on play money at once: service, account and daemon together."),
+    "run": Entry("bot.cli.run", "run", "Run the daemon of a config in the foreground."),
+    "sandbox": Entry("bot.cli.sandbox", "sandbox", "Serve the trading service alone, on play money."),
+    "check": Entry("bot.cli.project", "check", "Judge a config and its strategies without starting anything."),
+    "config": Entry("bot.cli.project", "config", "Show a config as it is understood, or its JSON Schema."),
+    "strategies": Entry("bot.cli.project", "strategies", "List the strategies and their params."),
+}
+
+ERROR: Final = 1
+
+EPILOG: Final = """\b
+Two commands to begin with:
+  bot demo --for 60s
+  bot check configs/paper.yaml
+
+\b
+Exit codes: 0 done, 1 error, 2 wrong usage or not found, 3 daemon not running, 4 config error,
+5 timeout, 6 unsafe state, 7 refused by the service.
+"""
+
+
+class Lazy(click.Group):
+    """A group that imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(import_module(entry.module), entry.name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint} There are: {', '.join(COMMANDS)}.")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Lazy, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="bot", message="%(prog)s %(version)s")
+def bot() -> None:
+    """Bracketbot: bracketed orders, a dead-man heartbeat, and the trading service itself embedded for play money."""
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and end the process with its exit code."""
+    sys.exit(call(args))
+
+
+def call(args: Sequence[str] | None = None) -> int:
+    """Run the command line; its exit code. What went wrong has been said on standard error."""
+    try:
+        result: Any = bot.main(args=args, prog_name="bot", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        click.echo("stopped before it began", err=True)
+        return ERROR
+    except BrokenPipeError:
+        # Whoever read our output has gone (`bot strategies | head`); Python must not complain of it again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ERROR
+    except Exception as error:  # noqa: BLE001 - the last word: whatever it is, it becomes one line and an exit code
+        from bot.cli import crash  # imported here: a help text needs neither errors nor logs
+
+        return crash.tell(error)
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,389 @@
+"""`bot demo`: the embedded service, a sandbox account and the daemon with two example strategies, in one command, offline.
+
+A run that ended by itself is over: its service ends with it, and the next run begins anew. A run that was killed goes on: its
+service is alive or has its database, and the next start continues with the same account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.cli.options import CandleFile, Candles, Clock, Duration, recordings, speed_of
+
+if TYPE_CHECKING:
+    from bot.cli.embedded import Embedded, Running
+    from bot.cli.narrator import Narrator
+    from bot.cli.summary import Tally
+    from bot.client import Client
+    from bot.config import Settings
+    from bot.runtime.daemon import DaemonEnd
+
+EPILOG = """\b
+Examples:
+  bot demo                                      Ctrl-C stops it
+  bot demo --for 60s
+  bot demo --data candles.csv.gz --clock 600x   ts,open,high,low,close,volume; ts = open time in ms UTC
+
+\b
+Kill it (kill -9) and start it again: it continues with the same account, nothing lost and nothing twice.
+"""
+
+BEAT_WINDOW_S: Final = 30  # of real time that the dead-man leaves; 20 is the least a beat needs
+HEARTBEAT_S_MIN: Final = 300
+HEARTBEAT_S_MAX: Final = 86_400  # the interface's bound
+DATA_LOOK_S: Final = 0.5  # between two looks at whether recorded data have ended
+LAST_BAR_S: Final = 5.0  # real time that the daemon has for the last bar of recorded data
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--for", "span", type=Duration(), default=None, metavar="60s", help="Stop by itself after so long (real time)."
+)
+@click.option(
+    "--data", type=CandleFile(), multiple=True, metavar="[COIN=]FILE", help="Play recorded candles; repeatable."
+)
+@click.option(
+    "--clock", type=Clock(), default=None, metavar="60x", help="Speed of the service's clock.  [default: 60x]"
+)
+@click.option("--fresh", is_flag=True, help="Begin anew, also when the last run was killed.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    metavar="DIR",
+    help="Where all its files are.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Events and the summary as JSON lines on standard output.")
+def demo(
+    span: float | None, data: tuple[Candles, ...], clock: str | None, fresh: bool, state_dir: Path | None, as_json: bool
+) -> int:
+    """Trade on play money at once: the service, an account and the daemon, on this machine alone."""
+    if clock == "manual":
+        raise click.UsageError("the demo runs by itself; a manual clock is for `bot sandbox --clock manual`")
+    from bot.cli import crash
+    from bot.cli.statedir import one_run
+    from bot.config.settings import default_state_dir
+    from bot.runtime.daemon import private_dir
+
+    folder = private_dir((state_dir or default_state_dir("demo")).absolute())
+    crash.goes_to(folder / "crash.log")
+    with one_run(folder):
+        show = Demo(folder, recordings(data, otherwise="BTC"), clock, as_json=as_json)
+        return asyncio.run(show.go(span, fresh=fresh))
+
+
+@dataclass(slots=True)
+class Run:
+    """One run: its folder, what it plays, and whether it began before a kill."""
+
+    folder: Path
+    data: tuple[tuple[str, Path], ...]
+    clock: str
+    continued: bool
+
+
+class Demo:
+    def __init__(self, folder: Path, data: tuple[tuple[str, Path], ...], clock: str | None, *, as_json: bool) -> None:
+        from bot.cli.statedir import DemoFolder
+
+        self.runs = DemoFolder(folder)
+        self.data = data
+        self.clock = clock
+        self.as_json = as_json
+        self._show = _shower() if not as_json else None
+
+    async def go(self, span: float | None, *, fresh: bool) -> int:
+        from bot.cli.play import stopped_by_signals
+
+        stop = asyncio.Event()
+        with stopped_by_signals(stop, self._note):
+            run = self._begin(fresh=fresh)
+            settings = demo_settings(run.folder, run.data, run.clock)
+            service = self._service(run, settings)
+            try:
+                running = await asyncio.to_thread(service.ensure)
+            except BaseException:
+                if not run.continued:
+                    self.runs.ended()  # Nothing was begun; there is nothing to continue.
+                raise
+            return await self._play(run, settings, service, running, stop, span)
+
+    # -- beginning
+
+    def _begin(self, *, fresh: bool) -> Run:
+        kept = self.runs.unfinished()
+        if kept is not None and fresh:
+            from bot.cli.embedded import Embedded
+
+            Embedded(self.runs.again(kept)).stop()
+            self.runs.ended()
+            kept = None
+        if kept is None:
+            clock = self.clock or "60x"
+            judge_data(self.data)
+            folder = self.runs.begin(clock=clock, data=[[coin, str(path.resolve())] for coin, path in self.data])
+            self.runs.tidy()
+            return Run(folder, self.data, clock, continued=False)
+        data = tuple((str(coin), Path(path)) for coin, path in kept["data"])
+        if self.data and [(coin, path.resolve()) for coin, path in self.data] != list(data):
+            from bot.errors import ConfigError
+
+            raise ConfigError(
+                f"the last demo was killed and can be continued; it plays {_plays(data)}. Add --fresh to begin anew with {_plays(self.data)}"
+            )
+        return Run(self.runs.again(kept), data, self.clock or str(kept["clock"]), continued=True)
+
+    def _service(self, run: Run, settings: Settings) -> Embedded:
+        from bot.cli.embedded import Embedded
+
+        section = settings.embedded
+        return Embedded(
+            run.folder, clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
+            data=tuple((one.market, one.file) for one in section.data),
+        )  # fmt: skip
+
+    # -- running
+
+    async def _play(
+        self, run: Run, settings: Settings, service: Embedded, running: Running, stop: asyncio.Event, span: float | None
+    ) -> int:
+        from bot import logs
+        from bot.cli.narrator import Narrator
+        from bot.cli.play import play
+        from bot.cli.summary import tally
+        from bot.client import Client
+        from bot.clock import monotonic_ns
+
+        minted = await service.mint()
+        narrator = Narrator(self._show or (lambda _line, _style: None))
+        with (run.folder / "daemon.log").open("a", buffering=1, encoding="utf-8") as log_file:
+            logs.configure(
+                pretty=False, stream=log_file, listen=narrator if not self.as_json else self._listen(narrator)
+            )
+            async with Client(running.base_url, minted.api_key) as client:
+                start_usd = await _start_value(client)
+                self._greet(run, running, settings, minted.account_id)
+                started_ns = monotonic_ns()
+                watchers = [asyncio.create_task(_ended(client, run.data, settings, narrator, stop))] if run.data else []
+                end = await play(
+                    settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service,
+                    on_ready=lambda: _set_after(span, stop),
+                )  # fmt: skip
+                for watcher in watchers:
+                    watcher.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await watcher
+                real_s = (monotonic_ns() - started_ns) / 1e9
+                totals = await tally(client) if service.is_alive() else None
+            await asyncio.to_thread(service.stop)
+            self.runs.ended()
+            logs.configure(level="error")
+        self._close(run, settings, end, narrator, totals, start_usd, real_s)
+        return int(end.exit_code)
+
+    def _listen(self, narrator: Narrator) -> Callable[[Any], None]:
+        def listen(event: Any) -> None:
+            narrator(event)
+            click.echo(json.dumps(dict(event), default=str))
+
+        return listen
+
+    # -- telling
+
+    def _note(self, text: str) -> None:
+        click.echo(text, err=True)
+
+    def _greet(self, run: Run, running: Running, settings: Settings, account_id: str) -> None:
+        found = "" if running.is_new else ", found running"
+        if self.as_json:
+            click.echo(
+                json.dumps(
+                    {
+                        "event": "demo.begun",
+                        "folder": str(run.folder),
+                        "baseUrl": running.base_url,
+                        "continued": run.continued,
+                    }
+                )
+            )
+            return
+        if run.continued:
+            click.echo(
+                "The last run was killed. This one continues it: same account, same orders, same database (--fresh begins anew)."
+            )
+        plays = _plays(run.data) if run.data else "simulated markets"
+        assert settings.dead_man is not None
+        seconds = settings.dead_man.heartbeat_seconds
+        click.echo(
+            f"service     {running.base_url} (pid {running.pid}{found}), {plays}, clock {run.clock}, account {account_id}, play money"
+        )
+        for one in settings.strategies:
+            click.echo(
+                f"strategy    {one.name} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD"
+            )
+        click.echo(
+            f"dead-man    {seconds} s of the service's time are {seconds / speed_of(run.clock):g} s of yours; then {settings.dead_man.on_miss}"
+        )
+        click.echo(f"files       {run.folder}")
+        click.echo(f"log         {run.folder / 'daemon.log'}")
+        click.echo("Ctrl-C stops it.\n")
+
+    def _close(
+        self,
+        run: Run,
+        settings: Settings,
+        end: DaemonEnd,
+        narrator: Narrator,
+        totals: Tally | None,
+        start_usd: Decimal,
+        real_s: float,
+    ) -> None:
+        from bot.cli.play import judge_end, left_data, left_lines
+        from bot.cli.summary import summary_data, summary_lines
+
+        speed = settings.embedded.speed
+        figures: dict[str, Any] = {
+            "counts": narrator.counts, "start_usd": start_usd, "end": totals, "real_s": real_s, "speed": speed, "continued": run.continued,
+        }  # fmt: skip
+        if self.as_json:
+            data = summary_data(**figures) | {
+                "left": left_data(end),
+                "exitCode": int(end.exit_code),
+                "folder": str(run.folder),
+            }
+            click.echo(json.dumps({"event": "demo.summary", **data}))
+        else:
+            lines = ["", *summary_lines(**figures), *left_lines(end)]
+            lines.append(
+                "The demo's service ended with it, so nothing moves any more; `bot run configs/paper.yaml` leaves its service running."
+            )
+            lines.append(f"Files and log: {run.folder}")
+            click.echo("\n".join(lines))
+        judge_end(end)
+
+
+# -- what the demo is made of
+
+
+def demo_settings(folder: Path, data: tuple[tuple[str, Path], ...], clock: str) -> Settings:
+    """configs/demo.yaml, with this run's clock, data and folder. One strategy a market, so one recorded market runs the first alone."""
+    from bot.cli.judging import judge
+    from bot.config import Recording, load
+    from bot.errors import ConfigError
+
+    path = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
+    if not path.is_file():
+        raise ConfigError(
+            f"the demo reads {path}, which is not there: run it in the project's folder, or `bot run` a config of yours"
+        )
+    settings = load(path)
+    speed = speed_of(clock)
+    assert settings.dead_man is not None, "the demo's config has a dead-man"
+    seconds = min(max(round(BEAT_WINDOW_S * speed), HEARTBEAT_S_MIN), HEARTBEAT_S_MAX)
+    strategies = settings.strategies
+    embedded = settings.embedded.model_copy(update={"clock": clock})
+    if data:
+        intervals = {coin: _interval(file) for coin, file in data}
+        strategies = tuple(
+            one.model_copy(update={"markets": (coin,), "interval": intervals[coin]})
+            for one, (coin, _) in zip(settings.strategies, data, strict=False)
+        )
+        recorded = tuple(Recording(file=file, market=coin) for coin, file in data)
+        embedded = embedded.model_copy(update={"data": recorded, "markets": (), "seed": None})
+    made = settings.model_copy(
+        update={
+            "name": "demo", "state_dir": folder, "strategies": strategies, "embedded": embedded,
+            "dead_man": settings.dead_man.model_copy(update={"heartbeat_seconds": seconds}),
+        }
+    )  # fmt: skip
+    judge(made)
+    return made
+
+
+def judge_data(data: tuple[tuple[str, Path], ...]) -> None:
+    """Read the files before anything is started, so that a bad row is said and nothing is left."""
+    for _, file in data:
+        _interval(file)
+
+
+def _interval(file: Path) -> str:
+    from bot.service.recorded import interval_of, read_candles
+    from bot.wire import INTERVAL_MS
+
+    step = interval_of(file, read_candles(file, sz_decimals=5))
+    return next(name for name, ms in INTERVAL_MS.items() if ms == step)
+
+
+def _plays(data: tuple[tuple[str, Path], ...]) -> str:
+    return ", ".join(f"{coin} from {path.name}" for coin, path in data) or "simulated markets"
+
+
+async def _start_value(client: Client) -> Decimal:
+    """What the account began with: its first event says it, also of a run that is continued."""
+    page = await client.events(None, limit=1)
+    for event in page.events:
+        begun = getattr(event.data, "balance_usd", None)
+        if event.type == "account" and isinstance(begun, Decimal):
+            return begun
+    return (await client.account()).account_value_usd
+
+
+def _set_after(span: float | None, stop: asyncio.Event) -> None:
+    if span is not None:
+        asyncio.get_running_loop().call_later(span, stop.set)
+
+
+async def _ended(
+    client: Client, data: tuple[tuple[str, Path], ...], settings: Settings, narrator: Narrator, stop: asyncio.Event
+) -> None:
+    """Stop when every recorded market has come to its end and the daemon has seen its last bar."""
+    from bot.clock import monotonic_ns
+    from bot.errors import ApiError
+
+    coins = {coin for coin, _ in data}
+    since_ns: int | None = None
+    while not stop.is_set():
+        await asyncio.sleep(DATA_LOOK_S)
+        try:
+            listed = await client.markets()
+            closed = {one.coin for one in listed.markets if one.status != "open"}
+            if not coins <= closed:
+                continue
+            since_ns = since_ns or monotonic_ns()
+            last = {
+                one.markets[0]: await _last_close_ms(client, one.markets[0], one.interval)
+                for one in settings.strategies
+            }
+        except ApiError:
+            continue
+        seen = narrator.counts.last_bar_ms
+        if all(seen.get(coin, 0) >= at for coin, at in last.items()) or monotonic_ns() - since_ns > LAST_BAR_S * 1e9:
+            stop.set()
+
+
+async def _last_close_ms(client: Client, coin: str, interval: str) -> int:
+    from bot.wire import INTERVAL_MS
+
+    candles = (await client.candles(coin, interval, 2)).candles
+    return max((one.ts + INTERVAL_MS[interval] for one in candles if one.closed), default=0)
+
+
+def _shower() -> Callable[[str, str], None]:
+    """Plain lines; on a terminal with colours, one line each, however narrow it is."""
+    if not sys.stdout.isatty():
+        return lambda line, _style: click.echo(line)
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    return lambda line, style: console.print(Text(line, style=style), overflow="ellipsis", no_wrap=True)

@@ -1,0 +1,83 @@
+"""Judging a config as a whole before anything starts: the file, its strategies and their params, its markets, its candle files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bot.config import Settings, Source, read
+from bot.errors import BotError, ConfigError, Problem, StrategyError
+from bot.runtime import loader
+
+
+def judged(path: Path) -> Source:
+    """The config, fit to run. ConfigError with every problem that can be found without starting anything."""
+    source = read(path)
+    problems: list[Problem] = []
+    for index, one in enumerate(source.settings.strategies):
+        at = ("strategies", index)
+        try:
+            loaded = loader.load(one.use, source.settings.strategies_dir)
+        except (ConfigError, StrategyError) as error:
+            problems.append(source.problem((*at, "use"), str(error).removeprefix(f"use: {one.use!r}").lstrip(": ")))
+            continue
+        bad = loader.check_params(loaded.strategy, one.params)
+        problems += [source.problem((*at, "params", *param.loc), param.message) for param in bad]
+        if not bad:
+            try:
+                loader.build(loaded, name=one.name, markets=one.markets, params=one.params)
+            except BotError as error:
+                problems.append(source.problem((*at, "use"), str(error)))
+    problems += _of_markets(source)
+    if problems:
+        head = f"{path}: {len(problems)} problems\n" if len(problems) > 1 else ""
+        raise ConfigError(head + "\n".join(map(str, problems)), tuple(problems))
+    return source
+
+
+def judge(settings: Settings) -> None:
+    """The same of settings that were made, not read."""
+    for one in settings.strategies:
+        loader.build(
+            loader.load(one.use, settings.strategies_dir), name=one.name, markets=one.markets, params=one.params
+        )
+
+
+def _of_markets(source: Source) -> list[Problem]:
+    """Only the embedded service's markets are known without asking."""
+    settings = source.settings
+    if not settings.account.embedded:
+        return []
+    from bot.service.catalogue import CATALOGUE
+    from bot.service.recorded import interval_of, read_candles
+
+    problems: list[Problem] = []
+    section = settings.embedded
+    for index, coin in enumerate(section.markets):
+        if coin not in CATALOGUE:
+            problems.append(
+                source.problem(("embedded", "markets", index), f"no such market; known are {', '.join(CATALOGUE)}")
+            )
+    for index, one in enumerate(section.data):
+        if one.market not in CATALOGUE:
+            problems.append(
+                source.problem(
+                    ("embedded", "data", index, "market"), f"no such market; known are {', '.join(CATALOGUE)}"
+                )
+            )
+            continue
+        try:
+            interval_of(one.file, read_candles(one.file, sz_decimals=CATALOGUE[one.market].spec.sz_decimals))
+        except ConfigError as error:
+            problems.append(source.problem(("embedded", "data", index, "file"), str(error)))
+    recorded = tuple(one.market for one in section.data)
+    listed = {*section.markets, *recorded} if section.markets or recorded else set(CATALOGUE)
+    for index, strategy in enumerate(settings.strategies):
+        for place, coin in enumerate(strategy.markets):
+            if coin not in listed:
+                problems.append(
+                    source.problem(
+                        ("strategies", index, "markets", place),
+                        f"{coin} is not among the embedded service's markets: {', '.join(sorted(listed))}",
+                    )
+                )
+    return problems

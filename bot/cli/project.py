@@ -1,0 +1,161 @@
+"""`bot check`, `bot config`, `bot strategies`: questions about what a user wrote. Nothing here starts anything or asks a service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+CHECK = """\b
+Examples:
+  bot check configs/paper.yaml
+  bot check configs/paper.yaml --json
+"""
+
+CONFIG = """\b
+Examples:
+  bot config show configs/paper.yaml
+  bot config schema > bot.schema.json
+"""
+
+STRATEGIES = """\b
+Examples:
+  bot strategies
+  bot strategies --dir strategies --json
+"""
+
+
+@click.command(epilog=CHECK)
+@click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The verdict as one JSON object on standard output.")
+def check(config_file: Path, *, as_json: bool) -> int:
+    """Judge CONFIG: every key, every secret's place, every strategy and its params. Exit 4 when something is wrong."""
+    import json
+
+    from bot.cli.judging import judged
+    from bot.errors import ConfigError, Exit
+
+    try:
+        settings = judged(config_file).settings
+    except ConfigError as error:
+        if not as_json:
+            raise
+        problems = [
+            {"file": one.file, "line": one.line, "column": one.column, "key": one.key, "message": one.message}
+            for one in error.problems
+        ]
+        click.echo(json.dumps({"ok": False, "message": str(error), "problems": problems}))
+        return int(Exit.CONFIG)
+    if as_json:
+        names = [one.name for one in settings.strategies]
+        click.echo(
+            json.dumps({"ok": True, "name": settings.name, "strategies": names, "stateDir": str(settings.state_dir)})
+        )
+        return int(Exit.DONE)
+    click.echo(f"{config_file} is good.")
+    where = "the embedded service, play money" if settings.account.embedded else settings.account.base_url
+    click.echo(f"  service     {where}")
+    for one in settings.strategies:
+        click.echo(
+            f"  strategy    {one.name}: {one.use} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD, {one.max_leverage}x"
+        )
+    dead_man = settings.dead_man
+    click.echo(
+        "  dead-man    off"
+        if dead_man is None
+        else f"  dead-man    {dead_man.heartbeat_seconds} s of silence, then {dead_man.on_miss}"
+    )
+    click.echo(f"  at a stop   {settings.safety.on_exit}")
+    click.echo(f"  files       {settings.state_dir}")
+    click.echo(f"Next: bot run {config_file}")
+    return int(Exit.DONE)
+
+
+@click.group(epilog=CONFIG)
+def config() -> None:
+    """Show a config as it is understood, or its JSON Schema."""
+
+
+@config.command(epilog="\b\nExample:\n  bot config show configs/paper.yaml")
+@click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of YAML.")
+def show(config_file: Path, *, as_json: bool) -> None:
+    """CONFIG with every default filled in and every secret hidden."""
+    import json
+
+    from bot.config import load, redacted
+
+    data = redacted(load(config_file))
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+        return
+    import io
+
+    from ruamel.yaml import YAML
+
+    text = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel's own way to keep our order
+    yaml.dump(data, text)
+    click.echo(text.getvalue(), nl=False)
+
+
+@config.command(epilog="\b\nExample:\n  bot config schema > bot.schema.json")
+@click.option("--json", "_as_json", is_flag=True, help="It is JSON in any case.")
+def schema(*, _as_json: bool) -> None:
+    """The JSON Schema of a config, for your editor."""
+    import json
+
+    from bot.config import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+@click.command(epilog=STRATEGIES)
+@click.option(
+    "--dir", "folder", type=click.Path(path_type=Path), default=None, help="Folder to look in  [default: strategies]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
+def strategies(folder: Path | None, *, as_json: bool) -> int:
+    """List the strategies of the folder and of installed packages, with their params. A broken one is listed with its error."""
+    import json
+
+    from bot.errors import Exit
+    from bot.runtime.loader import discover
+
+    place = folder if folder is not None else _default_folder()
+    if not place.is_dir():
+        raise click.UsageError(f"there is no folder {place}; name one with --dir")
+    found = discover(place)
+    if as_json:
+        rows = [
+            {"use": one.use, "origin": one.origin, "path": None if one.path is None else str(one.path), "summary": one.summary,
+             "params": dict(one.params), "error": one.error} for one in found
+        ]  # fmt: skip
+        click.echo(json.dumps({"strategies": rows}))
+        return int(Exit.DONE)
+    if not found:
+        click.echo(f"No strategy in {place}. A strategy is a file there with a subclass of bot.Strategy.")
+    for one in found:
+        click.echo(f"{one.use}  {one.error if one.error is not None else one.summary}".rstrip())
+        for name, param in one.params.items():
+            click.echo(f"    {name:<16} {_bounds(param):<28} {param.get('description', '')}".rstrip())
+    return int(Exit.ERROR if any(one.error for one in found) else Exit.DONE)
+
+
+def _default_folder() -> Path:
+    here = Path("strategies")
+    return here if here.is_dir() else Path(__file__).resolve().parents[2] / "strategies"
+
+
+def _bounds(param: dict[str, object]) -> str:
+    default = param.get("default")
+    low = param.get("minimum", param.get("exclusiveMinimum"))
+    high = param.get("maximum", param.get("exclusiveMaximum"))
+    span = (
+        f" ({'' if low is None else low}..{'' if high is None else high})"
+        if low is not None or high is not None
+        else ""
+    )
+    return f"{'required' if default is None else default}{span}"

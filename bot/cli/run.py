@@ -1,0 +1,76 @@
+"""`bot run CONFIG`: the daemon in the foreground; what a service manager starts."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from bot.config import Settings
+    from bot.runtime.daemon import DaemonEnd
+
+EPILOG = """\b
+Examples:
+  bot run configs/paper.yaml
+  bot check configs/paper.yaml && bot run configs/paper.yaml
+
+\b
+SIGTERM and Ctrl-C stop it cleanly within five seconds. Killed at any moment and started again, it continues:
+what it wants is written down before it is sent.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="What was left, as one JSON object on standard output.")
+def run(config: Path, *, as_json: bool) -> int:
+    """Run the daemon of CONFIG in the foreground, against the service that it names."""
+    import json
+
+    from bot import logs
+    from bot.cli import crash
+    from bot.cli.judging import judged
+    from bot.cli.play import judge_end, left_data, left_lines
+    from bot.cli.statedir import one_run
+    from bot.runtime.daemon import private_dir
+
+    settings = judged(config).settings
+    logs.configure(pretty=settings.log.pretty, level=settings.log.level)
+    folder = private_dir(settings.state_dir)
+    crash.goes_to(folder / "crash.log")
+    with one_run(folder):
+        end, note = asyncio.run(_run(settings))
+    if as_json:
+        click.echo(json.dumps({"exitCode": int(end.exit_code), "message": end.message or None, "left": left_data(end)}))
+    else:
+        for line in left_lines(end):
+            click.echo(line)
+        if note:
+            click.echo(note)
+    judge_end(end)
+    return int(end.exit_code)
+
+
+async def _run(settings: Settings) -> tuple[DaemonEnd, str]:
+    from bot.cli.embedded import Embedded
+    from bot.cli.play import play, stopped_by_signals
+
+    stop = asyncio.Event()
+    with stopped_by_signals(stop, lambda text: click.echo(text, err=True)):
+        account = settings.account
+        if not account.embedded:
+            assert account.api_key is not None, "the config demands a key for every other service"
+            return await play(settings, base_url=account.base_url, api_key=account.api_key, stop=stop), ""
+        section = settings.embedded
+        service = Embedded(
+            settings.state_dir, clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
+            data=tuple((one.market, one.file) for one in section.data), port=section.port,
+        )  # fmt: skip
+        running = await asyncio.to_thread(service.ensure)
+        minted = await service.mint()
+        end = await play(settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service)
+        note = f"The service goes on at {running.base_url} with its database {service.db}; the next run finds it (kill {service.pid} stops it)."
+        return end, note if service.is_alive() else ""
