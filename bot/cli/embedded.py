@@ -118,10 +118,13 @@ class Embedded:
         return None if said is None else int(said["pid"])
 
     def is_alive(self) -> bool:
-        if self._child is not None:
-            self._child.poll()  # takes notice of its end
         with self._locked() as lock:
-            return lock is None
+            if lock is None:
+                return True
+        if self._child is not None:
+            self._child.wait()  # The kernel has let its lock go; what is left of it is a name.
+            self._child = None
+        return False
 
     def stop(self) -> None:
         """Ask it to end, and see to it. What was acknowledged is on its disk."""

@@ -190,7 +190,7 @@ class Narrator:
         self._line("guardian", event, f"{kind} {event.get('what')}{action}{_why(event)}{until}")
 
     def funding(self, event: Event) -> None:
-        self._line("account", event, f"funding {_signed(event.get('amount_usd'))}")
+        self._line("account", event, f"funding {_px(event.get('amount_usd'))} USD")
 
     def liquidation(self, event: Event) -> None:
         self._line("error", event, f"liquidation {event.get('what')}: {event.get('size')} at {_px(event.get('px'))}")

@@ -16,7 +16,7 @@ from bot.service.desk import Context, Desk
 from bot.service.orders import PLAN_TTL_REAL_MS, exact
 from bot.venue import ledger
 from bot.venue.commands import OpenAccount, ResetAccount
-from bot.venue.events import Event
+from bot.venue.events import AccountChanged, Event
 from bot.venue.state import EVENTS_KEPT, GUARDIANS_MAX, KEYS_MAX, OPEN_ORDERS_MAX, Account, Key, event_id
 from bot.wire.headers import LIMITS_VERSION
 from bot.wire.queries import EventsQuery, TradesQuery
@@ -192,7 +192,9 @@ class AccountDesk(Desk):
         if form is None:
             raise Refused(invalid("since", "must be an event id", "evt_ and digits"))
         at = int(form[1])
-        if at < account.events_first - 1 or at > account.event_seq:
+        # What falls out of the feed by age leaves a cursor just before it whole; a reset wipes also the event that the cursor stands on.
+        oldest = account.events_first if account.events and _is_reset(account.events[0]) else account.events_first - 1
+        if at < oldest or at > account.event_seq:
             newest = event_id(account.event_seq)
             text = f"no event {since} in this account's feed: it was wiped, or never was"
             fix = {"action": "resync", "lastEventId": newest}
@@ -216,6 +218,10 @@ class AccountDesk(Desk):
                 found.append(views.trade(account, made[at]))
         more = at > 0 if coin is None else any(t.coin == coin for t in islice(made, at))
         return Answer.ok({"trades": found, "nextBefore": found[-1]["seq"] if found and more else None})
+
+
+def _is_reset(happened: Event) -> bool:
+    return isinstance(happened, AccountChanged) and happened.subtype == "reset"
 
 
 def _after(account: Account, seq: int) -> list[Event]:

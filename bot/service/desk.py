@@ -66,9 +66,13 @@ class Desk:
         return refuse(refusal, request_id=context.request_id, docs=self.docs, is_order=context.is_order)
 
     def decide(
-        self, principal: Principal, context: Context, command: Callable[[int], Command], view: Callable[[Any, int], Any]
+        self,
+        principal: Principal,
+        context: Context,
+        command: Callable[[int], Command | Refusal],
+        view: Callable[[Any, int], Any],
     ) -> Answer:
-        """Run a caller's command once: `command(now)` is applied, `view(answer, now)` is the body of a yes.
+        """Run a caller's command once: `command(now)` is applied unless it is a no, `view(answer, now)` is the body of a yes.
 
         With an idempotency key the answer is kept in the same transaction, when it is final; the same request again gets the very same bytes.
         """
@@ -78,7 +82,8 @@ class Desk:
             kept = self._kept(principal, key, context)
             if kept is not None:
                 return kept
-        answer = self.machine.run(command(now))
+        asked = command(now)
+        answer = asked if isinstance(asked, Refusal) else self.machine.run(asked)
         if isinstance(answer, Refusal):
             said = self.refusal(answer, context)
             final = not status_of(answer)[1]

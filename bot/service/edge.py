@@ -36,6 +36,11 @@ R = TypeVar("R", bound=Request)
 
 PATH_MAX: Final = 2_048
 
+# A request may say each of these once: of two, nobody could tell which one was meant.
+SINGLE_HEADERS: Final = frozenset(
+    {b"authorization", b"content-type", b"host", b"idempotency-key", b"x-api-version", b"x-expires-after"}
+)
+
 _NOBODY: Final = Principal("", "", frozenset(), owner=False)
 
 
@@ -136,7 +141,10 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._headers: dict[bytes, bytes] = {}
+        self._twice: bytes | None = None
         for name, value in scope["headers"]:
+            if name in self._headers and name in SINGLE_HEADERS:
+                self._twice = name
             self._headers.setdefault(name, value)
         self._request_id = f"req_{secrets.token_hex(12)}"
         self._rate: list[tuple[bytes, bytes]] = []
@@ -206,6 +214,8 @@ class _Exchange:
         return Call(principal, context, body, query)
 
     def _check_headers(self) -> None:
+        if self._twice is not None:
+            raise Refused(invalid(self._twice.decode(), "is given twice"))
         hosts = self._edge._hosts  # noqa: SLF001
         if hosts is not None:
             host = self._headers.get(b"host", b"").decode("latin-1").lower()
@@ -417,8 +427,7 @@ def is_local_socket(scope: Scope) -> bool:
 
 
 def _is_json(kind: str) -> bool:
-    name = kind.partition(";")[0].strip().lower()
-    return name == "application/json" or (name.startswith("application/") and name.endswith("+json"))
+    return kind.partition(";")[0].strip().lower() == "application/json"
 
 
 def _too_large() -> Refusal:

@@ -228,13 +228,13 @@ def _say_ready(options: HostOptions, service: Service, on_ready: Callable[[str],
         at_ms=service.machine.clock.now_ms(),
     )
     text = (json.dumps(line) + "\n").encode()
-    if options.ready_fd is not None:
-        os.write(options.ready_fd, text)
-        os.close(options.ready_fd)
     if options.ready_file is not None:
         part = options.ready_file.with_name(options.ready_file.name + ".part")
         part.write_bytes(text)
         part.replace(options.ready_file)
+    if options.ready_fd is not None:
+        os.write(options.ready_fd, text)
+        os.close(options.ready_fd)
     if on_ready is not None:
         on_ready(base_url)
 

@@ -242,12 +242,13 @@ class OrderDesk(Desk):
         def view(armed: Guardian, now: int) -> Any:
             return views.guardian(self.account(principal), armed)
 
-        if context.expires_ms is not None and self.machine.catch_up() > context.expires_ms:
-            text = "the request arrived after its X-Expires-After"
-            return self.refusal(Refusal("idempotency_conflict", text, details={"reason": "expired"}), context)
-        return self.decide(
-            principal, context, lambda now: ArmGuardian(principal.account, spec, context.idempotency_key), view
-        )
+        def command(now: int) -> Command | Refusal:
+            if context.expires_ms is not None and now > context.expires_ms:
+                text = "the request arrived after its X-Expires-After"
+                return Refusal("idempotency_conflict", text, details={"reason": "expired"})
+            return ArmGuardian(principal.account, spec, context.idempotency_key)
+
+        return self.decide(principal, context, command, view)
 
     def disarm(self, principal: Principal, guardian: str, context: Context) -> Answer:
         """DELETE /v1/guardians/{id}. A latched one is lifted by the owner only."""

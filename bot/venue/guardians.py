@@ -84,22 +84,32 @@ def normalise(spec: GuardianSpec) -> GuardianSpec | Refusal:
 def normalise_inline(specs: tuple[GuardianSpec, ...], coin: str) -> tuple[GuardianSpec, ...] | Refusal:
     """Inline guardians of an order: the same fields, the market is the order's."""
     whole: list[GuardianSpec] = []
-    for spec in specs:
+    for index, spec in enumerate(specs):
         if spec.coin is not None and spec.coin != coin:
-            return _invalid("coin", f"an inline guardian belongs to the order's market {coin}")
+            return _inside(_invalid("coin", f"an inline guardian belongs to the order's market {coin}"), index)
         shape = SHAPES.get(spec.type)
         judged = normalise(replace(spec, coin=coin) if shape is not None and shape.scope == "position" else spec)
         if isinstance(judged, Refusal):
-            return judged
+            return _inside(judged, index)
         whole.append(judged)
     return tuple(whole)
 
 
+def _inside(refusal: Refusal, index: int) -> Refusal:
+    """The same no about the guardian at `index` of an order: each field by its whole path."""
+    at = f"guardians.{index}."
+    named = [{**one, "field": at + one["field"]} for one in (refusal.details or {}).get("fields", ())]
+    fix = refusal.fix
+    if fix is not None and "action" not in fix:
+        fix = {**fix, "field": at + fix["field"]}
+    return replace(refusal, message=at + refusal.message, fix=fix, details={**(refusal.details or {}), "fields": named})
+
+
 def refuse_inline(specs: tuple[GuardianSpec, ...], *, has_r: bool) -> Refusal | None:
     """trailR and activateAtR are measured in R, which only a stop defines."""
-    for spec in specs:
+    for index, spec in enumerate(specs):
         if not has_r and (spec.trail_r is not None or spec.activate_at_r is not None):
-            return needs_stop(spec)
+            return _inside(needs_stop(spec), index)
     return None
 
 

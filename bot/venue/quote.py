@@ -27,6 +27,7 @@ from bot.venue.state import (
 PERCENT: Final = 100 * E8
 WIDE_SPREAD_BPS: Final = 50
 NEAR_LIQUIDATION_PCT: Final = 2
+MARGIN_SLACK: Final = 1_000  # 1e-5 USD of rounding over the fills of one order
 CLOSE_SLIPPAGE_BPS: Final = 500
 TRIGGER_SLIPPAGE_BPS: Final = 1000  # A stop or target accepts ten per cent from its trigger.
 
@@ -116,7 +117,10 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     if value_px * size // E8 < MIN_NOTIONAL and not whole_exit:
         least = least_size(market, value_px)
         fix = (
-            {"field": "usdAmount", "value": text_of(div_up(least * value_px, E8))}
+            {
+                "field": "usdAmount",
+                "value": text_of(div_up(least * _sizing_px(market, mid, buy, bound, limit=limit), E8)),
+            }
             if order.usd is not None
             else {"field": "size", "value": text_of(least)}
         )
@@ -164,7 +168,12 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     if opening:
         if refused := limits.refuse_opening(state, account, key, market, order, open_notional):
             return refused
-        if refused := _refuse_margin(state, account, market, position, reduce, margin, fee, leverage, order, entry_px):
+        # What one unit can cost at most: a buy's last price, a sale's first one.
+        dearest = max([px for px, _ in fills] + ([entry_px] if limit else []), default=mid)
+        sizing_px = _sizing_px(market, mid, buy, bound, limit=limit)
+        if refused := _refuse_margin(
+            state, account, market, position, reduce, margin, fee, leverage, order, dearest, sizing_px
+        ):
             return refused
 
     # Protection.
@@ -249,10 +258,15 @@ def least_size(market: Market, px: int) -> int:
     return div_up(div_up(MIN_NOTIONAL * E8, px), market.lot) * market.lot
 
 
+def _sizing_px(market: Market, mid: int, buy: int, bound: int, *, limit: bool) -> int:
+    """Price at which the first unit of an order in USD is bought."""
+    return bound if limit else (level_px(market, mid, buy, 0) or mid)
+
+
 def _size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, limit: bool) -> int:
     """Largest size in lots that costs at most `usd`: at the limit, or along the book for a market order."""
     lot = market.lot
-    px = bound if limit else (level_px(market, mid, buy, 0) or mid)
+    px = _sizing_px(market, mid, buy, bound, limit=limit)
     size = usd * E8 // px // lot * lot
     if limit or not size:
         return size
@@ -333,7 +347,8 @@ def _refuse_margin(
     fee: int,
     leverage: int,
     order: OrderSpec,
-    px: int,
+    dearest: int,
+    sizing_px: int,
 ) -> Refusal | None:
     free = ledger.free_margin(state, account)
     if position is not None and reduce:
@@ -344,10 +359,15 @@ def _refuse_margin(
         needed += leverage_margin(market, position, leverage)
     if needed <= free:
         return None
-    most = max(0, free * leverage * 99 // 100)
-    fix: dict[str, Any] = {"field": "usdAmount", "value": text_of(most)}
-    if order.usd is None:
-        fix = {"field": "size", "value": text_of(most * E8 // px // market.lot * market.lot)}
+    # The largest order that surely passes: the part that closes costs its fee, the rest margin and fee at the dearest price.
+    fee_closing = 0 if market.spec.margin_mode == "isolated" else fee_of(dearest * reduce // E8, market.spec.taker_rate)
+    room = free - (needed - margin - (0 if market.spec.margin_mode == "isolated" else fee)) - fee_closing - MARGIN_SLACK
+    unit = div_up(dearest, leverage) + div_up(dearest * market.spec.taker_rate, E8)
+    most = (reduce + max(0, room) * E8 // unit) // market.lot * market.lot
+    fix: dict[str, Any] = {"action": "close_first"}
+    if most * min(sizing_px, market.mid) // E8 >= MIN_NOTIONAL:
+        usd = order.usd is not None
+        fix = {"field": "usdAmount" if usd else "size", "value": text_of(div_up(most * sizing_px, E8) if usd else most)}
     return Refusal(
         "insufficient_funds", f"the order needs {text_of(needed)} USD of margin and fee, {text_of(free)} is free", fix=fix,
         details={"neededUsd": text_of(needed), "freeMarginUsd": text_of(free)},

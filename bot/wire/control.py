@@ -37,7 +37,7 @@ class AdvanceRequest(Request):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if sum(value is not None for value in (self.ms, self.to_ms, self.to_next)) != 1:
-            refuse(("ms",), "exactly one of ms, toMs and toNext is required", ["ms", "toMs", "toNext"])
+            refuse(("ms",), "is required, or toMs or toNext: exactly one of the three", ["ms", "toMs", "toNext"])
         if self.to_next is False:
             refuse(("toNext",), "must be true", [True])
         return self

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError, field_validator
 from bot.wire.base import AbsentNone, Request, Resource
 
 FIELDS_SHOWN_MAX = 20  # a body of 64 kB can break thousands of rules; the first ones are enough
+FIELDS_TOLD_MAX = 3  # of them in the message, which people read
 
 
 class ErrorBody(Resource):
@@ -67,10 +68,10 @@ def fields_of(error: ValidationError) -> list[FieldProblem]:
 
 
 def message_of(fields: list[FieldProblem]) -> str:
-    """One sentence that names the first field."""
-    first = fields[0]
-    more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""
-    return f"{first['field']} {first['problem']}{more}"
+    """One sentence that names the first fields; names that nobody knows come first, for they are why others are missing."""
+    told = sorted(fields, key=lambda one: not one["problem"].startswith("is unknown"))[:FIELDS_TOLD_MAX]
+    more = f" (and {len(fields) - len(told)} more)" if len(fields) > len(told) else ""
+    return "; ".join(f"{one['field']} {one['problem']}" for one in told) + more
 
 
 def _problem_of(item: Any, root: type[BaseModel] | None) -> FieldProblem:

@@ -83,7 +83,7 @@ def _hold_to_table(request: GuardianFields, *, market_implied: bool) -> None:
             refuse((name,), f"is required for {request.type}")
     if rule.one_of and sum(name in given for name in rule.one_of) != 1:
         name = next((one for one in rule.one_of if one in given), rule.one_of[0])
-        refuse((name,), f"{request.type} takes exactly one of {' and '.join(rule.one_of)}", list(rule.one_of))
+        refuse((name,), f"is wrong: {request.type} takes exactly one of {' and '.join(rule.one_of)}", list(rule.one_of))
 
 
 class GuardianRequest(GuardianFields):

@@ -58,10 +58,10 @@ class BracketRequest(Request):
     def _legs(self) -> Self:
         stop, target = self.stop_loss, self.take_profit
         if stop is None and target is None:
-            refuse(("stopLoss",), "a bracket needs at least one of stopLoss and takeProfit", ["stopLoss", "takeProfit"])
+            refuse(("stopLoss",), "is required where takeProfit is not given", ["stopLoss", "takeProfit"])
         if stop is not None:
             if stop.r is not None:
-                refuse(("stopLoss", "r"), "r is measured from the stop and belongs to takeProfit only", ["pct", "px"])
+                refuse(("stopLoss", "r"), "is measured from the stop and belongs to takeProfit only", ["pct", "px"])
             if len(stop.given()) != 1:
                 refuse(("stopLoss",), "takes exactly one of pct and px", ["pct", "px"])
         if target is not None:
@@ -96,9 +96,9 @@ class OrderRequest(Request):
     @model_validator(mode="after")
     def _rules(self) -> Self:
         if self.usd_amount is None and self.size is None:
-            refuse(("usdAmount",), "exactly one of usdAmount and size is required", ["usdAmount", "size"])
+            refuse(("usdAmount",), "is required, or size: exactly one of the two", ["usdAmount", "size"])
         if self.usd_amount is not None and self.size is not None:
-            refuse(("size",), "exactly one of usdAmount and size may be given", ["usdAmount", "size"])
+            refuse(("size",), "must not stand beside usdAmount: exactly one of the two", ["usdAmount", "size"])
         _positive(self.size, "size")
         _positive(self.limit_px, "limitPx")
         if self.type == "limit":
@@ -164,7 +164,7 @@ class CloseRequest(Request):
         amounts = {"fraction": self.fraction, "usdAmount": self.usd_amount, "size": self.size}
         given = [name for name, value in amounts.items() if value is not None]
         if len(given) > 1:
-            refuse((given[1],), "at most one of fraction, usdAmount and size may be given", list(amounts))
+            refuse((given[1],), "is one too many: at most one of fraction, usdAmount and size", list(amounts))
         _positive(self.size, "size")
         return self
 

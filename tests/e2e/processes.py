@@ -188,11 +188,13 @@ class Daemon:
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._old_fence: int | None = None
+        self._is_fresh = False
 
     def start(self) -> None:
         before = self.stamp()
         self._old_fence = None if before is None else before.fence
         self.starts += 1
+        self._is_fresh = True
         with (self.folder / "daemon.log").open("ab") as log:
             self._process = python("run", str(self.config), stdout=log, stderr=log, start_new_session=True)
 
@@ -228,6 +230,10 @@ class Daemon:
     def wait_ready(self) -> None:
         until("the daemon makes passes", lambda: self.cycles() >= 2)
 
+    def wait_passes(self, more: int) -> None:
+        now = self.cycles()
+        until(f"{more} more passes", lambda: self.cycles() >= now + more)
+
     def wait_done(self, at_ms: int) -> None:
         """Until the bar that closed at `at_ms` is decided and every order of it is settled."""
         until(f"bar {at_ms} is done", lambda: self._has_done(at_ms))
@@ -238,8 +244,11 @@ class Daemon:
         if stamp is None or cycles == 0:
             return False
         # A bar that the killed run had finished is not decided again: two whole passes find nothing due.
-        seen = stamp.last_bar_at_ms >= at_ms or (stamp.last_bar_at_ms < 0 and cycles >= 2)
-        return seen and not self.unsettled()
+        seen = stamp.last_bar_at_ms >= at_ms or (self._is_fresh and stamp.last_bar_at_ms < 0 and cycles >= 2)
+        if not seen or self.unsettled():
+            return False
+        self._is_fresh = False
+        return True
 
     def unsettled(self) -> list[tuple[Any, ...]]:
         return self.ask("SELECT id, state FROM intents WHERE state IN ('opened', 'planned', 'sending', 'quarantined')")

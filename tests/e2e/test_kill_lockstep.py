@@ -43,13 +43,22 @@ def played(sandbox: Sandbox, daemon: Daemon, bars: int, blows: dict[int, float],
             blow(sandbox, daemon)
             assert sandbox.now() == at_ms
         daemon.wait_done(at_ms)
+        if n in blows or n == bars:
+            # What was not answered by a dead service, or comes behind the bar, a beat above all, happens at this instant too.
+            daemon.wait_passes(2)
     assert daemon.stop() == 0, daemon.log()[-3000:]
     return {"trades": sandbox.trades(), "events": sandbox.events()}
 
 
-def without_requests(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Which request it was is the one thing that a repeated request changes."""
-    return [{name: value for name, value in row.items() if name != "requestId"} for row in rows]
+def differences(killed: list[dict[str, Any]], calm: list[dict[str, Any]]) -> list[Any]:
+    """Field by field. Which request it was is the one thing that a repeated request changes."""
+    found: list[Any] = [
+        (one.get("id"), name, one.get(name), other.get(name))
+        for one, other in zip(killed, calm, strict=False)
+        for name in sorted({*one, *other} - {"requestId"})
+        if one.get(name) != other.get(name)
+    ]
+    return found[:5] + ([(len(killed), len(calm))] if len(killed) != len(calm) else [])
 
 
 @pytest.mark.soak(kills=20)
@@ -65,7 +74,7 @@ def test_a_run_that_is_killed_trades_as_one_that_is_not(pair: MakePair, blow: Bl
     first.start()
     calm = played(first, calm_daemon, bars, {}, blow)
     killed = played(second, daemon, bars, blows, blow)
-    for what in ("trades", "events"):
-        assert without_requests(killed[what]) == without_requests(calm[what]), (what, base_seed, blows)
+    for what in ("events", "trades"):
+        assert differences(killed[what], calm[what]) == [], (what, base_seed, blows)
     assert len(killed["trades"]) > bars // 4
     invariants.check(second, daemon)

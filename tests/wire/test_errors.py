@@ -30,7 +30,9 @@ def test_each_broken_field_is_told_with_what_is_allowed():
         {"field": "dryRun", "problem": "must be true or false", "allowed": [True, False]},
         {"field": "marke", "problem": "is unknown; did you mean market?", "allowed": [info.alias for info in OrderRequest.model_fields.values()]},
     ]  # fmt: skip
-    assert message_of(found) == "market is required (and 7 more)"
+    assert message_of(found) == (
+        "marke is unknown; did you mean market?; market is required; side must be one of long, short (and 5 more)"
+    )
 
 
 def test_a_message_shows_no_more_than_a_screen_and_nothing_unprintable():

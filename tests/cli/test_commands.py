@@ -1,0 +1,218 @@
+"""The commands that start nothing: help, version, check, config, strategies; and what is said when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bot import __version__
+from bot.cli.app import COMMANDS, call
+
+HELP_WITHIN_S = 0.15  # of processor time, so that a busy machine is not blamed on us
+
+GOOD = """\
+account: {base_url: embedded}
+state_dir: state
+strategies_dir: %s
+strategies:
+  - {name: trend, use: "trend:Trend", markets: [BTC], budget_usd: 500, params: {%s}}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, repository: Path) -> Path:
+    return write(tmp_path, repository, "fast_bars: 5")
+
+
+def write(folder: Path, repository: Path, params: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(GOOD % (repository / "strategies", params))
+    return path
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["--version"]) == 0
+    assert capsys.readouterr().out == f"bot {__version__}\n"
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["config", "show"], ["config", "schema"]])
+def test_every_command_has_a_help_text_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call([*command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(rf"^ +bot {' '.join(command)}".rstrip(), text, re.MULTILINE), text
+
+
+def test_help_starts_quickly_and_imports_no_heavy_module(repository: Path) -> None:
+    took = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "bot", "--help"], cwd=repository, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(took) < HELP_WITHIN_S, took
+    code = "import sys; from bot.cli.app import call; call(['--help']); print(sorted(m for m in sys.modules if '.' not in m))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=repository, check=True, capture_output=True, text=True)
+    loaded = done.stdout.splitlines()[-1]
+    for heavy in ("pydantic", "httpx", "fastapi", "structlog", "rich", "apscheduler", "asyncio", "sqlite_utils"):
+        assert f"'{heavy}'" not in loaded
+
+
+def test_a_misspelt_command_is_wrong_usage_with_the_likely_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["stratgies"]) == 2
+    assert "Did you mean 'strategies'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["demo", "--for", "soon"], "write 60s, 5m or 1.5h"),
+        (["demo", "--clock", "fast"], "write real, manual, or 1x to 3600x"),
+        (["demo", "--clock", "9999x"], "write real, manual, or 1x to 3600x"),
+        (["demo", "--clock", "manual"], "bot sandbox --clock manual"),
+        (["sandbox", "--port", "70000"], "0<=x<=65535"),
+        (["run"], "Missing argument 'CONFIG'"),
+    ],
+)
+def test_wrong_usage_says_what_to_write(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_good_config_is_called_good_and_the_next_step_named(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["check", str(config)]) == 0
+    text = capsys.readouterr().out
+    assert f"{config} is good." in text
+    assert f"Next: bot run {config}" in text
+    assert call(["check", "--json", str(config)]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+@pytest.mark.parametrize("name", ["demo.yaml", "paper.yaml"])
+def test_the_shipped_configs_are_good(name: str, repository: Path) -> None:
+    assert call(["check", str(repository / "configs" / name)]) == 0
+
+
+def test_the_live_example_asks_for_its_secret(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BOT_API_KEY", raising=False)
+    path = str(repository / "configs" / "live.example.yaml")
+    assert call(["check", path]) == 4
+    monkeypatch.setenv("BOT_API_KEY", "bbk_test_abcdefgh_" + "A" * 43 + "_x")
+    assert call(["check", path]) == 0
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ("fast_bar: 5", "unknown param; did you mean 'fast_bars'?"),
+        ("fast_bars: 1", "greater than or equal to 2"),
+    ],
+)
+def test_a_bad_param_is_shown_in_its_line(
+    params: str, words: str, tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, repository, params)
+    assert call(["check", str(path)]) == 4
+    said = capsys.readouterr().err
+    assert f"{path}:5:" in said
+    assert words in said
+    assert call(["run", str(path)]) == 4
+    assert not (tmp_path / "state").exists(), "nothing was begun"
+
+
+def test_an_unknown_key_is_shown_with_the_likely_one(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(config.read_text().replace("state_dir", "statedir"))
+    assert call(["check", "--json", str(config)]) == 4
+    problem = json.loads(capsys.readouterr().out)["problems"][0]
+    assert (problem["line"], "did you mean state_dir" in problem["message"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import nothing_of_that_name\n", "nothing_of_that_name"),
+        ("raise RuntimeError('not today')\n", "not today"),
+        ("def broken(:\n", "invalid syntax"),
+        ("x = 1\n", "has no class Trend"),
+    ],
+)
+def test_a_strategy_that_does_not_load_is_a_config_error_without_a_traceback(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "trend.py").write_text(text)
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD % ("strategies", ""))
+    for command in ("check", "run"):
+        assert call([command, str(path)]) == 4
+        said = capsys.readouterr().err
+        assert words in said
+        assert "Traceback" not in said
+
+
+def test_a_market_that_the_embedded_service_lacks_is_named(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(config.read_text() + "embedded: {markets: [ETH]}\n")
+    assert call(["check", str(config)]) == 4
+    assert "BTC is not among the embedded service's markets: ETH" in capsys.readouterr().err
+
+
+def test_a_config_is_shown_with_its_defaults_and_without_its_secrets(
+    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["config", "show", str(config)]) == 0
+    assert "heartbeat_seconds: 300" in capsys.readouterr().out
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_text("hunter2hunter2")
+    config.write_text(
+        config.read_text().replace("base_url: embedded", 'base_url: "https://x.example", api_key: "${file:key}"')
+    )
+    assert call(["config", "show", "--json", str(config)]) == 0
+    text = capsys.readouterr().out
+    assert json.loads(text)["account"]["base_url"] == "https://x.example"
+    assert "hunter2" not in text
+
+
+def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["config", "schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "Bracketbot config"
+
+
+def test_strategies_are_listed_with_their_params_and_broken_ones_with_their_error(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["strategies", "--dir", str(repository / "strategies"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["strategies"]
+    assert {row["use"] for row in rows} >= {"trend", "reversion"}
+    assert "fast_bars" in next(row for row in rows if row["use"] == "trend")["params"]
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    assert call(["strategies", "--dir", str(tmp_path)]) == 1
+    assert "nothing_of_that_name" in capsys.readouterr().out
+    assert call(["strategies", "--dir", str(tmp_path / "none")]) == 2
+
+
+def test_a_mistake_of_ours_is_one_line_and_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bot.cli import app, crash
+
+    def fail(**_: object) -> None:
+        raise RuntimeError("bbk_test_abcdefgh_secret")
+
+    monkeypatch.setattr(app.bot, "main", fail)
+    monkeypatch.delenv("BOT_DEBUG", raising=False)
+    crash.goes_to(tmp_path / "crash.log")
+    assert call([]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert str(tmp_path / "crash.log") in said
+    assert "Traceback" in (tmp_path / "crash.log").read_text()
+    assert "secret" not in said + (tmp_path / "crash.log").read_text()
+    monkeypatch.setenv("BOT_DEBUG", "1")
+    assert call([]) == 1
+    assert "Traceback" in capsys.readouterr().err

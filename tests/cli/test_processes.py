@@ -1,0 +1,224 @@
+"""`bot sandbox` and `bot run` as processes: ports, sockets, locks, the embedded service's life, exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bot.cli.embedded import Embedded, ServiceFailed
+from bot.client import Client
+
+WAIT_S = 60
+
+CONFIG = """\
+account: {base_url: embedded}
+embedded: {clock: 60x, markets: [BTC]}
+dead_man: {heartbeat_seconds: 1800}
+state_dir: state
+strategies_dir: %s
+strategies:
+  - {name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 500}
+log: {format: json}
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder with a short name, for sockets; whatever service was left in it is ended."""
+    folder = Path(tempfile.mkdtemp(prefix="bot-"))
+    yield folder
+    for lock in folder.rglob("sandbox.lock"):
+        Embedded(lock.parent).stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def embedded(place: Path) -> Iterator[Callable[..., Embedded]]:
+    """Makes one on the folder; each is asked to end, which takes notice of a child that has."""
+    made: list[Embedded] = []
+
+    def make(**options: Any) -> Embedded:
+        made.append(Embedded(place, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def bot(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "bot", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
+
+
+def test_a_port_in_use_is_one_line_with_the_way_out() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = bot("sandbox", "--port", str(port))
+        out, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+    assert out == ""
+    assert err == f"error: port {port} on 127.0.0.1 is in use; stop what uses it, or choose another with --port\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot be read"),
+        ("", "the file is empty"),
+        ("a,b\n1,2\n", "row 1: the columns are"),
+        (
+            "ts,open,high,low,close,volume\n1746057600000,1,2,0.5,1,0\n1746057660000,1,2,3,1,0\n",
+            "row 3: high 2 is below low 3",
+        ),
+    ],
+)
+def test_a_candle_file_that_cannot_be_used_is_named_with_its_row(text: str | None, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "candles.csv"
+    if text is not None:
+        file.write_text(text)
+    process = bot("sandbox", "--port", "0", "--data", f"BTC={file}", "--db", str(tmp_path / "s.db"))
+    out, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 4, err
+    assert words in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_the_sandbox_says_where_it_listens_and_serves_and_stops() -> None:
+    process = bot("sandbox", "--port", "0", "--json", "--clock", "60x", "--markets", "btc")
+    assert process.stdout is not None
+    said = json.loads(process.stdout.readline())
+    with httpx.Client(base_url=said["baseUrl"], trust_env=False) as http:
+        assert [one["coin"] for one in http.get("/v1/markets").json()["markets"]] == ["BTC"]
+        assert http.get("/v1/system/status").json()["clock"] == {"mode": "accelerated", "speed": 60}
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0
+
+
+async def test_the_embedded_service_is_started_once_found_again_and_mints_a_fresh_key(
+    place: Path, embedded: Callable[..., Embedded]
+) -> None:
+    first = embedded(clock="60x", speed=60, seed=3, markets=("BTC",))
+    running = first.ensure()
+    assert running.is_new
+    again = embedded(clock="60x", speed=60, seed=3, markets=("BTC",)).ensure()
+    assert again == running._replace(is_new=False)
+    one, two = await first.mint(), await first.mint()
+    assert one.account_id == two.account_id
+    assert one.api_key != two.api_key
+    async with Client(running.base_url, two.api_key) as client:
+        assert (await client.account()).address == two.address
+    for path in place.iterdir():
+        if path.is_file():
+            assert two.api_key.get_secret_value().encode() not in path.read_bytes(), path
+    assert place.stat().st_mode & 0o077 == 0
+    assert (place / "sandbox.sock").stat().st_mode & 0o077 == 0
+    command = Path(f"/proc/{running.pid}/cmdline").read_bytes() + Path(f"/proc/{running.pid}/environ").read_bytes()
+    assert b"bbk_" not in command
+    first.stop()
+    assert not first.is_alive()
+
+
+def test_other_options_start_the_service_anew_over_the_same_database(embedded: Callable[..., Embedded]) -> None:
+    before = embedded(clock="60x", speed=60, seed=3, markets=("BTC",)).ensure()
+    after = embedded(clock="120x", speed=120, seed=3, markets=("BTC",)).ensure()
+    assert after.is_new
+    assert after.pid != before.pid
+
+
+def test_a_database_that_was_begun_with_another_seed_is_refused_in_the_services_own_words(
+    embedded: Callable[..., Embedded],
+) -> None:
+    first = embedded(clock="60x", speed=60, seed=3, markets=("BTC",))
+    first.ensure()
+    first.stop()
+    with pytest.raises(ServiceFailed, match="was begun with seed 3, not 4") as failed:
+        embedded(clock="60x", speed=60, seed=4, markets=("BTC",)).ensure()
+    assert failed.value.exit_code == 4
+
+
+def test_a_state_directory_whose_name_leaves_no_room_for_a_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ServiceFailed, match="choose a shorter one"):
+        Embedded(tmp_path / ("x" * 100)).ensure()
+
+
+def started(process: subprocess.Popen[str], event: str) -> dict[str, object]:
+    assert process.stderr is not None
+    for line in process.stderr:
+        found = json.loads(line) if line.startswith("{") else {}
+        if found.get("event") == event:
+            return dict(found)
+    raise AssertionError(f"no {event}")
+
+
+def test_run_leaves_its_service_running_and_the_next_run_finds_it(place: Path, repository: Path) -> None:
+    config = place / "mine.yaml"
+    config.write_text(CONFIG % (repository / "strategies"))
+    urls = []
+    for _ in range(2):
+        process = bot("run", str(config))
+        urls.append(started(process, "daemon.started")["base_url"])
+        started(process, "bar.closed")
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=WAIT_S)
+        assert time.monotonic() - began < 5
+        assert process.returncode == 0
+        assert "Left at the service:" in out
+        assert "The service goes on at" in out
+    assert urls[0] == urls[1]
+
+
+def test_a_second_daemon_on_the_state_directory_ends_at_once_and_takes_nothing_from_the_first(
+    place: Path, repository: Path
+) -> None:
+    config = place / "mine.yaml"
+    config.write_text(CONFIG % (repository / "strategies"))
+    first = bot("run", str(config))
+    started(first, "bar.closed")
+    second = bot("run", str(config))
+    _, err = second.communicate(timeout=WAIT_S)
+    assert second.returncode == 1
+    assert f"another bot runs on {place / 'state'} (pid {first.pid})" in err
+    started(first, "bar.closed")
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=WAIT_S)
+    assert first.returncode == 0
+
+
+def test_a_key_that_the_service_refuses_ends_the_run_with_exit_7(place: Path, repository: Path) -> None:
+    sandbox = bot("sandbox", "--port", "0", "--json", "--clock", "60x", "--markets", "BTC")
+    assert sandbox.stdout is not None
+    base_url = json.loads(sandbox.stdout.readline())["baseUrl"]
+    key = place / "key"
+    key.touch(0o600)
+    key.write_text("bbk_test_abcdefgh_" + "A" * 43 + "_x")
+    text = (CONFIG % (repository / "strategies")).replace(
+        "base_url: embedded", f'base_url: "{base_url}", api_key: "${{file:key}}"'
+    )
+    config = place / "mine.yaml"
+    config.write_text("\n".join(line for line in text.splitlines() if not line.startswith("embedded:")))
+    process = bot("run", str(config))
+    _, err = process.communicate(timeout=WAIT_S)
+    sandbox.send_signal(signal.SIGTERM)
+    sandbox.communicate(timeout=WAIT_S)
+    assert process.returncode == 7, err
+    assert "Traceback" not in err
+    assert "AAAA" not in err

@@ -1,0 +1,282 @@
+"""`bot demo` as a user meets it: what it prints and when, how it ends, and that it survives a kill. Real processes, real time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.processes import WAIT_S, python, until
+
+LIVE_WITHIN_S = 10.0
+STOP_WITHIN_S = 5.0
+KINDS = ("bar", "decision", "plan", "order", "fill", "stop", "target", "heartbeat", "account")
+
+Start = Callable[..., "Demo"]
+
+
+class Demo:
+    """A demo on a pipe, or on a terminal of its own."""
+
+    def __init__(self, folder: Path, *arguments: str, terminal: bool = False) -> None:
+        self.folder = folder
+        self.text = ""
+        self.seen_at: dict[str, float] = {}
+        self.began = time.monotonic()
+        command = ["demo", "--state-dir", str(folder), *arguments]
+        if terminal:
+            self.fd, slave = pty.openpty()
+            options: dict[str, Any] = {"env": {**os.environ, "TERM": "xterm"}}
+            self.process = python(
+                *command, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_take_terminal, **options
+            )
+            os.close(slave)
+        else:
+            self.fd, writer = os.pipe()
+            self.process = python(*command, stdout=writer, stderr=writer)
+            os.close(writer)
+
+    def read(self, patience_s: float) -> bool:
+        """Take what it has printed; False at its end."""
+        if not select.select([self.fd], [], [], patience_s)[0]:
+            return True
+        try:
+            part = os.read(self.fd, 65_536)
+        except OSError:  # what a terminal says when nobody is left on it
+            return False
+        self.text += part.decode()
+        for kind in re.findall(r"^\S*\d\d:\d\d:\d\d  (\w+)", self.plain(), re.MULTILINE):
+            self.seen_at.setdefault(kind, time.monotonic() - self.began)
+        return bool(part)
+
+    def read_until(self, holds: Callable[[], Any], patience_s: float = WAIT_S) -> Any:
+        def look() -> Any:
+            alive = self.read(0.1)
+            found = holds()
+            assert found or alive, self.text[-3000:]
+            return found
+
+        return until("the demo says so", look, patience_s)
+
+    def wait(self) -> int:
+        """To its end; the exit code."""
+        end = time.monotonic() + WAIT_S
+        while self.read(0.2):
+            assert time.monotonic() < end, self.text[-3000:]
+        return self.process.wait(WAIT_S)
+
+    def plain(self) -> str:
+        """Without colours and carriage returns."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.text).replace("\r", "")
+
+    def service_pid(self) -> int:
+        return int(self.read_until(lambda: re.search(r"\(pid (\d+)", self.plain()))[1])
+
+    def account(self) -> str:
+        return str(self.read_until(lambda: re.search(r"account (acc_\d+)", self.plain()))[1])
+
+    def run_folder(self) -> Path:
+        return Path(self.read_until(lambda: re.search(r"^files +(\S+)$", self.plain(), re.MULTILINE))[1])
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(WAIT_S)
+        os.close(self.fd)
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.fixture
+def start(place: Path) -> Iterator[Start]:
+    made: list[Demo] = []
+
+    def make(*arguments: str, terminal: bool = False) -> Demo:
+        demo = Demo(place / "d", *arguments, terminal=terminal)
+        made.append(demo)
+        return demo
+
+    yield make
+    for demo in made:
+        demo.close()
+    for ready in place.rglob("sandbox.ready"):
+        pid = json.loads(ready.read_text())["pid"]
+        if is_alive(pid) and str(place) in Path(f"/proc/{pid}/cmdline").read_text():
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_it_trades_within_ten_seconds_and_ends_by_itself_with_a_summary(start: Start) -> None:
+    demo = start("--for", "11s")
+    assert demo.wait() == 0, demo.text
+    if "plan" not in demo.seen_at:  # One start in a hundred meets a market that lies still for so long.
+        demo = start("--for", "11s")
+        assert demo.wait() == 0, demo.text
+    late = {kind: demo.seen_at.get(kind) for kind in KINDS if not demo.seen_at.get(kind, 99) <= LIVE_WITHIN_S}
+    assert late == {}, demo.text
+    folder = demo.run_folder()
+    for name in ("daemon.log", "journal.db", "sandbox.db", "sandbox.log"):
+        assert (folder / name).is_file()
+    assert f"log         {folder / 'daemon.log'}" in demo.text
+    summary = demo.text[demo.text.index("Summary of 1") :]
+    for figure in (
+        "at 60x",
+        "bars",
+        "decisions",
+        "trades",
+        "fees",
+        "realised",
+        "unrealised",
+        "value from",
+        "Left at the service:",
+        "why",
+    ):
+        assert figure in summary
+    assert not is_alive(demo.service_pid())
+    assert not (folder.parent / "unfinished.json").exists()
+    assert "bbk_" not in demo.text + "".join(path.read_text(errors="replace") for path in folder.glob("*.log"))
+
+
+def test_ctrl_c_on_a_terminal_ends_it_within_five_seconds_and_says_what_it_left(start: Start) -> None:
+    demo = start(terminal=True)
+    demo.read_until(lambda: "stop" in demo.seen_at)
+    began = time.monotonic()
+    os.write(demo.fd, b"\x03")
+    assert demo.wait() == 0, demo.text
+    assert time.monotonic() - began < STOP_WITHIN_S
+    text = demo.plain()
+    assert "Stopping (SIGINT)" in text
+    for label in ("Left at the service:", "position", "order", "guardian", "why"):
+        assert label in text[text.index("Stopping") :]
+    assert "stop_loss" in text
+    assert "Traceback" not in text
+    assert "\x1b[" in demo.text, "colours on a terminal"
+    assert not is_alive(demo.service_pid())
+
+
+def test_a_killed_demo_is_continued_by_the_next_start_with_its_account_and_its_service(start: Start) -> None:
+    first = start()
+    first.read_until(lambda: "stop" in first.seen_at)
+    service, account, folder = first.service_pid(), first.account(), first.run_folder()
+    first.process.kill()
+    first.process.wait(WAIT_S)
+    time.sleep(0.3)
+    assert is_alive(service), "the stops are at a service that goes on"
+
+    second = start("--for", "3s")
+    assert second.wait() == 0, second.text
+    assert "The last run was killed" in second.text
+    assert (second.service_pid(), second.account(), second.run_folder()) == (service, account, folder)
+    assert "found running" in second.text
+    assert not is_alive(service)
+
+    third = start("--for", "1s")
+    assert third.wait() == 0, third.text
+    assert "was killed" not in third.text
+    assert third.run_folder() != folder
+
+
+def test_a_service_that_is_killed_is_started_again_under_the_running_demo(start: Start) -> None:
+    demo = start("--for", "9s")
+    demo.read_until(lambda: "fill" in demo.seen_at)
+    os.kill(demo.service_pid(), signal.SIGKILL)
+    demo.read_until(lambda: "was gone; started again" in demo.text)
+    at = len(demo.text)
+    demo.read_until(lambda: re.search(r"  bar  ", demo.text[at:]))
+    assert demo.wait() == 0, demo.text
+
+
+def test_a_second_demo_on_the_same_folder_is_told_so_at_once(start: Start) -> None:
+    first = start()
+    first.read_until(lambda: "bar" in first.seen_at)
+    second = start()
+    assert second.wait() == 1
+    assert second.text.startswith("error: another bot runs on ")
+    assert second.text.count("\n") == 1
+    first.process.send_signal(signal.SIGTERM)
+    assert first.wait() == 0
+
+
+def test_it_plays_recorded_candles(start: Start, shared: Path) -> None:
+    file = shared / "data" / "crypto" / "binance_BTCUSDT_1m_202505.csv.gz"
+    demo = start("--data", str(file), "--clock", "600x", "--for", "6s")
+    assert demo.wait() == 0, demo.text
+    assert f"BTC from {file.name}" in demo.text
+    assert "dead-man    18000 s of the service's time are 30 s of yours" in demo.text
+    for kind in ("bar", "decision", "plan", "order", "fill", "stop", "target"):
+        assert demo.seen_at.get(kind, 99) < LIVE_WITHIN_S, (kind, demo.text)
+    bars = int(re.search(r"bars +([\d,]+)", demo.text)[1].replace(",", ""))  # type: ignore[index]
+    assert bars > 40
+
+
+def candles(path: Path, rows: int) -> Path:
+    """A market that goes up and down, so that averages cross."""
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["ts", "open", "high", "low", "close", "volume"])
+        px = 100.0
+        for n in range(rows):
+            opened, px = px, round(px * (1 + (0.002 if n // 9 % 2 else -0.002)), 2)
+            out.writerow(
+                [1_746_057_600_000 + n * 60_000, opened, max(opened, px) + 0.01, min(opened, px) - 0.01, px, 5]
+            )
+    return path
+
+
+def test_the_end_of_the_recorded_candles_is_a_clean_end(start: Start, place: Path) -> None:
+    demo = start("--data", f"SOL={candles(place / 'mine.csv', 120)}", "--clock", "1200x")
+    assert demo.wait() == 0, demo.text
+    assert "Summary of" in demo.text
+    assert int(re.search(r"bars +([\d,]+)", demo.text)[1]) >= 45  # type: ignore[index]
+    assert "SOL from mine.csv" in demo.text
+
+
+def test_a_malformed_row_is_named_and_nothing_is_left(start: Start, place: Path) -> None:
+    file = candles(place / "bad.csv", 30)
+    lines = file.read_text().splitlines()
+    lines[7] = lines[7].replace(",", ",x", 1)
+    file.write_text("\n".join(lines))
+    demo = start("--data", f"BTC={file}")
+    assert demo.wait() == 4
+    assert re.fullmatch(r"error: .*bad\.csv: row 8: open 'x[\d.]+' is not a number\n", demo.text), demo.text
+    assert [path.name for path in (place / "d").iterdir()] == ["run.lock"]
+
+
+def test_events_and_summary_come_as_json_lines(start: Start) -> None:
+    demo = start("--json", "--for", "2s")
+    assert demo.wait() == 0, demo.text
+    lines = [json.loads(line) for line in demo.text.splitlines()]
+    assert lines[0]["event"] == "demo.begun"
+    assert lines[-1]["event"] == "demo.summary"
+    assert lines[-1]["exitCode"] == 0
+    assert any(line["event"] == "bar.closed" for line in lines)
+
+
+def test_make_runs_the_same_demo(repository: Path) -> None:
+    done = subprocess.run(
+        ["make", "-n", "demo", "ARGS=--for 60s"], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert "bin/bot demo --for 60s" in done.stdout

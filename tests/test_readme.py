@@ -1,0 +1,99 @@
+"""The README keeps its word: its commands run, its strategy trades, its tables name what is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.cli.app import COMMANDS
+from bot.cli.embedded import Embedded
+from bot.errors import Exit
+from bot.runtime import loader
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+COMMAND_LINES = [
+    line.removeprefix("$ ").strip()
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("$ ")
+]
+BOT_LINES = [line for line in COMMAND_LINES if line.startswith("bot ")]
+WAIT_S = 60
+SERVES_AFTER_S = 4  # what runs until it is told to stop has shown by then that it runs
+
+
+def stays(line: str) -> bool:
+    return line.startswith(("bot run", "bot sandbox")) or (line.startswith("bot demo") and "--for" not in line)
+
+
+def here(line: str) -> str:
+    """As it is run here: a short demo, and no port that somebody else may have."""
+    return re.sub(r"--for \w+", "--for 2s", line).replace("--port 8700", "--port 0")
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A home of its own, so that a command's files go nowhere else."""
+    folder = Path(tempfile.mkdtemp(prefix="bot-"))
+    yield folder
+    for lock in folder.rglob("sandbox.lock"):
+        Embedded(lock.parent).stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("line", BOT_LINES)
+def test_a_command_of_the_readme_runs(line: str, home: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if name not in ("XDG_STATE_HOME", "STATE_DIRECTORY")}
+    with subprocess.Popen(
+        [sys.executable, "-m", *shlex.split(here(line))], cwd=ROOT, env=environ | {"HOME": str(home)}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        if stays(line):
+            time.sleep(SERVES_AFTER_S)
+            assert process.poll() is None, process.communicate()
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, err
+    assert out
+    assert "Traceback" not in err
+
+
+def test_every_command_is_in_the_readme() -> None:
+    for name in COMMANDS:
+        assert re.search(rf"\bbot {name}\b", README), name
+
+
+def test_the_make_commands_of_the_readme_are_known_to_make() -> None:
+    for line in COMMAND_LINES:
+        if line.startswith("make "):
+            subprocess.run([*shlex.split(line), "-n"], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_the_exit_codes_of_the_readme_are_the_ones_there_are() -> None:
+    table = README[README.index("### Exit codes") :]
+    assert [int(code) for code in re.findall(r"^\| (\d) \|", table, re.MULTILINE)] == [int(code) for code in Exit]
+
+
+def test_the_strategy_of_the_readme_loads_and_its_params_are_judged(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "breakout.py").write_text(text)
+    loaded = loader.load("breakout:Breakout", tmp_path)
+    assert loader.check_params(loaded.strategy, {"bars": 30}) == []
+    assert loader.check_params(loaded.strategy, {"bars": 1})
+
+
+def test_the_files_of_the_readme_are_in_the_tree() -> None:
+    for name in re.findall(r"`((?:configs|strategies|bot)/[\w./-]+\.(?:py|yaml))`", README):
+        assert (ROOT / name).is_file(), name
