@@ -58,6 +58,7 @@ class Caller:
     ) -> None:
         self._secret = SecretStr(secret) if isinstance(secret, str) else secret
         self._clock = ServiceClock() if clock is None else clock
+        self._signs = False  # this service has put its version on an answer: one without it is not the service's
         headers = {"User-Agent": user_agent(), API_VERSION_HEADER: API_VERSION}
         self._exchange = Exchange(base_url, headers=headers, transport=transport, timeouts=timeouts)
 
@@ -97,13 +98,18 @@ class Caller:
             reply = await self._exchange.send(method, path, query=query, body=body, headers=headers, total=total)
         except TransportFault as fault:
             raise _fault_error(fault, reads=reads) from fault
+        is_signed = API_VERSION_HEADER in reply.headers
+        self._signs = self._signs or is_signed
         self._clock.observe(
             sandbox=reply.headers.get(SANDBOX_CLOCK_HEADER),
             date=reply.headers.get("Date"),
-            is_service=API_VERSION_HEADER in reply.headers,
+            # A gateway's refusal may carry the version too, and knows nothing of a sandbox's clock.
+            is_service=is_signed and 200 <= reply.status < 300,
             sent_ns=reply.sent_ns,
             received_ns=reply.received_ns,
         )
+        if self._signs and not is_signed:
+            raise _failure(reply, reads=reads, is_stranger=True)  # Whatever it says, even 200 or 401.
         if 200 <= reply.status < 300:
             return _read(model, reply, reads=reads)
         raise _failure(reply, reads=reads)
@@ -124,12 +130,13 @@ def _read(model: type[R], reply: Reply, *, reads: bool) -> R:
         raise carry(failure, Observation(status=reply.status)) from error
 
 
-def _failure(reply: Reply, *, reads: bool) -> ApiError:
-    body = _error_object(reply.body)
+def _failure(reply: Reply, *, reads: bool, is_stranger: bool = False) -> ApiError:
+    """`is_stranger`: something in between spoke, and not the service; it may be gone the next time."""
+    body = None if is_stranger else _error_object(reply.body)
     after_ms = retry_after_ms(reply.headers.get("Retry-After"), reply.headers.get("Date"))
     if body is None:
         seen = Observation(status=reply.status)
-        passes = reply.status in (408, 425, 429) or reply.status >= 500
+        passes = is_stranger or reply.status in (408, 425, 429) or reply.status >= 500
         failure = _build(
             (TryLater if passes else Refused) if reads else MOVES[classify(seen)],
             ErrorBody(

@@ -46,6 +46,14 @@ class Arming:
         """What the config asks for and the list does not have."""
         return [one for one in self.wanted if _standing(one.request, listed) is None]
 
+    def fallen(self) -> list[Wanted]:
+        """What the config asks for and does not stand, as far as the events say. A fired dead-man does not; a cap that blocks does."""
+        return [one for one in self.wanted if not self._stands(one)]
+
+    def _stands(self, one: Wanted) -> bool:
+        guardian = self.mirror.guardians.get(self.ids.get(one.name, ""))
+        return guardian is not None and not (guardian.latched and guardian.type == "dead_man_switch")
+
     async def listed(self) -> Sequence[Guardian]:
         """What stands at the service; the mirror learns it on the way."""
         listed = await self.port.guardians()

@@ -45,7 +45,12 @@ T = TypeVar("T")
 REPORT_S: Final = 5.0  # of real time between two lines on heartbeat and account value
 FIRST_BEAT_S: Final = 2.0  # an attempt takes no longer; without an answer by then entries wait, exits do not
 FIRST_BEAT_LOOK_S: Final = 0.01  # the belief is a mapped file, which rings no bell
-STOP_S: Final = 4.0  # what on_exit may take; a service manager's patience is longer
+GRACE_S: Final = (
+    1.0  # what a pass may still take when the run is told to stop; then it is cut like by a crash, only cleaner
+)
+HOOKS_S: Final = 0.5  # for all on_stop together
+STOP_S: Final = 2.5  # for on_exit; with the two above and the rest it is under the five seconds that are promised
+STANDS: Final = "what stands at the service stands there as it was, with its stops and guardians"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +148,20 @@ class Run:
         self.rhythm.start()
         report = self.rhythm.every(REPORT_S, "report")
         code, message = Exit.DONE, ""
-        left = LeftBehind(known=False)
+        left = LeftBehind(known=False, complete=False)
+        on_exit = self.settings.safety.on_exit
         try:
-            if await self._recover(beat_at_once=beat_at_once):
-                systemd.notify("READY=1")
-                log.info("daemon.ready", positions=len(self.loop.mirror.positions), orders=len(self.loop.mirror.orders))
-                self.on_ready()
-                await self._passes(report)
+            was_cut = await self._until_stopped(report, beat_at_once=beat_at_once)
             systemd.notify("STOPPING=1")
-            log.info("daemon.stopping", on_exit=self.settings.safety.on_exit)
+            log.info("daemon.stopping", on_exit=on_exit)
             if self.loop.ready:
-                async with asyncio.timeout(STOP_S):
-                    self.loop.stop()
-                    left = await wind_down(self.loop, self.settings.safety.on_exit)
-        except TimeoutError:
-            message = "the service was too slow at the end; brackets and guardians stand there as they were"
+                if not was_cut:
+                    await self._within(HOOKS_S, self.loop.stop())
+                left = await self._within(STOP_S, wind_down(self.loop, on_exit)) or left
+            if on_exit != "leave" and not left.complete:
+                code, message = Exit.TIMEOUT, f"safety.on_exit: {on_exit} could not be finished; {STANDS}"
+            elif not left.known:
+                message = f"the service did not answer at the end; {STANDS}"
         except AccessLost as error:
             code, message = Exit.REFUSED, f"the service refuses this key ({error.code}): {error.message}"
         except Refused as error:
@@ -177,6 +181,51 @@ class Run:
         return DaemonEnd(code, left, message)
 
     # -- passes
+
+    async def _until_stopped(self, report: asyncio.Event, *, beat_at_once: bool) -> bool:
+        """Recover, then pass after pass. True when what was under way at the stop did not end in time and was cut.
+
+        A cut leaves nothing half: the journal moves in transactions, and a request that was on its way is in doubt as after a crash.
+        """
+        limit = asyncio.timeout(None)
+
+        async def bounded() -> None:
+            await self.stop.wait()
+            self.rhythm.ring()
+            limit.reschedule(asyncio.get_running_loop().time() + GRACE_S)
+
+        watcher: asyncio.Task[None] | None = None
+        try:
+            async with limit:
+                watcher = asyncio.create_task(bounded(), name="stop-watcher")
+                if await self._recover(beat_at_once=beat_at_once):
+                    systemd.notify("READY=1")
+                    log.info(
+                        "daemon.ready", positions=len(self.loop.mirror.positions), orders=len(self.loop.mirror.orders)
+                    )
+                    self.on_ready()
+                    report.set()  # The first pass already says how the heartbeat and the account are.
+                    await self._passes(report)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            log.warning("pass.cut", seconds=GRACE_S)
+            return True
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watcher
+        return False
+
+    async def _within(self, seconds: float, work: Awaitable[T]) -> T | None:
+        """None when it takes longer."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await work
+        except TimeoutError:
+            log.warning("exit.late", seconds=seconds)
+            return None
 
     async def _recover(self, *, beat_at_once: bool) -> bool:
         """Recover, however long the service is away; False when told to stop before that. A switch that an earlier run armed is beaten
@@ -208,30 +257,22 @@ class Run:
             waited_s += FIRST_BEAT_LOOK_S
 
     async def _passes(self, report: asyncio.Event) -> None:
-        watcher = asyncio.create_task(self._wake_at_stop())
-        try:
-            while not self.stop.is_set():
-                await self._beat_by_hand()
-                try:
-                    await self._resync_if_lapsed()
-                    await self.loop.cycle()
-                except (TryLater, OutcomeUnknown) as error:
-                    log.warning("pass.failed", code=error.code, message=error.message)
-                if report.is_set():
-                    report.clear()
-                    self._report()
-                clock = self.client.clock
-                await self.rhythm.wait(
-                    next_close_ms=self._next_close_ms(clock.now_ms()), now_ms=clock.now_ms(), speed=clock.speed
-                )
-        finally:
-            watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watcher
-
-    async def _wake_at_stop(self) -> None:
-        await self.stop.wait()
-        self.rhythm.ring()
+        while not self.stop.is_set():
+            await self._beat_by_hand()
+            try:
+                await self._resync_if_lapsed()
+                await self.loop.cycle()
+            except (TryLater, OutcomeUnknown) as error:
+                log.warning("pass.failed", code=error.code, message=error.message)
+            if report.is_set():
+                report.clear()
+                self._report()
+            if self.loop.is_late:
+                continue
+            clock = self.client.clock
+            await self.rhythm.wait(
+                next_close_ms=self._next_close_ms(clock.now_ms()), now_ms=clock.now_ms(), speed=clock.speed
+            )
 
     def _next_close_ms(self, now_ms: int) -> int | None:
         closes = [now_ms // (step := INTERVAL_MS[s.interval]) * step + step for s in self.loop.feed.wanted]
@@ -261,9 +302,10 @@ class Run:
         dead_man = self.settings.dead_man
         if dead_man is None or self.heartbeat is not None or self.client.clock.now_ms() == self.beaten_ms:
             return
-        self.beaten_ms = self.client.clock.now_ms()
-        with contextlib.suppress(TryLater, OutcomeUnknown):
+        moved_ms = self.client.clock.now_ms()
+        with contextlib.suppress(TryLater, OutcomeUnknown):  # The next pass beats then.
             await self.client.heartbeat()
+            self.beaten_ms = moved_ms
 
     def _passed(self, last_bar_ms: int | None) -> None:
         self.progress.cycle_done(boot_ns=boot_ns(), last_bar_at_ms=last_bar_ms)
@@ -379,7 +421,7 @@ async def until_up(ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | 
     tries = 0
     while not stop.is_set():
         try:
-            return await ask()
+            return await _unless(stop, ask)
         except (TryLater, OutcomeUnknown) as error:
             tries += 1
             log.warning("service.away", code=error.code, message=error.message, tries=tries)
@@ -387,3 +429,16 @@ async def until_up(ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | 
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), wait_s)
     return None
+
+
+async def _unless(stop: asyncio.Event, ask: Callable[[], Awaitable[T]]) -> T | None:
+    """The answer, or None as soon as `stop` is set: a question to a service that hangs is given up."""
+    asking = asyncio.ensure_future(ask())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return asking.result() if asking.done() else None
+    finally:
+        for task in (asking, stopping):
+            task.cancel()
+        await asyncio.gather(asking, stopping, return_exceptions=True)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import structlog
 
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 Hook = Callable[[], Iterable[Wish] | None]
-Run = Callable[[str, Callable[[], list[Wish]]], Awaitable[list[Wish]]]
+Run = Callable[[str, Callable[[], Any]], Awaitable[Any]]
 
 
 class Placed(NamedTuple):
@@ -54,7 +54,7 @@ class Decision:
     states: dict[str, str] = field(default_factory=dict)
 
 
-async def run_inline(name: str, call: Callable[[], list[Wish]]) -> list[Wish]:
+async def run_inline(name: str, call: Callable[[], T]) -> T:
     """Sessions and tests: the strategy's call, right here. Live gives it a thread and a limit, StrategyError when it is passed."""
     return call()
 
@@ -152,34 +152,34 @@ class Desk:
         self._done(series, last_ms)
         return None, None
 
-    def may_confirm(self, strategy: str, plan: Plan) -> bool:
+    async def may_confirm(self, strategy: str, plan: Plan) -> bool:
         """Whether the strategy stands by its entry, now that it sees the plan. One that is quarantined does not."""
         seat = next((seat for seat in self.working() if seat.name == strategy), None)
-        return seat is not None and bool(self._guarded(seat, partial(seat.confirms, plan)))
+        return seat is not None and bool(await self._run(seat, partial(seat.confirms, plan)))
 
     # -- the run
 
-    def start(self, *, now_ms: int) -> None:
+    async def start(self, *, now_ms: int) -> None:
         """on_start of each, once a run."""
         if self._started:
             return
         self._started = True
         for seat in self.working():
-            self._guarded(seat, partial(seat.call, partial(seat.strategy.on_start, seat.view), now_ms=now_ms))
+            await self._run(seat, partial(seat.call, partial(seat.strategy.on_start, seat.view), now_ms=now_ms))
             self._keep_state(seat, None)
 
-    def rehearse(self, closed: Closed) -> None:
+    async def rehearse(self, closed: Closed) -> None:
         """A bar of the past: the strategies see it, and what they want is dropped."""
         self.see(closed)
         for seat in self._listeners[closed.series]:
             if seat.quarantined is None:
                 hook = partial(seat.strategy.on_bar, seat.view, closed.bar)
-                self._guarded(seat, partial(seat.rehearse, hook, now_ms=closed.at_ms))
+                await self._run(seat, partial(seat.rehearse, hook, now_ms=closed.at_ms))
 
-    def stop(self, *, now_ms: int) -> None:
+    async def stop(self, *, now_ms: int) -> None:
         """on_stop of each; what it leaves in the state is kept."""
         for seat in self.working():
-            self._guarded(seat, partial(seat.call, partial(seat.strategy.on_stop, seat.view), now_ms=now_ms))
+            await self._run(seat, partial(seat.call, partial(seat.strategy.on_stop, seat.view), now_ms=now_ms))
             self._keep_state(seat, None)
 
     def see(self, closed: Closed) -> None:
@@ -194,10 +194,8 @@ class Desk:
     async def _ask(self, seat: Seat, hook: Hook, decision: Decision, *, now_ms: int) -> None:
         if seat.quarantined is not None:
             return
-        try:
-            wishes = await self.run(seat.name, partial(seat.call, hook, now_ms=now_ms))
-        except StrategyError as error:
-            self._quarantine(seat, error)
+        wishes = await self._run(seat, partial(seat.call, hook, now_ms=now_ms))
+        if wishes is None:
             return
         self._keep_state(seat, decision)
         if seat.quarantined is None:
@@ -211,6 +209,15 @@ class Desk:
             self.journal.decided((), states={seat.name: state})
         else:
             decision.states[seat.name] = state
+
+    async def _run(self, seat: Seat, call: Callable[[], T]) -> T | None:
+        """A call into a strategy, where such calls are run. None: it failed, and is quarantined."""
+        try:
+            answer: T = await self.run(seat.name, call)
+        except StrategyError as error:
+            self._quarantine(seat, error)
+            return None
+        return answer
 
     def _guarded(self, seat: Seat, call: Callable[[], T]) -> T | None:
         try:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import structlog
 
 from bot.clock import iso
-from bot.errors import ApiError
+from bot.errors import ApiError, Refused
 from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.loop import Loop
+from bot.runtime.mirror import PROTECTIVE
 
 log = structlog.get_logger()
 
@@ -29,54 +30,90 @@ class LeftBehind:
     why: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = field(default=())
     known: bool = True  # False: the service could not be asked at the end
+    complete: bool = True  # what on_exit asks for was done
 
 
 async def wind_down(loop: Loop, on_exit: OnExit) -> LeftBehind:
     """Do what on_exit says, disarm the dead-man if every position has a stop, and tell what stays."""
     why: list[str] = []
+    complete = on_exit == "leave"
+    loop.paused = "the run is ending"
+    loop.begin_pass()
     try:
-        await loop.drain()
+        known = await loop.drain()
+        await loop.settle()  # What is in doubt may still be told apart; nothing new is opened.
         if on_exit in ("cancel", "flatten"):
-            for order in [o for o in loop.mirror.orders.values() if o.kind == "limit"]:
-                await loop.port.cancel(order.oid)
-            why.append("resting entries were canceled (safety.on_exit)")
+            complete = await _cancel_entries(loop)
+            why.append(f"resting entries were {'' if complete else 'not all '}canceled (safety.on_exit: {on_exit})")
         if on_exit == "flatten":
-            await _flatten(loop)
-            why.append("positions were closed (safety.on_exit: flatten)")
+            complete = await _flatten(loop) and complete
+            why.append(f"positions were {'' if complete else 'not all '}closed (safety.on_exit: flatten)")
         elif loop.mirror.positions:
             why.append(f"positions stay open with their stops at the service (safety.on_exit: {on_exit})")
         why.append(await _disarm(loop))
-        await loop.drain()
+        known = await loop.drain() and known
     except ApiError as error:
         log.warning("exit.incomplete", code=error.code, message=error.message)
+        known, complete = False, on_exit == "leave"
         why.append(
             f"the service did not answer at the end ({error.code}): what stands there is what the last lines said"
         )
-        return _left(loop, why, known=False)
-    return _left(loop, why, known=True)
+    return replace(_left(loop, why, known=known), complete=complete)
 
 
-async def _flatten(loop: Loop) -> None:
+def _is_ours(loop: Loop, owner: str | None) -> bool:
+    """Whether on_exit reaches it: what another hand did is left alone unless the config says otherwise."""
+    return owner is not None or loop.settings.foreign_positions != "ignore"
+
+
+async def _cancel_entries(loop: Loop) -> bool:
+    """False when one of them is still there."""
+    resting = [
+        o
+        for o in loop.mirror.orders.values()
+        if o.action == "open" and o.kind not in PROTECTIVE and _is_ours(loop, o.key and loop.owner_of(o.key))
+    ]
+    for order in resting:
+        try:
+            await loop.port.cancel(order.oid)
+        except Refused as error:  # Filled or canceled meanwhile, most likely; the events tell.
+            log.warning("exit.refused", oid=order.oid, code=error.code, message=error.message)
+    await loop.drain()
+    return not any(order.oid in loop.mirror.orders for order in resting)
+
+
+async def _flatten(loop: Loop) -> bool:
+    """False when something is still open."""
     for _ in range(FLATTEN_PASSES):
-        open_now = list(loop.mirror.positions.values())
+        open_now = [p for p in loop.mirror.positions.values() if _is_ours(loop, p.owner)]
         if not open_now:
-            return
+            return True
+        loop.begin_pass()
         for position in open_now:
             await repairs.close_all(loop, position, "exit")
         await loop.settle()
-        await loop.drain()
+        if not await loop.drain():
+            break
+    return not any(_is_ours(loop, p.owner) for p in loop.mirror.positions.values())
 
 
 async def _disarm(loop: Loop) -> str:
     guardian_id = loop.arming.ids.get(DEAD_MAN)
     if guardian_id is None:
         return "no dead-man switch was armed by this run"
+    if guardian_id not in loop.mirror.guardians:
+        return "the dead-man switch had gone already"
+    if loop.behind:
+        return "the dead-man switch stays: what stands at the service could not be read to its end"
     bare = [p.market for p in loop.mirror.unprotected()]
     if bare:
         deadline_ms = next((g.next_deadline for g in await loop.port.guardians() if g.id == guardian_id), None)
         when = "" if deadline_ms is None else f" and fires at {iso(deadline_ms)}"
         return f"the dead-man switch stays{when}: {', '.join(bare)} has no stop at the service"
-    await loop.port.disarm(guardian_id)
+    try:
+        await loop.port.disarm(guardian_id)
+    except Refused as error:
+        return f"the dead-man switch could not be disarmed ({error.code}): {error.message}"
     return "the dead-man switch was disarmed: nothing is left that needs the daemon alive"
 
 

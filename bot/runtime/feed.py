@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from bot.errors import OutcomeUnknown, TryLater
+from bot.errors import OutcomeUnknown, Refused, TryLater
 from bot.runtime.ports import VenuePort
 from bot.strategy import Bar, History
 from bot.strategy.history import HISTORY_BARS
@@ -55,7 +55,8 @@ class Feed:
     def __init__(self, wanted: Mapping[Series, int]) -> None:
         self.wanted = dict(wanted)
         self.histories = {
-            series: History(series.market, max(HISTORY_BARS, bars)) for series, bars in self.wanted.items()
+            series: History(series.market, min(max(HISTORY_BARS, bars), CANDLES_MAX))
+            for series, bars in self.wanted.items()
         }
         self._last_ms: dict[Series, int] = {}  # close instant of the newest bar handed out
 
@@ -82,15 +83,17 @@ class Feed:
             due += [newest] if is_due else []
         return WarmUp(sorted(past), sorted(due))
 
-    async def poll(self, port: VenuePort, now_ms: int) -> list[Closed]:
-        """Bars that have closed since the last call. A series whose question failed is asked again next time."""
+    async def poll(self, port: VenuePort, now_ms: int, has_time: Callable[[], bool] = lambda: True) -> list[Closed]:
+        """Bars that have closed since the last call. A series whose question failed, or had no time, is asked again next time."""
         found: list[Closed] = []
         for series in self.due(now_ms):
+            if not has_time():
+                break
             last_ms = self._last_ms.get(series)
             gap = 1 if last_ms is None else (now_ms - last_ms) // INTERVAL_MS[series.interval]
             try:
                 bars = await self._closed(port, series, gap + SPARE_BARS)
-            except (TryLater, OutcomeUnknown) as error:
+            except (TryLater, OutcomeUnknown, Refused) as error:  # One market that is gone stops no other.
                 log.warning("feed.missed", market=series.market, interval=series.interval, code=error.code)
                 continue
             fresh = bars if last_ms is None else [one for one in bars if one.at_ms > last_ms]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from bot.errors import Refusal
 from bot.money import format_decimal
 from bot.runtime.intents import Action, CancelOrders, Intent, Path, Request
-from bot.runtime.mirror import Mirror, MirrorPosition
+from bot.runtime.mirror import PROTECTIVE, Mirror, MirrorOrder, MirrorPosition
 from bot.strategy import Cancel, Close, Number, Open
 from bot.strategy import Intent as Wish
 from bot.wire import BracketRequest, CloseRequest, InlineGuardian, LegRequest, OrderRequest, bare_coin
@@ -73,7 +73,12 @@ class Gate:
 
     def judge(self, strategy: str, ask: Ask) -> Permit | Refusal:
         """The first rule that says no, or the request."""
-        allowance = self.allowances[strategy]
+        try:
+            return self._judge(self.allowances[strategy], ask)
+        except (ValueError, ArithmeticError) as error:  # A number that is one, and that no order can carry.
+            return Refusal("invalid_input", f"no order can be made of {ask.wish!r:.200}: {str(error).splitlines()[0]}")
+
+    def _judge(self, allowance: Allowance, ask: Ask) -> Permit | Refusal:
         wish = ask.wish
         for rule in RULES[type(wish)]:
             no = rule(self, allowance, ask)
@@ -172,19 +177,25 @@ class Gate:
     def _cancel(self, allowance: Allowance, wish: Cancel) -> Permit | Refusal:
         """Resting entries only: a position keeps its stop, whatever a strategy cancels."""
         if wish.market is not None:
-            oids = tuple(order.oid for order in self.mirror.entries(wish.market))
+            oids = tuple(o.oid for o in self.mirror.entries(wish.market) if not self._is_left_alone(o))
             if not oids:
                 return Refusal("nothing_to_cancel", f"no entry rests in {wish.market}")
             return Permit(CancelOrders(oids), "cancel", wish.market, "direct")
         order = self.mirror.orders.get(wish.oid or "")
         if order is None or order.market not in allowance.markets:
             return Refusal("not_found", f"no order {wish.oid} in this strategy's markets")
+        if self._is_left_alone(order):
+            return Refusal("foreign_order", f"order {order.oid} was not placed by us (foreign_positions: ignore)")
         if order.kind == "stop_loss" and allowance.require_protection and order.market in self.mirror.positions:
             return Refusal(
                 "no_protection",
                 f"order {order.oid} is the stop of the {order.market} position; close the position instead",
             )
         return Permit(CancelOrders((order.oid,)), "cancel", order.market, "direct")
+
+    def _is_left_alone(self, order: MirrorOrder) -> bool:
+        """Another hand's entry, where the config says that such are ignored."""
+        return self.foreign_positions == "ignore" and order.kind not in PROTECTIVE and self.mirror.is_foreign(order.key)
 
     def _size(self, market: str, size: Decimal) -> Decimal:
         """Down to what the market trades in: never more than was wanted."""
@@ -275,7 +286,7 @@ def has_position(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
 Rule = Callable[[Gate, Allowance, Ask], Refusal | None]
 RULES: Final[Mapping[type, tuple[Rule, ...]]] = {
     Open: (own_market, fresh, not_stopped, not_in_doubt, not_foreign, protected, leverage_bound, within_budget),
-    Close: (own_market, fresh, has_position),
+    Close: (own_market, fresh, has_position, not_foreign),
     Cancel: (own_market,),
 }
 

@@ -95,6 +95,14 @@ class Intent:
         """After this instant the service refuses every copy of the request that is still on its way."""
         return self.not_after_ms if self.token_expires_ms is None else self.token_expires_ms
 
+    @property
+    def is_whole(self) -> bool:
+        """A close of all of a position."""
+        request = self.close()
+        return request.fraction == 1 or (
+            request.fraction is None and request.size is None and request.usd_amount is None
+        )
+
     def order(self) -> OrderRequest:
         assert self.action == "open"
         return OrderRequest.from_wire(_parsed(self.body))

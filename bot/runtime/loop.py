@@ -29,6 +29,7 @@ from bot.runtime.seats import Seat
 from bot.runtime.send import Sender
 from bot.runtime.telling import tell
 from bot.strategy import Bar, Close
+from bot.strategy.history import HISTORY_BARS
 from bot.wire import EVENTS_PAGE_MAX, INTERVAL_MS
 
 if TYPE_CHECKING:
@@ -40,7 +41,13 @@ RECONCILE_MS: Final = 3 * MINUTE_MS  # of real time between two comparisons when
 TRIM_MS: Final = HOUR_MS
 REAL_HOLD_MS: Final = 20_000  # of real time that an intent may at least take to leave
 REPLIES_MAX: Final = 50  # intents of event hooks sent in one pass; a hook that answers its own fills waits for the next
+SETTLED_PERIODS: Final = (
+    40  # After so many periods nothing is left of a recursive average's first value: e^-40 is below a float's last bit.
+)
 MARKETS_MAX: Final = 250  # the interface's bound on ?limit
+PASS_MS: Final = (
+    4_000  # of real time after which a pass begins nothing new: one that hangs proves no progress and stops the beats
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +101,9 @@ class Loop:
             foreign_positions=self.settings.foreign_positions,
         )
         self.sender = Sender(
-            port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm
-        )
+            port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
+            has_time=self.has_time,
+        )  # fmt: skip
         self.arming = Arming(port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians)
         self.desk = Desk(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run)
         self.foreign_known: set[str] = set()
@@ -107,17 +115,19 @@ class Loop:
         self._replies: list[Intent] = []  # intents of event hooks, written and not sent yet
         self._reconcile_at_ms = 0
         self._trim_at_ms = 0
+        self._pass_ends_ms = 0
 
     # -- the run
 
     async def recover(self) -> None:
         """Every run begins here: account, events, guardians, open intents, history; only then the first bar. May be called again."""
         self.ready = False
+        self.begin_pass()
         snapshot = await self.port.account()
         await self._learn_markets()
         self.mirror.of_snapshot(snapshot)
         self.reload_live()
-        self.desk.start(now_ms=self.now_ms())
+        await self.desk.start(now_ms=self.now_ms())
         cursor = self.journal.cursor
         if cursor is None or cursor.epoch != snapshot.epoch or not await repairs.overlaps(self):
             await repairs.restart(self, snapshot)
@@ -138,38 +148,45 @@ class Loop:
 
     async def cycle(self) -> None:
         """One pass: drain, due bars, settle, reconcile if due. The service being away ends no pass; what is lost access or a bad journal does."""
-        due, self._due = self._due, []
-        if not due:
-            await self.drain()
-            due = await self.feed.poll(self.port, self.now_ms())
-        for closed in due:
-            await self.step(closed)
+        self.begin_pass()
+        await self.drain()
+        if not self._due and self.has_time():
+            self._due = await self.feed.poll(self.port, self.now_ms(), self.has_time)
+        if self._due:
+            await repairs_when_up(self)  # Guardians stand again before anything is decided, or it would be refused.
+        while self._due and self.has_time():  # What there was no time for stays due: no bar is ever skipped.
+            closed = self._due.pop(0)
+            if not await self.step(closed):
+                self._due.insert(0, closed)
+                break
         await self.settle()
-        try:
-            await repairs.protect(self)
-            if self.pacer.mono_ms() >= self._reconcile_at_ms:
+        await repairs_when_up(self)
+        if self.pacer.mono_ms() >= self._reconcile_at_ms and self.has_time():
+            try:
                 await self.reconcile()
-        except (TryLater, OutcomeUnknown) as error:
-            log.warning("reconcile.postponed", code=error.code, message=error.message)
+            except (TryLater, OutcomeUnknown) as error:
+                log.warning("reconcile.postponed", code=error.code, message=error.message)
         self._housekeep()
         self.journal.flush()
         self.passed(self.last_bar_ms)
 
-    async def step(self, closed: Closed) -> None:
-        """Learn what happened, decide on one closed bar, act, learn again."""
+    async def step(self, closed: Closed) -> bool:
+        """Learn what happened, decide on one closed bar, act, learn again. False: nothing could be learnt, so nothing is decided and the bar stays due."""
+        if not await self.drain():
+            return False
         log.info(
             "bar.closed", market=closed.market, interval=closed.interval, at_ms=closed.at_ms, close=closed.bar.close
         )
-        await self.drain()
         decision = await self.desk.decide(closed, now_ms=self.now_ms())
         await self.act(decision, closed)
         await repairs_when_up(self)
         self.last_bar_ms = closed.at_ms
+        return True
 
     async def settle(self) -> None:
         """Go on with every intent that is not final: one attempt each, when its time has come."""
         for intent in list(self.live.values()):
-            if intent.state not in FINAL and self.sender.is_due(intent):
+            if intent.state not in FINAL and self.sender.is_due(intent) and self.has_time():
                 await self._send(intent)
         await self._send_replies()
 
@@ -179,10 +196,24 @@ class Loop:
         await repairs.reconcile(self)
         await self._send_replies()
 
-    def stop(self) -> None:
-        """The end of a run in order: on_stop of every strategy, then what waits is written."""
-        self.desk.stop(now_ms=self.now_ms())
+    async def stop(self) -> None:
+        """The end of a run in order: nothing is opened any more, on_stop of every strategy, then what waits is written."""
+        self.paused = "the run is ending"
+        await self.desk.stop(now_ms=self.now_ms())
         self.journal.flush()
+
+    def begin_pass(self) -> None:
+        """From here a pass has PASS_MS."""
+        self._pass_ends_ms = self.pacer.mono_ms() + PASS_MS
+
+    def has_time(self) -> bool:
+        """Whether this pass may begin another thing. What it may not is done by the next one."""
+        return self.pacer.mono_ms() < self._pass_ends_ms
+
+    @property
+    def is_late(self) -> bool:
+        """Bars wait that the last pass had no time for; the next one begins at once, unless the service is away."""
+        return bool(self._due) and not self.behind
 
     # -- deciding
 
@@ -204,30 +235,35 @@ class Loop:
     async def drain(self) -> bool:
         """Take every event there is. False when the service could not be asked; then nothing is opened until it could."""
         try:
-            while True:
-                cursor = self.journal.cursor
-                assert cursor is not None, "recover sets the cursor"
-                page = await self.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)
-                if page.events or (page.last_event_id or cursor.last_id) != cursor.last_id:
-                    await self._take(page.events, page.last_event_id or page.events[-1].id, cursor.epoch)
-                if any(_begins_epoch(event, cursor.epoch) for event in page.events):
-                    await repairs.restart(self, await self.port.account())
-                    break
-                if len(page.events) < EVENTS_PAGE_MAX or page.last_event_id == cursor.last_id:
-                    break
+            try:
+                await self._pages()
+            except Refused as error:
+                if not repairs.is_cursor_lost(error):
+                    raise
+                log.warning("drift.cursor_lost", message=error.message)
+                await repairs.restart(self, await self.port.account())
         except (TryLater, OutcomeUnknown) as error:
             self.behind = True
             log.warning("feed.behind", code=error.code, message=error.message)
             return False
-        except Refused as error:
-            if not repairs.is_cursor_lost(error):
-                raise
-            log.warning("drift.cursor_lost", message=error.message)
-            await repairs.restart(self, await self.port.account())
         self.behind = False
         for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
             del self.live[key]
         return True
+
+    async def _pages(self) -> None:
+        while True:
+            cursor = self.journal.cursor
+            assert cursor is not None, "recover sets the cursor"
+            page = await self.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)
+            if any(_begins_epoch(event, cursor.epoch) for event in page.events):
+                # Nothing of the page is taken: were the cursor past it and the snapshot lost, the reset would be forgotten.
+                await repairs.restart(self, await self.port.account())
+                return
+            if page.events:  # The cursor is what was taken, whatever else the page says is the last.
+                await self._take(page.events, page.events[-1].id, cursor.epoch)
+            if len(page.events) < EVENTS_PAGE_MAX or page.events[-1].id == cursor.last_id:
+                return
 
     async def _take(self, events: Sequence[Event], last_id: str, epoch: int) -> None:
         """One page: fold, tell the strategies, and write it with all that it changed, in one transaction."""
@@ -246,6 +282,8 @@ class Loop:
         )
         self._forget_unwritten(intents, opened)
         self._replies += opened
+        if any(p.owner is None and p.market not in self.foreign_known for p in self.mirror.positions.values()):
+            self._reconcile_at_ms = 0  # Another hand is on the account: the end of this pass looks closer.
 
     # -- judging and sending
 
@@ -308,6 +346,8 @@ class Loop:
         """Each in its order, with what it caused learned before the next: a reversal opens against what its close has left."""
         self._forget_unwritten(intents, fresh)
         for intent in fresh:
+            if not self.has_time():
+                break  # It is written and live: the next pass goes on with it.
             await self._send(intent)
             await self.drain()
         await self._send_replies()
@@ -319,6 +359,8 @@ class Loop:
         for _ in range(REPLIES_MAX):
             if not self._replies:
                 return
+            if not self.has_time():
+                break
             intent = self._replies.pop(0)
             await self._send(self.live.get(intent.id, intent))
             await self.drain()
@@ -349,7 +391,11 @@ class Loop:
         return any(intent.market == market and intent.state in IN_DOUBT for intent in self.live.values())
 
     def is_closing(self, market: str) -> bool:
-        return any(i.market == market and i.action == "close" and i.state not in FINAL for i in self.live.values())
+        """Whether all of that position is about to be closed. A part of it is not enough, nor is a close that waits for a person."""
+        return any(
+            i.market == market and i.action == "close" and i.state not in FINAL and i.state != "quarantined" and i.is_whole
+            for i in self.live.values()
+        )  # fmt: skip
 
     def entries_stopped(self, now_ms: int) -> Refusal | None:
         """Why nothing may be opened just now, in any market."""
@@ -359,15 +405,15 @@ class Loop:
             return Refusal("paused", self.paused)
         if self.behind:
             return Refusal("behind", "the service's events could not be read to their end", {"action": "wait"})
-        if any(one.name == DEAD_MAN for one in self.settings.guardians) and not self._dead_man_stands():
+        fallen = self.arming.fallen()
+        if fallen:
+            code = "dead_man_gone" if fallen[0].name == DEAD_MAN else "guardian_gone"
             return Refusal(
-                "dead_man_gone", "the dead-man switch does not stand; it is armed anew first", {"action": "wait"}
+                code,
+                f"guardian {fallen[0].name} of the config does not stand; it is armed anew first",
+                {"action": "wait"},
             )
         return self.belief()
-
-    def _dead_man_stands(self) -> bool:
-        guardian = self.mirror.guardians.get(self.arming.ids.get(DEAD_MAN, ""))
-        return guardian is not None and not guardian.latched
 
     def owner_of(self, key: str) -> str | None:
         """The strategy whose intent this key is."""
@@ -404,8 +450,8 @@ class Loop:
         allowance = self.gate.allowances.get(position.owner or "")
         return allowance is None or allowance.require_protection
 
-    def _may_confirm(self, intent: Intent, plan: Plan) -> bool:
-        return intent.strategy == repairs.RUNTIME or self.desk.may_confirm(intent.strategy, plan)
+    async def _may_confirm(self, intent: Intent, plan: Plan) -> bool:
+        return intent.strategy == repairs.RUNTIME or await self.desk.may_confirm(intent.strategy, plan)
 
     # -- bars and rest
 
@@ -415,7 +461,7 @@ class Loop:
             return
         warm = await self.feed.warm_up(self.port, self.journal.done_until, self.now_ms())
         for closed in warm.past:
-            self.desk.rehearse(closed)
+            await self.desk.rehearse(closed)
         self._due = warm.due
 
     async def _learn_markets(self) -> None:
@@ -432,19 +478,23 @@ class Loop:
 
 
 async def repairs_when_up(loop: Loop) -> None:
-    """The stop invariant right after acting; a service that is away is asked again at the end of the pass."""
+    """Stops and guardians, before a decision and right after acting; a service that is away is asked again at the end of the pass."""
+    if not loop.has_time():
+        return
     try:
         await repairs.protect(loop)
+        await repairs.stand(loop)
     except (TryLater, OutcomeUnknown) as error:
         log.warning("repair.postponed", code=error.code, message=error.message)
 
 
 def _wanted(placed: Sequence[Placed]) -> dict[Series, int]:
+    """So many bars that a restart sees what an unbroken run sees: the whole history that a view keeps, and averages that have settled."""
     wanted: dict[Series, int] = {}
     for one in placed:
         for market in one.strategy.markets:
             series = Series(market, one.interval)
-            wanted[series] = max(wanted.get(series, 0), one.strategy.warmup_bars)
+            wanted[series] = max(wanted.get(series, HISTORY_BARS), one.strategy.warmup_bars * SETTLED_PERIODS)
     return wanted
 
 

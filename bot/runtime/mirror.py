@@ -189,7 +189,7 @@ class Mirror:
                 drifts.append(
                     Drift("missing_fill", one.coin, one.oid, f"order {one.oid} ({one.kind}) stands at the service only")
                 )
-            if one.kind not in PROTECTIVE and self._is_foreign(one.idempotency_key):
+            if one.kind not in PROTECTIVE and self.is_foreign(one.idempotency_key):
                 drifts.append(Drift("foreign_order", one.coin, one.oid, f"order {one.oid} was not placed by us"))
         there = {one.oid for one in snapshot.orders}
         for order in self.orders.values():
@@ -217,7 +217,8 @@ class Mirror:
             return [Drift("missing_fill", market, "", f"the service has {theirs.side} {theirs.size}, we had {had}")]
         return []
 
-    def _is_foreign(self, key: str | None) -> bool:
+    def is_foreign(self, key: str | None) -> bool:
+        """Whether an order with this key is another hand's."""
         if key is None:
             return self.keys_proven  # A service that shows no keys does not tell whose an order is.
         return self.owner_of(key) is None

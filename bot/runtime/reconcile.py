@@ -51,6 +51,7 @@ async def reconcile(loop: Loop) -> list[Drift]:
     drifts = loop.mirror.diff(snapshot)
     loop.mirror.of_snapshot(snapshot)
     loop.own_positions()
+    loop.foreign_known &= loop.mirror.positions.keys()
     drifts += _unowned(loop) + _naked(loop) + _unguarded(loop, snapshot)
     for drift in drifts:
         log.warning(f"drift.{drift.kind}", market=drift.market, subject=drift.subject, message=drift.message)
@@ -64,6 +65,20 @@ async def protect(loop: Loop) -> list[Drift]:
     for drift in drifts:
         log.warning("drift.naked_position", market=drift.market)
         await _cover(loop, drift)
+    return drifts
+
+
+async def stand(loop: Loop) -> list[Drift]:
+    """Also in every pass: the guardians of the config stand; until they do, nothing is opened."""
+    drifts = [
+        Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config does not stand")
+        for one in loop.arming.fallen()
+    ]
+    for drift in drifts:
+        log.warning("drift.guardian_gone", subject=drift.subject)
+    if drifts:
+        await loop.arming.arm_all(epoch=loop.mirror.epoch)
+        await loop.drain()
     return drifts
 
 
@@ -146,7 +161,10 @@ async def _rearm(loop: Loop, drift: Drift) -> None:
 
 async def _judge_order(loop: Loop, drift: Drift) -> None:
     if loop.settings.foreign_positions == "flatten":
-        await loop.port.cancel(drift.subject)
+        try:
+            await loop.port.cancel(drift.subject)
+        except Refused as error:  # Filled or gone meanwhile; the next look tells.
+            log.warning("repair.refused", market=drift.market, code=error.code, message=error.message)
 
 
 async def _judge_position(loop: Loop, drift: Drift) -> None:
@@ -154,11 +172,14 @@ async def _judge_position(loop: Loop, drift: Drift) -> None:
     assert drift.market is not None
     policy = loop.settings.foreign_positions
     seat = loop.desk.seat_of(drift.market)
+    position = loop.mirror.positions.get(drift.market)
+    if position is None or position.owner is not None:
+        return  # An earlier repair has learned more.
     if policy == "adopt" and seat is not None:
         loop.mirror.adopt(drift.market, seat.name)
         await protect(loop)
     elif policy == "flatten":
-        await close_all(loop, loop.mirror.positions[drift.market], "foreign")
+        await close_all(loop, position, "foreign")
     else:
         loop.foreign_known.add(drift.market)
 

@@ -102,13 +102,13 @@ class Seat:
         try:
             wishes = hook()
             found = [] if wishes is None else list(islice(wishes, INTENTS_MAX + 1))
+            for wish in found:
+                if type(wish) not in (Open, Close, Cancel):
+                    raise StrategyError(f"{self.name}: wanted {wish!r:.200}; a hook gives Open, Close or Cancel")
         except Exception as error:  # A plug-in may raise anything; it gets a name here, and nothing goes on with it.
             raise self.blame(error) from error
         if len(found) > INTENTS_MAX:
             raise StrategyError(f"{self.name}: more than {INTENTS_MAX} intents at once")
-        for wish in found:
-            if not isinstance(wish, Open | Close | Cancel):
-                raise StrategyError(f"{self.name}: wanted {wish!r}; a hook gives Open, Close or Cancel")
         return found
 
     def changed_state(self) -> str | None:
@@ -157,7 +157,7 @@ class Seat:
 def _json(state: Mapping[str, Any], name: str) -> str:
     try:
         text = json.dumps(dict(state), allow_nan=False, sort_keys=True)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise StrategyError(f"{name}: view.state holds numbers, texts, lists and dicts of them: {error}") from error
     if len(text) > STATE_BYTES_MAX:
         raise StrategyError(f"{name}: view.state is {len(text)} bytes, at most {STATE_BYTES_MAX}")

@@ -6,7 +6,7 @@ tries again: no wait in here is longer than WINDOW_MS, because a loop that waits
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 import structlog
@@ -29,7 +29,7 @@ PLAN_TTL_MS: Final = 60_000  # of a plan whose answer does not say
 TRADES_PAGE: Final = 200  # the interface's bound on ?limit
 TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
 
-Veto = Callable[[Intent, Plan], bool]
+Veto = Callable[[Intent, Plan], Awaitable[bool]]
 
 
 class Search(NamedTuple):
@@ -43,14 +43,16 @@ class Sender:
     """`may_confirm` asks the strategy whether it stands by an entry, given the plan."""
 
     def __init__(
-        self, *, port: VenuePort, journal: Journal, mirror: Mirror, gate: Gate, pacer: Pacer, may_confirm: Veto
-    ) -> None:
+        self, *, port: VenuePort, journal: Journal, mirror: Mirror, gate: Gate, pacer: Pacer, may_confirm: Veto,
+        has_time: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
         self.port = port
         self.journal = journal
         self.mirror = mirror
         self.gate = gate
         self.pacer = pacer
         self.may_confirm = may_confirm
+        self.has_time = has_time
         self._next_ms: dict[str, int] = {}  # real time before which an intent is not tried again
         self._tries: dict[str, int] = {}
 
@@ -78,7 +80,7 @@ class Sender:
             return self._end(intent, "expired", "plan_stale", "its plan ran out before it was sent")
         if intent.state in FINAL or (intent.state == "opened" and not self._may_leave(intent)):
             return intent
-        if intent.state == "planned" and self._is_held(intent):
+        if intent.state == "planned" and (self._is_held(intent) or not self.has_time()):
             return intent
         return await self._attempts(intent)
 
@@ -117,7 +119,7 @@ class Sender:
                 break
         else:
             return intent
-        if not self.may_confirm(intent, result.plan):
+        if not await self.may_confirm(intent, result.plan):
             return self._end(intent, "rejected", "vetoed", "the strategy withdrew it when it saw the plan")
         expires_ms = result.expires_at if result.expires_at is not None else now_ms + PLAN_TTL_MS
         _tell_plan(intent, result.plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -58,8 +59,10 @@ class Worker:
             fn, loop, answer = call
             try:
                 result = fn()
-            except BaseException as error:  # noqa: BLE001 - handed to the caller as it is; it names whose fault it was
+            except Exception as error:  # noqa: BLE001 - handed to the caller as it is; it names whose fault it was
                 _give(loop, answer, None, error)
+            except BaseException as error:  # noqa: BLE001 - sys.exit() in a plug-in ends the plug-in's part, not the daemon
+                _give(loop, answer, None, StrategyError(f"{self.name}: {type(error).__name__}: {error}"))
             else:
                 _give(loop, answer, result, None)
 
@@ -74,5 +77,5 @@ def _give(
             else:
                 answer.set_result(result)
 
-    if not loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits for this answer any more.
         loop.call_soon_threadsafe(settle)

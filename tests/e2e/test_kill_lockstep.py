@@ -61,6 +61,21 @@ def differences(killed: list[dict[str, Any]], calm: list[dict[str, Any]]) -> lis
     return found[:5] + ([(len(killed), len(calm))] if len(killed) != len(calm) else [])
 
 
+# What counts on over all markets: when a service dies under one market's order, another's may come first within the same instant.
+COUNTED = ("id", "seq", "oid", "venueOid", "tradeId", "requestId", "balanceUsd", "accountValueUsd")
+
+
+def by_market(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Each market's rows in their order, field by field, without what counts on over all markets."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        kept = {name: value for name, value in row.items() if name not in COUNTED}
+        if "data" in kept:
+            kept["data"] = {name: value for name, value in kept["data"].items() if name not in COUNTED}
+        found.setdefault(str(row.get("coin") or row.get("symbol") or ""), []).append(kept)
+    return found
+
+
 @pytest.mark.soak(kills=20)
 @pytest.mark.parametrize("blow", [daemon_dies, service_dies])
 def test_a_run_that_is_killed_trades_as_one_that_is_not(pair: MakePair, blow: Blow, kills: int, base_seed: int) -> None:
@@ -75,6 +90,9 @@ def test_a_run_that_is_killed_trades_as_one_that_is_not(pair: MakePair, blow: Bl
     calm = played(first, calm_daemon, bars, {}, blow)
     killed = played(second, daemon, bars, blows, blow)
     for what in ("events", "trades"):
-        assert differences(killed[what], calm[what]) == [], (what, base_seed, blows)
+        if blow is daemon_dies:
+            assert differences(killed[what], calm[what]) == [], (what, base_seed, blows)
+        else:
+            assert by_market(killed[what]) == by_market(calm[what]), (what, base_seed, blows)
     assert len(killed["trades"]) > bars // 4
     invariants.check(second, daemon)

@@ -1,0 +1,621 @@
+"""The daemon whole: real service process, real heartbeat child, real journal. How it stops, what it leaves, what ends it, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+from pydantic import SecretStr
+
+from bot.client import Client
+from bot.config import Settings, load
+from bot.errors import AccessLost, BotError, Exit, JournalError
+from bot.runtime import daemon, worker
+from bot.runtime import journal as journal_module
+from bot.runtime.daemon import DaemonEnd
+from bot.runtime.heartbeat import Belief
+from bot.runtime.journal import open_journal
+from tests.runtime.halfway import Halfway
+from tests.service import serving
+
+START_MS = 1_795_132_800_000
+CONTROL = {"Authorization": "Bearer bbc_test"}
+STOP_S = 5.0  # what is promised
+PATIENCE_S = 30.0
+
+STRATEGIES = '''\
+"""One strategy a way of going wrong, and some that go right."""
+
+import sys
+import threading
+
+from bot import Bracket, Close, Open, Strategy
+
+
+class Holds(Strategy):
+    """Long with a stop, once."""
+
+    def on_bar(self, view, bar):
+        view.state["bars"] = view.state.get("bars", 0) + 1
+        if not view.position(bar.market):
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=20))
+
+    def on_stop(self, view):
+        view.state["stopped"] = True
+
+
+class Rests(Strategy):
+    """An entry far below, once."""
+
+    def on_bar(self, view, bar):
+        if not view.orders(bar.market):
+            yield Open(bar.market, "long", usd=100, limit_px=round(bar.close * 0.5), bracket=Bracket(stop_pct=2))
+
+
+class Idle(Strategy):
+    def on_bar(self, view, bar):
+        return ()
+
+
+class Raises(Idle):
+    def on_bar(self, view, bar):
+        raise RuntimeError("a mistake")
+
+
+class Exits(Idle):
+    def on_bar(self, view, bar):
+        sys.exit(3)
+
+
+class Nonsense(Idle):
+    def on_bar(self, view, bar):
+        return ["buy!", 7]
+
+
+class Number(Idle):
+    def on_bar(self, view, bar):
+        return 42
+
+
+class Flood(Idle):
+    def on_bar(self, view, bar):
+        while True:
+            yield Close(bar.market)
+
+
+class Tiny(Idle):
+    """Numbers that are numbers, and that no order can carry."""
+
+    def on_bar(self, view, bar):
+        yield Open(bar.market, "long", size=1e-300, bracket=Bracket(stop_pct=1))
+        yield Open(bar.market, "long", usd=10, bracket=Bracket(stop_px=1e-300))
+        yield Open(bar.market, "long", usd=1e300, bracket=Bracket(stop_pct=1))
+
+
+class State(Idle):
+    def on_bar(self, view, bar):
+        view.state["self"] = self
+        return ()
+
+
+class Hangs(Idle):
+    def on_bar(self, view, bar):
+        threading.Event().wait()
+
+
+class HangsAtStart(Idle):
+    def on_start(self, view):
+        threading.Event().wait()
+
+
+class HangsAtStop(Idle):
+    def on_stop(self, view):
+        threading.Event().wait()
+
+
+class HangsAtPlan(Holds):
+    def confirm(self, plan):
+        threading.Event().wait()
+'''
+
+CONFIG = """\
+account: {{base_url: "{base_url}", api_key: "${{env:KEY}}"}}
+{dead_man}
+safety: {{on_exit: {on_exit}}}
+state_dir: {state}
+strategies_dir: {strategies}
+strategies:
+{lines}
+orders: {{path: {path}}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """The daemon sets the process's umask, and says much."""
+    before = os.umask(0o022)
+    os.umask(before)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+    os.umask(before)
+
+
+def _served(clock: str) -> Iterator[serving.Served]:
+    served = serving.start(
+        {"BOT_CONTROL_TOKEN": "bbc_test"},
+        port=0,
+        clock=clock,
+        start_ms=START_MS,
+        markets=("BTC", "ETH"),
+        rate_limits=False,
+    )
+    yield served
+    serving.end(served)
+
+
+@pytest.fixture(scope="module")
+def still() -> Iterator[serving.Served]:
+    """A service whose clock the test moves."""
+    yield from _served("manual")
+
+
+@pytest.fixture(scope="module")
+def fast() -> Iterator[serving.Served]:
+    """A service whose minutes take a second. The heartbeat is a process of its own."""
+    yield from _served("60x")
+
+
+@dataclass
+class Place:
+    """An account on a service, a folder, and the daemon that is to run there."""
+
+    served: serving.Served
+    http: httpx.AsyncClient
+    account: dict[str, Any]
+    folder: Path
+    halfway: Halfway
+    key: str
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[DaemonEnd] | None = None
+
+    def settings(
+        self, *strategies: str, on_exit: str = "leave", dead_man: int | None = 1200, path: str = "plan"
+    ) -> Settings:
+        folder = self.folder / "strategies"
+        folder.mkdir(exist_ok=True)
+        (folder / "many.py").write_text(STRATEGIES)
+        lines = "\n".join(
+            f'  - {{name: {name.lower()}, use: "many:{name}", markets: [{"ETH" if n else "BTC"}], interval: 1m, budget_usd: 1000}}'
+            for n, name in enumerate(strategies)
+        )
+        text = CONFIG.format(
+            base_url=self.halfway.base_url, on_exit=on_exit, state=self.folder / "state", strategies=folder, lines=lines, path=path,
+            dead_man="" if dead_man is None else f"dead_man: {{heartbeat_seconds: {dead_man}, on_miss: flatten}}",
+        )  # fmt: skip
+        config = self.folder / "bot.yaml"
+        config.write_text(text)
+        return load(config, {"KEY": self.key})
+
+    def begin(self, settings: Settings) -> asyncio.Task[DaemonEnd]:
+        run = daemon.run(
+            settings,
+            base_url=self.halfway.base_url,
+            api_key=SecretStr(self.key),
+            stop=self.stop,
+            on_ready=self.ready.set,
+        )
+        self.task = asyncio.create_task(run)
+        return self.task
+
+    async def ran(self, settings: Settings) -> asyncio.Task[DaemonEnd]:
+        """Begun, and ready."""
+        task = self.begin(settings)
+        waiting = asyncio.create_task(self.ready.wait())
+        await asyncio.wait({task, waiting}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        assert self.ready.is_set(), task.result() if task.done() else "not ready"
+        return task
+
+    async def end(self) -> DaemonEnd:
+        """Told to stop; it must not take longer than is promised."""
+        assert self.task is not None
+        began = time.monotonic()
+        self.stop.set()
+        end = await asyncio.wait_for(self.task, PATIENCE_S)
+        assert time.monotonic() - began < STOP_S
+        return end
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"Authorization": f"Bearer {self.account['apiKey']}"}
+        answer = await self.http.request(method, path, json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def control(self, path: str, body: dict[str, Any]) -> Any:
+        answer = await self.http.post(f"/sandbox/v1/{path}", json=body, headers=CONTROL)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def minute(self) -> None:
+        await self.control("clock/advance", {"ms": 60_000})
+
+    async def state_of(self, *strategies: str) -> list[str]:
+        """Of the account: coins of its positions, kinds of its orders, types of its guardians."""
+        account = await self.ask("GET", "/v1/account")
+        return sorted(
+            [one["coin"] for one in account["positions"]]
+            + [one["kind"] for one in account["orders"]]
+            + [one["type"] for one in account["guardians"]]
+        )
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        with contextlib.closing(sqlite3.connect(self.folder / "state" / "journal.db")) as db:
+            return db.execute(sql).fetchall()
+
+
+MakePlace = Callable[[serving.Served], Awaitable[Place]]
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[MakePlace]:
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def make(served: serving.Served) -> Place:
+            http = await stack.enter_async_context(
+                httpx.AsyncClient(base_url=served.base_url, trust_env=False, timeout=30)
+            )
+            account = (await http.post("/v1/sandbox/accounts", json={"name": "daemon"})).json()
+            minted = (
+                await http.post("/sandbox/v1/keys", json={"accountId": account["accountId"]}, headers=CONTROL)
+            ).json()
+            halfway = await stack.enter_async_context(Halfway(served.port))
+            one = Place(served, http, account, tmp_path, halfway, minted["apiKey"])
+            stack.push_async_callback(_ended, one)
+            return one
+
+        yield make
+
+
+async def _ended(one: Place) -> None:
+    one.stop.set()
+    if one.task is not None:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(one.task, PATIENCE_S)
+
+
+async def until(what: str, holds: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        found = holds()
+        if isinstance(found, Awaitable):
+            found = await found
+        if found:
+            return found
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"not within {PATIENCE_S:g} s: {what}")
+
+
+def beating() -> list[int]:
+    """The heartbeat processes of this process."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_child = f"PPid:\t{os.getpid()}\n" in (one / "status").read_text()
+            if is_child and b"bot.runtime.heartbeat" in (one / "cmdline").read_bytes():
+                found.append(int(one.name))
+    return found
+
+
+# -- stopping
+
+
+@pytest.mark.parametrize(
+    ("on_exit", "left"),
+    [
+        ("leave", ["BTC", "limit", "stop_loss"]),
+        ("cancel", ["BTC", "stop_loss"]),
+        ("flatten", []),
+    ],
+)
+async def test_a_stop_leaves_what_on_exit_says(
+    place: MakePlace, still: serving.Served, on_exit: str, left: list[str]
+) -> None:
+    one = await place(still)
+    await one.ran(one.settings("Holds", "Rests", on_exit=on_exit))
+    await one.minute()
+
+    async def traded() -> bool:
+        return await one.state_of() == ["BTC", "dead_man_switch", "limit", "stop_loss"]
+
+    await until("position and resting entry", traded)
+    end = await one.end()
+    assert (end.exit_code, end.message) == (Exit.DONE, "")
+    assert await one.state_of() == left, "and the dead-man is disarmed"
+    assert end.left.known
+    assert end.left.complete
+    assert len(end.left.positions) == left.count("BTC")
+    assert one.query("SELECT state FROM strategy_state WHERE strategy='holds'")[0][0].endswith('"stopped": true}')
+
+
+async def test_a_stop_leaves_another_hands_things_alone(place: MakePlace, still: serving.Served) -> None:
+    one = await place(still)
+    await one.ran(one.settings("Idle", on_exit="flatten"))
+    await one.ask("POST", "/v1/orders", {"market": "ETH", "side": "short", "usdAmount": 100})
+    await one.ask(
+        "POST", "/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 100, "type": "limit", "limitPx": "1000"}
+    )
+    end = await one.end()
+    assert end.exit_code is Exit.DONE
+    assert await one.state_of() == ["ETH", "limit"]
+
+
+@pytest.mark.parametrize(("on_exit", "code"), [("leave", Exit.DONE), ("flatten", Exit.TIMEOUT)])
+async def test_a_stop_ends_in_time_when_the_service_hangs(
+    place: MakePlace, fast: serving.Served, on_exit: str, code: Exit
+) -> None:
+    one = await place(fast)
+    await one.ran(one.settings("Holds", on_exit=on_exit))
+    one.halfway.hangs = lambda _path: True
+    await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
+    end = await one.end()
+    assert end.exit_code is code
+    assert not end.left.known
+    assert end.message
+    assert beating() == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/account", "/v1/events", "/v1/guardians", "/v1/markets", "/v1/markets/BTC/candles"]
+)
+async def test_a_stop_during_recovery_ends_in_time_when_the_service_hangs(
+    place: MakePlace, still: serving.Served, path: str
+) -> None:
+    one = await place(still)
+    one.halfway.hangs = lambda asked: asked == path
+    one.begin(one.settings("Holds"))
+    await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
+    end = await one.end()
+    assert end.exit_code is Exit.DONE
+    assert not one.ready.is_set()
+
+
+async def test_a_daemon_waits_for_a_service_that_is_not_there_yet(place: MakePlace, still: serving.Served) -> None:
+    one = await place(still)
+    port, one.halfway.upstream = one.halfway.upstream, 1
+    one.begin(one.settings("Holds"))
+    await until("it has asked", lambda: one.halfway.paths)
+    one.halfway.upstream = port
+    await asyncio.wait_for(one.ready.wait(), PATIENCE_S)
+    assert (await one.end()).exit_code is Exit.DONE
+
+
+async def test_sigterm_ends_the_process_in_time_also_while_it_recovers(place: MakePlace, still: serving.Served) -> None:
+    one = await place(still)
+    one.halfway.hangs = lambda path: path == "/v1/guardians"
+    one.settings("Holds")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bot", "run", str(one.folder / "bot.yaml"), env=os.environ | {"KEY": one.key},
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == Exit.DONE
+        assert time.monotonic() - began < STOP_S
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_second_daemon_on_one_state_directory_ends_at_once(place: MakePlace, still: serving.Served) -> None:
+    one = await place(still)
+    settings = one.settings("Idle")
+    await one.ran(settings)
+    with pytest.raises(BotError, match="another daemon runs on"):
+        await daemon.run(settings, base_url=one.halfway.base_url, api_key=SecretStr(one.key), stop=asyncio.Event())
+    assert (await one.end()).exit_code is Exit.DONE
+
+
+# -- what ends a run
+
+
+async def test_a_key_that_is_revoked_ends_the_run_and_silences_the_heartbeat(
+    place: MakePlace, fast: serving.Served
+) -> None:
+    one = await place(fast)
+    task = await one.ran(one.settings("Idle"))
+    await until("the heartbeat beats", lambda: "/v1/heartbeat" in one.halfway.paths)
+    await one.control("keys", {"accountId": one.account["accountId"]})
+    end = await asyncio.wait_for(task, PATIENCE_S)
+    assert end.exit_code is Exit.REFUSED
+    assert "unauthorized" in end.message
+    assert beating() == []
+    assert "dead_man_switch" in await one.state_of(), "the switch stands, and will do its work"
+
+
+async def test_a_journal_that_cannot_be_written_ends_the_run(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "BUSY_TIMEOUT_MS", 50)
+    one = await place(still)
+    task = await one.ran(one.settings("Holds"))
+    with contextlib.closing(sqlite3.connect(one.folder / "state" / "journal.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        await one.minute()
+        end = await asyncio.wait_for(task, PATIENCE_S)
+        other.rollback()
+    assert end.exit_code is Exit.UNSAFE
+    assert "journal" in end.message
+    assert await one.ask("GET", "/v1/trades") == {"trades": [], "nextBefore": None}, (
+        "what cannot be written is not sent"
+    )
+
+
+async def test_a_journal_of_another_account_is_not_used(place: MakePlace, still: serving.Served) -> None:
+    one = await place(still)
+    settings = one.settings("Idle")
+    daemon.private_dir(settings.state_dir)
+    open_journal(settings.state_dir / "journal.db", address="0x" + "cd" * 20).close()
+    with pytest.raises(JournalError, match="belongs to account"):
+        await one.begin(settings)
+
+
+# -- strategies that go wrong
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "Raises",
+        "Exits",
+        "Nonsense",
+        "Number",
+        "Flood",
+        "State",
+        "Hangs",
+        "HangsAtStart",
+        "HangsAtStop",
+        "HangsAtPlan",
+        "Tiny",
+    ],
+)
+async def test_a_strategy_that_goes_wrong_stops_no_other(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    monkeypatch.setattr(worker, "LIMIT_S", 0.3)
+    one = await place(still)
+    await one.ran(one.settings("Holds", bad))
+    for n in range(1, 4):
+        await one.minute()
+
+        def decided(n: int = n) -> bool:
+            rows = one.query("SELECT json_extract(state, '$.bars') FROM strategy_state WHERE strategy='holds'")
+            return bool(rows) and rows[0][0] > n - 1
+
+        await until(f"bar {n} is decided", decided)
+    end = await one.end()
+    assert end.exit_code is Exit.DONE
+    assert [row[0] for row in one.query("SELECT DISTINCT strategy FROM intents WHERE state='accepted'")] == ["holds"]
+
+
+# -- the heartbeat
+
+
+async def test_a_heartbeat_that_dies_is_started_again(place: MakePlace, fast: serving.Served) -> None:
+    one = await place(fast)
+    await one.ran(one.settings("Idle"))
+    (first,) = await until("a heartbeat process", beating)
+    os.kill(first, signal.SIGKILL)
+    await until("another one", lambda: [pid for pid in beating() if pid != first])
+    assert (await one.end()).exit_code is Exit.DONE
+    assert beating() == []
+
+
+class Lapsed:
+    """A heartbeat that has lapsed: the switch may have fired unseen."""
+
+    alive = True
+
+    def __init__(self) -> None:
+        self.lapses = 3
+        self.acknowledged = 0
+
+    def belief(self) -> Belief:
+        lapsed = self.lapses > self.acknowledged
+        return Belief(None, True, lapsed, False, not lapsed, self.lapses, 1, 0, 9, 0, "", None, True)
+
+    def acknowledge(self, lapses: int) -> None:
+        self.acknowledged = lapses
+
+
+async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
+    place: MakePlace, still: serving.Served
+) -> None:
+    """The switch has fired while nobody looked; a lapse during the resync asks for another one."""
+    one = await place(still)
+    settings = one.settings("Holds")
+    daemon.private_dir(settings.state_dir)
+    async with Client(one.halfway.base_url, one.key) as client:
+        snapshot = await client.account()
+        journal = open_journal(settings.state_dir / "journal.db", address=snapshot.address)
+        run = daemon.Run(
+            settings,
+            client,
+            journal,
+            daemon.place_strategies(settings),
+            one.halfway.base_url,
+            SecretStr(one.key),
+            one.stop,
+            lambda: None,
+        )
+        await run.loop.recover()
+        lapsed = Lapsed()
+        run.heartbeat = lapsed  # type: ignore[assignment]
+        for guardian in (await one.ask("GET", "/v1/guardians"))["guardians"]:
+            await one.ask("DELETE", f"/v1/guardians/{guardian['id']}")
+        await one.minute()
+        await client.status()
+        await run.loop.cycle()
+        assert "BTC" not in await one.state_of(), "opened on a lapsed belief"
+        await run._resync_if_lapsed()
+        assert lapsed.acknowledged == 3
+        assert await one.state_of() == ["dead_man_switch"]
+        one.halfway.hangs = lambda path: path == "/v1/account"
+        lapsed.lapses = 4
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await run._resync_if_lapsed()
+        assert lapsed.acknowledged == 3, "a resync that did not end counts for nothing"
+        journal.close()
+        run.progress.close()
+        for thread in run.workers.values():
+            thread.close()
+
+
+async def test_a_heartbeat_that_was_refused_ends_the_run(place: MakePlace, still: serving.Served) -> None:
+    """The child has met a 401 before the loop did."""
+    one = await place(still)
+    settings = one.settings("Idle")
+    daemon.private_dir(settings.state_dir)
+
+    class Refused(Lapsed):
+        alive = False
+        exit_code = int(Exit.REFUSED)
+
+    async with Client(one.halfway.base_url, one.key) as client:
+        snapshot = await client.account()
+        journal = open_journal(settings.state_dir / "journal.db", address=snapshot.address)
+        run = daemon.Run(
+            settings,
+            client,
+            journal,
+            daemon.place_strategies(settings),
+            one.halfway.base_url,
+            SecretStr(one.key),
+            one.stop,
+            lambda: None,
+        )
+        run.heartbeat = Refused()  # type: ignore[assignment]
+        with pytest.raises(AccessLost):
+            run._passed(None)
+        journal.close()
+        run.progress.close()
+        for thread in run.workers.values():
+            thread.close()
