@@ -14,6 +14,7 @@ import structlog
 
 from bot.errors import Refused
 from bot.runtime.arming import Wanted
+from bot.runtime.claiming import claim_orders, claim_positions
 from bot.runtime.intents import FINAL, Intent, intent_key
 from bot.runtime.mirror import Drift, DriftKind, MirrorPosition
 from bot.wire import CloseRequest, GuardianRequest
@@ -48,9 +49,11 @@ async def reconcile(loop: Loop) -> list[Drift]:
     else:
         log.info("reconcile.postponed", why="events keep coming")
         return []
+    claim_orders(loop, snapshot)
     drifts = loop.mirror.diff(snapshot)
     loop.mirror.of_snapshot(snapshot)
     loop.own_positions()
+    await claim_positions(loop)
     loop.foreign_known &= loop.mirror.positions.keys()
     drifts += _unowned(loop) + _naked(loop) + _unguarded(loop, snapshot)
     for drift in drifts:

@@ -17,6 +17,8 @@ from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from tests.fakes import Crash
 from tests.integration.rooms import CONTROL, DEAD_MAN_600, MINUTE_MS, START_PX, Bot, Box, Hand, make_bot, wire_to
 
+NEVER = 1_000_000  # requests: until the test lets it arrive
+
 
 def once_long(view: View, bar: Bar) -> Iterable[Intent]:
     """One BTC position with a stop, whenever it is flat."""
@@ -340,6 +342,59 @@ async def test_an_answer_slower_than_the_deadline_is_in_doubt_and_ends_in_one_or
     closes = [row for row in one.rows() if row["action"] == "close"]
     assert [(row["state"], row["attempts"]) for row in closes] == [("accepted", 2)]
     assert len(await one.hand.trades()) == 2
+
+
+async def test_a_refusal_after_doubt_settles_nothing_while_the_first_copy_is_on_its_way(box: Box) -> None:
+    fates = iter(["late", "denied", "refuse"])
+
+    def fate(request: httpx.Request) -> str | None:
+        return next(fates, None) if request.url.path == "/v1/orders/confirm" else None
+
+    hand = await box.hand()
+    wire = wire_to(box, fate)
+    wire.late_by = NEVER
+    one = Room(box, hand, make_bot(hand, wire, None, script=once_long), wire)
+    await one.minute()
+    assert [row["state"] for row in one.rows()] == ["sending"]
+    await wire.arrivals(everything=True)
+    one.bot.loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+    await one.bot.cycle()
+    assert [row["state"] for row in one.rows()] == ["accepted"]
+    assert len(await hand.trades()) == 1
+
+
+async def test_a_copy_that_arrives_after_its_fence_has_no_effect(box: Box) -> None:
+    """A close that was given up: what it would close by then may be another position."""
+    fates = iter(["late", "refuse", "refuse"])
+
+    def fate(request: httpx.Request) -> str | None:
+        return next(fates, "refuse") if request.url.path.endswith("/close") else None
+
+    one = await room(box, once_long)
+    one.bot.loop.desk.seats[0].strategy.script = once_closed()  # type: ignore[attr-defined]
+    one.wire.fate, one.wire.late_by = fate, NEVER
+    await one.minute()
+    for _ in range(3):
+        one.bot.loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+        await one.minute()
+    assert one.rows()[-1]["state"] == "expired"
+    await one.wire.arrivals(everything=True)
+    await one.bot.cycle()
+    assert await one.held() is not None
+    assert len(await one.hand.trades()) == 1
+
+
+def once_closed() -> Any:
+    """Close BTC on the first bar, then nothing."""
+    bars: list[int] = []
+
+    def script(_view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.market == "BTC":
+            bars.append(bar.at_ms)
+            if len(bars) == 1:
+                yield Close("BTC")
+
+    return script
 
 
 async def test_a_page_of_a_proxy_in_place_of_an_answer_ends_no_run(box: Box) -> None:

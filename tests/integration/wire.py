@@ -39,6 +39,7 @@ class FaultyWire(httpx.AsyncBaseTransport):
         self.late_ids: set[str] = set()  # X-Request-Id of those that arrived late
         self.seen: list[tuple[str, str]] = []
         self.met: dict[str, int] = {}
+        self.late_by: int | None = None  # requests that come between; None: some
         self.old_page: httpx.Response | None = None  # of events, as a cache in between would keep it
         self.candles_max = 30  # a long history is another test's; it costs
 
@@ -62,9 +63,8 @@ class FaultyWire(httpx.AsyncBaseTransport):
                 raise httpx.ReadError("reset", request=request)
             case "late":
                 # Most come soon, some minutes later, when nobody waits for them any more.
-                self.under_way.append(
-                    Sent(request, after=1 + len(self.seen) % 7 * (12 if len(self.seen) % 3 == 0 else 1))
-                )
+                some = 1 + len(self.seen) % 7 * (12 if len(self.seen) % 3 == 0 else 1)
+                self.under_way.append(Sent(request, after=self.late_by or some))
                 raise httpx.ReadTimeout("no answer", request=request)
             case "double":
                 await self.deliver(request)
