@@ -58,6 +58,14 @@ def dead_man(seconds: int = 60, on_miss: str | None = None) -> GuardianSpec:
     return GuardianSpec("dead_man_switch", heartbeat_seconds=seconds, on_miss=on_miss)
 
 
+def drawdown(pct: str, action: str | None = None) -> GuardianSpec:
+    return GuardianSpec("account_drawdown", max_loss_pct=e8(pct.removesuffix("%")), action=action)
+
+
+def hold(seconds: int, coin: str | None = None) -> GuardianSpec:
+    return GuardianSpec("max_hold", coin=coin, seconds=seconds)
+
+
 def order(
     coin: str = "BTC", side: int = 1, *, stop: str | None = None, take: str | None = None, **over: Any
 ) -> OrderSpec:
@@ -150,8 +158,9 @@ class Desk:
 
     def wait(self, ms: int) -> list[Event]:
         """Let time pass, to the millisecond, without a price."""
+        events = self._settle()  # The marks of skipped bars are those before the wait.
         self.now_ms += ms
-        return self.do(c.Pulse()).events
+        return events + self.do(c.Pulse()).events
 
     def move(self, coin: str, px: str) -> list[Event]:
         """One point of a path: the price walks there."""

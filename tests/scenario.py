@@ -19,7 +19,7 @@ from bot.venue import events as ev
 from bot.venue import ledger
 from bot.venue.numbers import text_of
 from bot.venue.state import Account, GuardianSpec, OrderSpec, Rules, guardian_id, oid_text, side_name
-from tests.builders import T0, WAYS, Desk, dead_man, e8, market, order, replayed, trail
+from tests.builders import T0, WAYS, Desk, dead_man, drawdown, e8, hold, market, order, replayed, trail
 
 UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -195,6 +195,31 @@ class Scenario:
         coin, amount = words.take(), words.take()
         return self.desk.arm(trail(amount, coin=coin, start=words.take()[:-1] if words.have("from") else None))
 
+    def do_hold(self, words: Words) -> Any:
+        coin = words.take()
+        return self.desk.arm(hold(int(words.take()), coin))
+
+    def do_drawdown(self, words: Words) -> Any:
+        return self.desk.arm(drawdown(words.take(), words.take() if words.left else None))
+
+    def do_schedule(self, words: Words) -> Any:
+        """Cron fields joined by `_`, then an action or an order."""
+        spec = GuardianSpec("schedule", cron=words.take().replace("_", " "))
+        if words.left[0] in ("long", "short"):
+            spec.order = ordered(1 if words.take() == "long" else -1, words)
+        else:
+            spec.action = words.take()
+        return self.desk.arm(spec)
+
+    def do_kill(self, words: Words) -> Any:
+        return self.desk.do(c.Kill("a", flatten=words.have("flatten")))
+
+    def do_away(self, words: Words) -> Any:
+        """The service is down for a while."""
+        away = span_ms(words.take())
+        events = self.desk.do(c.ShiftDeadlines(away, 30_000)).events
+        return events + self.desk.wait(away)
+
     def do_disarm(self, words: Words) -> Any:
         return self.desk.do(c.DisarmGuardian("a", guardian_id(self.desk.account, int(words.take()))))
 
@@ -230,6 +255,14 @@ def ordered(side: int, words: Words) -> OrderSpec:
             guardians.append(trail(words.take(), start=words.take()[:-1] if words.have("from") else None))
         elif word == "deadman":
             guardians.append(dead_man(int(words.take())))
+        elif word == "hold":
+            guardians.append(hold(int(words.take())))
+        elif word == "drawdown":
+            guardians.append(drawdown(words.take()))
+        elif word == "kill":
+            guardians.append(GuardianSpec("kill_switch"))
+        elif word == "schedule":
+            guardians.append(GuardianSpec("schedule", cron=words.take().replace("_", " "), action=words.take()))
         elif word == "slip":
             over["slippage_bps"] = int(words.take())
         elif word == "partial":

@@ -1,38 +1,31 @@
-"""What guardians do: arm, beat, fire at their instant, let go."""
+"""What callers do with guardians: arm, beat, let go; and the trailing stop on its way. What one does when its instant comes: firing.py."""
 
 from __future__ import annotations
 
 from bot.errors import Refusal
-from bot.venue import guardians, index, ledger, orders, protection
+from bot.venue import cron, firing, floors, guardians, index, ledger, protection
+from bot.venue.commands import Kill
 from bot.venue.protection import emit_guardian
-from bot.venue.state import (
-    GUARDIANS_MAX,
-    Account,
-    Guardian,
-    GuardianSpec,
-    Market,
-    Position,
-    State,
-    guardian_id,
-    oid_text,
-    trade_id,
-)  # fmt: skip
+from bot.venue.state import GUARDIANS_MAX, Account, Guardian, GuardianSpec, Market, Position, State, guardian_id
 
 
-def arm(state: State, account: Account, spec: GuardianSpec) -> Guardian | Refusal:
+def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None = None) -> Guardian | Refusal:
     """Arm a guardian on the caller's word."""
     whole = guardians.normalise(spec)
     if isinstance(whole, Refusal):
         return whole
+    if whole.type == "kill_switch":
+        return _kill(state, account, whole).guardian
     if len(account.guardians) >= GUARDIANS_MAX:
         return Refusal(
             "limit_exceeded",
             f"{GUARDIANS_MAX} guardians are armed, the most an account may have",
             fix={"action": "disarm"},
         )
-    if whole.type != "trailing_stop":
-        return arm_clock(state, account, whole)
-    assert whole.coin is not None
+    if whole.order is not None and whole.order.coin not in state.markets:
+        return Refusal("not_found", f"no market {whole.order.coin}")
+    if whole.coin is None:
+        return arm_clock(state, account, whole, key=key)
     market = state.markets.get(whole.coin)
     if market is None:
         return Refusal("not_found", f"no market {whole.coin}")
@@ -40,35 +33,83 @@ def arm(state: State, account: Account, spec: GuardianSpec) -> Guardian | Refusa
     if position is None:
         return Refusal(
             "not_found",
-            f"a trailing_stop needs an open position in {whole.coin}, or an order to ride on",
+            f"a {whole.type} needs an open position in {whole.coin}, or an order to ride on",
             fix={"action": "open_first"},
         )
+    if whole.type == "max_hold":
+        return protection.arm_hold(state, account, position, whole)
     if position.r_px is None and (whole.trail_r is not None or whole.activate_at_r is not None):
         return guardians.needs_stop(whole)
     return protection.arm_trail(state, account, market, position, whole, extreme=market.mark)
 
 
-def arm_clock(state: State, account: Account, spec: GuardianSpec, *, trade: str | None = None) -> Guardian:
-    """Arm a guardian that waits for the clock. A new dead-man switch lifts the block of one that fired."""
+def arm_inline(
+    state: State, account: Account, position: Position, spec: GuardianSpec, *, trade: str | None, key: str | None
+) -> Guardian:
+    """Arm what an order brought along (a trailing stop has its own way: it starts at the entry)."""
+    if spec.type == "max_hold":
+        return protection.arm_hold(state, account, position, spec, trade=trade)
+    return arm_clock(state, account, spec, trade=trade, key=key)
+
+
+def arm_clock(
+    state: State, account: Account, spec: GuardianSpec, *, trade: str | None = None, key: str | None = None
+) -> Guardian:
+    """Arm a guardian of the whole account. A new dead-man switch lifts the block of one that fired."""
     account.guardian_seq += 1
     guardian = Guardian(
-        number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, trade=trade
+        number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, trade=trade, key=key
     )
-    assert spec.heartbeat_seconds is not None
-    for old in [g for g in account.guardians.values() if g.spec.type == "dead_man_switch" and g.status == "latched"]:
-        release(state, account, old, "manual")
-    guardian.deadline_ms = state.now_ms + spec.heartbeat_seconds * 1000
-    guardian.last_heartbeat_ms = state.now_ms
+    if spec.type == "dead_man_switch":
+        latched = [g for g in account.guardians.values() if g.spec.type == spec.type and g.status == "latched"]
+        for old in latched:
+            firing.release(state, account, old, "manual")
+        assert spec.heartbeat_seconds is not None
+        guardian.deadline_ms = state.now_ms + spec.heartbeat_seconds * 1000
+        guardian.last_heartbeat_ms = state.now_ms
+    elif spec.type == "schedule":
+        assert spec.cron is not None
+        guardian.deadline_ms = cron.next_run(cron.parse(spec.cron), state.now_ms + 1)
+    elif spec.type == "kill_switch":  # An order's: its fill is still being booked, so it acts right after.
+        guardian.deadline_ms = state.now_ms
     account.guardians[guardian.number] = guardian
-    index.schedule_guardian(state, account, guardian)
+    if guardian.deadline_ms is not None:
+        index.schedule_guardian(state, account, guardian)
     emit_guardian(state, account, guardian, "armed")
+    if spec.type == floors.TYPE:
+        floors.begin_day(account, state.now_ms, ledger.account_value(state, account))
+        index.schedule_day(state)
+        ledger.rewatch_floor(state, account)
     return guardian
 
 
-def release(state: State, account: Account, guardian: Guardian, reason: str, *, subtype: str = "released") -> None:
-    del account.guardians[guardian.number]
-    guardian.blocks_opens = False
-    emit_guardian(state, account, guardian, subtype, reason=reason)
+def kill(state: State, account: Account, command: Kill) -> firing.Killed | Refusal:
+    """The kill switch by its own route."""
+    if command.idempotency_key is not None and command.idempotency_key in account.fenced_keys:
+        return Refusal("idempotency_conflict", "the account was reset after this key was used", fix={"action": "resync"},
+                       details={"reason": "account_reset", "epoch": account.epoch})  # fmt: skip
+    if command.expires_ms is not None and state.now_ms > command.expires_ms:
+        return Refusal(
+            "idempotency_conflict", "the request arrived after its X-Expires-After", details={"reason": "expired"}
+        )
+    return _kill(
+        state, account, GuardianSpec("kill_switch", "account", action="flatten" if command.flatten else "cancel_orders")
+    )
+
+
+def _kill(state: State, account: Account, spec: GuardianSpec) -> firing.Killed:
+    """A kill is never refused. A second one acts again by the guardian that stands, so that one DELETE lifts them all."""
+    for guardian in account.guardians.values():
+        if guardian.spec.type == "kill_switch" and guardian.status == "latched":
+            guardian.spec = spec
+            return firing.kill(state, account, guardian)
+    account.guardian_seq += 1
+    guardian = Guardian(
+        number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, status="latched", blocks_opens=True,
+    )  # fmt: skip
+    account.guardians[guardian.number] = guardian
+    emit_guardian(state, account, guardian, "armed")
+    return firing.kill(state, account, guardian)
 
 
 def disarm(state: State, account: Account, guardian_ref: str) -> Guardian | Refusal:
@@ -76,7 +117,7 @@ def disarm(state: State, account: Account, guardian_ref: str) -> Guardian | Refu
         if guardian_id(account, guardian.number) == guardian_ref:
             if guardian.spec.type == "trailing_stop" and guardian.spec.coin is not None:
                 index.unwatch_trail(state.markets[guardian.spec.coin], guardian)
-            release(state, account, guardian, "user", subtype="disarmed")
+            firing.release(state, account, guardian, "user", subtype="disarmed")
             return guardian
     return Refusal("not_found", f"no guardian {guardian_ref}")
 
@@ -93,63 +134,10 @@ def beat(state: State, account: Account) -> tuple[Guardian, ...]:
     return tuple(beaten)
 
 
-def fire_clock(state: State, account: Account, guardian: Guardian) -> None:
-    """A dead-man switch has seen no heartbeat: do its onMiss, once."""
-    action = guardian.spec.on_miss
-    guardian.status, guardian.fired_ms, guardian.fire_count = "latched", state.now_ms, guardian.fire_count + 1
-    guardian.blocks_opens = action in ("flatten", "block_opens")
-    guardian.deadline_ms = None
-    act(state, account, guardian, action or "cancel_orders", "deadline")
-    if not guardian.blocks_opens:
-        del account.guardians[guardian.number]
-
-
-def act(state: State, account: Account, guardian: Guardian, action: str, reason: str) -> None:
-    """Write that it fired and what it is about to do, cancel what could open, close what shall be closed."""
-    # The event stands before its effects (responses.md) and names them: each exit below makes one trade, in this order.
-    gone = tuple(oid_text(account, n) for n in account.resting) if action in ("cancel_orders", "flatten") else ()
-    leaving = _without_exit(state, account) if action == "flatten" else []
-    trades = tuple(trade_id(account, account.trade_seq + n) for n in range(1, len(leaving) + 1))
-    emit_guardian(state, account, guardian, "fired", reason=reason, action=action, value=ledger.account_value(state, account), canceled=gone,
-                  trades=trades)  # fmt: skip
-    if action in ("cancel_orders", "flatten"):
-        canceled = orders.cancel_entries(state, account, "guardian")
-        assert canceled == gone
-    for position, trade in zip(leaving, trades, strict=True):
-        market = state.markets[position.coin]
-        made = orders.force_exit(state, account, market, position, kind="guardian", reason="guardian", ref_px=market.mid,
-                                 guardian=guardian_id(account, guardian.number))  # fmt: skip
-        assert made.id == trade
-
-
-def _without_exit(state: State, account: Account) -> list[Position]:
-    """Positions that no exit of the whole is at work on already."""
-    busy = {
-        account.orders[n].coin
-        for coin in account.positions
-        for a, n in state.markets[coin].working
-        if a == account.id and account.orders[n].kind == "close"
-    }
-    return [position for coin, position in account.positions.items() if coin not in busy]
-
-
 def fire_trail(state: State, account: Account, market: Market, guardian: Guardian, ref_px: int) -> None:
     """The trail was reached: close reduce-only around `ref_px`. The bracket goes with the position."""
     index.unwatch_trail(market, guardian)
-    del account.guardians[guardian.number]
-    guardian.fired_ms, guardian.fire_count = state.now_ms, 1
-    position = account.positions[market.spec.coin]
-    children = [
-        account.orders[oid]
-        for oid in (position.stop_oid, position.target_oid)
-        if oid is not None and account.orders[oid].status == "armed"
-    ]
-    emit_guardian(state, account, guardian, "fired", reason="trail", mark=market.mark, action="close",
-                  canceled=tuple(oid_text(account, o.number) for o in children), trades=(trade_id(account, account.trade_seq + 1),))  # fmt: skip
-    for child in children:
-        protection.drop_child(state, account, market, position, child, "guardian")
-    orders.force_exit(state, account, market, position, kind="guardian", reason="guardian", ref_px=ref_px,
-                      guardian=guardian_id(account, guardian.number))  # fmt: skip
+    firing.close_position(state, account, market, guardian, ref_px, "trail")
 
 
 def move_trail(state: State, account: Account, market: Market, guardian: Guardian, px: int) -> None:

@@ -10,7 +10,21 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from bot.errors import Refusal
-from bot.venue import acting, funding, index, matching, orders
+from bot.venue import (
+    acting,
+    cron,
+    firing,
+    floors,
+    funding,
+    index,
+    matching,
+    nav,
+    orders,
+    outcome,
+    settlement,
+    sign_in,
+    webhooks,
+)
 from bot.venue import commands as c
 from bot.venue.events import AccountChanged, Event
 from bot.venue.record import emit, next_seq
@@ -36,6 +50,8 @@ def apply(state: State, command: c.Command, now_ms: int) -> Applied:
         state.now_ms = now_ms
     state.commands += 1
     answer = HANDLERS[kind](state, command)
+    if fresh:
+        nav.note(state, fresh)
     return Applied(answer, fresh)
 
 
@@ -50,7 +66,8 @@ def _list_market(state: State, command: c.ListMarket) -> None:
     spec = command.spec
     assert spec.coin not in state.markets
     assert command.px > 0
-    state.markets[spec.coin] = Market(spec, command.px, command.px, command.px, funding_rate=spec.funding_rate)
+    market = state.markets[spec.coin] = Market(spec, command.px, command.px, command.px, funding_rate=spec.funding_rate)
+    index.schedule_expiry(state, market)
 
 
 def _set_market(state: State, command: c.SetMarket) -> None:
@@ -59,6 +76,14 @@ def _set_market(state: State, command: c.SetMarket) -> None:
         market.status = command.status
     if command.funding_rate is not None:
         market.funding_rate = command.funding_rate
+    if command.outcome_px is not None:
+        assert 0 <= command.outcome_px <= outcome.PAYOUT
+        market.resolution = command.outcome_px
+    if command.external is not None:
+        market.external = command.external
+        is_open = command.external == "open"
+        market.opens_ms, market.closes_ms = (None, command.turns_ms) if is_open else (command.turns_ms, None)
+        market.deepen()
 
 
 def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
@@ -69,9 +94,13 @@ def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
         if kind == "funding":
             market = state.markets[ref]
             funding.pay(state, market, market.oracle)
+        elif kind == "expiry":
+            settlement.settle(state, state.markets[ref])
+        elif kind == "day":
+            firing.begin_day(state)
         else:
             account = state.accounts[ref]
-            acting.fire_clock(state, account, account.guardians[number])
+            firing.fire_clock(state, account, account.guardians[number])
 
 
 def _pulse(state: State, command: c.Pulse) -> None:
@@ -86,7 +115,7 @@ def _pass_bar(state: State, command: c.PassBar) -> None:
     if (due is None or due >= end_ms) and matching.is_calm(state, market, command.low, command.high):
         market.point += 1
         market.bar_ms, market.volume_left = command.at_ms, 0
-        market.mark = market.mid = market.oracle = command.close
+        market.see(command.close)
         state.now_ms = max(state.now_ms, end_ms - 1)
         return
     path = matching.path_of(command, policy)
@@ -100,19 +129,25 @@ def _pass_bar(state: State, command: c.PassBar) -> None:
 
 
 def _shift_deadlines(state: State, command: c.ShiftDeadlines) -> None:
-    """The service was away: what was left of each dead-man switch then is left now, and never less than `floor_ms`."""
+    """The service was away: what was left of each dead-man switch then is left now, and never less than `floor_ms`. A schedule's runs in
+    between do not happen; a max_hold and the end of a drawdown's day come at their own instants."""
     for account in state.accounts.values():
         for guardian in account.guardians.values():
             if guardian.spec.type == "dead_man_switch" and guardian.deadline_ms is not None:
                 assert guardian.spec.heartbeat_seconds is not None
                 floor = min(guardian.spec.heartbeat_seconds * 1000, command.floor_ms)
                 guardian.deadline_ms = max(guardian.deadline_ms + command.ms, state.now_ms + command.ms + floor)
+            elif (
+                guardian.spec.type == "schedule" and guardian.deadline_ms is not None and guardian.spec.cron is not None
+            ):
+                back_ms = max(guardian.deadline_ms, state.now_ms + command.ms)
+                guardian.deadline_ms = cron.next_run(cron.parse(guardian.spec.cron), back_ms)
 
 
 def _set_marks(state: State, command: c.SetMarks) -> None:
     for coin, px in command.marks:
         market = state.markets[coin]
-        market.mark = market.mid = market.oracle = px
+        market.see(px)
         market.volume_left = 0
 
 
@@ -124,8 +159,9 @@ def _open_account(state: State, command: c.OpenAccount) -> Account:
     state.account_seq += 1
     account = Account(
         id=command.account, number=state.account_seq, address=command.address, name=command.name, start_balance=command.balance,
-        created_ms=state.now_ms, balance=command.balance,
+        created_ms=state.now_ms, balance=command.balance, begun_ms=state.now_ms,
     )  # fmt: skip
+    floors.begin_day(account, state.now_ms, account.balance)
     state.accounts[account.id] = account
     emit(
         state, account, AccountChanged(account.id, next_seq(account), state.now_ms, "created", balance=account.balance)
@@ -182,11 +218,12 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
         id=account.id, number=account.number, address=account.address, name=account.name, start_balance=account.start_balance,
         created_ms=account.created_ms, epoch=account.epoch + 1, fenced_keys=account.fenced_keys, events_first=account.event_seq + 1,
         event_seq=account.event_seq, order_seq=account.order_seq, trade_seq=account.trade_seq, trade_first=account.trade_seq + 1,
-        guardian_seq=account.guardian_seq, max_trade=account.max_trade, daily_cap=account.daily_cap,
+        guardian_seq=account.guardian_seq, max_trade=account.max_trade, daily_cap=account.daily_cap, begun_ms=state.now_ms,
     )  # fmt: skip
     if command.balance is not None:
         fresh.start_balance = command.balance
     fresh.balance = fresh.start_balance
+    floors.begin_day(fresh, state.now_ms, fresh.balance)
     state.accounts[account.id] = fresh
     index.rebuild(state)
     emit(
@@ -204,6 +241,14 @@ def _change_settings(state: State, command: c.ChangeSettings) -> Account:
         account.id, next_seq(account), state.now_ms, "settings", max_trade=command.max_trade, daily_cap=command.daily_cap
     ))  # fmt: skip
     return account
+
+
+def _sign_in(state: State, command: c.SignIn) -> sign_in.SignedIn | Refusal:
+    return sign_in.sign_in(state, command, _open_account)
+
+
+def _redeem_grant(state: State, command: c.RedeemGrant) -> Key | Refusal:
+    return sign_in.redeem_grant(state, command, _create_key)
 
 
 # ── Orders and guardians ────────────────────────────────────────────────────────────────────────────────────────────
@@ -252,7 +297,11 @@ def _cancel_coin(state: State, command: c.CancelCoin) -> Any:
 
 
 def _arm_guardian(state: State, command: c.ArmGuardian) -> Any:
-    return acting.arm(state, state.accounts[command.account], command.spec)
+    return acting.arm(state, state.accounts[command.account], command.spec, key=command.key)
+
+
+def _kill(state: State, command: c.Kill) -> Any:
+    return acting.kill(state, state.accounts[command.account], command)
 
 
 def _disarm_guardian(state: State, command: c.DisarmGuardian) -> Any:
@@ -275,8 +324,17 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.OpenAccount: _open_account,
     c.CreateKey: _create_key,
     c.RevokeKey: _revoke_key,
+    c.AddWebhook: webhooks.add,
+    c.RemoveWebhook: webhooks.remove,
+    c.DisableWebhook: webhooks.disable,
     c.ResetAccount: _reset_account,
     c.ChangeSettings: _change_settings,
+    c.SendOtp: sign_in.send_otp,
+    c.SignIn: _sign_in,
+    c.RevokeSession: sign_in.revoke_session,
+    c.StartGrant: sign_in.start_grant,
+    c.DecideGrant: sign_in.decide_grant,
+    c.RedeemGrant: _redeem_grant,
     c.PlaceOrder: _place_order,
     c.StorePlan: _store_plan,
     c.ConfirmPlan: _confirm_plan,
@@ -284,6 +342,7 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.CancelOrder: _cancel_order,
     c.CancelCoin: _cancel_coin,
     c.ArmGuardian: _arm_guardian,
+    c.Kill: _kill,
     c.DisarmGuardian: _disarm_guardian,
     c.Heartbeat: _heartbeat,
 }

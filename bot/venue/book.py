@@ -6,14 +6,19 @@ Fitted to the depths that venue.md 2.12 reports; a half-spread of 0 and a `level
 from __future__ import annotations
 
 from bot.venue.numbers import E8
-from bot.venue.state import Market
+from bot.venue.outcome import clamp
+from bot.venue.state import CLOSED_DEPTH, Market
 
 
 def level_px(market: Market, mid: int, buy: int, index: int) -> int:
     """Price of a level on the grid, never in the taker's favour: asks round up, bids down."""
     spec = market.spec
     off = spec.half_spread + index * spec.level_step
-    if not off:
+    if market.external == "closed":
+        off += spec.half_spread * (CLOSED_DEPTH - 1)
+    if spec.margin_mode == "full":  # Of the payout, not of the price; the last prices that there are take the rest.
+        px = clamp(spec, mid + buy * off)
+    elif not off:
         px = mid
     else:
         px = (mid * (E8 + buy * off) + (E8 - 1 if buy > 0 else 0)) // E8
@@ -47,6 +52,8 @@ def walk(market: Market, mid: int, buy: int, size: int, bound_px: int | None = N
 def book(market: Market) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Bids and asks as [(px, size)], best first, at most 20 a side; a costless book shows one level a side of a million USD."""
     sides: list[list[tuple[int, int]]] = []
+    if market.status == "settled":
+        return [], []
     for buy in (-1, 1):
         costless = max(market.lot, 1_000_000 * E8 * E8 // market.mid // market.lot * market.lot)
         size = sum(market.level_sizes) or costless

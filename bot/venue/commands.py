@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from bot.venue.state import GuardianSpec, Key, MarketSpec, OrderSpec, Rules
+from bot.venue.state import Grant, GuardianSpec, Key, MarketSpec, OrderSpec, Otp, Rules, Session
 
 # ── The venue itself ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -22,11 +22,15 @@ class ListMarket:
 
 @dataclass(slots=True)
 class SetMarket:
-    """Status open | closed | halted, or a recorded hourly funding rate (fraction scaled 1e12)."""
+    """Status open | closed | halted, a recorded hourly funding rate (fraction scaled 1e12), the outcome that an event market will settle to,
+    or the session of the outside price: open | closed, with its next change in `turns_ms`."""
 
     coin: str
     status: str | None = None
     funding_rate: int | None = None
+    outcome_px: int | None = None
+    external: str | None = None
+    turns_ms: int | None = None
 
 
 # ── Time and prices ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,6 +109,30 @@ class RevokeKey:
 
 
 @dataclass(slots=True)
+class AddWebhook:
+    """`sealed` is the signing secret as only the service can open it."""
+
+    account: str
+    url: str
+    types: tuple[str, ...] | None
+    sealed: str = field(repr=False)
+
+
+@dataclass(slots=True)
+class RemoveWebhook:
+    account: str
+    webhook: str
+
+
+@dataclass(slots=True)
+class DisableWebhook:
+    """By the service itself: nothing is sent there any more until its owner registers it anew."""
+
+    webhook: str
+    reason: str
+
+
+@dataclass(slots=True)
 class ResetAccount:
     account: str
     balance: int | None = None  # None: the starting balance
@@ -117,6 +145,63 @@ class ChangeSettings:
     account: str
     max_trade: int | None
     daily_cap: int | None
+
+
+# ── Sign-in and devices (real time is an argument: `real_ms` is the wall's) ────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class SendOtp:
+    """A code goes to a number; the one before is void."""
+
+    phone: str
+    otp: Otp
+    real_ms: int
+
+
+@dataclass(slots=True)
+class SignIn:
+    """Judge a code by its digest; the first time, open the account. `session` None: only say whose number it is."""
+
+    phone: str
+    digest: str
+    real_ms: int
+    opening: OpenAccount  # What a new number gets.
+    invited: bool = True
+    session: Session | None = None
+
+
+@dataclass(slots=True)
+class RevokeSession:
+    account: str
+    session: str
+
+
+@dataclass(slots=True)
+class StartGrant:
+    grant: Grant
+    real_ms: int
+
+
+@dataclass(slots=True)
+class DecideGrant:
+    """The owner's yes or no to a device."""
+
+    device: str
+    account: str
+    approved: bool
+    real_ms: int
+    name: str = ""
+    scopes: tuple[str, ...] = ()
+    by: str | None = None
+
+
+@dataclass(slots=True)
+class RedeemGrant:
+    """The device takes its key, once."""
+
+    device: str
+    key: Key
 
 
 # ── Orders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,9 +273,22 @@ class CancelCoin:
 
 @dataclass(slots=True)
 class ArmGuardian:
+    """`key` is the caller's: a schedule's orders are that key's orders."""
+
     account: str
     spec: GuardianSpec
     idempotency_key: str | None = None
+    key: str | None = None
+
+
+@dataclass(slots=True)
+class Kill:
+    """Arm a kill_switch that has acted when the answer is there: entries canceled, with `flatten` every position closed."""
+
+    account: str
+    flatten: bool = False
+    idempotency_key: str | None = None
+    expires_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -216,8 +314,17 @@ Command = (
     | OpenAccount
     | CreateKey
     | RevokeKey
+    | AddWebhook
+    | RemoveWebhook
+    | DisableWebhook
     | ResetAccount
     | ChangeSettings
+    | SendOtp
+    | SignIn
+    | RevokeSession
+    | StartGrant
+    | DecideGrant
+    | RedeemGrant
     | PlaceOrder
     | StorePlan
     | ConfirmPlan
@@ -225,6 +332,7 @@ Command = (
     | CancelOrder
     | CancelCoin
     | ArmGuardian
+    | Kill
     | DisarmGuardian
     | Heartbeat
 )

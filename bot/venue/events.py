@@ -145,6 +145,25 @@ class Liquidated:
 
 
 @event
+class Settled:
+    """type settlement, subtype settled: an event market's outcome ended a position. `size` is what was held, `payout` what it paid."""
+
+    account: str
+    seq: int
+    ts: int
+    subtype: str
+    coin: str
+    trade: str
+    side: str
+    size: int
+    outcome_px: int
+    payout: int
+    fee: int
+    realized: int
+    balance: int
+
+
+@event
 class AccountChanged:
     """type account: created, reset, settings, leverage, key_created, key_revoked; the fields that apply are set."""
 
@@ -163,4 +182,4 @@ class AccountChanged:
     name: str | None = None
 
 
-Event = Fill | OrderChanged | Triggered | GuardianMoved | FundingPaid | Liquidated | AccountChanged
+Event = Fill | OrderChanged | Triggered | GuardianMoved | FundingPaid | Liquidated | Settled | AccountChanged

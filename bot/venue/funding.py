@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bot.venue import ledger
+from bot.venue.book import walk
 from bot.venue.events import FundingPaid
 from bot.venue.index import schedule_funding
 from bot.venue.numbers import E8, E12, toward_zero
@@ -13,6 +14,9 @@ from bot.venue.state import Market, State, side_name
 
 INTEREST: Final = E12 // 10_000  # 0.0001 in eight hours
 CLAMP: Final = 5 * E12 // 10_000
+MAJORS: Final = frozenset({"BTC", "ETH"})
+IMPACT_USD_MAJOR: Final = 20_000 * E8
+IMPACT_USD: Final = 6_000 * E8
 CAP: Final = 4 * E12 // 100  # 4 % an hour
 
 
@@ -25,9 +29,36 @@ def rate_of(premium: int) -> int:
     return max(-CAP, min(CAP, toward_zero(premium + lean, 8)))
 
 
+def rate_now(market: Market) -> int:
+    """The hour's rate: a recorded one where it was told; else what the book's premium over the oracle makes of it, the baseline without one.
+
+    The venue averages samples of the hour; here the hour's last book is the sample.
+    """
+    spec = market.spec
+    if market.funding_rate != spec.funding_rate or market.mid == market.oracle:
+        return market.funding_rate
+    premium = premium_of(market, market.oracle)
+    return toward_zero(rate_of(premium) * spec.funding_factor, E8) if premium else market.funding_rate
+
+
+def premium_of(market: Market, oracle: int) -> int:
+    """(max(impact bid - oracle, 0) - max(oracle - impact ask, 0)) / oracle as a fraction scaled 1e12 (venue.md 2.6)."""
+    usd = IMPACT_USD_MAJOR if market.spec.coin in MAJORS else IMPACT_USD
+    size = max(market.lot, usd * E8 // oracle)
+    bid, ask = (_impact_px(market, buy, size) for buy in (-1, 1))
+    return toward_zero((max(0, bid - oracle) - max(0, oracle - ask)) * E12, oracle)
+
+
+def _impact_px(market: Market, buy: int, size: int) -> int:
+    """Average price of so much; where the book ends, of what it holds."""
+    fills = walk(market, market.mid, buy, size)
+    got = sum(part for _, part in fills)
+    return sum(px * part for px, part in fills) // got if got else market.mid
+
+
 def pay(state: State, market: Market, oracle: int) -> None:
     """Pay one hour's funding to every holder: signed size * oracle * rate, longs pay shorts when the rate is positive."""
-    rate = market.funding_rate
+    rate = rate_now(market)
     for account_id in list(market.holders):
         account = state.accounts[account_id]
         position = account.positions[market.spec.coin]

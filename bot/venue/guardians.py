@@ -6,11 +6,14 @@ from dataclasses import fields, replace
 from typing import Final, NamedTuple
 
 from bot.errors import Refusal
+from bot.venue import cron
 from bot.venue.numbers import E8
 from bot.venue.state import Account, Guardian, GuardianSpec
 
 ALL_TYPES: Final = ("trailing_stop", "max_hold", "account_drawdown", "dead_man_switch", "schedule", "kill_switch")
-BUILT: Final = ("dead_man_switch", "trailing_stop")
+ACTIONS: Final = ("flatten", "block_opens", "cancel_orders")
+SECONDS_MIN: Final = 60
+MAX_LOSS_PCT: Final = 100 * E8
 TRAIL_PCT_MAX: Final = 50 * E8
 TRAIL_R_MAX: Final = 20 * E8
 
@@ -30,10 +33,15 @@ SHAPES: Final = {
     "dead_man_switch": Shape(
         "account", ("heartbeat_seconds",), optional=("on_miss",), defaults=(("on_miss", "cancel_orders"),)
     ),
+    "max_hold": Shape("position", ("coin", "seconds")),
+    "account_drawdown": Shape("account", ("max_loss_pct",), optional=("action",), defaults=(("action", "flatten"),)),
+    "schedule": Shape("account", ("cron",), one_of=("order", "action"), optional=("order_template",)),
+    "kill_switch": Shape("account", (), optional=("action",), defaults=(("action", "cancel_orders"),)),
 }
 WIRE_NAMES: Final = {
     "coin": "market", "heartbeat_seconds": "heartbeatSeconds", "on_miss": "onMiss", "trail_pct": "trailPct", "trail_r": "trailR",
     "activate_at_r": "activateAtR", "max_loss_pct": "maxLossPctFromDayStart", "order_template": "orderTemplate",
+    "order": "orderTemplate",
 }  # fmt: skip
 
 
@@ -51,8 +59,8 @@ def normalise(spec: GuardianSpec) -> GuardianSpec | Refusal:
     shape = SHAPES.get(spec.type)
     if shape is None:
         return Refusal(
-            "invalid_input", f"type: {spec.type!r} is not built yet; built so far: {', '.join(BUILT)}", fix={"field": "type", "value": BUILT[0]},
-            details={"fields": [{"field": "type", "problem": "not built yet", "allowed": list(BUILT)}]},
+            "invalid_input", f"type: {spec.type!r} is none of {', '.join(ALL_TYPES)}",
+            details={"fields": [{"field": "type", "problem": "is no guardian", "allowed": list(ALL_TYPES)}]},
         )  # fmt: skip
     if spec.scope is not None and spec.scope != shape.scope:
         return _invalid("scope", f"a {spec.type} has scope {shape.scope}")
@@ -74,6 +82,20 @@ def normalise(spec: GuardianSpec) -> GuardianSpec | Refusal:
         return _invalid("heartbeat_seconds", "must be 60 to 86400")
     if whole.trail_pct is not None and not 0 < whole.trail_pct <= TRAIL_PCT_MAX:
         return _invalid("trail_pct", "must be above 0 and at most 50")
+    if whole.seconds is not None and whole.seconds < SECONDS_MIN:
+        return _invalid("seconds", f"must be at least {SECONDS_MIN}")
+    if whole.max_loss_pct is not None and not 0 < whole.max_loss_pct <= MAX_LOSS_PCT:
+        return _invalid("max_loss_pct", "must be above 0 and at most 100")
+    for name in ("action", "on_miss"):
+        if getattr(whole, name) not in (None, *ACTIONS):
+            return _invalid(name, f"must be one of {', '.join(ACTIONS)}")
+    if whole.cron is not None:
+        try:
+            cron.parse(whole.cron)
+        except cron.BadCron as bad:
+            return _invalid("cron", str(bad))
+    if whole.order is not None and any(inline.type == "schedule" for inline in whole.order.guardians):
+        return _invalid("order", "an order of a schedule arms no further schedule")
     for name in ("trail_r", "activate_at_r"):
         value = getattr(whole, name)
         if value is not None and not 0 < value <= TRAIL_R_MAX:

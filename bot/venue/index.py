@@ -10,16 +10,26 @@ from bisect import bisect_left, insort
 from heapq import heappop, heappush
 from typing import Final
 
-from bot.venue.state import HOUR_MS, Account, Guardian, Level, Market, Order, Position, State
+from bot.venue.state import DAY_MS, HOUR_MS, Account, Guardian, Level, Market, Order, Position, State
 
 LevelEntry = tuple[int, int, int, Level]
 
 # At one level the first rank acts first.
-RANKS: Final = {"liquidation": 0, "stop_loss": 1, "trail": 1, "take_profit": 2, "limit": 3, "trail_move": 4}
+RANKS: Final = {
+    "liquidation": 0,
+    "drawdown": 1,
+    "stop_loss": 2,
+    "trail": 2,
+    "take_profit": 3,
+    "limit": 4,
+    "trail_move": 5,
+}
 
 # At one instant: funding, then guardians by the clock (venue.md 2.11 names their order).
+EXPIRY_RANK: Final = -1  # A settled market asks no guardian any more.
 FUNDING_RANK: Final = 0
-DEAD_MAN_RANK: Final = 5
+DAY_RANK: Final = 1
+CLOCK_RANKS: Final = {"kill_switch": 2, "account_drawdown": 3, "dead_man_switch": 5, "max_hold": 6, "schedule": 7}
 
 
 def _entry(px: int, kind: str, account: str, number: int, *, falls: bool) -> LevelEntry:
@@ -113,19 +123,48 @@ def move_watch(market: Market, position: Position, level: int | None) -> None:
     position.liquidation_level = level
 
 
+def move_floor(market: Market, position: Position, level: int | None) -> None:
+    """Put the position's watch of the drawdown floor at `level` (None: it has none)."""
+    old = position.floor_level
+    if old == level:
+        return
+    falls = position.side > 0
+    if old is not None:
+        _drop(market, _entry(old, "drawdown", position.account, 0, falls=falls), falls=falls)
+    if level is not None:
+        _add(market, _entry(level, "drawdown", position.account, 0, falls=falls), falls=falls)
+    position.floor_level = level
+
+
 # ── Deadlines ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def schedule_funding(state: State, market: Market) -> None:
     """Called when the first position appears: the next full hour pays."""
-    if market.next_funding_ms == 0:
+    if market.next_funding_ms == 0 and market.spec.margin_mode != "full":
         market.next_funding_ms = state.now_ms // HOUR_MS * HOUR_MS + HOUR_MS
         heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
 
 
+def schedule_expiry(state: State, market: Market) -> None:
+    """Called when a market is listed: an event market is settled at its instant."""
+    if market.spec.expires_ms is not None and market.status != "settled":
+        heappush(state.deadlines, (market.spec.expires_ms, EXPIRY_RANK, 0, "expiry", market.spec.coin))
+
+
+def schedule_day(state: State) -> None:
+    """Called when the first position or floor appears: the next 00:00 UTC is looked at."""
+    if state.next_day_ms == 0:
+        state.next_day_ms = state.now_ms // DAY_MS * DAY_MS + DAY_MS
+        heappush(state.deadlines, (state.next_day_ms, DAY_RANK, 0, "day", ""))
+
+
 def schedule_guardian(state: State, account: Account, guardian: Guardian) -> None:
     assert guardian.deadline_ms is not None
-    heappush(state.deadlines, (guardian.deadline_ms, DEAD_MAN_RANK, guardian.number, "guardian", account.id))
+    heappush(
+        state.deadlines,
+        (guardian.deadline_ms, CLOCK_RANKS[guardian.spec.type], guardian.number, "guardian", account.id),
+    )
 
 
 def due(state: State, now_ms: int, *, inclusive: bool = True) -> tuple[int, str, str, int] | None:
@@ -142,14 +181,24 @@ def next_deadline_ms(state: State) -> int | None:
     heap = state.deadlines
     while heap:
         at, rank, number, kind, ref = heap[0]
+        if kind == "expiry":
+            if state.markets[ref].status != "settled":
+                return at
+            heappop(heap)
+            continue
         if kind == "funding":
             if state.markets[ref].next_funding_ms == at:
                 return at
             heappop(heap)
             continue
+        if kind == "day":
+            if state.next_day_ms == at:
+                return at
+            heappop(heap)
+            continue
         account = state.accounts.get(ref)
         guardian = account.guardians.get(number) if account else None
-        if guardian is None or guardian.deadline_ms is None or guardian.status != "armed":
+        if guardian is None or guardian.deadline_ms is None:
             heappop(heap)
         elif guardian.deadline_ms > at:
             heappop(heap)
@@ -166,9 +215,12 @@ def rebuild(state: State) -> None:
     """Make the level lists and the deadline heap from the state alone."""
     state.deadlines.clear()
     state.fresh.clear()
+    if state.next_day_ms:
+        heappush(state.deadlines, (state.next_day_ms, DAY_RANK, 0, "day", ""))
     for market in state.markets.values():
         market.falling.clear()
         market.rising.clear()
+        schedule_expiry(state, market)
         if market.next_funding_ms:
             heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
     for account in state.accounts.values():
@@ -176,7 +228,7 @@ def rebuild(state: State) -> None:
             if order.status == "armed" or (order.status == "open" and order.kind == "limit"):
                 watch_order(state.markets[order.coin], order)
         for guardian in account.guardians.values():
-            if guardian.deadline_ms is not None and guardian.status == "armed":
+            if guardian.deadline_ms is not None:
                 schedule_guardian(state, account, guardian)
             if (
                 guardian.spec.type == "trailing_stop"
@@ -187,3 +239,5 @@ def rebuild(state: State) -> None:
         for position in account.positions.values():
             level, position.liquidation_level = position.liquidation_level, None
             move_watch(state.markets[position.coin], position, level)
+            level, position.floor_level = position.floor_level, None
+            move_floor(state.markets[position.coin], position, level)

@@ -5,11 +5,23 @@ Identity, exact to 1e-8 after every command: balance + isolated margins = start 
 
 from __future__ import annotations
 
-from bot.venue import index
+from bot.venue import floors, index, outcome
 from bot.venue.events import Fill
 from bot.venue.numbers import E8, div_up, fee_of
 from bot.venue.record import emit, next_seq
-from bot.venue.state import DAY_MS, Account, Key, Market, Order, Position, State, Trade, oid_text, side_name
+from bot.venue.state import (
+    DAY_MS,
+    Account,
+    Key,
+    Market,
+    MarketSpec,
+    Order,
+    Position,
+    State,
+    Trade,
+    oid_text,
+    side_name,
+)  # fmt: skip
 
 # ── Reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -56,7 +68,10 @@ def free_margin(state: State, account: Account) -> int:
 
 
 def maintenance(market: Market, notional: int) -> int:
-    """Maintenance margin: notional / (2 * max leverage of its tier) less the tier's deduction. Leverage chosen plays no part."""
+    """Maintenance margin: notional / (2 * max leverage of its tier) less the tier's deduction. Leverage chosen plays no part.
+    What is paid in full needs none."""
+    if market.spec.margin_mode == "full":
+        return 0
     tier = market.tier(notional)
     return div_up(notional, 2 * tier.max_leverage) - tier.deduction
 
@@ -100,6 +115,8 @@ def level_of_slack(market: Market, position: Position, slack: int) -> int | None
 
     From slack + s*(p - mark)*size = mm(p) - mm(mark), mm(p) = p*size/(2L) - D, with L and D of the tier at p (venue.md 2.3).
     """
+    if market.spec.margin_mode == "full":
+        return None
     side, size = position.side, position.size
     value = market.mark * size // E8
     base = side * value - slack - maintenance(market, value)
@@ -133,10 +150,13 @@ def liquidation_px(state: State, position: Position) -> int | None:
 def rewatch(state: State, account: Account, position: Position | None = None) -> None:
     """Put the margin watches where they belong now. The slack of a cross account is shared by its positions: while none has used up its
     share, the account cannot be below maintenance; when one has, the shares are dealt anew."""
+    rewatch_floor(state, account)
     if position is not None and position.isolated:
         market = state.markets[position.coin]
         index.move_watch(market, position, level_of_slack(market, position, slack_of(state, account, position)))
-        return
+        if len(account.positions) == 1:
+            return
+    # Money that went into an isolated position or a share no longer stands behind the cross ones.
     cross = [p for p in account.positions.values() if not p.isolated]
     if not cross:
         return
@@ -144,6 +164,20 @@ def rewatch(state: State, account: Account, position: Position | None = None) ->
     for p in cross:
         market = state.markets[p.coin]
         index.move_watch(market, p, level_of_slack(market, p, share))
+
+
+def rewatch_floor(state: State, account: Account) -> None:
+    """The same for the floor of a drawdown guardian, which all positions share, and which an account without positions may be at, too."""
+    if account.guardians:
+        floors.rewatch(state, account, account_value(state, account))
+
+
+def fee_on(spec: MarketSpec, px: int, size: int, *, maker: bool) -> int:
+    """Fee of one fill: a part of the notional; of an event's shares rate * p * (1 - p) each, as on Polymarket (venue.md 2.14)."""
+    notional = px * size // E8
+    if spec.margin_mode == "full":
+        notional = notional * (outcome.PAYOUT - px) // outcome.PAYOUT
+    return fee_of(notional, spec.maker_rate if maker else spec.taker_rate)
 
 
 # ── Fills ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,19 +214,27 @@ def _fill_open(
 ) -> None:
     spec = market.spec
     notional = px * size // E8
-    fee = fee_of(notional, spec.maker_rate if maker else spec.taker_rate)
+    fee = fee_on(spec, px, size, maker=maker)
     position = account.positions.get(spec.coin)
     if position is None:
+        if not account.positions:
+            floors.begin_day(account, state.now_ms, account.balance)
         position = Position(
             account=account.id, coin=spec.coin, side=order.buy, size=0, entry_notional=0, leverage=order.leverage,
-            isolated=spec.margin_mode == "isolated", opened_ms=state.now_ms,
+            isolated=spec.margin_mode != "cross", opened_ms=state.now_ms,
         )  # fmt: skip
         account.positions[spec.coin] = position
         market.holders[account.id] = None
         index.schedule_funding(state, market)
+        index.schedule_day(state)
     position.size += size
     position.entry_notional += notional
-    if position.isolated:
+    if spec.margin_mode == "full":
+        moved = outcome.cost(position.side, notional, size)
+        account.balance -= moved + fee
+        position.margin += moved
+        notional = moved  # What the caps count is what was spent.
+    elif position.isolated:
         moved = div_up(notional, position.leverage)
         account.balance -= moved
         position.margin += moved - fee
@@ -204,7 +246,7 @@ def _fill_open(
     if order.key is not None and (key := state.keys.get(order.key)) is not None:
         roll_key_day(key, state.now_ms)
         key.day_notional += notional
-    _book_trade(state, trade, notional, size, fee, None)
+    _book_trade(state, trade, px * size // E8, size, fee, None)
     order.filled += size
     seq = next_seq(account)
     emit(state, account, Fill(
@@ -228,10 +270,11 @@ def _fill_close(
 ) -> None:
     spec = market.spec
     notional = px * size // E8
-    fee = fee_of(notional, spec.maker_rate if maker else spec.taker_rate)
+    fee = fee_on(spec, px, size, maker=maker)
     part = position.entry_notional if size == position.size else position.entry_notional * size // position.size
     realized = position.side * (notional - part)
-    take(account, position, size=size, entry_part=part, realized=realized, fee=fee)
+    full = spec.margin_mode == "full"
+    take(account, position, size=size, entry_part=part, realized=realized, fee=fee, full=full)
     _book_trade(state, trade, notional, size, fee, realized)
     order.filled += size
     flat = position.size == 0
@@ -256,9 +299,15 @@ def _book_trade(state: State, trade: Trade, notional: int, size: int, fee: int, 
         trade.realized = (trade.realized or 0) + realized
 
 
-def take(account: Account, position: Position, *, size: int, entry_part: int, realized: int, fee: int) -> None:
+def take(
+    account: Account, position: Position, *, size: int, entry_part: int, realized: int, fee: int, full: bool = False
+) -> None:
     """Take `size` out of a position: its PnL and its share of isolated margin go to the balance; an isolated loss never exceeds its margin."""
-    if position.isolated:
+    if full:
+        keep = outcome.cost(position.side, position.entry_notional - entry_part, position.size - size)
+        account.balance += position.margin + realized - fee - keep
+        position.margin = keep
+    elif position.isolated:
         keep = position.margin * (position.size - size) // position.size
         left = position.margin + realized - fee
         if left < 0:
@@ -279,6 +328,7 @@ def leave(state: State, account: Account, market: Market, position: Position) ->
     """The position is gone: forget it and its margin watch; the house pays what a cross account without positions owes."""
     assert position.size == 0 and position.entry_notional == 0 and position.margin == 0, position
     index.move_watch(market, position, None)
+    index.move_floor(market, position, None)
     del account.positions[position.coin]
     market.holders.pop(account.id, None)
     if not market.holders:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bot.errors import Refusal
-from bot.venue.numbers import E8, text_of
+from bot.venue import outcome
+from bot.venue.numbers import text_of
 from bot.venue.state import (
     DAY_MS,
     GUARDIANS_MAX,
@@ -36,7 +37,8 @@ def exposure(state: State, account: Account) -> int:
     """|notional| at mark of positions and of the open rest of resting entries."""
     total = 0
     for coin, position in account.positions.items():
-        total += state.markets[coin].mark * position.size // E8
+        market = state.markets[coin]
+        total += outcome.worth(market.spec, position.side, market.mark, position.size)
     for number in account.resting:
         total += opening_notional(state, account.orders[number])
     return total
@@ -45,8 +47,9 @@ def exposure(state: State, account: Account) -> int:
 def opening_notional(state: State, order: Order) -> int:
     if order.reduce_only:
         return 0
-    px = order.limit_px if order.limit_px is not None else state.markets[order.coin].mark
-    return px * (order.size - order.filled) // E8
+    market = state.markets[order.coin]
+    px = order.limit_px if order.limit_px is not None else market.mark
+    return outcome.worth(market.spec, order.buy, px, order.size - order.filled)
 
 
 def busy_markets(account: Account) -> set[str]:

@@ -117,7 +117,7 @@ def _backstop(state: State, account: Account, position: Position) -> None:
 
 
 def _cancel_resting(state: State, account: Account, position: Position) -> None:
-    orders.cancel_entries(state, account, "liquidated", position.coin if position.isolated else None)
+    orders.cancel_resting(state, account, "liquidated", position.coin if position.isolated else None)
 
 
 def _drop_protection(state: State, account: Account, market: Market, position: Position) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from bot.venue import acting, funding, index, ledger, liquidation, orders, protection
+from bot.venue import acting, firing, funding, index, ledger, liquidation, orders, outcome, protection
 from bot.venue.book import walk
 from bot.venue.commands import PassBar, PricePoint
 from bot.venue.events import Triggered
 from bot.venue.numbers import E8, div_up
-from bot.venue.quote import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening
+from bot.venue.quote import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening, proceeds
 from bot.venue.record import emit, emit_order, next_seq, open_trade
 from bot.venue.state import Account, Level, Market, Order, Position, State, oid_text, side_name
 
@@ -28,17 +28,22 @@ def point(
     mid: int | None = None, ahead: Ahead | None = None,
 ) -> None:  # fmt: skip
     """Move the market to `px`. Step 0 opens a bar: it may jump, it pays what funding is due, and it gives resting limits their volume."""
+    if market.status == "settled":
+        return
     last = market.mark
     market.point += 1
     if step == 0:
         market.bar_ms = bar_ms
         market.volume_left = -1 if volume is None else volume * market.spec.participation // E8
         if market.next_funding_ms and state.now_ms >= market.next_funding_ms:
-            funding.pay(state, market, oracle if oracle is not None else px)
-        market.oracle = oracle if oracle is not None else px
+            funding.pay(
+                state, market, oracle if oracle is not None else market.oracle if market.external == "closed" else px
+            )
+        if oracle is not None or market.external != "closed":  # Frozen while the outside price is closed.
+            market.oracle = oracle if oracle is not None else px
     elif oracle is not None:
         market.oracle = oracle
-    elif market.oracle == last:  # Nobody moved it apart from the price in this bar.
+    elif market.oracle == last and market.external != "closed":  # Nobody moved it apart from the price in this bar.
         market.oracle = px
     if market.working:
         market.mark = market.mid = px
@@ -64,6 +69,7 @@ def sweep(state: State, market: Market) -> None:
 def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: bool, ahead: Ahead | None) -> None:
     """Act on every level between `last` and `px`, until none is left that this point may meet."""
     watched: list[str] = []
+    drawn: list[str] = []
     while (found := _next(state, market, last, px, step=step, jump=jump, ahead=ahead)) is not None:
         level_px, level = found
         account = state.accounts[level.account]
@@ -74,6 +80,11 @@ def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: 
             if not _liquidated(state, account, market, position, ref, px):
                 position.watched_point = market.point
                 watched.append(account.id)
+            continue
+        if kind == "drawdown":
+            market.mark = market.mid = px if jump else _nearer(level_px, px, last)
+            drawn.append(account.id)
+            firing.touch_floor(state, account, market)
             continue
         if kind == "trail_move":
             market.mark = market.mid = px
@@ -92,8 +103,10 @@ def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: 
             ref = px if jump or order.through else level_px
             market.mark = market.mid = ref
             fire_trigger(state, account, market, order, ref, gapped=jump or order.through)
-    if watched:
+    if watched or drawn:
         market.mark = market.mid = px
+        for account_id in drawn:
+            ledger.rewatch_floor(state, state.accounts[account_id])
         for account_id in watched:
             account = state.accounts[account_id]
             held = account.positions.get(market.spec.coin)
@@ -111,7 +124,7 @@ def _nearer(level_px: int, px: int, last: int) -> int:
 def _next(
     state: State, market: Market, last: int, px: int, *, step: int, jump: bool, ahead: Ahead | None
 ) -> tuple[int, Level] | None:
-    """The next level that acts: on a jump liquidations first, else the nearest to where the price comes from."""
+    """The next level that acts: on a jump liquidations first and drawdowns next, else the nearest to where the price comes from."""
     first: tuple[int, Level] | None = None
     for falls in (True, False) if px <= last else (False, True):
         levels, reach = (market.falling, px) if falls else (market.rising, -px)
@@ -124,7 +137,7 @@ def _next(
             found = (stored if falls else -stored), level
             if not jump or level.kind == "liquidation":
                 return found
-            if first is None:
+            if first is None or (level.kind == "drawdown" and first[1].kind != "drawdown"):
                 first = found
     return first
 
@@ -135,19 +148,29 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
     kind = level.kind
     if kind == "liquidation":
         return account.positions[market.spec.coin].watched_point < market.point
+    if kind == "drawdown":
+        return True
     if kind in ("trail", "trail_move"):
         return account.guardians[level.number].born < market.point
     order = account.orders[level.number]
     if order.born >= market.point:
         return False
     if kind == "limit":
-        return market.volume_left != 0
+        return market.volume_left != 0 and not _is_shut(account, market, order)
     if kind == "take_profit":
         if order.limit_bar_ms == market.bar_ms and market.bar_ms and step != 3:
             return False
         if ahead is not None and step and _adverse_ahead(account, account.positions[market.spec.coin], ahead):
             return False
     return True
+
+
+def _is_shut(account: Account, market: Market, order: Order) -> bool:
+    """Would this fill open while a market of strict hours opens nothing? It waits for the next session."""
+    if market.external != "closed" or not market.spec.strict_hours:
+        return False
+    position = account.positions.get(order.coin)
+    return position is None or position.side == order.buy or order.size - order.filled > position.size
 
 
 def _adverse_ahead(account: Account, position: Position, ahead: Ahead) -> bool:
@@ -221,7 +244,9 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, px
         orders.drop_entry(state, account, market, order, "position_closed")
         return
     leverage = position.leverage if position is not None and not against else order.leverage
-    if opening and div_up(fill_px * opening // E8, leverage) > ledger.free_margin(state, account):
+    back = proceeds(market, order.buy, [(fill_px, against)], against) if outcome.is_paid(market.spec) else 0
+    unit_px = outcome.share_px(market.spec, order.buy, fill_px)
+    if opening and div_up(unit_px * opening // E8, leverage) > ledger.free_margin(state, account) + back:
         orders.drop_entry(state, account, market, order, "insufficient_funds")
         return
     trade = account.trade(order.trade or "")
@@ -260,8 +285,13 @@ def _fill_pending(state: State, market: Market) -> None:
             reason = "position_closed"
         elif opening > 0:
             leverage = position.leverage if position is not None and not against else order.leverage
-            _, margin = cost_of_opening(fills, against, (0, 0), leverage)
-            if margin > _free_after(state, account, market, position, against):
+            _, margin = cost_of_opening(outcome.paid(market.spec, order.buy, fills), against, (0, 0), leverage)
+            if outcome.is_paid(market.spec):
+                margin += sum(ledger.fee_on(market.spec, px, sz, maker=False) for px, sz in fills)
+                free = ledger.free_margin(state, account) + proceeds(market, order.buy, fills, against)
+            else:
+                free = _free_after(state, account, market, position, against)
+            if margin > free:
                 reason = "insufficient_funds"
         if reason is not None:
             trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from bot.errors import Refusal
-from bot.venue import guardians, index, ledger, limits, protection, quote
+from bot.venue import guardians, index, ledger, limits, outcome, protection, quote
 from bot.venue.book import walk
 from bot.venue.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
 from bot.venue.events import AccountChanged
-from bot.venue.numbers import BPS, E8, div_up, fee_of, text_of
+from bot.venue.numbers import BPS, E8, div_up, text_of
 from bot.venue.quote import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS, Quote, bound_of
 from bot.venue.record import emit, emit_order, next_oid, next_seq, open_trade
 from bot.venue.state import (
@@ -187,9 +187,8 @@ def execute(
         rest = order.size - order.filled
         if rest and spec.type == "limit":
             opening = max(0, order.size - quoted.reduce - order.filled) if quoted.reduce else rest
-            held = div_up(quoted.bound_px * opening // E8, order.leverage) + fee_of(
-                quoted.bound_px * opening // E8, market.spec.taker_rate
-            )
+            held = div_up(outcome.worth(market.spec, order.buy, quoted.bound_px, opening), order.leverage)
+            held += ledger.fee_on(market.spec, quoted.bound_px, opening, maker=False)
             _rest(state, account, market, order, held)
             index.watch_order(market, order)
         else:
@@ -265,7 +264,7 @@ def _arm_inline(
                 state, account, market, position, spec, extreme=entry_px, trade=order.trade, by_limit=by_limit
             )
         else:
-            made = acting.arm_clock(state, account, spec, trade=order.trade)
+            made = acting.arm_inline(state, account, position, spec, trade=order.trade, key=order.key)
         numbers.append(made.number)
     return numbers
 
@@ -299,7 +298,7 @@ def close(state: State, account: Account, key: Key | None, command: ClosePositio
     if position is None:
         return Refusal("not_found", f"there is no position in {command.coin}")
     if market.status != "open":
-        return Refusal("market_closed", f"{command.coin} is {market.status}", details={"opensAt": None})
+        return Refusal("market_closed", f"{command.coin} is {market.status}", details={"opensAt": market.opens_ms})
     size = _size_of_close(market, position, command)
     if isinstance(size, Refusal):
         return size
@@ -326,10 +325,11 @@ def close(state: State, account: Account, key: Key | None, command: ClosePositio
 
 def _size_of_close(market: Market, position: Position, command: ClosePosition) -> int | Refusal:
     size = position.size
+    unit_px = outcome.share_px(market.spec, position.side, market.mid)
     if command.fraction is not None and command.fraction < E8:
         size = position.size * command.fraction // E8 // market.lot * market.lot
     elif command.usd is not None:
-        size = min(position.size, command.usd * E8 // market.mid // market.lot * market.lot)
+        size = min(position.size, command.usd * E8 // unit_px // market.lot * market.lot)
     elif command.size is not None:
         if command.size < position.size and command.size % market.lot:
             down = command.size - command.size % market.lot
@@ -339,10 +339,10 @@ def _size_of_close(market: Market, position: Position, command: ClosePosition) -
                 value=text_of(down or market.lot),
             )
         size = min(position.size, command.size)
-    if size < position.size and market.mid * size // E8 < MIN_NOTIONAL:
-        least = quote.least_size(market, market.mid)
+    if size < position.size and unit_px * size // E8 < MIN_NOTIONAL:
+        least = quote.least_size(market, unit_px)
         value = least if least < position.size else position.size
-        return Refusal("below_min_notional", f"a part is worth {text_of(market.mid * size // E8)} USD, the least is 10; all of it always goes",
+        return Refusal("below_min_notional", f"a part is worth {text_of(unit_px * size // E8)} USD, the least is 10; all of it always goes",
                        fix={"field": "size", "value": text_of(value)})  # fmt: skip
     return size
 
@@ -506,9 +506,23 @@ def cancel_coin(state: State, account: Account, coin: str) -> Canceled | Refusal
     )
 
 
-def cancel_entries(state: State, account: Account, reason: str, coin: str | None = None) -> tuple[str, ...]:
-    """Cancel what could open; stops and targets stay."""
+def entries(account: Account) -> list[Order]:
+    """What rests and could open. An order that only reduces could not."""
+    return [order for n in account.resting if not (order := account.orders[n]).reduce_only]
+
+
+def cancel_entries(state: State, account: Account, reason: str) -> tuple[str, ...]:
+    """Cancel what could open; stops, targets and closes that wait stay."""
+    return _cancel_each(state, account, entries(account), reason)
+
+
+def cancel_resting(state: State, account: Account, reason: str, coin: str | None = None) -> tuple[str, ...]:
+    """Cancel all that rests, a close that waits too; stops and targets stay."""
     gone = [account.orders[n] for n in account.resting if coin is None or account.orders[n].coin == coin]
+    return _cancel_each(state, account, gone, reason)
+
+
+def _cancel_each(state: State, account: Account, gone: list[Order], reason: str) -> tuple[str, ...]:
     for order in gone:
         drop_entry(state, account, state.markets[order.coin], order, reason)
     return tuple(oid_text(account, o.number) for o in gone)

@@ -70,7 +70,7 @@ def _arm(
     child = Order(
         number=next_oid(account), account=account.id, coin=market.spec.coin, kind=kind, side=position.side, buy=-position.side, size=position.size,
         created_ms=state.now_ms, status="armed", trigger_px=px, reduce_only=True, leverage=position.leverage, born=market.point,
-        leg=Leg(px, leg.pct, leg.r), trade=None,
+        leg=Leg(px, leg.pct, leg.r), trade=entry.trade,
     )  # fmt: skip
     falls = index.order_falls(child)
     child.through = market.mark <= px if falls else market.mark >= px
@@ -80,9 +80,7 @@ def _arm(
         child.limit_bar_ms = market.bar_ms
     account.orders[child.number] = child
     index.watch_order(market, child)
-    child.trade = entry.trade
     emit_order(state, account, child, "armed")
-    child.trade = None
     return child.number
 
 
@@ -122,12 +120,13 @@ def arm_trail(
 def emit_guardian(
     state: State, account: Account, guardian: Guardian, subtype: str, *, reason: str | None = None, mark: int | None = None, value: int | None = None,
     canceled: tuple[str, ...] = (), trades: tuple[str, ...] = (), action: str | None = None,
+    code: str | None = None,
 ) -> None:  # fmt: skip
     spec = guardian.spec
     assert spec.scope is not None
     emit(state, account, GuardianMoved(
         account.id, next_seq(account), state.now_ms, subtype, spec.coin, guardian_id(account, guardian.number), spec.type, spec.scope,
-        guardian.blocks_opens, action, reason, guardian.deadline_ms, mark, value, canceled, trades,
+        guardian.blocks_opens, action, reason, guardian.deadline_ms, mark, value, canceled, trades, code,
     ))  # fmt: skip
 
 
@@ -155,6 +154,44 @@ def drop_trails(state: State, account: Account, market: Market, reason: str) -> 
         index.unwatch_trail(market, guardian)
         del account.guardians[guardian.number]
         emit_guardian(state, account, guardian, "released", reason=reason)
+
+
+def arm_hold(
+    state: State,
+    account: Account,
+    position: Position,
+    spec: GuardianSpec,
+    *,
+    trade: str | None = None,
+) -> Guardian:
+    """Start a max_hold on an open position: its time runs from the first opening fill."""
+    account.guardian_seq += 1
+    guardian = Guardian(
+        number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, trade=trade
+    )
+    account.guardians[guardian.number] = guardian
+    _time_hold(state, account, position, guardian)
+    return guardian
+
+
+def _time_hold(state: State, account: Account, position: Position, guardian: Guardian) -> None:
+    assert guardian.spec.seconds is not None
+    guardian.deadline_ms = position.opened_ms + guardian.spec.seconds * 1000
+    index.schedule_guardian(state, account, guardian)
+    emit_guardian(state, account, guardian, "armed")
+
+
+def _follow_holds(state: State, account: Account, market: Market, position: Position | None) -> None:
+    """The position is gone: so is its max_hold. Flipped: the time starts anew with the new one."""
+    for guardian in [
+        g for g in account.guardians.values() if g.spec.type == "max_hold" and g.spec.coin == market.spec.coin
+    ]:
+        if position is not None:
+            _time_hold(state, account, position, guardian)
+            continue
+        del account.guardians[guardian.number]
+        guardian.deadline_ms = None
+        emit_guardian(state, account, guardian, "released", reason="position_closed")
 
 
 def working_exits(account: Account, market: Market) -> list[Order]:
@@ -195,6 +232,7 @@ def follow(
                 drop_child(state, account, market, before, account.orders[oid], reason)
         if account.guardians:
             drop_trails(state, account, market, "position_closed")
+            _follow_holds(state, account, market, position)
         # An entry that goes on filling opens another position, which needs its bracket anew.
         for number in account.resting:
             entry = account.orders[number]
@@ -216,3 +254,5 @@ def follow(
         ledger.rewatch(state, account, position)
     elif account.positions:
         ledger.rewatch(state, account)
+    else:
+        ledger.rewatch_floor(state, account)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bot.errors import Refusal
-from bot.venue import guardians, ledger, limits
+from bot.venue import guardians, ledger, limits, outcome
 from bot.venue.book import book, level_px, walk
 from bot.venue.numbers import BPS, E8, div_up, fee_of, round_figures, text_of
 from bot.venue.state import (
@@ -79,7 +79,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     if market is None:
         return Refusal("not_found", f"no market {order.coin}", fix={"action": "search_markets", "path": "/v1/markets"})
     if market.status != "open":
-        return Refusal("market_closed", f"{order.coin} is {market.status}", details={"opensAt": None})
+        return Refusal("market_closed", f"{order.coin} is {market.status}", details={"opensAt": market.opens_ms})
     if refused := limits.refuse_coin(market, key):
         return refused
     position = account.positions.get(order.coin)
@@ -97,7 +97,10 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     size = order.size
     if size is None:
         assert order.usd is not None
-        size = _size_of_usd(market, mid, buy, order.usd, bound, limit=limit)
+        if outcome.is_paid(market.spec):
+            size = _shares_of_usd(market, position, buy, order.usd, bound, limit=limit)
+        else:
+            size = _size_of_usd(market, mid, buy, order.usd, bound, limit=limit)
     elif size % market.lot:
         down = size - size % market.lot
         return invalid("size", f"{text_of(size)} is no multiple of {text_of(market.lot)}", value=text_of(down or market.lot), fix={
@@ -114,20 +117,36 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         size = reduce
     value_px = order.limit_px if limit and order.limit_px is not None else mid
     whole_exit = position is not None and against and size == position.size
-    if value_px * size // E8 < MIN_NOTIONAL and not whole_exit:
-        least = least_size(market, value_px)
+    opening = size - reduce
+    unit_px = outcome.share_px(market.spec, buy if opening else -buy, value_px)
+    if unit_px * size // E8 < MIN_NOTIONAL and not whole_exit:
+        least = least_size(market, unit_px)
         fix = (
             {
                 "field": "usdAmount",
-                "value": text_of(div_up(least * _sizing_px(market, mid, buy, bound, limit=limit), E8)),
+                "value": text_of(
+                    div_up(
+                        least
+                        * outcome.share_px(
+                            market.spec, buy if opening else -buy, _sizing_px(market, mid, buy, bound, limit=limit)
+                        ),
+                        E8,
+                    )
+                ),
             }
             if order.usd is not None
             else {"field": "size", "value": text_of(least)}
         )
         return Refusal(
-            "below_min_notional", f"the order is worth {text_of(value_px * size // E8)} USD, the least is 10", fix=fix
+            "below_min_notional", f"the order is worth {text_of(unit_px * size // E8)} USD, the least is 10", fix=fix
         )
-    opening = size - reduce
+    if opening and market.spec.strict_hours and market.external == "closed":
+        return Refusal(
+            "market_closed",
+            f"{order.coin} opens no position while its outside price is closed; what is open may be closed",
+            fix={"action": "wait"},
+            details={"opensAt": market.opens_ms},
+        )
     intent = "open" if opening else "close"
     side = buy if opening else -buy
 
@@ -147,7 +166,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         fill_notional += px * part // E8
     warnings: list[Warning_] = []
     if clamped:
-        warnings.append(("leverage_clamped", f"leverage {order.leverage} is clamped to {leverage}"))
+        warnings.append(("leverage_clamped", f"leverage is clamped to {leverage}"))
     if not limit and fill_size < size:
         if not order.allow_partial or fill_size == 0:
             return Refusal(
@@ -156,23 +175,37 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
             )  # fmt: skip
         warnings.append(("partial_depth", f"only {text_of(fill_size)} of {text_of(size)} lies within {bps} bps"))
     est_px = fill_notional * E8 // fill_size if fill_size else None
-    slippage = abs(est_px - mid) * BPS * E8 // mid if est_px is not None else None
+    slippage = _bps_off(market, est_px, mid) if est_px is not None else None
     notional = value_px * size // E8 if limit else (fill_notional if fill_size else mid * size // E8)
+    if outcome.is_paid(market.spec):
+        notional = outcome.worth(
+            market.spec, side, value_px if limit else (est_px or mid), size if limit else fill_size
+        )
     entry_px = order.limit_px if limit and order.limit_px is not None else (est_px or mid)
     opened = opening if limit else max(0, fill_size - reduce)
-    open_notional, margin = cost_of_opening(fills, reduce, (entry_px, size - fill_size) if limit else (0, 0), leverage)
-    taker_fee = fee_of(fill_notional, market.spec.taker_rate)
-    fee = taker_fee + (fee_of(value_px * (size - fill_size) // E8, market.spec.maker_rate) if limit else 0)
+    rest = outcome.share_px(market.spec, buy, entry_px), size - fill_size
+    open_notional, margin = cost_of_opening(
+        outcome.paid(market.spec, buy, fills), reduce, rest if limit else (0, 0), leverage
+    )
+    if outcome.is_paid(market.spec):
+        taker_fee = sum(ledger.fee_on(market.spec, px, part, maker=False) for px, part in fills)
+    else:
+        taker_fee = fee_of(fill_notional, market.spec.taker_rate)
+    fee = taker_fee + (ledger.fee_on(market.spec, value_px, size - fill_size, maker=True) if limit else 0)
 
     # Caps and margin.
     if opening:
         if refused := limits.refuse_opening(state, account, key, market, order, open_notional):
             return refused
-        # What one unit can cost at most: a buy's last price, a sale's first one.
-        dearest = max([px for px, _ in fills] + ([entry_px] if limit else []), default=mid)
-        sizing_px = _sizing_px(market, mid, buy, bound, limit=limit)
+        back = proceeds(market, buy, fills, reduce) if position is not None and outcome.is_paid(market.spec) else None
+        # What one unit can cost at most: a buy's last price, a sale's first one, a No what is missing to 1 USD.
+        costs = [
+            outcome.share_px(market.spec, buy, px) for px in [px for px, _ in fills] + ([entry_px] if limit else [])
+        ]
+        dearest = max(costs, default=mid)
+        sizing_px = outcome.share_px(market.spec, buy, _sizing_px(market, mid, buy, bound, limit=limit))
         if refused := _refuse_margin(
-            state, account, market, position, reduce, margin, fee, leverage, order, dearest, sizing_px
+            state, account, market, position, reduce, margin, fee, leverage, order, dearest, sizing_px, back=back
         ):
             return refused
 
@@ -222,6 +255,13 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
                        fix={"action": "arm_stop", "field": "bracket.stopLoss", "value": {"pct": 2}})  # fmt: skip
     if opening and not protected:
         warnings.append(("unprotected", "the position will have no stop"))
+    if opening and market.external == "closed":
+        warnings.append(
+            (
+                "external_closed",
+                "the outside price is closed: the spread is wider, the book thinner, and it may reopen elsewhere",
+            )
+        )
     if liquidation is not None and abs(liquidation - market.mark) * 100 < NEAR_LIQUIDATION_PCT * market.mark:
         warnings.append(
             (
@@ -245,6 +285,8 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
 def bound_of(market: Market, mid: int, buy: int, bps: int) -> int:
     """Worst price of a market order: mid * (1 ± bps), to five figures and the market's decimals, as the venue's own client rounds it."""
     spec = market.spec
+    if outcome.is_paid(spec):  # Of the payout of 1 USD: 100 bps are a cent at any price, for Yes and No alike.
+        return outcome.clamp(spec, mid + buy * outcome.PAYOUT * bps // BPS)
     raw = mid * (BPS + buy * bps) // BPS
     if spec.sig_figs is None:
         return raw
@@ -276,6 +318,38 @@ def _size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, li
     return size
 
 
+def _bps_off(market: Market, px: int, mid: int) -> int:
+    """Distance from the mid in bps scaled 1e8: of the mid, or of an event's payout, as its bound is measured."""
+    return abs(px - mid) * BPS * E8 // (outcome.PAYOUT if outcome.is_paid(market.spec) else mid)
+
+
+def _shares_of_usd(market: Market, position: Position | None, buy: int, usd: int, bound: int, *, limit: bool) -> int:
+    """Most shares that `usd` pay for: what a position against it fetches first, then the other side at what that costs."""
+    spec, lot = market.spec, market.lot
+    px = bound if limit else level_px(market, market.mid, buy, 0)
+    against = position.size if position is not None and position.side != buy else 0
+    fetched = outcome.worth(spec, -buy, px, against)
+    if usd <= fetched:
+        return usd * E8 // outcome.share_px(spec, -buy, px) // lot * lot
+    size = (against + (usd - fetched) * E8 // outcome.share_px(spec, buy, px)) // lot * lot
+    fills = walk(market, market.mid, buy, size, bound) if not limit and size else []
+    if len(fills) > 1 and not against:
+        cost = sum(p * s // E8 for p, s in outcome.paid(spec, buy, fills))
+        if cost > usd:
+            size = size * usd // cost // lot * lot
+    return size
+
+
+def proceeds(market: Market, buy: int, fills: list[tuple[int, int]], reduce: int) -> int:
+    """What the closing part of the fills of a fully paid position brings in; their fees are the order's."""
+    total = 0
+    for px, size in fills:
+        part = min(reduce, size)
+        reduce -= part
+        total += outcome.worth(market.spec, -buy, px, part)
+    return total
+
+
 def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, int], leverage: int) -> tuple[int, int]:
     """Notional and margin of what opens: the fills beyond the part that closes, then the rest at its limit; to the unit as the fills will book it."""
     notional = margin = 0
@@ -293,6 +367,10 @@ def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, 
 
 def _off_grid(market: Market, name: str, px: int) -> Refusal | None:
     tick = market.tick(px)
+    if px != outcome.clamp(market.spec, px):
+        down, up = outcome.PX_MIN, outcome.PX_MAX
+        return invalid(name, f"{text_of(px)} does not lie within {text_of(down)}..{text_of(up)}", fix={
+            "field": name, "value": text_of(outcome.clamp(market.spec, px)), "neighbours": [text_of(down), text_of(up)]})  # fmt: skip
     if px <= 0 or px % tick:
         down, up = px - px % tick, px - px % tick + tick
         return invalid(name, f"{text_of(px)} is not on the price grid (tick {text_of(tick)})", fix={
@@ -307,9 +385,9 @@ def _leverage(
     market: Market, position: Position | None, against: bool, order: OrderSpec, key: Key | None
 ) -> tuple[int, bool] | Refusal:
     held = position.leverage if position is not None and not against else None
-    if order.leverage is None:
-        return (position.leverage if position is not None else 1), False
-    leverage, clamped = order.leverage, False
+    # Without a leverage of its own an order has the position's: a key's maximum binds that one too.
+    default = position.leverage if position is not None else 1
+    leverage, clamped = (order.leverage if order.leverage is not None else default), False
     key_max = key.max_leverage if key is not None and key.max_leverage is not None else None
     most = min(market.spec.max_leverage, key_max) if key_max is not None else market.spec.max_leverage
     if leverage > most:
@@ -349,9 +427,13 @@ def _refuse_margin(
     order: OrderSpec,
     dearest: int,
     sizing_px: int,
+    *,
+    back: int | None = None,
 ) -> Refusal | None:
     free = ledger.free_margin(state, account)
-    if position is not None and reduce:
+    if back is not None:
+        free += back
+    elif position is not None and reduce:
         free += position.margin if position.isolated else ledger.initial_margin(market, position)
         free += min(0, position.pnl(market.mark)) if position.isolated else 0
     needed = margin + (0 if market.spec.margin_mode == "isolated" else fee)
@@ -395,7 +477,7 @@ def _position_after(
     same = position if position is not None and position.side == buy else None
     return Position(
         account="", coin=market.spec.coin, side=buy, size=opening + (same.size if same else 0), leverage=leverage,
-        entry_notional=notional + (same.entry_notional if same else 0), isolated=market.spec.margin_mode == "isolated", opened_ms=0,
+        entry_notional=notional + (same.entry_notional if same else 0), isolated=market.spec.margin_mode != "cross", opened_ms=0,
         margin=same.margin if same else 0,
     )  # fmt: skip
 
@@ -403,6 +485,8 @@ def _position_after(
 def _liquidation_after(
     state: State, account: Account, market: Market, position: Position | None, after: Position, margin: int, fee: int
 ) -> int | None:
+    if outcome.is_paid(market.spec):
+        return None
     mm = ledger.maintenance(market, market.mark * after.size // E8)
     if after.isolated:
         after.margin += margin - fee
@@ -474,7 +558,7 @@ def resolve_bracket(
 
 def off_entry(market: Market, entry_px: int, way: int, distance: int, *, safer: int) -> int:
     """entry + way * distance on the grid, rounded up when `safer` is +1, down when -1; 0 when it would not be positive."""
-    px = entry_px + way * distance
+    px = outcome.clamp(market.spec, entry_px + way * distance)
     if px <= 0:
         return 0
     return market.grid_up(px) if safer > 0 else market.grid_down(px)
@@ -514,7 +598,7 @@ def suggest(
     if market is None:
         return Refusal("not_found", f"no market {coin}", fix={"action": "search_markets", "path": "/v1/markets"})
     if market.status != "open":
-        return Refusal("market_closed", f"{coin} is {market.status}", details={"opensAt": None})
+        return Refusal("market_closed", f"{coin} is {market.status}", details={"opensAt": market.opens_ms})
     closing = intent == "close"
     position = account.positions.get(coin)
     if closing and position is None:
@@ -526,7 +610,8 @@ def suggest(
     bound = bound_of(market, market.mid, buy, bps)
     deep = sum(s for _, s in book(market)[1 if buy > 0 else 0])
     depth = sum(s for _, s in walk(market, market.mid, buy, deep, bound))
-    low = least_size(market, market.mid)
+    unit_px = outcome.share_px(market.spec, -buy if closing else buy, market.mid)
+    low = least_size(market, unit_px)
     warnings: list[Warning_] = []
     used = 1
     if closing and position is not None:
@@ -541,11 +626,7 @@ def suggest(
             warnings.append(("leverage_clamped", f"leverage {leverage} is clamped to {used}"))
         most = min(depth, _affordable(state, account, key, market, used, buy))
     want = (
-        size
-        if size is not None
-        else notional * E8 // market.mid
-        if notional is not None
-        else (most if closing else low)
+        size if size is not None else notional * E8 // unit_px if notional is not None else (most if closing else low)
     )
     want = max(low, min(want, most)) if closing or want <= most else most
     want -= want % market.lot if not (closing and position is not None and want == position.size) else 0
@@ -553,12 +634,18 @@ def suggest(
         warnings.append(("partial_depth" if depth < (size or 0) else "rounded", f"the size is cut to {text_of(want)}"))
     feasible = 0 < low <= want <= most
     fills = walk(market, market.mid, buy, want, bound) if feasible else []
-    got = sum(p * s // E8 for p, s in fills)
-    est = got * E8 // want if feasible and want else None
+    spec = market.spec
+    got = sum(p * s // E8 for p, s in outcome.paid(spec, -buy if closing else buy, fills))
+    est = sum(p * s // E8 for p, s in fills) * E8 // want if feasible and want else None
+    fee = (
+        sum(ledger.fee_on(spec, p, s, maker=False) for p, s in fills)
+        if outcome.is_paid(spec)
+        else fee_of(got, spec.taker_rate)
+    )
     return Suggestion(
         coin=coin, intent=intent, side=side, feasible=feasible, size=want if feasible else None, notional=got if feasible else None,
-        leverage=None if closing else used, mid=market.mid, est_px=est, slippage_bps=abs(est - market.mid) * BPS * E8 // market.mid if est else None,
-        fee=fee_of(got, market.spec.taker_rate) if feasible else None, margin=0 if closing else div_up(got, used), min_size=low, max_size=most,
+        leverage=None if closing else used, mid=market.mid, est_px=est, slippage_bps=_bps_off(market, est, market.mid) if est else None,
+        fee=fee if feasible else None, margin=0 if closing else div_up(got, used), min_size=low, max_size=most,
         bound_bps=bps, warnings=warnings,
     )  # fmt: skip
 
@@ -576,6 +663,7 @@ def _affordable(state: State, account: Account, key: Key | None, market: Market,
             usd = min(usd, key.max_exposure - limits.exposure(state, account))
         if key.max_daily_notional is not None:
             usd = min(usd, key.max_daily_notional - limits.used_today(key, state.now_ms))
-    size = max(0, usd) * E8 // market.mid // market.lot * market.lot
-    cost = sum(px * sz // E8 for px, sz in walk(market, market.mid, buy, size)) if size else 0
+    size = max(0, usd) * E8 // outcome.share_px(market.spec, buy, market.mid) // market.lot * market.lot
+    fills = outcome.paid(market.spec, buy, walk(market, market.mid, buy, size)) if size else []
+    cost = sum(px * sz // E8 for px, sz in fills)
     return size * usd // cost // market.lot * market.lot if cost > usd else size

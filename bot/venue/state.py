@@ -22,8 +22,10 @@ EVENTS_KEPT: Final = 100_000  # What /v1/limits reports; older ones go in blocks
 OPEN_ORDERS_MAX: Final = 200
 GUARDIANS_MAX: Final = 100
 KEYS_MAX: Final = 50
+WEBHOOKS_MAX: Final = 20
 MIN_NOTIONAL: Final = 10 * E8
 BOOK_LEVELS: Final = 20  # What the venue's own book shows a side.
+CLOSED_DEPTH: Final = 3  # While the outside price is closed, depth is a third and the spread three times as wide.
 PLAN_KEPT_MS: Final = 7 * DAY_MS  # A used or stale token still says so for a week.
 
 
@@ -56,7 +58,7 @@ class MarketSpec:
     name: str = ""
     asset_class: str = "crypto"
     book: str = "main"
-    margin_mode: str = "cross"  # cross | isolated
+    margin_mode: str = "cross"  # cross | isolated | full (events: paid at once, outcome.py)
     sz_decimals: int = 5
     max_leverage: int = 40
     tiers: tuple[
@@ -74,6 +76,12 @@ class MarketSpec:
     participation: int = 10_000_000  # A resting limit takes at most this part of a bar's volume.
     funding_rate: int = 12_500_000  # Hourly fraction scaled 1e12 (0.0000125), the rate in the neutral band.
     limit_touch: bool = False  # True: a resting limit fills at its price; False: one tick through it.
+    hours: str | None = (
+        None  # The outside price's calendar (equity | index), which the service keeps; None: it never closes.
+    )
+    strict_hours: bool = False  # True: nothing is opened while the outside price is closed.
+    funding_factor: int = E8  # On the rate that a premium makes: half of it for stocks.
+    expires_ms: int | None = None  # When an event market is settled.
 
 
 @dataclass(slots=True)
@@ -90,6 +98,11 @@ class Market:
     point: int = 0
     bar_ms: int = 0
     volume_left: int = 0  # What resting limits may still take of the running bar.
+    external: str | None = None  # Session of the outside price: open | closed; None: it has none.
+    opens_ms: int | None = None
+    closes_ms: int | None = None
+    resolution: int | None = None  # The outcome as it was told before the settlement; None: the last mark says it.
+    outcome_px: int | None = None  # After the settlement.
     pending: list[tuple[str, int]] = field(
         default_factory=list
     )  # (account, oid) of market orders that wait for the next point.
@@ -109,9 +122,21 @@ class Market:
         self.ticks = tick_table(spec.sz_decimals, sig_figs=spec.sig_figs, px_decimals=spec.px_decimals)
         self.lot = 10 ** (8 - spec.sz_decimals)
         self.tiers = tiers_of(spec.tiers or ((0, spec.max_leverage),))
+        self.deepen()
+
+    def deepen(self) -> None:
+        """Make the book's level sizes: a third of them while the outside price is closed."""
+        spec = self.spec
         if spec.level_size:
-            sizes = (spec.level_size * (E8 + level * spec.level_growth) // E8 for level in range(BOOK_LEVELS))
-            self.level_sizes = tuple(size - size % self.lot for size in sizes)
+            deep = spec.level_size if self.external != "closed" else spec.level_size // CLOSED_DEPTH
+            sizes = (deep * (E8 + level * spec.level_growth) // E8 for level in range(BOOK_LEVELS))
+            self.level_sizes = tuple(max(size - size % self.lot, self.lot) for size in sizes)
+
+    def see(self, px: int) -> None:
+        """A calm price: mark and mid, and the oracle while the outside price is open."""
+        self.mark = self.mid = px
+        if self.external != "closed":
+            self.oracle = px
 
     def tick(self, px: int) -> int:
         return self.ticks[len(str(px))]
@@ -137,7 +162,7 @@ class Market:
 class Level(NamedTuple):
     """What waits at a level: its kind, the account and the number of the order or guardian (0 for a margin watch)."""
 
-    kind: str  # limit | stop_loss | take_profit | trail | trail_move | liquidation
+    kind: str  # limit | stop_loss | take_profit | trail | trail_move | liquidation | drawdown
     account: str
     number: int
 
@@ -220,7 +245,8 @@ class GuardianSpec:
     max_loss_pct: int | None = None
     action: str | None = None
     cron: str | None = None
-    order_template: str | None = None  # canonical JSON text
+    order_template: str | None = None  # canonical JSON text, as it was given
+    order: OrderSpec | None = None  # the same, read
 
 
 @dataclass(slots=True)
@@ -243,6 +269,7 @@ class Guardian:
     blocks_opens: bool = False
     born: int = 0
     through: bool = False
+    key: str | None = None  # Whose orders a schedule places.
 
 
 @dataclass(slots=True)
@@ -265,6 +292,7 @@ class Position:
     liquidation_cooldown_ms: int = 0
     liquidation_level: int | None = None  # Where the margin watch stands in the level lists.
     watched_point: int = -1
+    floor_level: int | None = None  # Where this position's share of a drawdown's slack ends.
 
     def entry_px(self) -> int:
         """Average entry, cut to 1e-8."""
@@ -333,6 +361,44 @@ class Key:
 
 
 @dataclass(slots=True)
+class Session:
+    """A sign-in of an account's owner. The token is known by its digest only; it ends in real time, so `expires_ms` is the wall's."""
+
+    id: str
+    account: str
+    digest: str
+    created_ms: int
+    expires_ms: int
+    revoked: bool = False
+
+
+@dataclass(slots=True)
+class Otp:
+    """A code that was sent to a number, by its salted digest. `expires_ms` is the wall's."""
+
+    salt: str
+    digest: str
+    expires_ms: int
+    tries_left: int
+
+
+@dataclass(slots=True)
+class Grant:
+    """A device that asks for a key. `status` pending | approved | denied | used; both codes are digests, `expires_ms` is the wall's."""
+
+    device: str
+    user: str
+    origin: str
+    agent: str
+    expires_ms: int
+    status: str = "pending"
+    account: str | None = None
+    name: str = ""
+    scopes: tuple[str, ...] = ()
+    by: str | None = None  # The key that approved: its caps bind the new one.
+
+
+@dataclass(slots=True)
 class Plan:
     """A dry run kept for its confirm. `state` open | used | refused; a used one knows its trade."""
 
@@ -372,6 +438,15 @@ class OrderSpec:
 
 
 @dataclass(slots=True)
+class Stand:
+    """What an account held from `ts` on: cash less what its positions cost, and (coin, signed size, mark then) of each. See nav.py."""
+
+    ts: int
+    cash: int
+    held: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(slots=True)
 class Account:
     id: str
     number: int
@@ -406,6 +481,10 @@ class Account:
     funding: int = 0
     margin_lost: int = 0  # What backstop liquidations took.
     absorbed: int = 0  # What the house paid so that nothing went below zero.
+    value_day: int = -1  # The UTC day that `day_value` belongs to.
+    day_value: int = 0  # Account value as that day began; the first value of an account that is younger.
+    begun_ms: int = 0  # When it was opened or last reset: nav starts there.
+    history: list[Stand] = field(default_factory=list)  # Oldest first; empty: the starting balance, untouched.
 
     def trade(self, trade_id: str) -> Trade:
         return self.trades[int(trade_id[-9:]) - self.trade_first]
@@ -420,6 +499,19 @@ class Rules:
 
 
 @dataclass(slots=True)
+class Webhook:
+    """Where an account wants its events sent. The signing secret is sealed outside; `types` None means all, `disabled` says why."""
+
+    id: str
+    account: str
+    url: str
+    types: tuple[str, ...] | None
+    sealed: str = field(repr=False)
+    created_ms: int
+    disabled: str | None = None
+
+
+@dataclass(slots=True)
 class State:
     rules: Rules = field(default_factory=Rules)
     now_ms: int = 0
@@ -428,6 +520,14 @@ class State:
     keys: dict[str, Key] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     account_seq: int = 0
+    next_day_ms: int = 0  # 0: no account has a position or a floor, nothing is scheduled.
+    webhooks: dict[str, Webhook] = field(default_factory=dict)
+    webhook_seq: int = 0
+    phones: dict[str, str] = field(default_factory=dict)  # Digest of a number -> account.
+    sessions: dict[str, Session] = field(default_factory=dict)
+    session_seq: int = 0
+    otps: dict[str, Otp] = field(default_factory=dict)  # By digest of the number.
+    grants: dict[str, Grant] = field(default_factory=dict)  # By digest of the device code.
     commands: int = 0
     deadlines: list[tuple[int, int, int, str, str]] = field(default_factory=list, repr=False, compare=False)
     fresh: list[Event] = field(default_factory=list, repr=False, compare=False)

@@ -117,8 +117,10 @@ class OrderRequest(Request):
 
 
 def bare_coin(market: str) -> str:
-    """`perp:BTC`, `btc` and `BTC` are one name. For comparing; not a check that the market exists."""
+    """`perp:BTC`, `btc` and `BTC` are one name, so are `event:SLUG` and `EVENT:slug`. For comparing; not a check that the market exists."""
     name = market.strip()
+    if name[:6].lower() == "event:":
+        return f"event:{name[6:].upper()}"
     return name[5:].upper() if name[:5].lower() == "perp:" else name.upper()
 
 

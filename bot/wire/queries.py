@@ -41,12 +41,11 @@ class OrdersQuery(Request):
     coin: CoinName | None = None
 
 
-class EventsQuery(Request):
-    """GET /v1/events and, without limit, its stream."""
+class EventStreamQuery(Request):
+    """GET /v1/events/stream."""
 
     since: Annotated[str, Text(1, 64)] | None = None
     types: Annotated[str, Text(0, 1024)] | None = None
-    limit: Annotated[int, Integer(1, EVENTS_PAGE_MAX, query=True)] = 50
 
     @property
     def filters(self) -> frozenset[str] | None:
@@ -62,6 +61,12 @@ class EventsQuery(Request):
             if name not in EVENT_FILTERS:
                 refuse(("types",), f"has no event type {name!r}", list(EVENT_SUBTYPES))
         return self
+
+
+class EventsQuery(EventStreamQuery):
+    """GET /v1/events."""
+
+    limit: Annotated[int, Integer(1, EVENTS_PAGE_MAX, query=True)] = 50
 
 
 class TradesQuery(Request):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bot.venue import commands as c
-from bot.venue import index
+from bot.venue import index, outcome
 from bot.venue import state as s
 from bot.venue.apply import apply
 from bot.venue.calm import calm
@@ -30,8 +30,11 @@ KINDS = (
     ("TLT", 2, 20, 91 * E8, "isolated"),
     ("AAPL", 3, 10, 250 * E8, "isolated"),
     ("XYZ", 1, 3, 31 * E8, "isolated"),
+    ("event:RAIN", 0, 1, 41_000_000, "full"),
+    ("event:SNOW", 0, 1, 90_000_000, "full"),
 )
 PATHS = ("adaptive", "ohlc", "olhc", "sl_first", "seeded")
+CRONS = ("*/10 * * * *", "*/30 * * * *", "0 * * * *", "30 */2 * * mon-fri", "0 0 1 1 *", "0 0 * * *")
 LOW_TIERS = ((0, 40), (3_000 * E8, 25), (10_000 * E8, 10), (40_000 * E8, 5))
 
 
@@ -74,6 +77,8 @@ class Author:
 
     def market(self, coin: str, sz_decimals: int, leverage: int, px: int, mode: str) -> c.ListMarket:
         rng = self.rng
+        if mode == "full":
+            return self.event(coin, px)
         half_spread = level_step = level_size = level_growth = 0
         depth = rng.random()
         if depth < 0.6:
@@ -87,6 +92,18 @@ class Author:
             tiers=LOW_TIERS if coin == "BTC" and rng.random() < 0.5 else (), half_spread=half_spread, level_step=level_step, level_size=level_size,
             level_growth=level_growth, slippage_bps=rng.choice((100, 200)), funding_rate=rng.choice((12_500_000, -90_000_000, 0, 4 * E12 // 100)),
             limit_touch=rng.random() < 0.3, taker_rate=rng.choice((45_000, 90_000, 0)),
+        )  # fmt: skip
+        return c.ListMarket(market, px)
+
+    def event(self, coin: str, px: int) -> c.ListMarket:
+        """Shares of an event that is settled soon, at a fee of its own kind."""
+        rng = self.rng
+        thin = rng.random() < 0.5
+        market = s.MarketSpec(
+            coin=coin, asset_class="prediction", book="events", margin_mode="full", sz_decimals=0, max_leverage=1, sig_figs=None, px_decimals=3,
+            taker_rate=rng.choice((0, 4_000_000, 7_000_000)), maker_rate=0, half_spread=rng.choice((0, 200_000, 1_500_000)),
+            level_step=200_000 if thin else 0, level_size=rng.choice((200, 5_000)) * E8 if thin else 0, slippage_bps=rng.choice((100, 500)),
+            funding_rate=0, limit_touch=rng.random() < 0.3, expires_ms=self.now_ms + rng.choice((1, 7, 40, 400)) * MINUTE_MS,
         )  # fmt: skip
         return c.ListMarket(market, px)
 
@@ -115,7 +132,7 @@ class Author:
 
     def moved(self, market: s.Market, px: int, spread: float) -> int:
         px = max(market.ticks[0] * 10, int(px * (1 + self.rng.gauss(0, spread))), px // 3)
-        return max(market.grid_down(px), market.tick(px))
+        return outcome.clamp(market.spec, max(market.grid_down(px), market.tick(px)))
 
     def key(self, account: s.Account) -> str | None:
         if self.rng.random() < 0.8:
@@ -166,6 +183,12 @@ class Author:
             order.guardians = (self.trail(None),)
             if rng.random() < 0.2:
                 order.guardians += (self.dead_man(),)
+        if rng.random() < 0.1:
+            order.guardians += (
+                rng.choice((self.hold(None), self.drawdown(), self.schedule(account), self.dead_man())),
+            )
+            if rng.random() < 0.03:
+                order.guardians += (s.GuardianSpec("kill_switch"),)
         order.require_protection = rng.random() < 0.4
         order.allow_partial = not limit and rng.random() < 0.4
         order.acknowledge_leverage_change = rng.random() < 0.6
@@ -192,6 +215,29 @@ class Author:
             on_miss=self.rng.choice((None, "cancel_orders", "flatten", "block_opens")),
         )
 
+    def hold(self, coin: str | None) -> s.GuardianSpec:
+        return s.GuardianSpec("max_hold", coin=coin, seconds=self.rng.choice((60, 61, 300, 7_200, 59)))
+
+    def drawdown(self) -> s.GuardianSpec:
+        pct = self.rng.choice((E8 // 100, E8 // 2, E8, 5 * E8, 30 * E8, 100 * E8))
+        return s.GuardianSpec("account_drawdown", max_loss_pct=pct, action=self.action())
+
+    def action(self) -> str | None:
+        return self.rng.choice((None, "cancel_orders", "flatten", "block_opens"))
+
+    def schedule(self, account: s.Account) -> s.GuardianSpec:
+        rng = self.rng
+        spec = s.GuardianSpec("schedule", cron=rng.choice(CRONS))
+        if rng.random() < 0.3:
+            spec.action = rng.choice(("cancel_orders", "cancel_orders", "flatten", "block_opens"))
+        else:
+            spec.order = s.OrderSpec(
+                self.coin(account), rng.choice((1, -1)), usd=rng.choice((5, 20, 300)) * E8, leverage=rng.choice((None, 2, 10)), leverage_mode="clamp",
+                stop=s.LegSpec(pct=rng.choice((E8 // 10, 2 * E8))) if rng.random() < 0.5 else None, allow_partial=rng.random() < 0.5,
+                reduce_only=rng.random() < 0.1, guardians=(self.hold(None),) if rng.random() < 0.1 else (),
+            )  # fmt: skip
+        return spec
+
     # What may happen.
 
     def bar(self, *, narrow: bool = False) -> None:
@@ -202,6 +248,8 @@ class Author:
         coins = [self.coin()] if rng.random() < 0.6 else list(state.markets)
         for coin in coins:
             market = state.markets[coin]
+            if market.spec.margin_mode == "full":
+                narrow = False
             spread = 0.0002 if narrow else self.wild
             start = market.mark
             if rng.random() < 0.15:
@@ -281,8 +329,28 @@ class Author:
 
     def arm(self) -> None:
         account = self.account()
-        spec = self.dead_man() if self.rng.random() < 0.4 else self.trail(self.coin(account))
-        self.say(c.ArmGuardian(account.id, spec))
+        roll = self.rng.random()
+        if roll < 0.25:
+            spec = self.dead_man()
+        elif roll < 0.5:
+            spec = self.trail(self.coin(account))
+        elif roll < 0.65:
+            spec = self.hold(self.coin(account))
+        elif roll < 0.82:
+            spec = self.drawdown()
+        else:
+            spec = self.schedule(account)
+        self.say(c.ArmGuardian(account.id, spec, key=self.key(account)))
+
+    def kill(self) -> None:
+        account = self.account()
+        if self.rng.random() < 0.5:
+            self.say(c.Kill(account.id, self.rng.random() < 0.5))
+        else:
+            self.say(c.ArmGuardian(account.id, s.GuardianSpec("kill_switch", action=self.action())))
+        if self.rng.random() < 0.7:  # A world whose account is blocked for good shows little more.
+            standing = next(n for n, g in account.guardians.items() if g.spec.type == "kill_switch")
+            self.say(c.DisarmGuardian(account.id, s.guardian_id(account, standing)))
 
     def disarm(self) -> None:
         account = self.account()
@@ -302,7 +370,9 @@ class Author:
         rng = self.rng
         account = self.account()
         roll = rng.random()
-        if roll < 0.2:
+        if roll < 0.08:
+            self.kill()
+        elif roll < 0.2:
             cap = rng.choice((None, 100 * E8, 5_000 * E8))
             self.say(c.ChangeSettings(account.id, cap, rng.choice((None, 500 * E8, 20_000 * E8))))
         elif roll < 0.5:
@@ -321,9 +391,17 @@ class Author:
         elif roll < 0.8:
             coin = self.coin()
             status = rng.choice(("halted", "open", "open", None))
-            if self.state.markets[coin].status != "open":
+            market = self.state.markets[coin]
+            if market.status == "settled":
+                return
+            if market.status != "open":
                 status = "open"
-            self.say(c.SetMarket(coin, status, rng.choice((None, 4 * E12 // 100, -E12 // 100))))
+            told = c.SetMarket(coin, status, rng.choice((None, 4 * E12 // 100, -E12 // 100)))
+            if market.spec.margin_mode == "full":
+                told.funding_rate, told.outcome_px = None, rng.choice((None, 0, E8, E8 // 2, 33_333_333))
+            elif rng.random() < 0.4:
+                told.external, told.turns_ms = rng.choice(("open", "closed")), self.now_ms + s.HOUR_MS
+            self.say(told)
         elif roll < 0.9:
             coin = self.coin()
             market = self.state.markets[coin]
@@ -358,7 +436,7 @@ def _weights(table: Iterable[tuple[Callable[[Author], None], int]]) -> tuple[lis
 
 ACTS, WEIGHTS = _weights((
     (Author.bar, 24), (Author.quiet_bar, 4), (Author.point, 14), (Author.place, 24), (Author.plan, 5), (Author.confirm, 7), (Author.close, 6),
-    (Author.cancel, 3), (Author.cancel_coin, 1), (Author.arm, 5), (Author.disarm, 1), (Author.beat, 2), (Author.pulse, 2), (Author.settle, 4),
+    (Author.cancel, 3), (Author.cancel_coin, 1), (Author.arm, 6), (Author.disarm, 1), (Author.beat, 2), (Author.pulse, 2), (Author.settle, 4),
 ))  # fmt: skip
 
 

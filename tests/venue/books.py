@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bot.venue import state as s
-from bot.venue.events import AccountChanged, Event, Fill, FundingPaid, Liquidated, OrderChanged, Triggered
+from bot.venue.events import AccountChanged, Event, Fill, FundingPaid, Liquidated, OrderChanged, Settled, Triggered
 from bot.venue.numbers import E8, E12
 
 
@@ -65,6 +65,8 @@ class Books:
             self.trigger(account, event)
         elif kind is FundingPaid:
             self.pay(event)
+        elif kind is Settled:
+            self.settle(event)
         elif kind is Liquidated:
             if event.subtype == "backstop":
                 self.backstop(event)
@@ -98,7 +100,9 @@ class Books:
     def fill(self, account: s.Account, event: Fill) -> None:
         spec = self.specs[event.coin]
         notional = event.px * event.size // E8
-        fee = notional * (spec.maker_rate if event.liquidity == "maker" else spec.taker_rate) // E8 // 100 * 100
+        full = spec.margin_mode == "full"
+        charged = notional * (E8 - event.px) // E8 if full else notional
+        fee = charged * (spec.maker_rate if event.liquidity == "maker" else spec.taker_rate) // E8 // 100 * 100
         demand(event.size > 0 and event.fee == fee, "fee", event)
         side = 1 if event.side == "long" else -1
         held = self.held.get(event.coin)
@@ -106,12 +110,20 @@ class Books:
         if event.subtype == "entry":
             demand(not event.reduce_only, "reduce-only grows a position", event)
             if held is None:
-                isolated = spec.margin_mode == "isolated"
+                isolated = spec.margin_mode != "cross"
                 held = self.held[event.coin] = Held(side, isolated, account.trade(event.trade).leverage)
             demand(held.side == side, "entry against the position", event)
             held.size += event.size
             held.notional += notional
-            if held.isolated:
+            # A target that has filled was as large as the position then; what an entry adds afterwards is its stop's.
+            for (coin, _), exits in self.fired.items():
+                if coin == event.coin:
+                    exits[:] = [(kind, made) for kind, made in exits if kind == "stop_loss"]
+            if full:
+                moved = notional if side > 0 else event.size - notional
+                self.balance -= moved + fee
+                held.margin += moved
+            elif held.isolated:
                 moved = -(-notional // held.leverage)
                 self.relever(event.balance + moved)
                 self.balance -= moved
@@ -123,7 +135,12 @@ class Books:
             demand(held.side == side and event.size <= held.size, "exit larger than the position", event)
             part = held.notional if event.size == held.size else held.notional * event.size // held.size
             realized = side * (notional - part)
-            self.leave(held, event.size, realized - fee)
+            if full:  # What the shares sold for; what is left cost what it cost.
+                self.balance += (notional if side > 0 else event.size - notional) - fee
+                rest, size = held.notional - part, held.size - event.size
+                held.margin = rest if side > 0 else size - rest
+            else:
+                self.leave(held, event.size, realized - fee)
             held.notional -= part
             held.size -= event.size
             self.realized += realized
@@ -195,6 +212,21 @@ class Books:
         demand(event.realized == realized and event.margin_lost == lost and event.size == held.size, "backstop", event)
         demand(event.balance == self.balance, "balance after a backstop", event, self.balance)
         self.trades[event.trade] = [held.size, 0, realized]
+
+    def settle(self, event: Settled) -> None:
+        """A share pays the outcome, a No what is missing to one."""
+        held = self.held[event.coin]
+        demand(event.size == held.size and event.fee == 0, "settlement", event)
+        paid = event.outcome_px * held.size // E8
+        payout = paid if held.side > 0 else held.size - paid
+        realized = payout - held.margin
+        self.balance += payout
+        self.realized += realized
+        held.size = 0
+        self.went(event.coin, held)
+        demand(event.payout == payout and event.realized == realized, "settlement", event, payout, realized)
+        demand(event.balance == self.balance, "balance after a settlement", event, self.balance)
+        self.trades[event.trade] = [event.size, 0, realized]
 
     def order(self, event: OrderChanged) -> None:
         if event.subtype == "armed":

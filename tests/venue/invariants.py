@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bot.errors import Refusal
-from bot.venue import book, index, ledger, liquidation
+from bot.venue import book, cron, floors, index, ledger, liquidation
 from bot.venue import commands as c
 from bot.venue import state as s
-from bot.venue.events import Event, Fill, Liquidated, OrderChanged
+from bot.venue.events import Event, Fill, GuardianMoved, Liquidated, OrderChanged
 from bot.venue.numbers import E8
 from tests.venue.books import Books, demand
 
@@ -33,6 +33,11 @@ class Watch:
     books: dict[str, Books] = field(default_factory=dict)
     demanded: dict[tuple[str, str], str] = field(default_factory=dict)  # (account, coin) that must have a stop
     careful: set[str] = field(default_factory=set)  # trades of orders with requireProtection
+    blocked: dict[str, bool] = field(
+        default_factory=dict
+    )  # account -> did a guardian refuse openings before this command?
+    armed: dict[str, s.GuardianSpec] = field(default_factory=dict)  # what a guardian's event armed
+    fired: dict[str, list[int]] = field(default_factory=dict)  # guardian -> instants at which it fired
     count: int = 0
 
     def judge(self, command: c.Command, answer: Any, events: list[Event], *, was_calm: bool) -> None:
@@ -52,21 +57,34 @@ class Watch:
             if books is None:
                 books = self.books[event.account] = Books(self.specs)
             books.read(account, event)
-            if type(event) is Fill and event.subtype == "entry":
+            if type(event) is GuardianMoved:
+                self.guardian(account, event)
+            elif type(event) is Fill and event.subtype == "entry":
                 opened.add((event.account, event.coin))
             elif type(event) is Liquidated:
                 isolated = self.specs[event.coin].margin_mode == "isolated"
                 rests = [n for n in account.resting if not isolated or account.orders[n].coin == event.coin]
+                # One pulse may liquidate and then, at a later minute, run a schedule whose order rests.
+                later = {e.oid for e in events if type(e) is OrderChanged and e.subtype == "open" and e.seq > event.seq}
+                rests = [n for n in rests if s.oid_text(account, n) not in later]
                 demand(not rests, "an entry rests through a liquidation", event)
         self.protection(command, kind, answer, events)
+        self.blocks(command, kind, answer)
         deep = bool(events) or self.count % 4 == 0
         holders: dict[str, list[str]] = {coin: [] for coin in state.markets}
         for account in state.accounts.values():
             self.account(account, holders)
             self.orders(account)
+            self.guardians(account)
         for coin, market in state.markets.items():
             demand(sorted(market.holders) == sorted(holders[coin]), "holders", coin)
-            demand(bool(market.next_funding_ms) == bool(market.holders), "funding is due where somebody holds", coin)
+            full = market.spec.margin_mode == "full"
+            due = bool(market.holders) and not full
+            demand(bool(market.next_funding_ms) == due, "funding is due where somebody holds", coin)
+            demand(
+                not full or E8 // 1000 <= market.mark <= E8 - E8 // 1000, "an event's price lies within 0 and 1", coin
+            )
+            demand(market.status != "settled" or not market.holders, "nobody holds what is settled", coin)
         for event in events:
             if type(event) is Fill:
                 self.trade(event.account, event.trade)
@@ -92,6 +110,12 @@ class Watch:
                 "position", position, held,
             )  # fmt: skip
             margins += position.margin
+            if self.specs[coin].margin_mode == "full":
+                paid = position.entry_notional if position.side > 0 else position.size - position.entry_notional
+                demand(position.margin == paid >= 0, "an event is paid in full", position)
+                demand(
+                    position.funding == 0 and position.liquidation_level is None, "an event has no funding", position
+                )
             value += held.margin + held.side * (self.state.markets[coin].mark * held.size // E8 - held.notional)
             cross = cross or not position.isolated
         demand(
@@ -155,6 +179,58 @@ class Watch:
                 position = account.positions.get(guardian.spec.coin or "")
                 demand(position is not None and position.side == guardian.side, "orphan guardian", guardian)
 
+    def guardian(self, account: s.Account, event: GuardianMoved) -> None:
+        """Each fires at its own instant and no more often than it may."""
+        standing = account.guardians.get(int(event.guardian[-9:]))
+        if event.subtype == "armed" and standing is not None:
+            self.armed[event.guardian] = standing.spec
+        if event.subtype != "fired":
+            return
+        before = self.fired.setdefault(event.guardian, [])
+        kind = event.guardian_type
+        if kind in ("dead_man_switch", "max_hold", "trailing_stop"):
+            demand(not before, "fired twice", event)
+        elif kind == "account_drawdown":
+            demand(all(at // s.DAY_MS != event.ts // s.DAY_MS for at in before), "two drawdowns a day", event)
+            demand(event.blocks_opens, "a drawdown that does not block", event)
+        elif kind == "schedule" and (spec := self.armed.get(event.guardian)) is not None:
+            minute = event.ts // 60_000 * 60_000
+            demand(minute not in [at // 60_000 * 60_000 for at in before], "two runs in a minute", event)
+            demand(cron.next_run(cron.parse(spec.cron or ""), minute) == minute, "a run outside its cron", event)
+        elif kind == "kill_switch":
+            demand(event.blocks_opens, "a kill that does not block", event)
+        demand((event.reason == "skipped") == (event.code is not None), "a skipped run has a code", event)
+        before.append(event.ts)
+
+    def guardians(self, account: s.Account) -> None:
+        """What stands: a max_hold rides on a position, no armed floor has been passed unnoticed, a latched one says until when."""
+        state = self.state
+        value = ledger.account_value(state, account)
+        for guardian in account.guardians.values():
+            kind = guardian.spec.type
+            position = account.positions.get(guardian.spec.coin or "")
+            if kind == "max_hold":
+                assert position is not None, guardian
+                wanted = position.opened_ms + (guardian.spec.seconds or 0) * 1000
+                demand(guardian.deadline_ms == wanted, "the end of a max_hold", guardian, wanted)
+            elif kind == "account_drawdown":
+                demand(state.next_day_ms != 0, "nobody looks at the day", guardian)
+                demand(
+                    (guardian.status == "latched") == guardian.blocks_opens, "a drawdown blocks while latched", guardian
+                )
+                if guardian.status == "armed" and account.day_value > 0 and not floors.is_rolling(state):
+                    due = guardian.deadline_ms is not None
+                    demand(due or value > floors.floor_of(account, guardian), "below the floor", guardian, value)
+            demand(guardian.status == "armed" or guardian.blocks_opens, "latched without a block", guardian)
+
+    def blocks(self, command: c.Command, kind: type, answer: Any) -> None:
+        """While a guardian blocks no order opens; then remember who is blocked."""
+        state = self.state
+        if kind in (c.PlaceOrder, c.ConfirmPlan) and not isinstance(answer, Refusal):
+            opens = answer.trade.intent == "open"
+            demand(not (opens and self.blocked.get(command.account)), "opened through a block", command)
+        self.blocked = {a.id: any(g.blocks_opens for g in a.guardians.values()) for a in state.accounts.values()}
+
     def trade(self, account_id: str, trade_id: str) -> None:
         account = self.state.accounts[account_id]
         trade = account.trade(trade_id)
@@ -172,13 +248,16 @@ class Watch:
             for guardian in account.guardians.values():
                 if guardian.side:
                     index.watch_trail(shelves[guardian.spec.coin or ""], guardian)  # type: ignore[arg-type]
-                elif guardian.status == "armed":
+                elif guardian.deadline_ms is not None:
                     demand(any(d[2] == guardian.number and d[4] == account.id and d[0] <= (guardian.deadline_ms or 0)
                                for d in state.deadlines), "a deadline is watched", guardian)  # fmt: skip
             for position in account.positions.values():
                 level, position.liquidation_level = position.liquidation_level, None
                 index.move_watch(shelves[position.coin], position, level)  # type: ignore[arg-type]
                 position.liquidation_level = level
+                level, position.floor_level = position.floor_level, None
+                index.move_floor(shelves[position.coin], position, level)  # type: ignore[arg-type]
+                position.floor_level = level
         for coin, market in state.markets.items():
             demand(market.falling == shelves[coin].falling, "falling", market.falling, shelves[coin].falling)
             demand(market.rising == shelves[coin].rising, "rising", market.rising, shelves[coin].rising)

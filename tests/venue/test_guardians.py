@@ -159,8 +159,16 @@ def test_an_inline_dead_man_switch_is_armed_with_its_orders_first_fill():
 @pytest.mark.parametrize(
     "spec",
     [
-        GuardianSpec("max_hold", coin="BTC", seconds=60), GuardianSpec("schedule", cron="* * * * *", action="flatten"), GuardianSpec("kill_switch"),
-        GuardianSpec("account_drawdown", max_loss_pct=10**8), GuardianSpec("dead_man_switch"), dead_man(59), dead_man(86_401),
+        GuardianSpec("max_hold", coin="BTC", seconds=59), GuardianSpec("max_hold", coin="BTC"), GuardianSpec("max_hold", seconds=60),
+        GuardianSpec("max_hold", scope="account", coin="BTC", seconds=60), GuardianSpec("max_hold", coin="BTC", seconds=60, action="flatten"),
+        GuardianSpec("schedule", cron="* * * * *"), GuardianSpec("schedule", action="flatten"), GuardianSpec("schedule", cron="* * *", action="flatten"),
+        GuardianSpec("schedule", cron="0 0 30 2 *", action="flatten"), GuardianSpec("schedule", cron="* * * * *", action="sell"),
+        GuardianSpec("schedule", cron="* * * * *", action="flatten", order=order(size="1")),
+        GuardianSpec("schedule", cron="* * * * *", order=order(size="1", guardians=(GuardianSpec("schedule"),))),
+        GuardianSpec("kill_switch", cron="* * * * *"), GuardianSpec("kill_switch", scope="position"), GuardianSpec("kill_switch", coin="BTC"),
+        GuardianSpec("account_drawdown"), GuardianSpec("account_drawdown", max_loss_pct=0), GuardianSpec("account_drawdown", max_loss_pct=10**10 + 1),
+        GuardianSpec("account_drawdown", max_loss_pct=10**8, coin="BTC"), GuardianSpec("account_drawdown", max_loss_pct=10**8, on_miss="flatten"),
+        GuardianSpec("watchdog"), GuardianSpec("dead_man_switch"), dead_man(59), dead_man(86_401), dead_man(60, "panic"),
         GuardianSpec("dead_man_switch", heartbeat_seconds=60, coin="BTC"), GuardianSpec("dead_man_switch", heartbeat_seconds=60, trail_pct=10**8),
         GuardianSpec("dead_man_switch", heartbeat_seconds=60, scope="position"), GuardianSpec("trailing_stop", trail_pct=10**8),
         GuardianSpec("trailing_stop", coin="BTC"), GuardianSpec("trailing_stop", coin="BTC", trail_pct=10**8, trail_r=10**8),
@@ -178,8 +186,8 @@ def test_a_guardian_with_the_wrong_fields_is_refused(spec: GuardianSpec):
     assert refused.answer.details["fields"][0]["field"]
 
 
-def test_a_type_that_is_not_built_names_the_types_that_are():
-    refused = Desk((market(), "100")).arm(GuardianSpec("max_hold", coin="BTC", seconds=60)).answer
+def test_a_type_that_is_none_names_the_types_there_are():
+    refused = Desk((market(), "100")).arm(GuardianSpec("watchdog")).answer
     assert "dead_man_switch" in refused.message and "trailing_stop" in refused.message
 
 

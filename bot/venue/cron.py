@@ -1,0 +1,168 @@
+"""Cron: five fields in UTC, as classic cron reads them, and the next minute that they name. Pure arithmetic on unix milliseconds.
+
+minute hour day-of-month month day-of-week; `*`, numbers, ranges `a-b`, steps `*/n`, `a-b/n`, `a/n`, lists, English three-letter names of
+months and weekdays in any case, Sunday as 0 or 7. When both day fields are restricted a day need match only one of them; a day field that
+begins with `*` counts as not restricted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+MINUTE_MS: Final = 60_000
+DAY_MS: Final = 86_400_000
+YEARS_MAX: Final = 50  # Within so many years every possible date and weekday has met; what has not is never.
+
+_MONTHS: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_WEEKDAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_DIGITS: Final = frozenset("0123456789")
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """What one field may hold."""
+
+    name: str
+    low: int
+    high: int
+    names: tuple[str, ...] = ()
+
+
+_FIELDS: Final = (
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day-of-month", 1, 31),
+    _Field("month", 1, 12, _MONTHS),
+    _Field("day-of-week", 0, 7, _WEEKDAYS),
+)
+
+
+class BadCron(ValueError):
+    """The text is no cron expression; the message says which field and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A read expression: sorted minutes and hours, sets of the rest. `either` is the OR of classic cron."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    either: bool
+
+    def meets(self, month: int, day: int, weekday: int) -> bool:
+        if month not in self.months:
+            return False
+        if self.either:
+            return day in self.days or weekday in self.weekdays
+        return day in self.days and weekday in self.weekdays
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str) -> Cron:
+    """Read five fields; BadCron otherwise, also when they name a day that never comes."""
+    parts = text.upper().split()
+    if len(parts) != len(_FIELDS):
+        raise BadCron(f"has {len(parts)} fields, not the five of minute, hour, day of month, month, day of week")
+    minutes, hours, days, months, weekdays = (_values(field, part) for field, part in zip(_FIELDS, parts, strict=True))
+    either = not parts[2].startswith("*") and not parts[4].startswith("*")
+    cron = Cron(
+        tuple(sorted(minutes)), tuple(sorted(hours)), days, months, frozenset(day % 7 for day in weekdays), either
+    )
+    if _next_day(cron, 0) is None:
+        raise BadCron("names a day that never comes")
+    return cron
+
+
+def next_run(cron: Cron, at_ms: int) -> int | None:
+    """The first minute at or after `at_ms` that the expression names; None when there is none within fifty years."""
+    minute = -(-at_ms // MINUTE_MS)
+    day, within = divmod(minute, 1440)
+    if _meets(cron, day):
+        hour, after = divmod(within, 60)
+        for h in cron.hours:
+            if h < hour:
+                continue
+            for m in cron.minutes:
+                if h > hour or m >= after:
+                    return (day * 1440 + h * 60 + m) * MINUTE_MS
+    found = _next_day(cron, day + 1)
+    return None if found is None else found * DAY_MS + (cron.hours[0] * 60 + cron.minutes[0]) * MINUTE_MS
+
+
+# ── Fields ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _values(field: _Field, text: str) -> frozenset[int]:
+    found: set[int] = set()
+    for term in text.split(","):
+        found |= _term(field, term)
+    return frozenset(found)
+
+
+def _term(field: _Field, text: str) -> set[int]:
+    span, slash, step_text = text.partition("/")
+    step = 1
+    if slash:
+        step = _number(field, step_text)
+        if step == 0:
+            raise BadCron(f"{field.name}: a step of 0 goes nowhere")
+    if span == "*":
+        low, high = field.low, field.high
+    elif "-" in span:
+        first, _, last = span.partition("-")
+        low, high = _value(field, first), _value(field, last)
+        if high < low:
+            raise BadCron(f"{field.name}: {span.lower()} runs backwards")
+    else:
+        low = _value(field, span)
+        high = field.high if slash else low
+    return set(range(low, high + 1, step))
+
+
+def _value(field: _Field, text: str) -> int:
+    if text in field.names:
+        return field.names.index(text) + field.low
+    value = _number(field, text)
+    if not field.low <= value <= field.high:
+        raise BadCron(f"{field.name}: {value} is not within {field.low} to {field.high}")
+    return value
+
+
+def _number(field: _Field, text: str) -> int:
+    if not text or not set(text) <= _DIGITS:
+        raise BadCron(f"{field.name}: {text.lower()!r} is not understood")
+    return int(text)
+
+
+# ── Days ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def civil(day: int) -> tuple[int, int, int]:
+    """(year, month, day of month) of a day counted from 1970-01-01, in the Gregorian calendar.
+
+    Source: Howard Hinnant, "chrono-compatible low-level date algorithms", civil_from_days.
+    """
+    shifted = day + 719_468
+    era, of_era = divmod(shifted, 146_097)
+    year_of_era = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    march = (5 * of_year + 2) // 153
+    month = march + 3 if march < 10 else march - 9
+    return year_of_era + era * 400 + (month <= 2), month, of_year - (153 * march + 2) // 5 + 1
+
+
+def _meets(cron: Cron, day: int) -> bool:
+    _, month, of_month = civil(day)
+    return cron.meets(month, of_month, (day + 4) % 7)  # The first of January 1970 was a Thursday.
+
+
+def _next_day(cron: Cron, first: int) -> int | None:
+    for day in range(first, first + YEARS_MAX * 366):
+        if _meets(cron, day):
+            return day
+    return None

@@ -1,0 +1,55 @@
+"""Fully paid markets (events): what a Yes or a No is worth, and where its price may lie. Pure figures; settlement.py settles.
+
+Long is Yes, bought at p; short is No, bought at 1 - p from the same book, so that P(Yes) + P(No) = 1. A share pays 1 USD at most, its buyer
+pays all of it at once: the most it can lose is its cost, so nothing liquidates it and no funding flows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bot.venue.numbers import E8
+from bot.venue.state import MarketSpec
+
+PAYOUT: Final = E8  # USD that a winning share pays
+PX_MIN: Final = E8 // 1_000
+PX_MAX: Final = PAYOUT - PX_MIN
+
+Fills = list[tuple[int, int]]
+
+
+def is_paid(spec: MarketSpec) -> bool:
+    """Is this a market whose positions are paid in full?"""
+    return spec.margin_mode == "full"
+
+
+def share_px(spec: MarketSpec, side: int, px: int) -> int:
+    """What one unit of this side costs at `px`: the price, for a No what is missing to 1 USD."""
+    return PAYOUT - px if side < 0 and spec.margin_mode == "full" else px
+
+
+def worth(spec: MarketSpec, side: int, px: int, size: int) -> int:
+    """|Notional| of `size` of this side at `px`; of a fully paid position what it would fetch."""
+    return share_px(spec, side, px) * size // E8
+
+
+def paid(spec: MarketSpec, side: int, fills: Fills) -> Fills:
+    """Fills at the prices that the opener of this side pays."""
+    if side > 0 or spec.margin_mode != "full":
+        return fills
+    return [(PAYOUT - px, size) for px, size in fills]
+
+
+def cost(side: int, entry_notional: int, size: int) -> int:
+    """What a fully paid position has cost: its own money, which is its margin."""
+    return entry_notional if side > 0 else size - entry_notional
+
+
+def clamp(spec: MarketSpec, px: int) -> int:
+    """A price of a fully paid market lies within 0.001..0.999; others are left alone."""
+    return px if spec.margin_mode != "full" else max(PX_MIN, min(PX_MAX, px))
+
+
+def outcome_of(mark: int) -> int:
+    """What a last price says when nobody has said the outcome: the nearer end, Yes at one half."""
+    return PAYOUT if 2 * mark >= PAYOUT else 0

@@ -1,0 +1,51 @@
+"""The end of an event market: at its instant every position is paid its outcome, what rests there is canceled, nothing is traded any more."""
+
+from __future__ import annotations
+
+from bot.venue import ledger, orders, outcome, protection
+from bot.venue.events import Settled
+from bot.venue.numbers import E8
+from bot.venue.record import emit, next_seq, open_trade
+from bot.venue.state import Account, Market, Position, State, side_name
+
+
+def settle(state: State, market: Market) -> None:
+    """Settle at the outcome that was told; untold, the last mark says it."""
+    assert market.status != "settled", market.spec.coin
+    market.outcome_px = outcome.outcome_of(market.mark) if market.resolution is None else market.resolution
+    coin = market.spec.coin
+    for account in state.accounts.values():
+        if account.resting:
+            orders.cancel_resting(state, account, "settled", coin)
+    for account_id in list(market.holders):
+        account = state.accounts[account_id]
+        _pay(state, account, market, account.positions[coin])
+    # Only now: an account's floors and margins were judged with this market's last mark until its position was paid.
+    market.status = "settled"
+    market.volume_left = 0
+    assert not market.holders
+    assert not market.falling, market.falling
+    assert not market.rising, market.rising
+
+
+def _pay(state: State, account: Account, market: Market, position: Position) -> None:
+    """End one position: its payout goes to the balance, its stops and guardians go."""
+    coin, side, size = position.coin, position.side, position.size
+    assert market.outcome_px is not None
+    for order in [o for o in account.orders.values() if o.coin == coin]:
+        orders.drop(state, account, order, "settled")
+    payout = outcome.worth(market.spec, side, market.outcome_px, size)
+    realized = side * (market.outcome_px * size // E8 - position.entry_notional)
+    order = orders.exit_order(state, account, market, position, size=size, bound_px=0, reason="settled")
+    trade = open_trade(state, account, order, kind="settlement", intent="close", side=side, size=size, reason="settled")
+    trade.filled, trade.filled_notional, trade.realized = size, market.outcome_px * size // E8, realized
+    ledger.take(account, position, size=size, entry_part=position.entry_notional, realized=realized, fee=0, full=True)
+    ledger.roll_day(account, state.now_ms)
+    account.day_realized += realized
+    ledger.leave(state, account, market, position)
+    orders.finish(state, trade)
+    emit(state, account, Settled(
+        account.id, next_seq(account), state.now_ms, "settled", coin, trade.id, side_name(side), size, market.outcome_px, payout, 0, realized,
+        account.balance,
+    ))  # fmt: skip
+    protection.follow(state, account, market, position, reason="settled")

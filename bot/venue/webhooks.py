@@ -1,0 +1,39 @@
+"""Which webhooks an account has: added, removed, disabled. Only the list; sending, its schedule and its failures are the service's."""
+
+from __future__ import annotations
+
+from bot.errors import Refusal
+from bot.venue import commands as c
+from bot.venue.state import WEBHOOKS_MAX, State, Webhook
+
+
+def add(state: State, command: c.AddWebhook) -> Webhook | Refusal:
+    """A disabled webhook counts too: its owner removes it to make room."""
+    count = sum(hook.account == command.account for hook in state.webhooks.values())
+    if count >= WEBHOOKS_MAX:
+        details = {"limit": WEBHOOKS_MAX, "count": count}
+        fix = {"action": "delete_webhook", "path": "/v1/webhooks/{id}"}
+        return Refusal("limit_exceeded", f"an account has at most {WEBHOOKS_MAX} webhooks", fix, details)
+    state.webhook_seq += 1
+    hook = Webhook(
+        f"whk_{state.webhook_seq:08d}", command.account, command.url, command.types, command.sealed, state.now_ms
+    )
+    state.webhooks[hook.id] = hook
+    return hook
+
+
+def remove(state: State, command: c.RemoveWebhook) -> Webhook | Refusal:
+    """Another account's webhook is not found, like one that never was."""
+    hook = state.webhooks.get(command.webhook)
+    if hook is None or hook.account != command.account:
+        return Refusal("not_found", f"no webhook {command.webhook[:80]}")
+    del state.webhooks[hook.id]
+    return hook
+
+
+def disable(state: State, command: c.DisableWebhook) -> Webhook | None:
+    """None when it was removed meanwhile."""
+    hook = state.webhooks.get(command.webhook)
+    if hook is not None and hook.disabled is None:
+        hook.disabled = command.reason
+    return hook

@@ -1,0 +1,199 @@
+"""Event markets: shares of Yes and No, paid in full, from one book; settled at their instant, and nothing is left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bot.errors import Refusal
+from bot.money import format_e8
+from bot.venue import codec, ledger
+from bot.venue import commands as c
+from bot.venue.book import book
+from bot.venue.events import FundingPaid, Liquidated, OrderChanged, Settled
+from bot.venue.state import MarketSpec
+from tests.builders import HOUR_MS, T0, Desk, e8, market, order, trail
+
+COIN = "event:RAIN"
+
+
+def shares(**over: Any) -> MarketSpec:
+    plain: dict[str, Any] = {
+        "asset_class": "prediction", "book": "events", "margin_mode": "full", "sz_decimals": 0, "max_leverage": 1, "sig_figs": None, "px_decimals": 3,
+        "taker_rate": 7_000_000, "slippage_bps": 500, "expires_ms": T0 + HOUR_MS,
+    }  # fmt: skip
+    return market(COIN, **{**plain, **over})
+
+
+def desk_at(px: str = "0.4", **over: Any) -> Desk:
+    return Desk((shares(**over), px))
+
+
+def settled(desk: Desk, px: str | None = None) -> list[Any]:
+    """What happens at the end, with the outcome told before when there is one."""
+    if px is not None:
+        desk.do(c.SetMarket(COIN, outcome_px=e8(px)))
+    desk.now_ms = T0 + HOUR_MS
+    return list(desk.do(c.Pulse()).events)
+
+
+@pytest.mark.parametrize(
+    ("side", "cost", "outcome", "realized"),
+    [
+        (1, "40", "1", "60"),
+        (1, "40", "0", "-40"),
+        (-1, "60", "1", "-60"),
+        (-1, "60", "0", "40"),
+        (1, "40", "0.5", "10"),
+        (-1, "60", "0.5", "-10"),
+    ],
+)
+def test_a_share_is_paid_at_once_and_pays_its_outcome(side: int, cost: str, outcome: str, realized: str) -> None:
+    """The figures of venue.md 2.14: 100 shares at 0.40, fee 100 * 0.07 * 0.24 = 1.68."""
+    desk = desk_at()
+    desk.place(order(COIN, side, size="100"))
+    held = desk.position(COIN)
+    assert (held.margin, desk.account.fees) == (e8(cost), e8("1.68"))
+    assert desk.account.balance == e8("10000") - e8(cost) - e8("1.68")
+    assert ledger.account_value(desk.state, desk.account) == e8("10000") - e8("1.68")
+    assert ledger.liquidation_px(desk.state, held) is None
+    last = settled(desk, outcome)[-1]
+    assert isinstance(last, Settled)
+    assert (last.outcome_px, last.realized, last.fee) == (e8(outcome), e8(realized), 0)
+    assert last.payout == e8(cost) + e8(realized)
+    assert desk.account.balance == e8("10000") - e8("1.68") + e8(realized)
+    assert not desk.account.positions
+
+
+def test_a_yes_and_a_no_are_worth_exactly_one_at_all_times() -> None:
+    desk = desk_at()
+    desk.do(c.OpenAccount("b", "0x" + "1" * 40, None, e8("10000")))
+    desk.place(order(COIN, 1, size="100"))
+    desk.do(c.PlaceOrder("b", order(COIN, -1, size="100")))
+    yes, no = desk.state.accounts["a"], desk.state.accounts["b"]
+    for px in ("0.001", "0.37", "0.999"):
+        desk.do(c.PricePoint(COIN, e8(px)))
+        value = sum(a.positions[COIN].margin + a.positions[COIN].pnl(e8(px)) for a in (yes, no))
+        assert value == e8("100")
+    settled(desk, "0.3")
+    assert yes.balance + no.balance == e8("20000") - 2 * e8("1.68")
+
+
+def test_leverage_is_one_only() -> None:
+    refused = desk_at().place(order(COIN, 1, size="100", leverage=2)).answer
+    assert isinstance(refused, Refusal)
+    assert (refused.code, refused.fix) == ("leverage_too_high", {"field": "leverage", "value": 1})
+
+
+def test_usd_is_what_is_spent_on_either_side() -> None:
+    desk = desk_at()
+    desk.place(order(COIN, -1, usd="60"))
+    assert (desk.position(COIN).size, desk.position(COIN).margin) == (e8("100"), e8("60"))
+    refused = desk.place(order(COIN, -1, usd="6000000")).answer
+    assert isinstance(refused, Refusal)
+    assert refused.code == "insufficient_funds"
+
+
+@pytest.mark.parametrize("size", ["1.5", "100.0001"])
+def test_shares_are_whole(size: str) -> None:
+    refused = desk_at().place(order(COIN, 1, size=size)).answer
+    assert isinstance(refused, Refusal)
+    assert refused.code == "invalid_input"
+
+
+@pytest.mark.parametrize(("px", "fix"), [("1", "0.999"), ("1.5", "0.999"), ("0.0005", "0.001"), ("0.4005", "0.4")])
+def test_a_limit_lies_on_the_grid_between_zero_and_one(px: str, fix: str) -> None:
+    refused = desk_at().place(order(COIN, 1, size="100", limit_px=px)).answer
+    assert isinstance(refused, Refusal)
+    assert refused.code == "invalid_input"
+    assert refused.fix is not None
+    assert refused.fix["value"] == fix
+
+
+def test_brackets_in_percent_are_clamped_between_zero_and_one() -> None:
+    desk = desk_at("0.9")
+    desk.place(order(COIN, 1, size="100", stop="10%", take="50%"))
+    triggers = sorted(o.trigger_px or 0 for o in desk.account.orders.values())
+    assert triggers == [e8("0.81"), e8("0.999")]
+
+
+def test_a_stop_sells_the_shares_and_a_flip_buys_the_other_side() -> None:
+    desk = desk_at("0.5", taker_rate=0)
+    desk.place(order(COIN, 1, size="100", stop="20%"))
+    desk.do(c.PricePoint(COIN, e8("0.4")))
+    assert not desk.account.positions
+    assert desk.account.balance == e8("9990")
+    desk.place(order(COIN, 1, size="100"))
+    desk.place(order(COIN, -1, size="150"))
+    held = desk.position(COIN)
+    assert (held.side, held.size, held.margin) == (-1, e8("50"), e8("30"))
+    assert desk.account.balance == e8("9960")
+
+
+def test_neither_funding_nor_liquidation_reaches_a_paid_share() -> None:
+    desk = desk_at(expires_ms=T0 + 30 * HOUR_MS)
+    desk.place(order(COIN, 1, usd="9000"))
+    desk.now_ms += 5 * HOUR_MS
+    events = list(desk.do(c.Pulse()).events) + list(desk.do(c.PricePoint(COIN, e8("0.001"))).events)
+    assert not [e for e in events if isinstance(e, FundingPaid | Liquidated)]
+    assert COIN in desk.account.positions
+
+
+def test_a_loss_never_exceeds_the_cost_whatever_else_is_held() -> None:
+    desk = Desk((shares(taker_rate=0), "0.4"), (market("BTC"), "100"), cash="1000")
+    desk.place(order("BTC", 1, usd="1000", leverage=5))
+    desk.place(order(COIN, 1, usd="500"))
+    watch = desk.position("BTC").liquidation_level
+    assert watch is not None
+    settled(desk, "0")
+    assert desk.account.balance == e8("500")
+    desk.do(c.PricePoint("BTC", watch - 1))
+    assert "BTC" not in desk.account.positions  # The cost of the shares no longer stood behind it.
+
+
+def test_settlement_cancels_what_rests_and_closes_the_market() -> None:
+    desk = desk_at()
+    desk.place(order(COIN, 1, size="100", stop="10%", take="20%", guardians=(trail("5%"),)))
+    desk.place(order(COIN, 1, size="100", limit_px="0.2"))
+    events = settled(desk)
+    assert {e.reason for e in events if isinstance(e, OrderChanged)} == {"settled"}
+    assert [type(e) for e in events].count(Settled) == 1
+    account, listed = desk.account, desk.state.markets[COIN]
+    assert not account.orders
+    assert not account.guardians
+    assert account.reserved == 0
+    assert (listed.status, listed.outcome_px, book(listed)) == ("settled", 0, ([], []))  # 0.4 is nearer to No.
+    assert account.trades[-1].kind == "settlement"
+    for refused in (desk.place(order(COIN, 1, size="100")).answer, desk.do(c.ClosePosition("a", COIN)).answer):
+        assert isinstance(refused, Refusal)
+        assert refused.code in ("market_closed", "not_found")
+    assert desk.state.markets[COIN].status == "settled"
+
+
+def test_settlement_falls_due_at_its_instant_and_once() -> None:
+    desk = desk_at()
+    desk.place(order(COIN, 1, size="100"))
+    desk.now_ms = T0 + HOUR_MS - 1
+    assert not desk.do(c.Pulse()).events
+    desk.now_ms += 10 * HOUR_MS
+    events = desk.do(c.Pulse()).events
+    assert [(type(e), e.ts) for e in events] == [(Settled, T0 + HOUR_MS)]
+    assert not desk.do(c.Pulse()).events
+
+
+def test_a_settled_venue_survives_its_snapshot() -> None:
+    desk = Desk((shares(), "0.4"), way="stored")
+    desk.place(order(COIN, 1, size="100"))
+    settled(desk, "1")
+    assert codec.digest(codec.loads(codec.dumps(desk.state))) == codec.digest(desk.state)
+    assert format_e8(desk.account.balance) == "10058.32"
+
+
+def test_the_book_of_an_event_is_never_beyond_its_ends() -> None:
+    for px in ("0.001", "0.5", "0.999"):
+        desk = desk_at(px, half_spread=500_000, level_step=2_000_000, level_size=e8("1000"))
+        bids, asks = book(desk.state.markets[COIN])
+        assert all(e8("0.001") <= level <= e8("0.999") for level, _ in (*bids, *asks))
+        assert bids
+        assert asks
