@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from email.utils import parsedate_to_datetime
 from functools import cache
 from importlib import metadata
@@ -16,10 +16,12 @@ from bot.client.faults import MOVES, Observation, carry, classify
 from bot.client.http import TIMEOUTS, Exchange, Reply, Timeouts, Transport, TransportFault
 from bot.client.retry import FIRST_MS, RETRY_AFTER_MAX_MS
 from bot.client.service_clock import ServiceClock
+from bot.client.stream import follow
 from bot.clock import SystemClock, ms_of
 from bot.errors import CODES, RETRY_AFTER_MS, ApiError, Refused, TryLater
 from bot.wire.base import Resource
 from bot.wire.errors import ErrorBody, ErrorEnvelope, fields_of, message_of
+from bot.wire.events import Event
 from bot.wire.headers import (
     API_VERSION,
     API_VERSION_HEADER,
@@ -113,6 +115,18 @@ class Caller:
         if 200 <= reply.status < 300:
             return _read(model, reply, reads=reads)
         raise _failure(reply, reads=reads)
+
+    def _stream(self, query: Mapping[str, str], since: str | None) -> AsyncGenerator[Event, None]:
+        """The event stream, taken up again whenever it breaks."""
+        secret = self._secret
+        headers = {} if secret is None else {"Authorization": f"Bearer {secret.get_secret_value()}"}
+        return follow(
+            self._exchange,
+            headers=headers,
+            failure=lambda reply: _failure(reply, reads=True),
+            query=query,
+            since=since,
+        )
 
 
 def _read(model: type[R], reply: Reply, *, reads: bool) -> R:

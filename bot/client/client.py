@@ -7,7 +7,7 @@ again can tell), AccessLost (the credential is no longer good). `bot.client.faul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from decimal import Decimal
 from types import TracebackType
 from typing import Self
@@ -18,7 +18,7 @@ from bot.client.calls import Caller, present, segment
 from bot.client.http import TIMEOUTS, Timeouts, Transport
 from bot.client.service_clock import ServiceClock
 from bot.wire.account import AccountSnapshot, ResetResult, SandboxAccountResult
-from bot.wire.events import EventsPage
+from bot.wire.events import Event, EventsPage
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.market import BookResult, CandlesResult, MarketsResult, StartResult, StatusResult
 from bot.wire.order_requests import CancelCoinRequest, CloseRequest, ConfirmRequest, OrderRequest, SuggestRequest
@@ -153,6 +153,13 @@ class Client(Caller):
         """Events after `since`, oldest first; a page short of `limit` is the end for now."""
         query = present({"since": since, "limit": limit, "types": ",".join(types) or None})
         return await self._call(EventsPage, "GET", "/v1/events", query=query, reads=True)
+
+    def stream(self, since: str | None = None, *, types: Sequence[str] = ()) -> AsyncGenerator[Event, None]:
+        """Events behind `since` as they happen, over one connection that is taken up again when it breaks: `async for`, then `aclose()`.
+
+        A doorbell: whoever keeps state looks at `events` when it rings. Ends only with Refused (the place is lost: resync) or AccessLost.
+        """
+        return self._stream(present({"types": ",".join(types) or None}), since)
 
     async def trades(self, *, limit: int = 50, before: int | None = None, coin: str | None = None) -> TradesPage:
         query = present({"limit": limit, "before": before, "coin": coin})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -61,6 +62,15 @@ class Reply:
     body: bytes
     sent_ns: int
     received_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """An answer that has begun. `parts` end with the answer, or with TransportFault."""
+
+    status: int
+    headers: Mapping[str, str]
+    parts: AsyncIterator[bytes]
 
 
 class TransportFault(Exception):
@@ -130,6 +140,32 @@ class Exchange:
             raise TransportFault(fault_of(error), str(error)) from error
         return Reply(answer.status_code, answer.headers, content, sent_ns, monotonic_ns())
 
+    @asynccontextmanager
+    async def listen(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        silence: float,
+    ) -> AsyncIterator[Listening]:
+        """An answer that goes on: at most `total` seconds until it begins, then at most `silence` seconds between two parts of it."""
+        timeout = httpx.Timeout(silence, connect=self.timeouts.connect, pool=self.timeouts.pool)
+        request = self._http.build_request(
+            "GET", self.base_url + path, params=query or None, headers=headers, timeout=timeout
+        )
+        try:
+            async with asyncio.timeout(self.timeouts.total):
+                answer = await self._http.send(request, stream=True)
+        except TimeoutError:
+            raise TransportFault(Fault.TOTAL_TIMEOUT, "no answer began in time") from None
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
+            raise TransportFault(fault_of(error), str(error)) from error
+        try:
+            yield Listening(answer.status_code, answer.headers, _parts(answer))
+        finally:
+            await answer.aclose()
+
     async def _read(self, answer: httpx.Response) -> bytes:
         if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise TransportFault(Fault.DECODING, "the answer is compressed, which was not asked for")
@@ -144,6 +180,14 @@ class Exchange:
 
     async def aclose(self) -> None:
         await self._http.aclose()
+
+
+async def _parts(answer: httpx.Response) -> AsyncIterator[bytes]:
+    try:
+        async for part in answer.aiter_bytes():
+            yield part
+    except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+        raise TransportFault(fault_of(error), str(error)) from error
 
 
 def unix_transport(path: str) -> Transport:

@@ -1,0 +1,168 @@
+"""The event stream as a doorbell: server-sent events read here, a lost connection taken up again behind the last id. The cursor feed stays the truth.
+
+`Client.stream` is made of this. Whoever keeps state rings with it ("look now") and reads `Client.events`, which says what was missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, NamedTuple
+
+from pydantic import ValidationError
+
+from bot.client.faults import Fault
+from bot.client.http import Exchange, Listening, Reply, TransportFault
+from bot.client.retry import Backoff
+from bot.errors import ApiError, OutcomeUnknown, Refused, TryLater
+from bot.wire.errors import fields_of, message_of
+from bot.wire.events import Event
+
+PATH: Final = "/v1/events/stream"
+SILENCE_SECONDS: Final = 45.0  # three of the service's pings: nothing for so long is a dead connection
+LINE_MAX: Final = 1_048_576  # characters; an event is under 2 kB
+ERROR_BYTES_MAX: Final = 65_536
+LAST_EVENT_ID: Final = "Last-Event-ID"
+BACKOFF: Final = Backoff()
+
+
+class Message(NamedTuple):
+    """One server-sent event. `id` is the last one seen, "" when there was none."""
+
+    id: str
+    event: str
+    data: str
+
+
+@dataclass(slots=True)
+class Parser:
+    """Server-sent events out of bytes in any pieces, by the WHATWG rules. ValueError when a line has no end."""
+
+    last_id: str = ""
+    retry_ms: int | None = None
+    _decode: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8-sig")("replace"), repr=False
+    )
+    _rest: str = ""
+    _data: list[str] = field(default_factory=list)
+    _size: int = 0
+    _event: str = ""
+    _id: str | None = None
+
+    def feed(self, part: bytes) -> list[Message]:
+        """The events that are whole now."""
+        text = self._rest + self._decode.decode(part)
+        # A CR at the end may be half of a CRLF.
+        held = "\r" if text.endswith("\r") else ""
+        text = text[: len(text) - len(held)].replace("\r\n", "\n").replace("\r", "\n")
+        *lines, last = text.split("\n")
+        self._rest = last + held
+        found = [message for line in lines if (message := self._line(line)) is not None]
+        if len(self._rest) + self._size > LINE_MAX:
+            raise ValueError(f"an event of more than {LINE_MAX} characters")
+        return found
+
+    def _line(self, line: str) -> Message | None:
+        if not line:
+            return self._dispatch()
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data.append(value)
+            self._size += len(value)
+        elif name == "event":
+            self._event = value
+        elif name == "id" and "\0" not in value:
+            self._id = value
+        elif name == "retry" and value.isascii() and value.isdigit():
+            self.retry_ms = int(value[:9])
+        return None
+
+    def _dispatch(self) -> Message | None:
+        if self._id is not None:
+            self.last_id = self._id
+        data, event = self._data, self._event or "message"
+        self._data, self._event, self._id, self._size = [], "", None, 0
+        return Message(self.last_id, event, "\n".join(data)) if data else None
+
+
+async def follow(
+    exchange: Exchange,
+    *,
+    headers: Mapping[str, str],
+    failure: Callable[[Reply], ApiError],
+    query: Mapping[str, str],
+    since: str | None,
+    silence: float = SILENCE_SECONDS,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    backoff: Backoff = BACKOFF,
+    chance: Random | None = None,
+) -> AsyncGenerator[Event, None]:
+    """Events behind `since`, for ever. Connections that end are taken up again; Refused (410: the place is lost, resync) and AccessLost come out."""
+    draw = Random() if chance is None else chance
+    attempt = 0
+    last = since
+    while True:
+        parser = Parser(last_id=last or "")
+        after_ms = 0
+        try:
+            asked = dict(query) if last is None else {**query, "since": last}
+            # Only what is new since the last connection: the header wins over the query at the service.
+            extra = {} if last is None else {LAST_EVENT_ID: last}
+            sent = {**headers, "Accept": "text/event-stream", **extra}
+            async with exchange.listen(PATH, query=asked, headers=sent, silence=silence) as answer:
+                if answer.status != 200:
+                    raise failure(await _whole(answer))
+                async with aclosing(_messages(answer, parser)) as messages:
+                    async for message in messages:
+                        if message.event == "error":
+                            raise failure(Reply(_status_of(message.data), {}, message.data.encode(), 0, 0))
+                        event = _event(message)
+                        attempt, last = 0, message.id or last
+                        yield event
+        except TransportFault:
+            pass
+        except (TryLater, OutcomeUnknown) as error:
+            after_ms = error.after_ms if isinstance(error, TryLater) else 0
+        attempt += 1
+        await sleep(backoff.wait_ms(attempt, draw.random(), max(after_ms, parser.retry_ms or 0)) / 1000)
+
+
+async def _messages(answer: Listening, parser: Parser) -> AsyncGenerator[Message, None]:
+    async for part in answer.parts:
+        try:
+            found = parser.feed(part)
+        except ValueError as error:
+            raise TransportFault(Fault.TOO_LARGE, str(error)) from error
+        for message in found:
+            yield message
+
+
+async def _whole(answer: Listening) -> Reply:
+    body = b""
+    async for part in answer.parts:
+        body += part
+        if len(body) > ERROR_BYTES_MAX:
+            raise TransportFault(Fault.TOO_LARGE, "the error is too long")
+    return Reply(answer.status, answer.headers, body, 0, 0)
+
+
+# An `event: error` carries the body that a request would have got; its status follows from the code.
+_STATUS: Final = {"unauthorized": 401, "session_expired": 401, "forbidden": 403, "not_found": 410}
+
+
+def _status_of(data: str) -> int:
+    return next((status for code, status in _STATUS.items() if f'"code":"{code}"' in data.replace(" ", "")), 503)
+
+
+def _event(message: Message) -> Event:
+    try:
+        return Event.model_validate_json(message.data)
+    except ValidationError as error:
+        # Whole, and not of the interface's form: the same again tomorrow.
+        problem = message_of(fields_of(error))
+        raise Refused("invalid_body", f"the stream's event cannot be read: {problem}", retryable=False) from error

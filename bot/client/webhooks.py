@@ -1,0 +1,80 @@
+"""The receiver's side of webhooks: is this delivery genuine, and is it new? Standard library and wire only; no server is assumed.
+
+    if not verify(await request.body(), request.headers, secret):
+        return Response(status_code=401)
+    if seen.is_new(request.headers["webhook-id"]):
+        ...          # do it, then
+        seen.add(request.headers["webhook-id"])
+
+Verify the raw body, before anything parses it: the same JSON in other white space has another signature.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from bot.clock import SystemClock
+from bot.wire import signing
+
+TOLERANCE_SECONDS: Final = 300  # either way, between the sender's clock and ours
+SIGNATURES_MAX: Final = 16  # a delivery signed with more keys than anyone rotates is not looked at
+SEEN_MAX: Final = 100_000
+
+
+def verify(
+    body: bytes,
+    headers: Mapping[str, str],
+    secret: str | bytes | Iterable[str | bytes],
+    *,
+    now_ms: int | None = None,
+) -> bool:
+    """Whether the delivery was signed with the secret (or, in a rotation, one of several) within five minutes of now.
+
+    `secret`: `whsec_...`, any other text as it was given at registration, or the key's own bytes. Everything that cannot be read is False:
+    answer 401. ValueError only for a secret of ours that is none.
+    """
+    secrets = (secret,) if isinstance(secret, str | bytes) else tuple(secret)
+    keys = [signing.key_of(one) if isinstance(one, str) else one for one in secrets]
+    given = {str(name).lower(): value for name, value in headers.items()}
+    delivery_id = given.get(signing.ID_HEADER, "")
+    timestamp = given.get(signing.TIMESTAMP_HEADER, "")
+    signatures = given.get(signing.SIGNATURE_HEADER, "").split(" ")
+    if not delivery_id or not _is_recent(timestamp, SystemClock().now_ms() if now_ms is None else now_ms):
+        return False
+    if len(signatures) > SIGNATURES_MAX:
+        return False
+    try:
+        expected = [signing.signature(key, delivery_id, timestamp, body).encode() for key in keys]
+    except UnicodeEncodeError:
+        return False
+    # Every pair is compared, so that the time taken says nothing of which one it was.
+    equal = [hmac.compare_digest(one, other.encode("utf-8", "replace")) for one in expected for other in signatures]
+    return any(equal)
+
+
+def _is_recent(timestamp: str, now_ms: int) -> bool:
+    if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
+        return False
+    return abs(int(timestamp) * 1000 - now_ms) <= TOLERANCE_SECONDS * 1000
+
+
+class SeenIds:
+    """Ids of deliveries already dealt with, the newest `size`: deliveries come at least once, so some come twice."""
+
+    def __init__(self, size: int = SEEN_MAX) -> None:
+        assert size >= 1
+        self._size = size
+        self._ids: OrderedDict[str, None] = OrderedDict()
+
+    def is_new(self, delivery_id: str) -> bool:
+        return delivery_id not in self._ids
+
+    def add(self, delivery_id: str) -> None:
+        """Only when it has been dealt with: what fails in between must be new again when it is repeated."""
+        self._ids[delivery_id] = None
+        self._ids.move_to_end(delivery_id)
+        while len(self._ids) > self._size:
+            self._ids.popitem(last=False)
