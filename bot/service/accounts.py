@@ -131,8 +131,8 @@ class AccountDesk(Desk):
             "limitsVersion": LIMITS_VERSION,
             "platform": self.platform(),
             "account": views.account_limits(account, now),
-            "key": views.key_limits(state, account, self.key(principal), now),
-            "rate": self.quota.views(principal.key, context.ip),
+            "key": None if (key := self.key(principal)) is None else views.key_limits(state, account, key, now),
+            "rate": self.quota.views(principal.caller, context.ip),
         }
 
     def platform(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class AccountDesk(Desk):
         self.look()
         account = self.account(principal)
         first = account.events_first
-        start = first - 1 if query.since is None else self._cursor(account, query.since)
+        start = first - 1 if query.since is None else self.place_of(account, query.since)
         page: list[dict[str, Any]] = []
         examined = start
         wanted = query.filters
@@ -187,20 +187,15 @@ class AccountDesk(Desk):
         last = event_id(examined) if examined > start or query.since is None else query.since
         return Answer.ok({"events": page, "lastEventId": last})
 
-    def _cursor(self, account: Account, since: str) -> int:
+    def place_of(self, account: Account, since: str, *, name: str = "since") -> int:
+        """The number of the event to go on behind; Refused when it is no id or, with 410, not in the feed."""
         form = _EVENT_ID.fullmatch(since)
         if form is None:
-            raise Refused(invalid("since", "must be an event id", "evt_ and digits"))
+            raise Refused(invalid(name, "must be an event id", "evt_ and digits"))
         at = int(form[1])
-        # What falls out of the feed by age leaves a cursor just before it whole; a reset wipes also the event that the cursor stands on.
-        oldest = account.events_first if account.events and _is_reset(account.events[0]) else account.events_first - 1
-        if at < oldest or at > account.event_seq:
-            newest = event_id(account.event_seq)
-            text = f"no event {since} in this account's feed: it was wiped, or never was"
-            fix = {"action": "resync", "lastEventId": newest}
-            raise Refused(
-                Refusal("not_found", text, fix=fix, details={"lastEventId": newest, "epoch": account.epoch}), 410
-            )
+        lost = lost_place(account, at)
+        if lost is not None:
+            raise Refused(lost, 410)
         return at
 
     def trades(self, principal: Principal, query: TradesQuery) -> Answer:
@@ -218,6 +213,26 @@ class AccountDesk(Desk):
                 found.append(views.trade(account, made[at]))
         more = at > 0 if coin is None else any(t.coin == coin for t in islice(made, at))
         return Answer.ok({"trades": found, "nextBefore": found[-1]["seq"] if found and more else None})
+
+
+def lost_place(account: Account, at: int) -> Refusal | None:
+    """Why a reader cannot go on behind event number `at`, if so."""
+    # What falls out of the feed by age leaves a cursor just before it whole; a reset wipes also the event that the cursor stands on.
+    oldest = account.events_first if account.events and _is_reset(account.events[0]) else account.events_first - 1
+    if oldest <= at <= account.event_seq:
+        return None
+    newest = event_id(account.event_seq)
+    text = f"no event {event_id(at)} in this account's feed: it was wiped, or never was"
+    fix = {"action": "resync", "lastEventId": newest}
+    return Refusal("not_found", text, fix=fix, details={"lastEventId": newest, "epoch": account.epoch})
+
+
+def another_feed(account: Account) -> Refusal:
+    """Why nobody can go on: the whole service went back to another state."""
+    newest = event_id(account.event_seq)
+    text = "the service went back to another state: what was told last need not have happened"
+    fix = {"action": "resync", "lastEventId": newest}
+    return Refusal("not_found", text, fix=fix, details={"lastEventId": newest, "epoch": account.epoch})
 
 
 def _is_reset(happened: Event) -> bool:

@@ -51,6 +51,8 @@ def status_of(refusal: Refusal) -> tuple[int, bool]:
         reason = str((refusal.details or {}).get("reason", "in_flight"))
         return CONFLICTS.get(reason, (409, False))
     row = CODES[refusal.code]
+    if (refusal.details or {}).get("oauthError") == "authorization_pending":
+        return row.status, True  # the device asks again until a person has decided
     return row.status, row.retryable
 
 

@@ -1,4 +1,4 @@
-"""Who calls and what they may do: API keys, their scopes, the check of each. A key is known by its digest only; the secret is shown once, at creation."""
+"""Who calls and what they may do: API keys and session tokens, scopes, the check of each. A secret is known by its digest only and shown once, at creation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from bot.clock import SystemClock
 from bot.errors import Refusal
-from bot.venue.state import Key, State
+from bot.venue.state import Key, Session, State
 
 ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 SECRET_LETTERS: Final = 43  # 256 bits in base 62
@@ -21,6 +22,7 @@ PREFIX_SHOWN: Final = 12
 OWNER_SCOPES: Final = ("read", "trade", "outcomes")
 
 _FORM: Final = re.compile(r"bbk_test_([0-9]{8})_([0-9A-Za-z]{43})_([0-9A-Za-z]{6})")
+_SESSION_FORM: Final = re.compile(r"bbs_test_([0-9]{8})_([0-9A-Za-z]{43})_([0-9A-Za-z]{6})")
 _DUMMY: Final = "0" * 64  # what an unknown key is compared with, so that it takes as long
 
 
@@ -31,18 +33,25 @@ class Access(StrEnum):
     READ = "read"
     TRADE = "trade"
     SHRINK = "shrink"  # trade, or trade:close_only for what only shrinks a position; the operation judges which
+    ANY = "any"  # whoever has a credential; the operation judges the rest
     OWNER = "owner"
     CONTROL = "control"
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller."""
+    """An authenticated caller: by an API key or by a session, which has none."""
 
     account: str
-    key: str
+    key: str | None
     scopes: frozenset[str]
     owner: bool
+    session: str | None = None
+
+    @property
+    def caller(self) -> str:
+        """Whose rate limits these are."""
+        return self.key or self.session or ""
 
     @property
     def close_only(self) -> bool:
@@ -68,6 +77,14 @@ def mint(number: int) -> Minted:
     return Minted(secret, f"key_{number:08d}", secret[:PREFIX_SHOWN], digest_of(secret))
 
 
+def mint_session(number: int) -> tuple[str, str, str]:
+    """(token, id, digest) of the `number`-th session of the service."""
+    shown = f"{number:08d}"[::-1]
+    body = f"bbs_test_{shown}_{_letters(int.from_bytes(secrets.token_bytes(32)), SECRET_LETTERS)}"
+    token = f"{body}_{_check(body)}"
+    return token, f"ses_{number:08d}", digest_of(token)
+
+
 def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
@@ -84,14 +101,16 @@ def _letters(value: int, width: int) -> str:
     return text.rjust(width, "0")[-width:]
 
 
-def authenticate(state: State, header: str | None, now_ms: int) -> Principal | Refusal:
-    """The caller of an Authorization header, or why there is none."""
+def authenticate(state: State, header: str | None, now_ms: int, real_ms: int | None = None) -> Principal | Refusal:
+    """The caller of an Authorization header, or why there is none. Keys expire by the service's clock, sessions by the wall's (`real_ms`)."""
     if header is None:
         return Refusal("unauthorized", "an Authorization header is required: Bearer <API key>", fix=_SIGN_UP)
     scheme, _, token = header.strip().partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         return Refusal("unauthorized", "the Authorization header must read: Bearer <API key>", fix=_SIGN_UP)
     token = token.strip()
+    if token.startswith("bbs_"):
+        return _session_of(state, token, SystemClock().now_ms() if real_ms is None else real_ms)
     form = _FORM.fullmatch(token)
     key = state.keys.get(f"key_{form[1][::-1]}") if form is not None else None
     known = hmac.compare_digest(key.digest if key is not None else _DUMMY, digest_of(token))
@@ -106,6 +125,36 @@ def authenticate(state: State, header: str | None, now_ms: int) -> Principal | R
 
 def principal_of(key: Key) -> Principal:
     return Principal(key.account, key.id, frozenset(key.scopes), key.owner)
+
+
+def _session_of(state: State, token: str, real_ms: int) -> Principal | Refusal:
+    form = _SESSION_FORM.fullmatch(token)
+    session = state.sessions.get(f"ses_{form[1][::-1]}") if form is not None else None
+    known = hmac.compare_digest(session.digest if session is not None else _DUMMY, digest_of(token))
+    if session is None or not known:
+        return Refusal("unauthorized", "the session token is not known here", fix=_SIGN_IN)
+    if session.revoked:
+        return Refusal("unauthorized", "the session has been ended", fix=_SIGN_IN)
+    if real_ms >= session.expires_ms:
+        return Refusal("session_expired", "the session has expired", fix=_SIGN_IN)
+    return principal_of_session(session)
+
+
+def principal_of_session(session: Session) -> Principal:
+    """A session is the owner's: it may do everything."""
+    return Principal(session.account, None, frozenset(OWNER_SCOPES), owner=True, session=session.id)
+
+
+def needs_outcomes(market: str) -> bool:
+    """Whether a market's name is an event market's: trading there needs the scope outcomes besides."""
+    return market.strip().lower().startswith("event:")
+
+
+def refuse_outcomes(principal: Principal, *markets: str) -> Refusal | None:
+    """Why this caller may not trade in one of these markets, if so."""
+    if "outcomes" not in principal.scopes and any(needs_outcomes(market) for market in markets):
+        return _lacks("outcomes")
+    return None
 
 
 def refuse_access(principal: Principal, access: Access) -> Refusal | None:
@@ -127,3 +176,4 @@ def _lacks(scope: str) -> Refusal:
 
 
 _SIGN_UP: Final = {"action": "authenticate", "method": "POST", "path": "/v1/sandbox/accounts"}
+_SIGN_IN: Final = {"action": "authenticate", "method": "POST", "path": "/v1/auth/otp"}

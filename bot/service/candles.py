@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
@@ -12,6 +12,11 @@ from bot.wire.queries import CANDLES_MAX
 from bot.wire.vocabulary import INTERVAL_MS
 
 STEPS: Final = tuple(INTERVAL_MS.items())
+
+
+# The last closed candles of an interval, oldest first, as they were when the store was made; at most so many.
+History = Callable[[str, int], list[Candle]]
+HELPING: Final = 32  # candles of history that a first small question makes; a larger one makes all
 
 
 class _Running:
@@ -31,7 +36,9 @@ class _Running:
 class CandleStore:
     """Closed candles and the running one of each interval. A candle is visible once the clock has passed its end."""
 
-    def __init__(self, base_ms: int = STEPS[0][1]) -> None:
+    def __init__(self, base_ms: int = STEPS[0][1], history: History | None = None) -> None:
+        self._history = history
+        self._helped: dict[str, tuple[int, int]] = {}  # interval -> (limit asked of the history, candles it gave)
         self._steps = tuple((name, step) for name, step in STEPS if step >= base_ms)
         self._closed: dict[str, deque[Candle]] = {name: deque(maxlen=CANDLES_MAX) for name in INTERVAL_MS}
         self._running: dict[str, _Running | None] = dict.fromkeys(INTERVAL_MS)
@@ -42,6 +49,7 @@ class CandleStore:
         running = self._running[self._steps[0][0]]
         if running is not None:
             return running.close
+        self._help(self._steps[0][0], 1)
         closed = self._closed[self._steps[0][0]]
         return closed[-1].close if closed else None
 
@@ -71,6 +79,7 @@ class CandleStore:
 
     def page(self, interval: str, limit: int, now_ms: int) -> list[tuple[Candle, bool]]:
         """The last `limit` candles with whether each is closed, oldest first."""
+        self._help(interval, limit)
         step = INTERVAL_MS[interval]
         running = self._running[interval]
         closed = self._closed[interval]
@@ -80,6 +89,18 @@ class CandleStore:
         take = min(limit - len(found), len(closed))
         rest = list(islice(reversed(closed), take))
         return [*((candle, True) for candle in reversed(rest)), *found]
+
+    def _help(self, interval: str, limit: int) -> None:
+        """Make as much history as `limit` candles may need."""
+        asked, had = self._helped.get(interval, (0, 0))
+        if self._history is None or asked >= limit:
+            return
+        helping = HELPING if limit <= HELPING else CANDLES_MAX
+        closed = self._closed[interval]
+        found = self._history(interval, helping)
+        older = found[: len(found) - had]
+        closed.extendleft(reversed(older[max(0, len(older) - (CANDLES_MAX - len(closed))) :]))
+        self._helped[interval] = (helping, len(found))
 
     def day(self, now_ms: int) -> tuple[int, int, int, int] | None:
         """(first open, high, low, quote volume in USD scaled 1e8) of the last 24 hours by hourly candles; None without any."""

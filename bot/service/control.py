@@ -1,4 +1,4 @@
-"""The sandbox's own control, /sandbox/v1: clock, prices, digest, keys for an embedded daemon. No hosted service has it; the edge guards its door."""
+"""The sandbox's own control, /sandbox/v1: clock, prices, digest, seed, faults, snapshots, keys for an embedded daemon. No hosted service has it; the edge guards its door."""
 
 from __future__ import annotations
 
@@ -10,16 +10,29 @@ from bot.errors import Refusal
 from bot.money import parse_e8
 from bot.service import views
 from bot.service.answers import Answer, Refused, invalid
+from bot.service.archive import Kept
 from bot.service.auth import Access
 from bot.service.desk import scaled
 from bot.service.edge import Call
+from bot.service.faults import Faults
+from bot.service.forks import Forks
+from bot.service.generations import Generations
 from bot.service.operations import Operations
 from bot.service.rest import Router, call_of, respond
-from bot.venue import index
+from bot.venue import index, outcome
 from bot.venue.commands import CreateKey, RevokeKey
 from bot.venue.numbers import E8
 from bot.venue.state import Account
-from bot.wire.control import AdvanceRequest, ClockRequest, MintKeyRequest, PriceRequest
+from bot.wire.control import (
+    AdvanceRequest,
+    ClockRequest,
+    FaultRequest,
+    MintKeyRequest,
+    NameRequest,
+    PriceRequest,
+    SeedRequest,
+)
+from bot.wire.requests import EmptyRequest
 
 EMBEDDED: Final = "embedded"  # name of the account that a daemon's own service keeps for it
 EMBEDDED_BALANCE: Final = 10_000 * E8
@@ -30,9 +43,12 @@ ADVANCE_MAX_MS: Final = 400 * 86_400_000  # of one call: beyond a year of simula
 class Control:
     """What may be done to a sandbox besides trading on it."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: Operations, generations: Generations, faults: Faults, forks: Forks) -> None:
         self._operations = operations
         self._machine = operations.machine
+        self._generations = generations
+        self._faults = faults
+        self._forks = forks
 
     def clock(self) -> Answer:
         self._machine.catch_up()
@@ -92,6 +108,11 @@ class Control:
         operations, machine = self._operations, self._machine
         coin = operations.coin(market)
         px = _price(request.px, "px")
+        listed = machine.state.markets[coin]
+        if outcome.clamp(listed.spec, px) != px:
+            raise Refused(invalid("px", "does not lie within 0.001..0.999", "0.001..0.999"))
+        if listed.status == "settled":
+            raise Refused(Refusal("market_closed", f"{coin} is settled", details={"opensAt": None}))
         oracle = None if request.oracle_px is None else _price(request.oracle_px, "oraclePx")
         mid: int | None = None
         if (request.bid_px is None) != (request.ask_px is None):
@@ -105,7 +126,6 @@ class Control:
         volume = 0 if request.volume is None else scaled(request.volume, "volume", parse_e8)
         machine.push_price(coin, px, mid=mid, oracle=oracle, volume=volume)
         now = machine.clock.now_ms()
-        listed = machine.state.markets[coin]
         return Answer.ok(views.market(machine.state, listed, machine.feed.store(coin), now))
 
     def digest(self) -> Answer:
@@ -139,6 +159,43 @@ class Control:
         }
         return Answer.ok(body)
 
+    # ── The whole service ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def seed(self, request: SeedRequest) -> Answer:
+        self._generations.seed(request.seed)
+        return Answer.ok({"seed": request.seed})
+
+    def snapshot(self, request: NameRequest) -> Answer:
+        return Answer.ok(_kept(self._generations.keep(request.name)))
+
+    def restore(self, request: NameRequest) -> Answer:
+        return Answer.ok(_kept(self._generations.restore(request.name)))
+
+    async def fork(self, request: NameRequest) -> Answer:
+        kept = self._generations.find(request.name)
+        replies = self._generations.archive.replies(request.name)
+        base_url = await self._forks.add(kept, replies, self._machine.clock.speed)
+        return Answer.ok({"baseUrl": base_url, "name": kept.name, "digest": kept.chain.hex()})
+
+    async def reset(self) -> Answer:
+        await self._forks.stop()
+        self._faults.clear()
+        self._generations.reset()
+        return Answer.ok({"digest": self._machine.chain.hex(), "now": self._machine.clock.now_ms()})
+
+    # ── Faults ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def faults(self) -> Answer:
+        return Answer.ok(self._faults.views())
+
+    def add_fault(self, request: FaultRequest) -> Answer:
+        self._faults.add(request)
+        return Answer.ok(self._faults.views())
+
+    def clear_faults(self) -> Answer:
+        self._faults.clear()
+        return Answer.ok(self._faults.views())
+
     def _account(self, wanted: str | None) -> Account | None:
         accounts = self._machine.state.accounts
         if wanted is None:
@@ -148,6 +205,10 @@ class Control:
         return accounts[wanted]
 
 
+def _kept(kept: Kept) -> dict[str, Any]:
+    return {"name": kept.name, "digest": kept.chain.hex(), "at": kept.at_ms}
+
+
 def _price(text: str, name: str) -> int:
     px = scaled(text, name, parse_e8)
     if not 0 < px < 10**12 * E8:
@@ -155,9 +216,9 @@ def _price(text: str, name: str) -> int:
     return px
 
 
-def add_control(router: Router, operations: Operations) -> None:
+def add_control(router: Router, operations: Operations, generations: Generations, faults: Faults, forks: Forks) -> None:
     """The routes of the control."""
-    control = Control(operations)
+    control = Control(operations, generations, faults, forks)
     route = router.route
 
     def call(http: Request) -> Call:
@@ -186,3 +247,35 @@ def add_control(router: Router, operations: Operations) -> None:
     @route("POST", "/sandbox/v1/keys", Access.CONTROL, None, body=MintKeyRequest)
     async def mint_key(http: Request) -> Response:
         return respond(control.mint_key(call(http).read(MintKeyRequest)))
+
+    @route("POST", "/sandbox/v1/seed", Access.CONTROL, None, body=SeedRequest)
+    async def seed(http: Request) -> Response:
+        return respond(control.seed(call(http).read(SeedRequest)))
+
+    @route("GET", "/sandbox/v1/faults", Access.CONTROL, None)
+    async def get_faults(http: Request) -> Response:
+        return respond(control.faults())
+
+    @route("POST", "/sandbox/v1/faults", Access.CONTROL, None, body=FaultRequest)
+    async def add_fault(http: Request) -> Response:
+        return respond(control.add_fault(call(http).read(FaultRequest)))
+
+    @route("DELETE", "/sandbox/v1/faults", Access.CONTROL, None, body=EmptyRequest)
+    async def clear_faults(http: Request) -> Response:
+        return respond(control.clear_faults())
+
+    @route("POST", "/sandbox/v1/snapshot", Access.CONTROL, None, body=NameRequest)
+    async def snapshot(http: Request) -> Response:
+        return respond(control.snapshot(call(http).read(NameRequest)))
+
+    @route("POST", "/sandbox/v1/restore", Access.CONTROL, None, body=NameRequest)
+    async def restore(http: Request) -> Response:
+        return respond(control.restore(call(http).read(NameRequest)))
+
+    @route("POST", "/sandbox/v1/fork", Access.CONTROL, None, body=NameRequest)
+    async def fork(http: Request) -> Response:
+        return respond(await control.fork(call(http).read(NameRequest)))
+
+    @route("POST", "/sandbox/v1/reset", Access.CONTROL, None, body=EmptyRequest)
+    async def reset(http: Request) -> Response:
+        return respond(await control.reset())

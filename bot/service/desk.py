@@ -46,8 +46,9 @@ class Desk:
     def account(self, principal: Principal) -> Account:
         return self.machine.state.accounts[principal.account]
 
-    def key(self, principal: Principal) -> Key:
-        return self.machine.state.keys[principal.key]
+    def key(self, principal: Principal) -> Key | None:
+        """The caller's key; None for a session."""
+        return None if principal.key is None else self.machine.state.keys[principal.key]
 
     def look(self) -> int:
         """Before a read: bring the state up to now and let its marks be seen. Answers now."""
@@ -71,10 +72,13 @@ class Desk:
         context: Context,
         command: Callable[[int], Command | Refusal],
         view: Callable[[Any, int], Any],
+        *,
+        replay: Callable[[Any, int], Any] | None = None,
     ) -> Answer:
         """Run a caller's command once: `command(now)` is applied unless it is a no, `view(answer, now)` is the body of a yes.
 
-        With an idempotency key the answer is kept in the same transaction, when it is final; the same request again gets the very same bytes.
+        With an idempotency key the answer is kept in the same transaction, when it is final; the same request again gets the very same bytes,
+        or what `replay(answer, now)` made of it: a secret is not kept.
         """
         now = self.machine.catch_up()
         key = context.idempotency_key
@@ -90,9 +94,9 @@ class Desk:
         else:
             said, final = Answer.ok(view(answer, now)), True
         if key is not None and final:
-            reply = Reply(
-                self.account(principal).epoch, context.fingerprint, context.request_id, said.status, said.body
-            )
+            shown = replay is None or isinstance(answer, Refusal)
+            body = said.body if shown or replay is None else Answer.ok(replay(answer, now)).body
+            reply = Reply(self.account(principal).epoch, context.fingerprint, context.request_id, said.status, body)
             self.machine.log.keep_reply(principal.account, key, reply, SystemClock().now_ms())
         return said
 

@@ -24,6 +24,7 @@ from bot.service.accounts import BODY_BYTES_MAX
 from bot.service.answers import Answer, Refused, invalid, of_validation, refuse
 from bot.service.auth import Access, Principal, authenticate, refuse_access
 from bot.service.desk import Context
+from bot.service.faults import INJECTED, Faults
 from bot.service.operations import Operations
 from bot.wire.base import Request
 from bot.wire.headers import API_VERSION, format_sandbox_clock, parse_expires_after, parse_idempotency_key
@@ -56,6 +57,8 @@ class Rule:
     query: type[Request] = EmptyQuery
     is_order: bool = False
     keyed: bool = False
+    origins: frozenset[str] | None = None  # pages that may ask, for what browsers must not reach; None: not asked
+    metadata: str = ""  # where a caller without a credential learns how to get one
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +120,25 @@ class Edge:
         self._operations = operations
         self._routes = Routes(rules)
         self._control_token = control_token or None
+        self.faults: Faults | None = None
         self._hosts = hosts  # names by which a service on loopback may be called; None: any
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(self, scope, receive, send)
-        await exchange.run()
+        if self.faults is None:
+            await self._exchange(scope, receive, send)
+        else:
+            await self.faults.around(scope, receive, send, self._exchange)
+
+    async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _Exchange(self, scope, receive, send).run()
+
+    def rule_of(self, scope: Scope) -> Rule | None:
+        """The rule that a request falls under."""
+        methods = self._routes.find(scope["path"]) if len(scope["path"]) <= PATH_MAX else None
+        return None if methods is None else methods.get(scope["method"])
 
     @property
     def operations(self) -> Operations:
@@ -186,15 +200,22 @@ class _Exchange:
             raise Refused(Refusal("invalid_input", text, details={"allow": sorted(methods)}), 405, {"Allow": allow})
         self._is_order = rule.is_order
         self._check_headers()
+        self._check_origin(rule)
+        injected = scope.get(INJECTED)
+        if injected is not None:
+            raise injected
         if self._operations.machine.fault is not None:
             raise Refused(
                 Refusal("service_unavailable", "the service is ending after an error of its own"),
                 None,
                 {"Retry-After": "1"},
             )
+        generation = self._operations.machine.generation
         principal = self._caller(rule)
         context = self._context(rule)
         raw = await self._body() if rule.body is not None else b""
+        if generation != self._operations.machine.generation:
+            raise Refused(replaced(), None, {"Retry-After": "1"})
         value = self._parse(raw)
         try:
             query = rule.query.from_wire(self._query())
@@ -229,6 +250,15 @@ class _Exchange:
                 invalid("X-API-Version", text, [API_VERSION], fix={"field": "X-API-Version", "value": API_VERSION})
             )
 
+    def _check_origin(self, rule: Rule) -> None:
+        origin = self._headers.get(b"origin")
+        if rule.origins is None or origin is None:
+            return
+        name = origin.decode("latin-1").strip().lower()
+        if name not in rule.origins:
+            self._take("public")
+            raise Refused(Refusal("forbidden", f"the page {name[:80]!r} may not ask here", details={"field": "Origin"}))
+
     def _ip(self) -> str:
         client = self._scope.get("client")
         return client[0] if client and client[0] else "local"
@@ -248,9 +278,14 @@ class _Exchange:
         if isinstance(found, Refusal):
             self._take("public")
             challenge = "Bearer" if text is None else 'Bearer error="invalid_token"'
+            if rule.metadata:
+                challenge += f'{"" if text is None else ","} resource_metadata="{rule.metadata}"'
             raise Refused(found, None, {"WWW-Authenticate": challenge})
         self._principal = found
-        self._take(rule.policy)
+        if found.key is not None:
+            operations.key_used(found.key)
+        # A request that came inside another one has paid for its policy there.
+        self._take(None if rule.policy == self._scope.get("paid") else rule.policy)
         refused = refuse_access(found, rule.access)
         if refused is not None:
             scope = (refused.details or {}).get("requiredScope", "")
@@ -279,7 +314,7 @@ class _Exchange:
             return
         assert policy is not None
         scope = quota.POLICIES[policy].scope
-        caller = self._principal.key if scope == "key" and self._principal is not None else self._ip()
+        caller = self._principal.caller if scope == "key" and self._principal is not None else self._ip()
         verdict = limits.take(policy, caller)
         self._rate = quota.headers_of(verdict, enabled=True)
         if verdict.retry_after:
@@ -342,7 +377,7 @@ class _Exchange:
         return b"".join(parts)
 
     def _parse(self, raw: bytes) -> Any:
-        if not raw.strip():
+        if not raw:
             return {}
         kind = self._headers.get(b"content-type")
         if kind is not None and not _is_json(kind.decode("latin-1")):
@@ -375,6 +410,8 @@ class _Exchange:
             status=status,
             headers=headers,
         )
+        if answer.status == 401 and "WWW-Authenticate" not in answer.headers:
+            answer = Answer(answer.status, answer.body, {**answer.headers, "WWW-Authenticate": "Bearer"})
         if answer.status == 503 and "Retry-After" not in answer.headers:
             answer = Answer(answer.status, answer.body, {**answer.headers, "Retry-After": "1"})
         return answer
@@ -398,7 +435,8 @@ class _Exchange:
         if b"x-request-id" not in names:
             headers.append((b"x-request-id", self._request_id.encode()))
         headers.extend(self._rate or quota.headers_of(limits_off, enabled=False))
-        headers.append((b"cache-control", b"no-store"))
+        if b"cache-control" not in names:
+            headers.append((b"cache-control", b"no-store"))
         headers.append((b"x-content-type-options", b"nosniff"))
         clock = self._operations.machine.clock
         if not clock.is_real:
@@ -428,6 +466,13 @@ def is_local_socket(scope: Scope) -> bool:
 
 def _is_json(kind: str) -> bool:
     return kind.partition(";")[0].strip().lower() == "application/json"
+
+
+def replaced() -> Refusal:
+    """The service went to another state while a request was on its way: whoever asked may not be there any more."""
+    return Refusal(
+        "service_unavailable", "the service went to another state meanwhile; nothing was done, send it again"
+    )
 
 
 def _too_large() -> Refusal:

@@ -15,6 +15,7 @@ from bot.venue.events import (
     GuardianMoved,
     Liquidated,
     OrderChanged,
+    Settled,
     Triggered,
 )
 from bot.venue.state import event_id
@@ -170,6 +171,26 @@ def _liquidation(e: Liquidated) -> Body:
     }
 
 
+def _settlement(e: Settled) -> Body:
+    return {
+        "id": event_id(e.seq),
+        "type": "settlement",
+        "subtype": e.subtype,
+        "ts": e.ts,
+        "coin": e.coin,
+        "data": {
+            "tradeId": e.trade,
+            "side": e.side,
+            "size": format_e8(e.size),
+            "outcomePx": format_e8(e.outcome_px),
+            "payoutUsd": format_e8(e.payout),
+            "feeUsd": format_e8(e.fee),
+            "realizedPnlUsd": format_e8(e.realized),
+            "balanceUsd": format_e8(e.balance),
+        },
+    }
+
+
 def _account(e: AccountChanged) -> Body:
     body: Body = {"id": event_id(e.seq), "type": "account", "subtype": e.subtype, "ts": e.ts}
     if e.coin is not None:
@@ -194,6 +215,7 @@ _VIEWS: Final[dict[type, Callable[[Any], Body]]] = {
     GuardianMoved: _guardian,
     FundingPaid: _funding,
     Liquidated: _liquidation,
+    Settled: _settlement,
     AccountChanged: _account,
 }
 
@@ -204,5 +226,6 @@ _TYPES: Final[dict[type, str]] = {
     GuardianMoved: "guardian",
     FundingPaid: "funding",
     Liquidated: "liquidation",
+    Settled: "settlement",
     AccountChanged: "account",
 }

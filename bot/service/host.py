@@ -11,25 +11,41 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
-import uvicorn
 import uvloop
 
+from bot.clock import Clock, SystemClock
 from bot.errors import BotError, ConfigError, Exit
+from bot.service.approval import add_approval
+from bot.service.archive import Kept, Replies
 from bot.service.clock import parse_clock
 from bot.service.control import add_control
+from bot.service.courier import Courier
+from bot.service.documents import add_documents
 from bot.service.edge import Edge
-from bot.service.log import CommandLog
+from bot.service.faults import Faults
+from bot.service.forks import Fork, Forks
+from bot.service.generations import Generations
+from bot.service.identity_routes import add_identity
+from bot.service.log import CommandLog, Statement
 from bot.service.machine import Machine
+from bot.service.mcp_route import AgentDoor, add_mcp
 from bot.service.opening import PriceOptions, open_machine
 from bot.service.operations import Operations
+from bot.service.outbox import Outbox
 from bot.service.quota import Quota
 from bot.service.rest import Router, add_routes, new_app
+from bot.service.sealing import SEAL_SUFFIX, Sealer
+from bot.service.server import Listener, free_port, server_of
+from bot.service.streams import StreamDesk, Streams, add_stream
+from bot.service.view_routes import add_views
+from bot.service.webhooks import WebhookDesk, add_webhooks
+from bot.venue.events import Event
 
 log = structlog.get_logger()
 
@@ -37,7 +53,6 @@ CONTROL_TOKEN_ENV: Final = "BOT_CONTROL_TOKEN"  # noqa: S105  the name of a vari
 MEMORY: Final = ":memory:"
 TICK_MAX_SECONDS: Final = 1.0  # how often the clock's lease is renewed
 WARM_PAUSE_SECONDS: Final = 0.05  # between the histories of two markets, so that callers are not kept waiting
-STOP_SECONDS: Final = 1  # for requests under way when the service is told to stop
 SOCKET_PATH_MAX: Final = 107  # bytes that the kernel takes for a Unix socket's name
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -57,6 +72,8 @@ class HostOptions:
     hold_prices: bool = False
     control_socket: Path | None = None
     rate_limits: bool = True
+    invite_codes: tuple[str, ...] = field(default=(), repr=False)  # empty: new accounts need none
+    webhooks_private: bool | None = None  # deliver to this machine and its network too; None: when `host` is loopback
     ready_fd: int | None = None
     ready_file: Path | None = None
 
@@ -68,7 +85,14 @@ class Service:
     machine: Machine
     operations: Operations
     app: Edge
+    streams: Streams
+    outbox: Outbox
+    courier: Courier
+    agents: AgentDoor
+    generations: Generations
+    forks: Forks
     _ticker: asyncio.Task[None] | None = field(default=None, repr=False)
+    _sender: asyncio.Task[None] | None = field(default=None, repr=False)
     _on_fault: Callable[[], None] | None = field(default=None, repr=False)
 
     async def start(self, on_fault: Callable[[], None] | None = None) -> None:
@@ -77,6 +101,7 @@ class Service:
         self.machine.log.start()
         await self.machine.settle()
         self._ticker = asyncio.create_task(self._tick(), name="service-ticker")
+        self._sender = asyncio.create_task(self._send(), name="service-courier")
 
     async def _tick(self) -> None:
         """Sleep until the next price or deadline, then let it happen; renew the clock's lease at least every second."""
@@ -104,6 +129,17 @@ class Service:
             if machine.fault is not None and self._on_fault is not None:
                 self._on_fault()
 
+    async def _send(self) -> None:
+        """Deliver webhooks; a mistake of ours there ends the service like one in the ticker."""
+        try:
+            await self.courier.run()
+        except Exception as error:
+            self.machine.fault = self.machine.fault or error
+            log.exception("service.faulted")
+            if self._on_fault is not None:
+                self._on_fault()
+            raise
+
     async def _sleep(self) -> None:
         machine = self.machine
         at = machine.next_instant_ms()
@@ -115,14 +151,17 @@ class Service:
             await asyncio.wait_for(machine.moved.wait(), None if seconds is None else max(seconds, 0.001))
 
     async def stop(self) -> None:
-        """Stop keeping time, keep a snapshot, close the file."""
-        if self._ticker is not None:
-            self._ticker.cancel()
-            with contextlib.suppress(
-                asyncio.CancelledError, Exception
-            ):  # What it ended with is in the log and in `fault`.
-                await self._ticker
-            self._ticker = None
+        """Stop keeping time and sending, keep a snapshot, close the file."""
+        self.streams.close()
+        await self.forks.stop()
+        await self.agents.close()
+        for task in (self._sender, self._ticker):
+            if task is not None:
+                task.cancel()
+                # What it ended with is in the log and in `fault`.
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
+        self._sender = self._ticker = None
         machine = self.machine
         if machine.fault is None:
             machine.catch_up()
@@ -132,22 +171,120 @@ class Service:
 
 
 def build(
-    options: HostOptions, *, control_token: str | None = None, on_failure: Callable[[BaseException], None] | None = None
+    options: HostOptions,
+    *,
+    control_token: str | None = None,
+    on_failure: Callable[[BaseException], None] | None = None,
+    real_clock: Clock | None = None,
 ) -> Service:
-    """A service from options: files opened, state made, nothing served yet. ConfigError says what is wrong and the way out."""
+    """A service from options: files opened, state made, nothing served yet. ConfigError says what is wrong and the way out.
+
+    `real_clock`: what webhooks go by, the machine's own without it.
+    """
     db = None if str(options.db) == MEMORY else Path(options.db)
     command_log = CommandLog(db) if on_failure is None else CommandLog(db, on_failure)
     prices = PriceOptions(options.seed, options.data, options.markets, options.start_ms, options.hold_prices)
     machine = open_machine(command_log, speed=parse_clock(options.clock), prices=prices)
     base_url = f"http://{_host_of(options.host)}:{options.port}"
     operations = Operations(machine, Quota(enabled=options.rate_limits), base_url)
+    operations.invite_codes = options.invite_codes
     app = new_app()
     router = Router(app)
     add_routes(router, operations)
-    add_control(router, operations)
+    add_identity(router, operations)
+    add_approval(router, operations)
+    streams, outbox, courier = _add_events_out(router, operations, options, db, real_clock or SystemClock())
+
+    def changed() -> None:
+        streams.interrupt()
+        outbox.begin(machine.state)
+        courier.ring()
+
+    generations = Generations(machine, prices, machine.clock.speed, changed)
+    faults = Faults()
+    forks = Forks(lambda kept, replies, speed: _fork(options, control_token, kept, replies, speed))
+    add_control(router, operations, generations, faults, forks)
+    add_views(router, operations)
+    add_documents(router, operations)
+    agents = add_mcp(router, operations)
     hosts = frozenset({"127.0.0.1", "localhost", "[::1]", "embedded"}) if options.host in LOOPBACK else None
     edge = Edge(app, operations, router.rules, control_token=control_token, hosts=hosts)
-    return Service(machine, operations, edge)
+    faults.follow(router.rules, edge.rule_of)
+    edge.faults = faults
+    agents.lead_to(edge)
+    return Service(machine, operations, edge, streams, outbox, courier, agents, generations, forks)
+
+
+@dataclass(slots=True)
+class _RunningFork:
+    base_url: str
+    service: Service
+    listener: Listener
+
+    async def stop(self) -> None:
+        await self.listener.stop()
+        await self.service.stop()
+
+
+async def _fork(options: HostOptions, control_token: str | None, kept: Kept, replies: Replies, speed: float) -> Fork:
+    """A second service, in memory, on a port of its own. The webhooks that it begins with stay this one's to serve."""
+    sock = free_port(options.host)
+    try:
+        clock = f"{speed:g}x" if speed else "manual"
+        port = sock.getsockname()[1]
+        plain = replace(options, port=port, db=MEMORY, clock=clock, control_socket=None, ready_fd=None, ready_file=None)
+        service = build(plain, control_token=control_token)
+        service.generations.adopt(kept, replies)
+        service.outbox.begin(service.machine.state, silent=True)
+        listener = Listener(service.app, sock)
+        listener.server.on_stop = service.streams.close
+        await service.start(on_fault=listener.server.stop)
+        try:
+            await listener.start()
+        except BaseException:
+            await service.stop()
+            raise
+    except BaseException:
+        sock.close()
+        raise
+    return _RunningFork(service.operations.base_url, service, listener)
+
+
+def _add_events_out(
+    router: Router, operations: Operations, options: HostOptions, db: Path | None, clock: Clock
+) -> tuple[Streams, Outbox, Courier]:
+    """What carries events to others: the stream's and the webhooks' routes, the outbox and its courier."""
+    machine = operations.machine
+    private = options.host in LOOPBACK if options.webhooks_private is None else options.webhooks_private
+    if private and options.host not in LOOPBACK:
+        machine.log.close()
+        raise ConfigError(
+            f"webhooks to private addresses are for a service on loopback only; this one listens on {options.host}"
+        )
+    streams = Streams()
+    add_stream(router, StreamDesk(operations, streams))
+    sealer = Sealer(None if db is None else db.with_name(db.name + SEAL_SUFFIX))
+    outbox = Outbox(machine.log, clock)
+    try:
+        if machine.state.webhooks:
+            sealer.prepare()
+    except ConfigError:
+        machine.log.close()
+        raise
+    outbox.load(machine.state)
+    courier = Courier(machine, outbox, sealer, clock, private=private)
+
+    def publish(events: list[Event]) -> list[Statement]:
+        streams.ring(events)
+        owed = outbox.owe(events)
+        if owed:
+            courier.ring()
+        return owed
+
+    machine.publish = publish
+    desk = WebhookDesk(machine, operations.quota, operations.base_url, outbox=outbox, sealer=sealer, private=private)
+    add_webhooks(router, desk)
+    return streams, outbox, courier
 
 
 def serve(options: HostOptions, *, on_ready: Callable[[str], None] | None = None) -> int:
@@ -170,20 +307,8 @@ async def _serve(options: HostOptions, on_ready: Callable[[str], None] | None) -
         for sock in sockets:
             sock.close()
         raise
-    server = _Server(
-        uvicorn.Config(
-            service.app,
-            loop="uvloop",
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
-    )
+    server = server_of(service.app)
+    server.on_stop = service.streams.close
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
@@ -197,24 +322,6 @@ async def _serve(options: HostOptions, on_ready: Callable[[str], None] | None) -
             options.control_socket.unlink(missing_ok=True)
     log.info("service.stopped", seq=service.machine.seq, events=service.machine.events)
     return int(Exit.DONE if service.machine.fault is None else Exit.ERROR)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handling, which would end the process before the snapshot is kept."""
-
-    on_started: Callable[[], None] | None = None
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    def stop(self) -> None:
-        self.should_exit = True
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.on_started is not None and self.started:
-            self.on_started()
 
 
 def _say_ready(options: HostOptions, service: Service, on_ready: Callable[[str], None] | None) -> None:

@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -40,6 +40,24 @@ CREATE TABLE replies (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, state BLOB NOT NULL, chain BLOB NOT NULL, events INTEGER NOT NULL) STRICT;
 """
+
+# Tables that later features brought; made in an older file too.
+_OUTBOX_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS deliveries (
+    seq INTEGER PRIMARY KEY, webhook TEXT NOT NULL, event TEXT NOT NULL, body BLOB NOT NULL, attempts INTEGER NOT NULL,
+    first_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS endpoints (
+    webhook TEXT PRIMARY KEY, last_ms INTEGER, last_status INTEGER, failures INTEGER NOT NULL, good_ms INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS kept_replies (
+    name TEXT NOT NULL, account TEXT NOT NULL, key TEXT NOT NULL, epoch INTEGER NOT NULL, fingerprint TEXT NOT NULL,
+    request_id TEXT NOT NULL, status INTEGER NOT NULL, body BLOB NOT NULL, real_ms INTEGER NOT NULL, PRIMARY KEY (name, account, key)
+) STRICT, WITHOUT ROWID;
+"""
+
+Statement = tuple[str, tuple[Any, ...]]
 
 _COMMAND: Final = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, ?, ?, ?)"
 _REPLY: Final = "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -118,9 +136,13 @@ class CommandLog:
         self._keys: set[int] = (
             set()
         )  # hashes of the keys on disk: nearly every key is new, and a look at the file costs more than the order
-        self._batch: list[tuple[str, tuple[Any, ...]]] = []
+        self.pushed: list[Push] = []  # of memory mode
+        self._staged: list[Statement] = []  # queued in this turn of the loop, not the writer's yet
+        self._batch: list[Statement] = []
         self._queued = 0
         self._done = 0
+        self._written = 0  # the writer's own count, ahead of `_done` by what the loop has not heard of yet
+        self._broken = False
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._wake = threading.Condition()
         self._stopping = False
@@ -148,6 +170,7 @@ class CommandLog:
                 writer.execute("PRAGMA synchronous=FULL")
                 if fresh or not self._has_schema(writer):
                     self._create(writer)
+                writer.executescript(f"BEGIN IMMEDIATE; {_OUTBOX_SCHEMA} COMMIT;")
                 recovered = self._read(writer)
             except BaseException:
                 writer.close()
@@ -232,14 +255,22 @@ class CommandLog:
     def start(self) -> None:
         """Begin writing; called on the running event loop."""
         self._loop = asyncio.get_running_loop()
+        self._hand_over()
         if self.path is not None:
             self._thread = threading.Thread(target=self._write_forever, name="command-log", daemon=True)
             self._thread.start()
 
     # ── Queueing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def append(self, row: Row) -> None:
+    def append(self, row: Row, also: Sequence[Statement] = ()) -> None:
+        """A command, and in the very same transaction what follows from its events."""
         self._put(_COMMAND, row)
+        self.put_all(also)
+
+    def put_all(self, statements: Sequence[Statement]) -> None:
+        """Statements that are written in one transaction, in this order."""
+        for statement, values in statements:
+            self._put(statement, values)
 
     def keep_reply(self, account: str, key: str, reply: Reply, real_ms: int) -> None:
         """Keep an answer in the same batch as the command that it answers."""
@@ -248,6 +279,8 @@ class CommandLog:
         self._put(_REPLY, (account, key, *reply, real_ms))
 
     def push(self, push: Push) -> None:
+        if self.path is None:
+            self.pushed.append(push)
         self._put(_PUSH, push)
 
     def save_clock(self, clock: SavedClock) -> None:
@@ -271,9 +304,17 @@ class CommandLog:
         if self.path is None:
             return
         self._queued += 1
-        with self._wake:
-            self._batch.append((statement, values))
-            self._wake.notify()
+        if not self._staged and self._loop is not None:
+            self._loop.call_soon(self._hand_over)
+        self._staged.append((statement, values))
+
+    def _hand_over(self) -> None:
+        """Give the writer what one turn of the loop has queued, whole: a command, its answer and its deliveries are one transaction."""
+        if self._staged:
+            staged, self._staged = self._staged, []
+            with self._wake:
+                self._batch.extend(staged)
+                self._wake.notify()
 
     # ── Reading and waiting ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -289,11 +330,32 @@ class CommandLog:
         ).fetchone()
         return None if row is None else Reply(*row)
 
+    def select(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Rows that are on disk; none in memory mode."""
+        return [] if self._reader is None else self._reader.execute(query, values).fetchall()
+
+    def replies_in_memory(self) -> dict[tuple[str, str], Reply]:
+        """The kept answers of memory mode."""
+        return dict(self._replies)
+
+    def replace_replies(self, replies: dict[tuple[str, str], Reply]) -> None:
+        """Other answers are kept from now on: all of them in memory mode, none but those on disk otherwise."""
+        self._replies = dict(replies)
+        self._keys |= {hash(pair) for pair in replies}
+
+    def flush(self) -> None:
+        """Wait, with everybody else, until all that has been queued is on disk: for what has to be over before anybody reads again."""
+        self._hand_over()
+        if self._thread is not None:
+            with self._wake:
+                self._wake.wait_for(lambda: self._broken or self._written >= self._queued)
+
     async def settle(self) -> None:
         """Wait until everything that has been queued so far is on disk: what an answer may have seen."""
         ticket = self._queued
         if self._done >= ticket:
             return
+        self._hand_over()
         assert self._loop is not None
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append((ticket, waiter))
@@ -313,8 +375,14 @@ class CommandLog:
             try:
                 self._commit(batch)
             except (sqlite3.Error, OSError) as error:
+                with self._wake:
+                    self._broken = True
+                    self._wake.notify_all()
                 self._on_failure(error)
                 return
+            with self._wake:
+                self._written += len(batch)
+                self._wake.notify_all()
             with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
                 self._loop.call_soon_threadsafe(self._committed, batch)
 
@@ -340,6 +408,7 @@ class CommandLog:
 
     def close(self) -> None:
         """Write what is queued, then stop."""
+        self._hand_over()
         if self._thread is not None:
             with self._wake:
                 self._stopping = True

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 import structlog
@@ -16,8 +18,9 @@ import structlog
 from bot.clock import SystemClock
 from bot.errors import BotError
 from bot.service.clock import ServiceClock
-from bot.service.log import CommandLog, Push, Recovered, Row, SavedClock, Snapshot
+from bot.service.log import CommandLog, Push, Recovered, Row, SavedClock, Snapshot, Statement
 from bot.service.prices import Feed, Point
+from bot.service.sessions import session_at
 from bot.venue import codec, index
 from bot.venue.apply import Applied, apply
 from bot.venue.calm import Calm, calm
@@ -70,11 +73,17 @@ class Machine:
         self.moved = asyncio.Event()  # set whenever the next instant of interest may have changed
         self.processed = 0  # points and deadlines run since the start
         self.last_price_ms: int | None = None
+        self.publish: Callable[[list[Event]], Sequence[Statement]] | None = (
+            None  # told of events before they are on disk
+        )
         self._snapshot_seq = seq
         self._snapshot_due = seq + SNAPSHOT_EVERY
         self._ceiling_ms = 0
         self._marks: dict[str, int] = {}  # seen, not said to the log yet
         self._bands: dict[str, Calm] = {}
+        self.turns: list[tuple[int, str]] = []  # when an outside price opens or closes next, a heap
+        self.known = ""  # where the prices come from, as the file has it
+        self.generation = 0  # another one: the state was replaced, and who held a part of it holds nothing
 
     # ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -88,10 +97,42 @@ class Machine:
 
     def _catch_up_to(self, now_ms: int) -> None:
         feed = self.feed
-        while (at := feed.next_ms()) is not None and at <= now_ms:
-            self._run_deadlines(before_ms=at)
-            self._take(feed.pop())
+        while True:
+            at, turn = feed.next_ms(), self.turns[0][0] if self.turns else None
+            if turn is not None and turn <= now_ms and (at is None or turn <= at):
+                self._run_deadlines(before_ms=turn)
+                self._turn()
+            elif at is not None and at <= now_ms:
+                self._run_deadlines(before_ms=at)
+                self._take(feed.pop())
+            else:
+                break
         self._run_deadlines(before_ms=now_ms + 1)
+
+    def follow_sessions(self, at_ms: int) -> None:
+        """Know when the outside prices open and close; those that nobody has looked at yet get the session of `at_ms`."""
+        for coin, market in self.state.markets.items():
+            if market.spec.hours is None:
+                continue
+            if market.external is None:
+                found = session_at(market.spec.hours, at_ms)
+                external = "open" if found.is_open else "closed"
+                self._apply(SetMarket(coin, external=external, turns_ms=found.turns_ms), max(at_ms, self.state.now_ms))
+            turns_ms = market.closes_ms if market.external == "open" else market.opens_ms
+            if turns_ms is not None:
+                self.turns.append((turns_ms, coin))
+        heapify(self.turns)
+
+    def _turn(self) -> None:
+        """An outside price opens or closes: told to the venue at its instant, before the prices of that instant."""
+        at_ms, coin = heappop(self.turns)
+        hours = self.state.markets[coin].spec.hours
+        assert hours is not None
+        found = session_at(hours, at_ms)
+        external = "open" if found.is_open else "closed"
+        self._apply(SetMarket(coin, external=external, turns_ms=found.turns_ms), max(at_ms, self.state.now_ms))
+        heappush(self.turns, (found.turns_ms, coin))
+        self.processed += 1
 
     def _run_deadlines(self, *, before_ms: int) -> None:
         while (deadline := index.next_deadline_ms(self.state)) is not None and deadline < before_ms:
@@ -112,16 +153,17 @@ class Machine:
         else:
             self._marks.pop(coin, None)
             self._apply(PricePoint(coin, px, point.step, point.bar_ms, point.volume), at)
-        if self.feed.has_ended(coin) and self.state.markets[coin].status == "open":
+        listed = self.state.markets[coin]
+        if self.feed.has_ended(coin) and listed.status == "open" and listed.spec.expires_ms is None:
             self._apply(SetMarket(coin, status="closed"), at)
             log.info("market.closed", coin=coin, reason="the recorded data have ended", at_ms=at)
 
     def next_instant_ms(self) -> int | None:
         """When something happens by itself next."""
-        price, deadline = self.feed.next_ms(), index.next_deadline_ms(self.state)
-        if price is None or deadline is None:
-            return deadline if price is None else price
-        return min(price, deadline)
+        instants = [self.feed.next_ms(), index.next_deadline_ms(self.state)]
+        if self.turns:
+            instants.append(self.turns[0][0])
+        return min((at for at in instants if at is not None), default=None)
 
     # ── Commands ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -155,7 +197,8 @@ class Machine:
         self._bands = {}
         self.seq += 1
         self._chain(applied.events)
-        self.log.append(Row(self.seq, at_ms, codec.dumps(command), self.chain))
+        also = self.publish(applied.events) if applied.events and self.publish is not None else ()
+        self.log.append(Row(self.seq, at_ms, codec.dumps(command), self.chain), also)
         self.moved.set()
         return applied
 
@@ -167,8 +210,7 @@ class Machine:
     def show_marks(self) -> None:
         """Let a reader see the marks of calm markets. What SetMarks does, unsaid: the log hears of them before the next command."""
         for coin, px in self._marks.items():
-            market = self.state.markets[coin]
-            market.mark = market.mid = market.oracle = px
+            self.state.markets[coin].see(px)
 
     # ── Keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -197,6 +239,22 @@ class Machine:
         # A state of S kilobytes is written again after as many commands, so that the cost a command stays the same.
         self._snapshot_due = self.seq + max(SNAPSHOT_EVERY, len(text) // 500)
 
+    def become(
+        self, *, clock: ServiceClock, feed: Feed, state: State, seq: int, chain: bytes, events: int, known: str
+    ) -> None:
+        """Go on as another state at another instant; its log is the caller's business."""
+        self.clock, self.feed, self.state, self.known = clock, feed, state, known
+        self.generation += 1
+        self.seq, self.chain, self.events = seq, chain, events
+        self._snapshot_seq, self._snapshot_due = seq, seq + SNAPSHOT_EVERY
+        self._ceiling_ms, self.last_price_ms = 0, None
+        self._marks, self._bands, self.turns = {}, {}, []
+        self.moved.set()
+
+    def say_marks(self) -> None:
+        """Have the log hear of all marks."""
+        self._say_marks()
+
     def _say_marks(self) -> None:
         if self._marks:
             marks, self._marks = SetMarks(tuple(sorted(self._marks.items()))), {}
@@ -211,7 +269,8 @@ class Machine:
 
     def see_price(self, coin: str, px: int) -> None:
         """The price that a calm market had when the service went down; the log need not have heard of it."""
-        if self.state.markets[coin].mark != px:
+        market = self.state.markets[coin]
+        if market.mark != px and market.status != "settled":
             self._marks[coin] = px
 
     async def settle(self) -> None:

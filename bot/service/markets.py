@@ -38,12 +38,13 @@ class MarketDesk(AccountDesk):
         return Answer.ok({"markets": found[: query.limit]})
 
     def _opportunity(self, body: dict[str, Any], now: int) -> float:
-        """Range of the last 24 hours over the spread."""
+        """Range of the last 24 hours over the spread: how many times a taker could have been paid for crossing it."""
         day = self.machine.feed.store(body["coin"]).day(now)
         if day is None:
             return 0.0
         _, high, low, _ = day
-        return (high - low) / low * 10_000 / max(float(body["spreadBps"] or 0), 0.01)
+        mid = self.machine.state.markets[body["coin"]].mid
+        return (high - low) / mid * 10_000 / max(float(body["spreadBps"] or 0), 0.01)
 
     def candles(self, market: str, query: CandlesQuery) -> Answer:
         """GET /v1/markets/{coin}/candles."""
@@ -82,7 +83,7 @@ class MarketDesk(AccountDesk):
                 "bids": [{"px": format_e8(px), "sz": format_e8(size)} for px, size in bids],
                 "asks": [{"px": format_e8(px), "sz": format_e8(size)} for px, size in asks],
                 "spreadBps": views.spread_bps(bid, ask, listed.mid),
-                "midPx": format_e8(listed.mid),
+                "midPx": None if listed.status == "settled" else format_e8(listed.mid),
                 "ts": now,
             }
         )
@@ -141,7 +142,11 @@ class MarketDesk(AccountDesk):
         now = self.look()
         clock = self.machine.clock
         speed = int(clock.speed) if clock.speed == int(clock.speed) else clock.speed
-        closed = [c for c in self.machine.state.markets if self.machine.feed.has_ended(c)]
+        closed = [
+            coin
+            for coin, listed in self.machine.state.markets.items()
+            if listed.spec.expires_ms is None and self.machine.feed.has_ended(coin)
+        ]
         return Answer.ok(
             {
                 "status": "degraded" if closed else "ok",

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from bot.clock import SystemClock
 from bot.errors import ConfigError
-from bot.service.catalogue import CATALOGUE, Listing, listing_at, select
+from bot.service.archive import Kept
+from bot.service.catalogue import CATALOGUE, Listing, listing_at, select, starting_at
 from bot.service.clock import ServiceClock
-from bot.service.log import CommandLog, Recovered, SavedClock
-from bot.service.machine import Machine, Place, ReplayError, replay
+from bot.service.event_prices import EventMarket
+from bot.service.log import CommandLog, Push, Recovered, SavedClock
+from bot.service.machine import EMPTY_CHAIN, Machine, Place, ReplayError, replay
 from bot.service.prices import Feed, RecordedSource, SimulatedSource, Source
 from bot.service.recorded import coin_of, interval_of, read_candles
 from bot.service.simulation import SimulatedMarket
+from bot.venue import codec, index
 from bot.venue.commands import ListMarket
-from bot.venue.state import Market, MarketSpec
+from bot.venue.state import Market, MarketSpec, State
 from bot.wire.vocabulary import INTERVAL_MS
 
 MINUTE_MS: Final = INTERVAL_MS["1m"]
@@ -65,6 +69,7 @@ def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions)
             chain=replayed.chain,
             events=replayed.events,
         )
+        machine.known = made.known
         if recovered.clock is None:
             _begin(machine, made)
         else:
@@ -83,6 +88,7 @@ def _begin(machine: Machine, made: _Prices) -> None:
         machine.run(ListMarket(listing_at(listing, px).spec, px))
         if made.hold:
             machine.feed.hold(coin)
+    machine.follow_sessions(made.start_ms)
     machine.log.save_meta("prices", made.known)
     machine.save_clock()
 
@@ -91,6 +97,14 @@ def _go_on(machine: Machine, made: _Prices, recovered: Recovered, saved: SavedCl
     """A later start: prices go on from where the last one had taken them."""
     if place is None or saved.alive_ms >= place.at_ms:
         place = Place(saved.alive_ms)
+    _take_up(machine, made, place, recovered.pushes)
+    machine.follow_sessions(saved.alive_ms)
+    machine.resume(saved)
+    machine.save_clock()
+
+
+def _take_up(machine: Machine, made: _Prices, place: Place, pushes: Sequence[Push]) -> None:
+    """Have the feed stand where the prices had been taken to."""
     machine.feed.start(place.at_ms, place.upto)
     pushed: set[str] = set()
     if made.hold:
@@ -98,7 +112,7 @@ def _go_on(machine: Machine, made: _Prices, recovered: Recovered, saved: SavedCl
         for coin in made.sources:
             machine.feed.hold(coin)
             machine.feed.rewind(coin, made.start_ms - 1)
-    for push in recovered.pushes:
+    for push in pushes:
         if push.coin not in pushed:
             pushed.add(push.coin)
             machine.feed.rewind(push.coin, push.at_ms)
@@ -107,8 +121,59 @@ def _go_on(machine: Machine, made: _Prices, recovered: Recovered, saved: SavedCl
         px = machine.feed.last_px(coin)
         if px is not None and coin not in pushed:
             machine.see_price(coin, px)
-    machine.resume(saved)
+
+
+# ── Another state in a running machine ──────────────────────────────────────────────────────────────────────────────
+
+
+def begin_again(
+    machine: Machine,
+    options: PriceOptions,
+    *,
+    speed: float,
+    seed: int | None,
+    start_ms: int | None,
+    real: bool,
+    rewind_log: Callable[[], None],
+) -> None:
+    """As at the first start; with another seed, and from another instant, where they are given. ConfigError changes nothing."""
+    stored = json.loads(machine.known)
+    if seed is not None:
+        stored |= {"seed": seed, "seeded": True}
+    if start_ms is not None:
+        stored["start"] = start_ms
+    made = _stored_prices(options, stored, str(machine.log.path))
+    rewind_log()
+    clock = ServiceClock.start(speed, None if real else made.start_ms)
+    machine.become(
+        clock=clock, feed=Feed(made.sources), state=State(), seq=0, chain=EMPTY_CHAIN, events=0, known=made.known
+    )
+    _begin(machine, made)
+
+
+def go_back(machine: Machine, options: PriceOptions, kept: Kept, *, rewind_log: Callable[[], None]) -> None:
+    """As it was when `kept` was kept, at that instant and at the present speed. ConfigError changes nothing."""
+    made = _stored_prices(options, json.loads(kept.known), str(machine.log.path))
+    state = codec.loads(kept.state)
+    index.rebuild(state)
+    rewind_log()
+    machine.become(
+        clock=ServiceClock.start(machine.clock.speed, kept.at_ms),
+        feed=Feed(made.sources),
+        state=state,
+        seq=kept.seq,
+        chain=kept.chain,
+        events=kept.events,
+        known=made.known,
+    )
+    _take_up(machine, made, Place(kept.at_ms), kept.pushes)
+    machine.follow_sessions(kept.at_ms)
+    machine.log.save_meta("prices", made.known)
     machine.save_clock()
+
+
+def _stored_prices(options: PriceOptions, stored: dict[str, Any], name: str) -> _Prices:
+    return _prices(replace(options, seed=None, data=(), markets=()), stored, 1, name)
 
 
 def _clock(speed: float, made: _Prices, saved: SavedClock | None, *, real_start: bool) -> ServiceClock:
@@ -146,7 +211,8 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     except KeyError as unknown:
         raise ConfigError(f"no market {unknown.args[0]!r}; known are {', '.join(CATALOGUE)}") from None
     recorded = {coin: _recorded(path, listings[coin]) for coin, path, _ in files}
-    seed = options.seed if options.seed is not None else stored["seed"] if stored is not None else 1
+    seeded = stored is not None and bool(stored.get("seeded"))  # through the control: that wins over the command line
+    seed = options.seed if options.seed is not None and not seeded else stored["seed"] if stored is not None else 1
     start = int(stored["start"]) if stored is not None else _start_of(options, recorded, speed)
     hold = options.hold if stored is None else bool(stored["hold"])
     known = {
@@ -156,14 +222,20 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
         "start": start,
         "hold": hold,
     }
+    if seeded:
+        known["seeded"] = True
     if stored is not None:
         _check_same(known, stored, name)
+    listings = {coin: starting_at(listing, start) for coin, listing in listings.items()}
     for coin, spec in options.specs.items():
-        listings[coin] = Listing(spec, listings[coin].px, listings[coin].daily_vol, listings[coin].day_usd)
+        listings[coin] = replace(listings[coin], spec=spec)
     sources: dict[str, Source] = {}
     for coin, listing in listings.items():
         if coin in recorded:
             sources[coin] = recorded[coin]
+            continue
+        if listing.spec.expires_ms is not None:
+            sources[coin] = SimulatedSource(_event(listing, seed, start), start)
             continue
         grid = Market(listing.spec, listing.px, listing.px, listing.px)
         market = SimulatedMarket(
@@ -171,6 +243,20 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
         )
         sources[coin] = SimulatedSource(market, start)
     return _Prices(sources, listings, start, hold, json.dumps(known))
+
+
+def _event(listing: Listing, seed: int, start_ms: int) -> EventMarket:
+    expires_ms = listing.spec.expires_ms
+    assert expires_ms is not None
+    return EventMarket(
+        coin=listing.spec.coin,
+        seed=seed,
+        prior=listing.px,
+        start_ms=start_ms,
+        expires_ms=expires_ms,
+        pace=listing.daily_vol,
+        day_usd=listing.day_usd,
+    )
 
 
 def _check_same(known: dict[str, Any], stored: dict[str, Any], name: str) -> None:

@@ -6,9 +6,14 @@ A method takes the caller (`Principal`), a request model of `bot.wire` and a `Co
 
 from __future__ import annotations
 
+from bot.service.device import DeviceDesk
+from bot.service.kill import KillDesk
 from bot.service.markets import MarketDesk
 from bot.service.orders import OrderDesk
+from bot.service.portfolio import PortfolioDesk
+from bot.service.sign_in import SignInDesk
+from bot.service.wallets import WalletDesk
 
 
-class Operations(OrderDesk, MarketDesk):
+class Operations(OrderDesk, KillDesk, MarketDesk, WalletDesk, PortfolioDesk, DeviceDesk, SignInDesk):
     """All operations over one machine."""

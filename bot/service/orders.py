@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import secrets
 from decimal import Decimal
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from bot.errors import Refusal
 from bot.money import e8_of_decimal, format_e8, parse_e8
 from bot.service import views
 from bot.service.answers import Answer, Refused, invalid
-from bot.service.auth import Principal
+from bot.service.auth import Principal, refuse_outcomes
 from bot.service.desk import Context, Desk, scaled
 from bot.venue.commands import (
     ArmGuardian,
@@ -31,6 +34,7 @@ from bot.venue.orders import Canceled, Placed
 from bot.venue.quote import Quote, Suggestion, suggest
 from bot.venue.state import Account, Guardian, GuardianSpec, LegSpec, Order, OrderSpec, event_id, guardian_id, oid_text
 from bot.wire.base import encode
+from bot.wire.errors import fields_of, message_of
 from bot.wire.guardian_requests import GuardianFields, GuardianRequest
 from bot.wire.order_requests import (
     CancelCoinRequest,
@@ -57,6 +61,9 @@ class OrderDesk(Desk):
     def place(self, principal: Principal, request: OrderRequest, context: Context) -> Answer:
         """POST /v1/orders."""
         spec = order_spec(request, reduce_only=principal.close_only)
+        self._check_market(principal, spec.coin)
+        for inline in spec.guardians:
+            self._check_guarded(principal, inline)
         if request.dry_run:
             return self._plan(principal, request, spec, context)
 
@@ -94,6 +101,10 @@ class OrderDesk(Desk):
         """POST /v1/orders/confirm."""
         token = token_digest(request.confirm_token)
         plan = self.machine.state.plans.get(token)
+        if plan is not None and plan.account != principal.account:
+            plan = None  # The venue says that there is none: another account's token is no news to anybody.
+        if plan is not None:
+            self._check_market(principal, plan.order.coin)
         if principal.close_only and plan is not None and not plan.order.reduce_only:
             text = "this key may only shrink positions, and the plan was not made with such a key"
             return self.refusal(Refusal("forbidden", text, fix={"action": "replan"}), context)
@@ -108,6 +119,7 @@ class OrderDesk(Desk):
     def close(self, principal: Principal, market: str, request: CloseRequest, context: Context) -> Answer:
         """POST /v1/positions/{market}/close."""
         coin = bare_coin(market)
+        self._check_market(principal, coin)
         fraction = None if request.fraction is None else exact(request.fraction, "fraction")
         usd = None if request.usd_amount is None else exact(request.usd_amount, "usdAmount")
         size = None if request.size is None else scaled(request.size, "size", parse_e8)
@@ -184,6 +196,10 @@ class OrderDesk(Desk):
         if not _OID.fullmatch(oid):
             return self.refusal(Refusal("not_found", f"no open order {oid[:32]!r}"), context)
         self.machine.catch_up()
+        named = next(
+            (o.coin for o in self.account(principal).orders.values() if _oid(self.account(principal), o) == oid), ""
+        )
+        self._check_market(principal, named)
         if principal.close_only and any(_oid(self.account(principal), o) == oid for o in self._protection(principal)):
             text = "this key may cancel entries only: the order protects a position"
             return self.refusal(Refusal("forbidden", text), context)
@@ -202,6 +218,7 @@ class OrderDesk(Desk):
     def cancel_coin(self, principal: Principal, request: CancelCoinRequest, context: Context) -> Answer:
         """DELETE /v1/orders: all open orders of one market."""
         coin = self.coin(request.coin)
+        self._check_market(principal, coin)
         if principal.close_only:
             return self._cancel_entries(principal, coin)
 
@@ -221,6 +238,13 @@ class OrderDesk(Desk):
         unprotected = held is not None and not views.is_protected(account, held)
         return Answer.ok({"coin": coin, "canceledOids": oids, "unprotected": unprotected})
 
+    @staticmethod
+    def _check_market(principal: Principal, market: str) -> None:
+        """Event markets want a scope of their own besides."""
+        refused = refuse_outcomes(principal, market)
+        if refused is not None:
+            raise Refused(refused)
+
     def _protection(self, principal: Principal) -> list[Order]:
         account = self.account(principal)
         return [o for o in account.orders.values() if o.number not in account.resting]
@@ -238,6 +262,7 @@ class OrderDesk(Desk):
             text = f"this key may arm only {', '.join(sorted(CLOSE_ONLY_GUARDIANS))}"
             return self.refusal(Refusal("forbidden", text, details={"requiredScope": "trade"}), context)
         spec = guardian_spec(request)
+        self._check_guarded(principal, spec)
 
         def view(armed: Guardian, now: int) -> Any:
             return views.guardian(self.account(principal), armed)
@@ -246,9 +271,23 @@ class OrderDesk(Desk):
             if context.expires_ms is not None and now > context.expires_ms:
                 text = "the request arrived after its X-Expires-After"
                 return Refusal("idempotency_conflict", text, details={"reason": "expired"})
-            return ArmGuardian(principal.account, spec, context.idempotency_key)
+            return ArmGuardian(principal.account, spec, context.idempotency_key, principal.key)
 
         return self.decide(principal, context, command, view)
+
+    def _check_guarded(self, principal: Principal, spec: GuardianSpec) -> None:
+        """A guardian trades for its key: only where the key itself may."""
+        template = json.loads(spec.order_template) if spec.order_template is not None else {}
+        inside = template.get("market") if isinstance(template, dict) else None
+        key = self.key(principal)
+        for market in (spec.coin, inside):
+            if not isinstance(market, str):
+                continue
+            self._check_market(principal, market)
+            coin = bare_coin(market)
+            if key is not None and key.allowed_coins is not None and coin not in key.allowed_coins:
+                details = {"cap": "allowedCoins", "allowed": list(key.allowed_coins)}
+                raise Refused(Refusal("key_limit_exceeded", f"this key may not trade {coin}", details=details))
 
     def disarm(self, principal: Principal, guardian: str, context: Context) -> Answer:
         """DELETE /v1/guardians/{id}. A latched one is lifted by the owner only."""
@@ -257,7 +296,7 @@ class OrderDesk(Desk):
         found = next((g for g in account.guardians.values() if guardian_id(account, g.number) == guardian), None)
         if found is None or not _GUARDIAN_ID.fullmatch(guardian):
             return self.refusal(Refusal("not_found", f"no guardian {guardian[:40]!r}"), context)
-        if found.status == "latched" and not principal.owner:
+        if (found.status == "latched" or found.spec.type == "kill_switch") and not principal.owner:
             text = "only the owner's key may lift a guardian that blocks"
             return self.refusal(Refusal("forbidden", text, details={"requiredScope": "owner"}), context)
 
@@ -332,7 +371,22 @@ def guardian_spec(request: GuardianFields) -> GuardianSpec:
         action=request.action,
         cron=request.cron,
         order_template=None if template is None else encode(template),
+        order=None if template is None else template_spec(template),
     )
+
+
+def template_spec(template: dict[str, Any]) -> OrderSpec:
+    """The order of a schedule, held to the schema of POST /v1/orders; Refused when it is none. It is the service's own unless it says otherwise."""
+    try:
+        request = OrderRequest.from_wire(template)
+    except ValidationError as error:
+        fields = [problem | {"field": f"orderTemplate.{problem['field']}"} for problem in fields_of(error)]
+        raise Refused(Refusal("invalid_input", message_of(fields), details={"fields": fields})) from None
+    if request.dry_run:
+        raise Refused(invalid("orderTemplate.dryRun", "must be false: a schedule executes its order", [False]))
+    spec = order_spec(request)
+    spec.source = request.source
+    return spec
 
 
 def token_digest(token: str) -> str:

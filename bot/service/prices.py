@@ -12,13 +12,14 @@ from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple, Protocol
 
 from bot.service.candles import CandleStore, merge
+from bot.service.event_prices import EventMarket
 from bot.service.simulation import Candle, SimulatedMarket, path_of
-from bot.wire.queries import CANDLES_MAX
 from bot.wire.vocabulary import INTERVAL_MS
 
 HISTORY_BARS: Final = 1_000  # of each interval before a simulated market's start
 RECORDED_HISTORY_BARS: Final = 200  # of a recorded file, when it has twice as many
 MINUTE_MS: Final = INTERVAL_MS["1m"]
+FOREVER_MS: Final = 1 << 62
 LADDER: Final = tuple(INTERVAL_MS.items())
 
 
@@ -54,20 +55,22 @@ class Source(Protocol):
 
 
 class SimulatedSource:
-    """An endless simulated market."""
+    """A simulated market, endless but for an event's settlement."""
 
     base_ms = MINUTE_MS
 
-    def __init__(self, market: SimulatedMarket, start_ms: int) -> None:
+    def __init__(self, market: SimulatedMarket | EventMarket, start_ms: int) -> None:
         self._market = market
         self._start_ms = start_ms
+        self._end_ms = market.expires_ms if isinstance(market, EventMarket) else FOREVER_MS
         self.lot = market.lot
 
     def bar_at(self, at_ms: int) -> Candle | None:
-        return self._market.minute(at_ms - at_ms % MINUTE_MS)
+        return self._market.minute(at_ms - at_ms % MINUTE_MS) if at_ms < self._end_ms else None
 
     def next_bar(self, after_ms: int) -> Candle | None:
-        return self._market.minute(after_ms - after_ms % MINUTE_MS + MINUTE_MS)
+        ts = after_ms - after_ms % MINUTE_MS + MINUTE_MS
+        return self._market.minute(ts) if ts < self._end_ms else None
 
     def closed(self, interval: str, until_ms: int, limit: int) -> list[Candle]:
         step = INTERVAL_MS[interval]
@@ -191,23 +194,21 @@ class Feed:
         if bar is not None and seen:
             pxs = [p.px for p in seen]
             running = Candle(bar.ts, pxs[0], max(pxs), min(pxs), pxs[-1], sum(p.part for p in seen))
-        store = CandleStore(source.base_ms)
-        finer: list[Candle] = []
-        finer_running: Candle | None = None
+        store = CandleStore(source.base_ms, lambda name, limit: source.closed(name, passed_ms, limit))
+        finer, now = "", None
         for name, step in LADDER:
             if step < source.base_ms:
                 continue
-            closed = source.closed(name, passed_ms, CANDLES_MAX)
             if step == source.base_ms:
                 now = running
             else:
                 start = passed_ms - passed_ms % step
-                parts = [c for c in finer if c.ts >= start]
-                if finer_running is not None and finer_running.ts >= start:
-                    parts.append(finer_running)
+                parts = [c for c in source.closed(finer, passed_ms, step // INTERVAL_MS[finer]) if c.ts >= start]
+                if now is not None and now.ts >= start:
+                    parts.append(now)
                 now = merge(parts, start)
-            store.load(name, closed, now)
-            finer, finer_running = closed, now
+            store.load(name, (), now)
+            finer = name
         lane.store = store
         return store
 

@@ -36,9 +36,11 @@ class Router:
         query: type[wire.Request] = queries.EmptyQuery,
         is_order: bool = False,
         keyed: bool = False,
+        origins: frozenset[str] | None = None,
+        metadata: str = "",
     ) -> Callable[[Endpoint], Endpoint]:
         """Declare one route."""
-        self.rules.append(Rule(method, path, access, policy, body, query, is_order, keyed))
+        self.rules.append(Rule(method, path, access, policy, body, query, is_order, keyed, origins, metadata))
 
         def add(endpoint: Endpoint) -> Endpoint:
             async def answer(http: Request) -> Response:
@@ -205,6 +207,11 @@ def _add_guardians(router: Router, operations: Operations) -> None:
     async def disarm_guardian(http: Request) -> Response:
         call = call_of(http)
         return respond(operations.disarm(call.principal, http.path_params["id"], call.context))
+
+    @route("POST", "/v1/account/kill", Access.SHRINK, "kill", body=requests.KillRequest, is_order=True, keyed=True)
+    async def kill(http: Request) -> Response:
+        call = call_of(http)
+        return respond(operations.kill(call.principal, call.read(requests.KillRequest), call.context))
 
     @route("POST", "/v1/heartbeat", Access.SHRINK, "heartbeat", body=requests.HeartbeatRequest)
     async def heartbeat(http: Request) -> Response:

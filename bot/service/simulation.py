@@ -1,6 +1,7 @@
 """Simulated prices: a regime-switching walk over days, refined downward into finer candles. Seeded, and free of the order in which it is asked.
 
-A day's return comes from a regime (calm, normal, wild; sticky, with now and then a jump). Each candle is then split into its finer
+Days before the start are made when they are first asked for. While the outside price of a stock is closed its own price is nearly still, and
+it reopens with a gap. A day's return comes from a regime (calm, normal, wild; sticky, with now and then a jump). Each candle is then split into its finer
 ones by a multiplicative cascade: the shares of variance are uneven and inherited, so quiet and busy hours cluster, and the first open,
 last close, extremes and volume of the parts are exactly those of the whole. So the six intervals agree wherever they overlap, any
 candle is a function of (seed, coin, start, interval, time) alone, and a restart goes on with the same prices without having stored any.
@@ -13,6 +14,7 @@ from collections import OrderedDict
 from random import Random
 from typing import Final, NamedTuple
 
+from bot.service.sessions import calendar
 from bot.venue.state import Market
 from bot.wire.vocabulary import INTERVAL_MS
 
@@ -26,6 +28,10 @@ POINT_OFFSETS_MS: Final = (0, 20_000, 40_000, 59_999)
 REGIMES: Final = ((0.55, 0.0006, 0.93), (1.0, 0.0, 0.90), (1.9, -0.001, 0.82))
 JUMP_CHANCE: Final = 0.03
 JUMP_SIZE: Final = 2.5  # standard deviations
+STILL: Final = 0.001  # variance of a span whose outside price is closed, relative to an open one
+STILL_VOLUME: Final = 0.05
+GAP: Final = 0.5  # standard deviation of a reopening, relative to a day's
+GAP_INSIDE: Final = 0.25  # the same inside a candle, relative to its range
 PRICE_FACTOR_MAX: Final = 20.0  # a simulated price stays within 20 times of where it was listed
 
 
@@ -40,6 +46,16 @@ class Candle(NamedTuple):
     volume: int
 
 
+class _Walk:
+    """A walk over days: where it stands, and in which regime."""
+
+    def __init__(self, chance: Random, at_ms: int, px: int) -> None:
+        self.chance = chance
+        self.at_ms = at_ms
+        self.px = px
+        self.regime = 1
+
+
 class SimulatedMarket:
     """The candles of one simulated market, in the past and in the future of any instant."""
 
@@ -51,29 +67,14 @@ class SimulatedMarket:
         self._vol = daily_vol
         self._volume = day_usd
         self._px = px
-        self._first_day = start_ms // DAY_MS * DAY_MS - HISTORY_DAYS * DAY_MS
-        self._days: list[Candle] = []
+        self._calendar = None if market.spec.hours is None else calendar(market.spec.hours)
+        self._start_day = start_ms // DAY_MS * DAY_MS
+        self._first_day = self._start_day - HISTORY_DAYS * DAY_MS
+        self._ahead: list[Candle] = []
+        self._past: list[Candle] = []  # the day before the start first
         self._blocks: OrderedDict[tuple[str, int], list[Candle]] = OrderedDict()
-        self._walk = self._random("walk", 0)
-        self._regime = 1
-        # The walk is scaled so that the day of the start opens near the listed price.
-        self._last_close = px
-        history = self._make_days(HISTORY_DAYS)
-        factor = px / history[-1].close
-        grid = self._grid
-        self._days = [
-            Candle(
-                c.ts,
-                grid(round(c.open * factor)),
-                grid(round(c.high * factor)),
-                grid(round(c.low * factor)),
-                grid(round(c.close * factor)),
-                c.volume,
-            )
-            for c in history
-        ]
-        self._heal(self._days)
-        self._last_close = self._days[-1].close
+        self._walk = _Walk(self._random("walk", 0), self._start_day, self._grid(px))
+        self._way_back = _Walk(self._random("past", 0), self._start_day, self._grid(px))
 
     def candles(self, interval: str, first_ms: int, until_ms: int) -> list[Candle]:
         """Candles with first_ms <= ts < until_ms, oldest first."""
@@ -95,49 +96,69 @@ class SimulatedMarket:
     # ── Days ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _day(self, ts: int) -> Candle:
-        index = (ts - self._first_day) // DAY_MS
-        missing = index + 1 - len(self._days)
-        if missing > 0:
-            self._days.extend(self._make_days(missing))
-        return self._days[index]
+        index = (ts - self._start_day) // DAY_MS
+        if index < 0:
+            while len(self._past) < -index:
+                self._past.append(self._day_before(self._way_back))
+            return self._past[-index - 1]
+        while len(self._ahead) <= index:
+            self._ahead.append(self._day_after(self._walk))
+        return self._ahead[index]
 
-    def _make_days(self, count: int) -> list[Candle]:
-        made: list[Candle] = []
-        at = self._first_day + len(self._days) * DAY_MS
-        chance = self._walk
-        for _ in range(count):
-            scale, drift, stay = REGIMES[self._regime]
-            if chance.random() > stay:
-                self._regime = chance.choice([r for r in range(3) if r != self._regime])
-            sigma = self._vol * scale
-            move = drift + sigma * _normal(chance)
-            if chance.random() < JUMP_CHANCE:
-                move += sigma * JUMP_SIZE * (1 if chance.random() < 0.5 else -1)
-            pull = math.log(self._last_close / self._px)
-            move -= 0.02 * pull if abs(pull) < math.log(PRICE_FACTOR_MAX) else 0.5 * pull
-            opened = self._last_close
-            close = self._grid(round(opened * math.exp(max(-0.5, min(0.5, move)))))
-            reach_up, reach_down = (abs(_normal(chance)) * sigma * 0.5 for _ in range(2))
-            high = self._market.grid_up(round(max(opened, close) * math.exp(reach_up)))
-            low = max(self._market.grid_down(round(min(opened, close) * math.exp(-reach_down))), self._market.ticks[1])
-            activity = math.exp(0.35 * _normal(chance)) * (0.6 + 0.6 * scale)
-            volume = round(self._volume * activity * 100_000_000 / close) * 100_000_000
-            made.append(
-                Candle(at, opened, max(high, opened, close), min(low, opened, close), close, self._lots(volume))
-            )
-            self._last_close = close
-            at += DAY_MS
-        return made
+    def _day_after(self, walk: _Walk) -> Candle:
+        at, opened = walk.at_ms, walk.px
+        move, sigma, activity = self._mood(walk, at)
+        move -= self._pull(opened)
+        if at != self._start_day:
+            opened = self._gapped(walk, at, opened)
+        close = self._grid(round(opened * math.exp(max(-0.5, min(0.5, move)))))
+        walk.px, walk.at_ms = close, at + DAY_MS
+        return self._whole(walk.chance, at, opened, close, sigma, activity)
 
-    def _heal(self, days: list[Candle]) -> None:
-        """After scaling to the grid: opens meet the closes before them, extremes contain the rest."""
-        close: int | None = None
-        for index, day in enumerate(days):
-            opened = day.open if close is None else close
-            days[index] = day._replace(
-                open=opened, high=max(day.high, opened, day.close), low=max(1, min(day.low, opened, day.close))
-            )
-            close = day.close
+    def _day_before(self, walk: _Walk) -> Candle:
+        """The same walk backward: its prices tend to where it was listed, too."""
+        at = walk.at_ms - DAY_MS
+        close = self._gapped(walk, walk.at_ms, walk.px) if walk.at_ms != self._start_day else walk.px
+        move, sigma, activity = self._mood(walk, at)
+        move += self._pull(close)
+        opened = self._grid(round(close * math.exp(-max(-0.5, min(0.5, move)))))
+        walk.px, walk.at_ms = opened, at
+        return self._whole(walk.chance, at, opened, close, sigma, activity)
+
+    def _mood(self, walk: _Walk, at: int) -> tuple[float, float, float]:
+        """(log return, its standard deviation, activity) of a day, by its regime and by how much of it the outside price is open."""
+        chance = walk.chance
+        scale, drift, stay = REGIMES[walk.regime]
+        if chance.random() > stay:
+            walk.regime = chance.choice([r for r in range(3) if r != walk.regime])
+        sigma = self._vol * scale
+        move = drift + sigma * _normal(chance)
+        if chance.random() < JUMP_CHANCE:
+            move += sigma * JUMP_SIZE * (1 if chance.random() < 0.5 else -1)
+        activity = math.exp(0.35 * _normal(chance)) * (0.6 + 0.6 * scale)
+        if self._calendar is None:
+            return move, sigma, activity
+        share = self._calendar.open_ms(at, at + DAY_MS) / DAY_MS
+        still = math.sqrt(share + STILL * (1 - share))
+        return move * still, sigma * still, activity * (share + STILL_VOLUME * (1 - share))
+
+    def _pull(self, px: int) -> float:
+        """How far a day leads back to the listed price."""
+        off = math.log(px / self._px)
+        return 0.02 * off if abs(off) < math.log(PRICE_FACTOR_MAX) else 0.5 * off
+
+    def _gapped(self, walk: _Walk, at: int, px: int) -> int:
+        """A price on the other side of a reopening."""
+        if self._calendar is None or not self._calendar.reopens(at):
+            return px
+        return self._grid(round(px * math.exp(GAP * self._vol * _normal(walk.chance))))
+
+    def _whole(self, chance: Random, at: int, opened: int, close: int, sigma: float, activity: float) -> Candle:
+        reach_up, reach_down = (abs(_normal(chance)) * sigma * 0.5 for _ in range(2))
+        high = self._market.grid_up(round(max(opened, close) * math.exp(reach_up)))
+        low = max(self._market.grid_down(round(min(opened, close) * math.exp(-reach_down))), self._market.ticks[1])
+        volume = round(self._volume * activity * 100_000_000 / close) * 100_000_000
+        return Candle(at, opened, max(high, opened, close), min(low, opened, close), close, self._lots(volume))
 
     # ── Refinement ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -170,10 +191,25 @@ class SimulatedMarket:
         span = math.log(high / low) if high > low else 0.0
         # A bridge from open to close; uneven shares of variance make busy and quiet parts.
         shares = [math.exp(0.4 * _normal(chance)) for _ in range(parts)]
+        gaps: set[int] = set()
+        if self._calendar is not None:
+            for index in range(parts):
+                ts = parent.ts + index * step
+                part = self._calendar.open_ms(ts, ts + step) / step
+                shares[index] *= part + STILL * (1 - part)
+                if index and part and self._calendar.reopens(ts):
+                    gaps.add(index)
         total = sum(shares)
         closes: list[int] = []
+        opens = [parent.open]
         at, end, left = math.log(parent.open), math.log(parent.close), total
         for index, share in enumerate(shares):
+            if index:
+                opened = closes[-1]
+                if index in gaps:
+                    at = min(max(at + GAP_INSIDE * span * _normal(chance), math.log(low)), math.log(high))
+                    opened = min(max(grid(round(math.exp(at))), low), high)
+                opens.append(opened)
             if index == parts - 1:
                 closes.append(parent.close)
                 break
@@ -184,7 +220,6 @@ class SimulatedMarket:
             left -= share
             px = grid(round(math.exp(at)))
             closes.append(min(max(px, low), high))
-        opens = [parent.open, *closes[:-1]]
         highs = [max(o, c) for o, c in zip(opens, closes, strict=True)]
         lows = [min(o, c) for o, c in zip(opens, closes, strict=True)]
         for index, share in enumerate(shares):
@@ -194,8 +229,10 @@ class SimulatedMarket:
             highs[index] = max(highs[index], opens[index], closes[index])
             lows[index] = min(lows[index], opens[index], closes[index])
         # The whole candle's extremes belong to the parts that came nearest to them.
-        top = max(range(parts), key=highs.__getitem__)
-        bottom = min(range(parts), key=lows.__getitem__)
+        most = max(shares)
+        busy = [index for index, share in enumerate(shares) if share * 20 > most]  # Never those that stand still.
+        top = max(busy, key=highs.__getitem__)
+        bottom = min(busy, key=lows.__getitem__)
         highs[top], lows[bottom] = high, low
         volumes = self._split(parent.volume, shares)
         return [

@@ -7,7 +7,7 @@ from typing import Any
 
 from bot.money import format_e8, format_e12
 from bot.service.candles import CandleStore
-from bot.venue import ledger, limits
+from bot.venue import floors, funding, ledger, limits, outcome
 from bot.venue.book import book
 from bot.venue.numbers import E8
 from bot.venue.quote import Quote, Suggestion, resolve_bracket
@@ -68,7 +68,7 @@ def position(state: State, account: Account, held: Position) -> Body:
         "marginUsedUsd": format_e8(held.margin if held.isolated else ledger.initial_margin(market, held)),
         "book": market.spec.book,
         "market": market_name(held.coin),
-        "notionalUsd": format_e8(mark * held.size // E8),
+        "notionalUsd": format_e8(outcome.worth(market.spec, held.side, mark, held.size)),
         "stopPx": opt(stop.trigger_px) if stop is not None else None,
         "takeProfitPx": opt(target.trigger_px) if target is not None else None,
         "riskUsd": format_e8(held.r_px * held.size // E8) if held.r_px is not None and stop is not None else None,
@@ -185,12 +185,16 @@ def guardian_spec(spec: GuardianSpec) -> Body:
         "maxLossPctFromDayStart": num(spec.max_loss_pct),
         "action": spec.action,
         "cron": spec.cron,
+        "orderTemplate": None if spec.order_template is None else json.loads(spec.order_template),
     }
     return {name: value for name, value in body.items() if value is not None}
 
 
 def guardian(account: Account, armed: Guardian) -> Body:
     spec = armed.spec
+    floor = floors.floor_of(account, armed) if spec.type == floors.TYPE else None
+    # A floor that was just reached falls due at once, which is nobody's deadline to wait for.
+    waits = floor is None or armed.status == "latched"
     return {
         "id": guardian_id(account, armed.number),
         "type": spec.type,
@@ -208,13 +212,13 @@ def guardian(account: Account, armed: Guardian) -> Body:
         "action": spec.action,
         "cron": spec.cron,
         "orderTemplate": None if spec.order_template is None else json.loads(spec.order_template),
-        "nextDeadline": armed.deadline_ms,
+        "nextDeadline": armed.deadline_ms if waits else None,
         "lastHeartbeatAt": armed.last_heartbeat_ms,
         "active": armed.active,
         "extremePx": opt(armed.extreme) if armed.active else None,
         "stopPx": opt(armed.stop_px),
-        "dayStartValueUsd": None,
-        "floorValueUsd": None,
+        "dayStartValueUsd": None if floor is None else format_e8(account.day_value),
+        "floorValueUsd": opt(floor),
         "blocksOpens": armed.blocks_opens,
         "tradeId": armed.trade,
         "firedAt": armed.fired_ms,
@@ -316,6 +320,10 @@ def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Bod
     bid, ask = (bids[0][0] if bids else None), (asks[0][0] if asks else None)
     day = store.day(now_ms)
     held = sum(state.accounts[name].positions[spec.coin].size for name in listed.holders)
+    paid = outcome.is_paid(spec)
+    # An event's fee is rate * p * (1 - p) a share: that much of what a Yes costs now.
+    fee_part = (outcome.PAYOUT - listed.mark, outcome.PAYOUT) if paid else (1, 1)
+    settled = listed.status == "settled"
     return {
         "coin": spec.coin,
         "market": market_name(spec.coin),
@@ -324,27 +332,27 @@ def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Bod
         "book": spec.book,
         "status": listed.status,
         "markPx": format_e8(listed.mark),
-        "midPx": format_e8(listed.mid),
-        "oraclePx": format_e8(listed.oracle),
+        "midPx": None if settled else format_e8(listed.mid),
+        "oraclePx": None if paid else format_e8(listed.oracle),
         "bidPx": opt(bid),
         "askPx": opt(ask),
         "spreadBps": spread_bps(bid, ask, listed.mid),
         "change24hPct": None if day is None else num((listed.mark - day[0]) * 1_000_000 // day[0] * 10_000),
         "volume24hUsd": "0" if day is None else format_e8(day[3] // 1_000_000 * 1_000_000),
         "openInterestUsd": format_e8(held * listed.mark // E8),
-        "fundingRateHourly": format_e12(listed.funding_rate or spec.funding_rate),
-        "nextFundingAt": now_ms - now_ms % 3_600_000 + 3_600_000,
+        "fundingRateHourly": None if paid else format_e12(funding.rate_now(listed)),
+        "nextFundingAt": None if paid else now_ms - now_ms % 3_600_000 + 3_600_000,
         "szDecimals": spec.sz_decimals,
         "maxLeverage": spec.max_leverage,
         "marginMode": spec.margin_mode,
         "minNotionalUsd": "10",
-        "takerFeeBps": num(spec.taker_rate * 10_000),
+        "takerFeeBps": num(spec.taker_rate * 10_000 * fee_part[0] // fee_part[1] // 10_000 * 10_000),
         "makerFeeBps": num(spec.maker_rate * 10_000),
-        "external": None if spec.book == "main" else "open",
-        "opensAt": None,
-        "closesAt": None,
-        "expiresAt": None,
-        "outcomePx": None,
+        "external": listed.external,
+        "opensAt": listed.opens_ms,
+        "closesAt": listed.closes_ms,
+        "expiresAt": spec.expires_ms,
+        "outcomePx": opt(listed.outcome_px),
     }
 
 
@@ -375,6 +383,25 @@ def key_limits(state: State, account: Account, key: Key, now_ms: int) -> Body:
         "maxOpenPositions": key.max_open_positions,
         "openPositions": len(limits.busy_markets(account)),
         "expiresAt": key.expires_ms,
+    }
+
+
+def key(record: Key, last_used_ms: int | None) -> Body:
+    """An API key without its secret."""
+    return {
+        "id": record.id,
+        "name": record.name,
+        "prefix": record.prefix,
+        "scopes": list(record.scopes),
+        "maxExposureUsd": opt(record.max_exposure),
+        "maxDailyNotionalUsd": opt(record.max_daily_notional),
+        "maxLeverage": record.max_leverage,
+        "allowedCoins": None if record.allowed_coins is None else list(record.allowed_coins),
+        "maxOpenPositions": record.max_open_positions,
+        "expiresAt": record.expires_ms,
+        "createdAt": record.created_ms,
+        "lastUsedAt": last_used_ms,
+        "source": record.source,
     }
 
 

@@ -166,7 +166,7 @@ TOGETHER = [
     (ORDER | {"guardians": [{"type": "trailing_stop"}]}, {"guardians.0.trailPct"}),
     (ORDER | {"guardians": [{"type": "trailing_stop", "trailPct": 1, "seconds": 60}]}, {"guardians.0.seconds"}),
     (ORDER | {"guardians": [{"type": "nope"}]}, {"guardians.0.type"}),
-    (ORDER | {"guardians": [{"type": "trailing_stop", "trailPct": 1}, {"type": "max_hold", "seconds": 60}]}, {"guardians.1.type"}),
+    (ORDER | {"guardians": [{"type": "trailing_stop", "trailPct": 1}, {"type": "max_hold", "seconds": 59}]}, {"guardians.1.seconds"}),
     (ORDER | {"guardians": [{"type": "trailing_stop", "trailR": 1}]}, {"guardians.0.trailR"}),
     ({"market": "BTC", "side": "long", "size": "0.0000001"}, {"size"}),
     ({"market": "BTC", "side": "long", "size": "0.000005"}, {"size"}),
@@ -208,19 +208,22 @@ def test_a_guardian_takes_only_the_fields_of_its_type(caller: Caller, body: dict
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "status"),
     [
-        {"type": "max_hold", "market": "BTC", "seconds": 60},
-        {"type": "account_drawdown", "maxLossPctFromDayStart": 5},
-        {"type": "schedule", "cron": "0 0 * * *", "action": "flatten"},
-        {"type": "kill_switch"},
+        ({"type": "account_drawdown", "maxLossPctFromDayStart": 5}, "armed"),
+        ({"type": "schedule", "cron": "0 0 * * *", "action": "flatten"}, "armed"),
+        ({"type": "kill_switch"}, "latched"),
     ],
 )
-def test_a_type_that_is_not_built_yet_is_refused_with_those_that_are(caller: Caller, body: dict[str, Any]) -> None:
-    status, error = caller.refused("POST", "/v1/guardians", body)
-    assert (status, error["code"]) == (400, "invalid_input")
-    assert "dead_man_switch" in str(error)
-    assert "trailing_stop" in str(error)
+def test_a_guardian_of_the_account_is_armed(caller: Caller, body: dict[str, Any], status: str) -> None:
+    armed = caller.post("/v1/guardians", body)
+    assert (armed["type"], armed["scope"], armed["status"]) == (body["type"], "account", status)
+    assert [one["id"] for one in caller.get("/v1/guardians")["guardians"]] == [armed["id"]]
+
+
+def test_max_hold_needs_a_position(caller: Caller) -> None:
+    status, error = caller.refused("POST", "/v1/guardians", {"type": "max_hold", "market": "BTC", "seconds": 60})
+    assert (status, error["code"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize(

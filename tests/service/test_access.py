@@ -57,6 +57,7 @@ def test_the_scopes_open_what_the_table_says(access: Access) -> None:
         Access.READ: {"read"},
         Access.TRADE: {"trade"},
         Access.SHRINK: {"trade", "trade:close_only"},
+        Access.ANY: {"read", "trade", "trade:close_only", "outcomes", "owner"},
         Access.OWNER: {"owner"},
         Access.CONTROL: {"read", "trade", "trade:close_only", "outcomes", "owner"},
     }[access]

@@ -84,8 +84,8 @@ async def test_unknown_routes_are_404(box: Box) -> None:
         "/v1/orders/",
         "/v1/orders/1/2",
         "/v1/markets/BTC",
-        "/docs",
-        "/openapi.json",
+        "/docs/nope",
+        "/openapi.yaml",
         "/sandbox/v1/nope",
         "/" + "x" * 3000,
     ):

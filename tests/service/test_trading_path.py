@@ -200,12 +200,6 @@ async def test_an_inline_trailing_stop_protects_and_follows(box: Box, caller: Ca
     assert (await caller.get("/v1/trades"))["trades"][0]["kind"] == "guardian"
 
 
-async def test_a_guardian_that_is_not_built_yet_says_which_are(caller: Caller) -> None:
-    answer = await caller.send("POST", "/v1/guardians", {"type": "kill_switch"})
-    assert answer.status_code == 400
-    assert "dead_man_switch" in answer.json()["error"]["message"]
-
-
 async def test_what_suggest_answers_can_be_sent_as_it_is(caller: Caller) -> None:
     found = await caller.post("/v1/orders/suggest", {"coin": "BTC", "notionalUsd": 250, "leverage": 3})
     assert found["feasible"] is True

@@ -1,0 +1,186 @@
+"""What the OpenAPI description says of each operation beside its rule: a title, a group, the body of its answer, the failures that it may give.
+
+One row an operation. A route without a row is described from its rule alone, and a test names it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from bot.wire import account, control, limits, market, orders, requests, resources, wallets
+from bot.wire import events as wire_events
+from bot.wire.base import Resource
+
+HTML: Final = "text/html"
+PLAIN: Final = "text/plain"
+STREAM: Final = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """`answer`: one model, several (any of them), or a media type. `codes`: failures besides those that the rule itself implies."""
+
+    group: str
+    title: str
+    answer: type[Resource] | tuple[type[Resource], ...] | str
+    codes: tuple[str, ...] = ()
+    note: str = ""
+
+
+GROUPS: Final[dict[str, str]] = {
+    "Onboarding": "The way in and what there is to trade. No credential needed.",
+    "Accounts and keys": "How an account, a session and a scoped key come to be, and how they end.",
+    "Account": "What an account holds, what bounds it, and the switch that stops it.",
+    "Orders": "Plan, place, confirm, close, cancel. Every order may carry its stop, its target and its guardians.",
+    "Guardians": "Rules that act at the service while no agent is connected.",
+    "Events": "One gapless order of everything that happened: by cursor, as a stream, or pushed to a webhook.",
+    "Wallets": "Public read-only views of any address.",
+    "Documents": "The interface for machines and for people.",
+    "Sandbox control": "Ours alone, with a token of its own: time, prices, faults, copies of the whole service.",
+}
+
+_ORDER: Final = (
+    "insufficient_funds", "limit_exceeded", "below_min_notional", "leverage_too_high", "insufficient_depth", "market_closed", "trade_failed",
+    "key_limit_exceeded",
+)  # fmt: skip
+
+DESCRIBED: Final[dict[tuple[str, str], Described]] = {
+    ("GET", "/v1/start"): Described("Onboarding", "How to begin", market.StartResult),
+    ("GET", "/v1/changelog"): Described("Onboarding", "Versions of the interface", market.ChangelogResult),
+    ("GET", "/v1/auth/countries"): Described("Onboarding", "Countries and calling codes", market.CountriesResult),
+    ("GET", "/v1/markets"): Described("Onboarding", "Search markets", market.MarketsResult),
+    ("GET", "/v1/markets/{coin}/candles"): Described("Onboarding", "Candles of a market", market.CandlesResult, ("not_found",)),
+    ("GET", "/v1/markets/{coin}/book"): Described("Onboarding", "Order book of a market", market.BookResult, ("not_found",)),
+    ("GET", "/v1/system/status"): Described("Onboarding", "State and limits of the service", market.StatusResult),
+    ("POST", "/v1/sandbox/accounts"): Described(
+        "Accounts and keys", "Open a sandbox account", account.SandboxAccountResult, (), "The API key is shown here and never again."
+    ),
+    ("POST", "/v1/sandbox/accounts/reset"): Described(
+        "Accounts and keys", "Reset a sandbox account", account.ResetResult, (),
+        "Wipes positions, orders, plans, trades, events and guardians and sets the balance. Keys, webhooks and settings stay.",
+    ),
+    ("POST", "/v1/auth/otp"): Described("Accounts and keys", "Send a sign-in code", account.OtpResult, (), "The sandbox sends no SMS: its answer carries the code."),
+    ("POST", "/v1/auth/verify"): Described(
+        "Accounts and keys", "Sign in with a code", account.VerifyResult, ("unauthorized", "session_expired", "forbidden", "not_found"),
+        "Creates account and wallet on first use.",
+    ),
+    ("DELETE", "/v1/auth/session"): Described("Accounts and keys", "End the session", resources.Revoked, ("forbidden",)),
+    ("POST", "/v1/keys"): Described(
+        "Accounts and keys", "Create a scoped key", resources.KeyCreated, ("limit_exceeded",), "The secret is shown here and never again."
+    ),
+    ("GET", "/v1/keys"): Described("Accounts and keys", "List keys", resources.KeysResult),
+    ("DELETE", "/v1/keys/{id}"): Described("Accounts and keys", "Revoke a key", resources.Revoked, ("not_found",)),
+    ("POST", "/v1/oauth/device"): Described("Accounts and keys", "Start the device flow", account.DeviceResult),
+    ("POST", "/v1/oauth/device/token"): Described(
+        "Accounts and keys", "Poll the device flow", account.DeviceTokenResult,
+        ("forbidden", "rate_limited", "session_expired", "unauthorized", "not_found", "limit_exceeded"),
+        "403 with details.oauthError authorization_pending until a person approves.",
+    ),
+    ("GET", "/v1/account"): Described("Account", "The account at one instant", account.AccountSnapshot),
+    ("GET", "/v1/limits"): Described("Account", "Limits of platform, account and key", limits.Limits),
+    ("GET", "/v1/portfolio"): Described("Account", "Portfolio with guidance", account.Portfolio),
+    ("GET", "/v1/home"): Described("Account", "Home screen", account.Home),
+    ("GET", "/v1/funding"): Described("Account", "How the account is funded", account.Funding),
+    ("GET", "/v1/settings"): Described("Account", "Self-limits", account.SettingsResult),
+    ("PATCH", "/v1/settings"): Described("Account", "Change self-limits", account.SettingsResult, (), "Null, an empty string, none or null as text clear a cap."),
+    ("POST", "/v1/account/kill"): Described(
+        "Account", "Kill switch", account.KillResult, ("limit_exceeded", "trade_failed"), "Blocks opens until the owner lifts it; flatten closes everything."
+    ),
+    ("POST", "/v1/orders"): Described(
+        "Orders", "Place or plan an order", (orders.OrderResult, orders.PlanResult), ("not_found", *_ORDER),
+        "Exactly one of usdAmount and size. With dryRun nothing is executed: the answer is a plan and a single-use confirmToken.",
+    ),
+    ("GET", "/v1/orders"): Described("Orders", "Open orders and armed triggers", orders.OrdersPage, ("not_found",)),
+    ("DELETE", "/v1/orders"): Described("Orders", "Cancel all orders of a coin", orders.CancelCoinResult, ("not_found",), "Stops and targets too; unprotected says so."),
+    ("DELETE", "/v1/orders/{oid}"): Described("Orders", "Cancel one order", orders.CancelResult, ("not_found",)),
+    ("POST", "/v1/orders/confirm"): Described(
+        "Orders", "Execute a plan", orders.OrderResult, ("not_found", "plan_stale", *_ORDER), "The token works once; drift beyond maxDriftBps is plan_stale."
+    ),
+    ("POST", "/v1/orders/suggest"): Described(
+        "Orders", "Suggest executable parameters", orders.SuggestResult, ("not_found", "market_closed", "below_min_notional", "limit_exceeded", "leverage_too_high")
+    ),
+    ("POST", "/v1/positions/{market}/close"): Described(
+        "Orders", "Close a position", orders.OrderResult, ("not_found", *_ORDER), "Nothing given closes all of it."
+    ),
+    ("GET", "/v1/trades"): Described("Orders", "Trades, newest first", orders.TradesPage, ("not_found",)),
+    ("GET", "/v1/guardians"): Described("Guardians", "Armed guardians", orders.GuardiansPage),
+    ("POST", "/v1/guardians"): Described("Guardians", "Arm a guardian", resources.Guardian, ("not_found", "limit_exceeded", "insufficient_funds")),
+    ("DELETE", "/v1/guardians/{id}"): Described("Guardians", "Disarm a guardian", orders.DisarmResult, ("not_found",)),
+    ("POST", "/v1/heartbeat"): Described("Guardians", "Heartbeat", orders.HeartbeatResult, (), "Moves nextDeadline of every armed dead-man switch."),
+    ("GET", "/v1/events"): Described("Events", "Events after a cursor", wire_events.EventsPage, ("not_found",), "410 when the cursor was wiped by a reset."),
+    ("GET", "/v1/events/stream"): Described("Events", "Events as a stream", STREAM, ("not_found",), "Last-Event-ID or since resumes."),
+    ("POST", "/v1/webhooks"): Described(
+        "Events", "Register a webhook", resources.WebhookCreated, ("limit_exceeded",), "The signing secret is shown here and never again."
+    ),
+    ("GET", "/v1/webhooks"): Described("Events", "List webhooks", resources.WebhooksResult),
+    ("DELETE", "/v1/webhooks/{id}"): Described("Events", "Revoke a webhook", resources.Revoked, ("not_found",)),
+    ("GET", "/v1/wallets/{address}"): Described("Wallets", "Portfolio of an address", wallets.WalletResult),
+    ("GET", "/v1/wallets/{address}/positions"): Described("Wallets", "Positions of an address", wallets.WalletPositionsResult),
+    ("GET", "/v1/wallets/{address}/pnl"): Described("Wallets", "Profit and loss of an address", wallets.WalletPnlResult),
+    ("GET", "/v1/wallets/{address}/nav"): Described(
+        "Wallets", "Value of an address through time", wallets.WalletNavResult, (),
+        "Steps of 5 minutes, 1 hour, 4 hours, 1 day for 1d, 7d, 30d, all; the last point is now.",
+    ),
+    ("GET", "/v1/wallets/{address}/trades"): Described("Wallets", "Trades of an address", orders.TradesPage),
+    ("GET", "/watch/{address}"): Described("Wallets", "Page of an address", HTML),
+    ("GET", "/openapi.json"): Described("Documents", "This description", "application/json"),
+    ("GET", "/llms.txt"): Described("Documents", "The interface for language models", PLAIN),
+    ("GET", "/agent.json"): Described("Documents", "The service for agents", market.AgentDocument),
+    ("GET", "/docs"): Described("Documents", "Documentation", HTML),
+    ("GET", "/docs/errors"): Described("Documents", "Error codes", HTML),
+    ("GET", "/docs/models"): Described("Documents", "Bodies and their fields", HTML),
+    ("GET", "/sandbox/v1/clock"): Described("Sandbox control", "The service's clock", control.ClockState),
+    ("PATCH", "/sandbox/v1/clock"): Described("Sandbox control", "Set the clock's speed", control.ClockState),
+    ("POST", "/sandbox/v1/clock/advance"): Described("Sandbox control", "Advance a manual clock", control.ClockState),
+    ("POST", "/sandbox/v1/markets/{coin}/price"): Described("Sandbox control", "Push a price", resources.Market, ("not_found",)),
+    ("POST", "/sandbox/v1/seed"): Described("Sandbox control", "Set the seed", control.SeedResult),
+    ("GET", "/sandbox/v1/faults"): Described("Sandbox control", "Planted faults", control.FaultsResult),
+    ("POST", "/sandbox/v1/faults"): Described("Sandbox control", "Plant a fault", control.FaultsResult),
+    ("DELETE", "/sandbox/v1/faults"): Described("Sandbox control", "Remove all faults", control.FaultsResult),
+    ("POST", "/sandbox/v1/snapshot"): Described("Sandbox control", "Keep a copy under a name", control.SnapshotResult),
+    ("POST", "/sandbox/v1/restore"): Described("Sandbox control", "Go back to a copy", control.SnapshotResult, ("not_found",)),
+    ("POST", "/sandbox/v1/fork"): Described("Sandbox control", "A second service from a copy", control.ForkResult, ("not_found",)),
+    ("POST", "/sandbox/v1/reset"): Described("Sandbox control", "The service as at its start", control.ControlResetResult),
+    ("GET", "/sandbox/v1/digest"): Described("Sandbox control", "Digest of the event log", control.DigestResult),
+    ("POST", "/sandbox/v1/keys"): Described("Sandbox control", "A fresh key for an embedded daemon", control.MintKeyResult, ("not_found",)),
+}  # fmt: skip
+
+# Routes that the description leaves out, with the reason.
+OUTSIDE: Final[dict[str, str]] = {
+    "/mcp": "speaks its own protocol, which describes itself",
+    "/device": "is a page with a form, for the person who approves a device",
+    "/.well-known/": "belongs to OAuth, which describes it",
+}
+
+# A valid body of each request, shown in the documentation and sent by whoever reads examples.
+EXAMPLES: Final[dict[str, dict[str, object]]] = {
+    requests.SandboxAccountRequest.__name__: {"name": "my bot", "startingBalanceUsd": 10000},
+    requests.ResetRequest.__name__: {"balanceUsd": 10000},
+    requests.OtpRequest.__name__: {"phoneNumber": "+442079460000"},
+    requests.VerifyRequest.__name__: {"phoneNumber": "+442079460000", "code": "123456", "nickname": "ada"},
+    requests.DeviceTokenRequest.__name__: {"deviceCode": "<deviceCode>"},
+    requests.KeyRequest.__name__: {"name": "reader", "scopes": ["read"], "maxLeverage": 3},
+    requests.SettingsRequest.__name__: {"maxTradeUsd": 500, "dailyTradeCapUsd": None},
+    requests.KillRequest.__name__: {"flatten": False},
+    requests.WebhookRequest.__name__: {"url": "https://example.com/hook", "types": ["fill", "guardian"]},
+    "OrderRequest": {
+        "market": "perp:BTC",
+        "side": "long",
+        "usdAmount": 100,
+        "bracket": {"stopLoss": {"pct": 2}, "takeProfit": {"r": 2}},
+        "requireProtection": True,
+        "dryRun": True,
+    },
+    "CancelCoinRequest": {"coin": "BTC"},
+    "ConfirmRequest": {"confirmToken": "<confirmToken>"},
+    "SuggestRequest": {"coin": "BTC", "notionalUsd": 100},
+    "CloseRequest": {"fraction": 0.5},
+    "GuardianRequest": {"type": "dead_man_switch", "heartbeatSeconds": 300, "onMiss": "cancel_orders"},
+    "ClockRequest": {"speed": 60},
+    "AdvanceRequest": {"ms": 60000},
+    "PriceRequest": {"px": "100000"},
+    "SeedRequest": {"seed": 7},
+    "FaultRequest": {"op": "*", "kind": "delay", "count": 1, "ms": 500},
+    "NameRequest": {"name": "before"},
+}

@@ -1,0 +1,158 @@
+"""Keys and settings: what an owner hands out and what an owner caps. A key never makes one wider than itself; its secret is shown once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bot.errors import Refusal
+from bot.money import format_e8
+from bot.service import views
+from bot.service.accounts import AccountDesk
+from bot.service.answers import Answer, Refused, invalid
+from bot.service.auth import Minted, Principal, mint
+from bot.service.desk import Context
+from bot.service.machine import Machine
+from bot.service.orders import exact
+from bot.service.quota import Quota
+from bot.venue.commands import ChangeSettings, CreateKey, RevokeKey
+from bot.venue.state import Account, Key
+from bot.wire.order_requests import bare_coin
+from bot.wire.requests import KeyRequest, SettingsRequest
+
+
+class KeyDesk(AccountDesk):
+    """The owner's keys and self-limits."""
+
+    def __init__(self, machine: Machine, quota: Quota, base_url: str) -> None:
+        super().__init__(machine, quota, base_url)
+        self._used: dict[str, int] = {}  # when each key was last seen since the service started; nothing hangs on it
+
+    def key_used(self, key_id: str) -> None:
+        """A request came with this key."""
+        self._used[key_id] = self.machine.clock.now_ms()
+
+    def create_key(self, principal: Principal, request: KeyRequest, context: Context) -> Answer:
+        """POST /v1/keys."""
+        now = self.machine.catch_up()
+        if context.expires_ms is not None and now > context.expires_ms:
+            text = "the request arrived after its X-Expires-After"
+            raise Refused(Refusal("idempotency_conflict", text, details={"reason": "expired"}))
+        minted = mint(len(self.machine.state.keys) + 1)
+        key = key_of(request, minted, principal.account, now, "key" if principal.key is not None else "session")
+        parent = self.key(principal)
+        if parent is not None:
+            self.check_width(parent, key)
+
+        def view(made: Key, now: int) -> Any:
+            return {**views.key(made, None), "apiKey": minted.secret}
+
+        def replay(made: Key, now: int) -> Any:
+            return {**views.key(made, None), "apiKey": None}
+
+        return self.decide(principal, context, lambda now: CreateKey(key), view, replay=replay)
+
+    @staticmethod
+    def check_width(parent: Key, key: Key) -> None:
+        """Refuse a key that may more than the one that makes it."""
+        wider = wider_than(parent, key)
+        if wider is not None:
+            field, most = wider
+            text = f"a key may not make a wider one: {field} must be within its own"
+            raise Refused(
+                Refusal("key_limit_exceeded", text, fix={"field": field, "value": most}, details={"cap": field})
+            )
+
+    def keys(self, principal: Principal) -> Answer:
+        """GET /v1/keys: those that were not revoked, by creation."""
+        self.look()
+        listed = [
+            views.key(key, self._used.get(key.id))
+            for key in self.machine.state.keys.values()
+            if key.account == principal.account and not key.revoked
+        ]
+        return Answer.ok({"keys": listed})
+
+    def revoke_key(self, principal: Principal, key_id: str, context: Context) -> Answer:
+        """DELETE /v1/keys/{id}."""
+        command = RevokeKey(principal.account, key_id[:64])
+        return self.decide(principal, context, lambda now: command, lambda key, now: {"id": key.id, "revoked": True})
+
+    def settings(self, principal: Principal) -> Answer:
+        """GET /v1/settings."""
+        self.look()
+        return Answer.ok(_settings(self.account(principal)))
+
+    def change_settings(self, principal: Principal, request: SettingsRequest, context: Context) -> Answer:
+        """PATCH /v1/settings: what is named changes, the rest stays."""
+        account, named = self.account(principal), request.model_fields_set
+        trade, daily = account.max_trade, account.daily_cap
+        if "max_trade_usd" in named:
+            trade = _cap(request.max_trade_usd, "maxTradeUsd")
+        if "daily_trade_cap_usd" in named:
+            daily = _cap(request.daily_trade_cap_usd, "dailyTradeCapUsd")
+        return self.decide(
+            principal,
+            context,
+            lambda now: ChangeSettings(principal.account, trade, daily),
+            lambda changed, now: _settings(changed),
+        )
+
+
+def _settings(account: Account) -> dict[str, Any]:
+    return {"maxTradeUsd": views.opt(account.max_trade), "dailyTradeCapUsd": views.opt(account.daily_cap)}
+
+
+def _cap(value: Any, name: str) -> int | None:
+    if value is None:
+        return None
+    scaled = exact(value, name)
+    if scaled <= 0:
+        raise Refused(invalid(name, "must be at least 0.00000001", "> 0"))
+    return scaled
+
+
+def key_of(request: KeyRequest, minted: Minted, account: str, now_ms: int, source: str) -> Key:
+    """A key as asked for, not written down yet."""
+    coins = request.allowed_coins
+    return Key(
+        minted.key_id,
+        account,
+        request.name,
+        minted.prefix,
+        minted.digest,
+        tuple(request.scopes),
+        now_ms,
+        source,
+        max_exposure=_cap(request.max_exposure_usd, "maxExposureUsd"),
+        max_daily_notional=_cap(request.max_daily_notional_usd, "maxDailyNotionalUsd"),
+        max_leverage=request.max_leverage,
+        allowed_coins=None if coins is None else tuple(dict.fromkeys(bare_coin(coin) for coin in coins)),
+        max_open_positions=request.max_open_positions,
+        expires_ms=request.expires_at,
+    )
+
+
+def covers(own: Sequence[str], scope: str) -> bool:
+    """Whether these scopes include one; who may trade may also only shrink."""
+    return scope in own or (scope == "trade:close_only" and "trade" in own)
+
+
+def wider_than(parent: Key, key: Key) -> tuple[str, Any] | None:
+    """The first respect in which `key` may more than `parent`, and the most that it may have."""
+    if not all(covers(parent.scopes, scope) for scope in key.scopes):
+        return "scopes", list(parent.scopes)
+    caps = (
+        ("maxExposureUsd", parent.max_exposure, key.max_exposure, format_e8),
+        ("maxDailyNotionalUsd", parent.max_daily_notional, key.max_daily_notional, format_e8),
+        ("maxLeverage", parent.max_leverage, key.max_leverage, int),
+        ("maxOpenPositions", parent.max_open_positions, key.max_open_positions, int),
+        ("expiresAt", parent.expires_ms, key.expires_ms, int),
+    )
+    for field, own, asked, shown in caps:
+        if own is not None and (asked is None or asked > own):
+            return field, shown(own)
+    coins = parent.allowed_coins
+    if coins is not None and (key.allowed_coins is None or not set(key.allowed_coins) <= set(coins)):
+        return "allowedCoins", list(coins)
+    return None

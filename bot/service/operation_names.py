@@ -1,0 +1,11 @@
+"""What an operation is called where it needs a name: in the OpenAPI document and for the sandbox's faults."""
+
+from __future__ import annotations
+
+import re
+
+
+def operation_name(method: str, path: str) -> str:
+    """`GET /v1/markets/{coin}/book` -> get_markets_coin_book."""
+    words = re.findall(r"[A-Za-z0-9]+", path.removeprefix("/v1"))
+    return "_".join([method.lower(), *words])

@@ -1,0 +1,98 @@
+"""HTML as this service writes it: escaped text, one style sheet inside the page, no script, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html import escape
+from typing import Final
+
+from fastapi import Response
+
+STYLE: Final = """
+:root { --ink:#1c2430; --soft:#5b6675; --line:#e3e7ed; --back:#ffffff; --panel:#f6f8fa; --link:#0b5cad; --up:#0a7a45; --down:#b3261e; --code:#f1f3f6; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink:#e4e8ee; --soft:#98a3b3; --line:#2b3441; --back:#12171e; --panel:#181f28; --link:#6cb2ff; --up:#4cc38a; --down:#ff8078; --code:#1f2833; }
+}
+* { box-sizing:border-box; }
+html { scroll-padding-top:1rem; }
+body { margin:0; background:var(--back); color:var(--ink); font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif; }
+a { color:var(--link); text-decoration:none; }
+a:hover { text-decoration:underline; }
+code, pre { font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace; font-size:.86em; }
+code { background:var(--code); border-radius:4px; padding:.1em .35em; overflow-wrap:anywhere; }
+pre { background:var(--code); border-radius:8px; padding:.9rem 1rem; overflow-x:auto; line-height:1.45; }
+pre code { background:none; padding:0; overflow-wrap:normal; }
+h1 { font-size:1.9rem; line-height:1.2; margin:0 0 .4rem; letter-spacing:-.01em; }
+h2 { font-size:1.35rem; margin:2.6rem 0 .6rem; padding-top:.4rem; border-top:1px solid var(--line); }
+h3 { font-size:1.02rem; margin:0; font-weight:600; }
+p { margin:.4rem 0 .8rem; }
+.soft { color:var(--soft); }
+.layout { display:grid; grid-template-columns:17rem minmax(0,1fr); min-height:100vh; }
+nav { background:var(--panel); border-right:1px solid var(--line); padding:1.6rem 1.2rem; font-size:.88rem; position:sticky; top:0; height:100vh; overflow-y:auto; }
+nav .name { font-weight:700; font-size:1.05rem; color:var(--ink); display:block; margin-bottom:.2rem; }
+nav ul { list-style:none; margin:.3rem 0 1rem; padding:0; }
+nav li { margin:.12rem 0; white-space:nowrap; overflow:hidden; text-overflow:ellipsis; }
+nav .group { font-weight:600; margin-top:1.1rem; color:var(--soft); text-transform:uppercase; font-size:.72rem; letter-spacing:.06em; }
+main { padding:2.2rem clamp(1.2rem,4vw,3.4rem) 5rem; max-width:64rem; }
+.op { border:1px solid var(--line); border-radius:10px; margin:1rem 0; overflow:hidden; }
+.op > .head { display:flex; flex-wrap:wrap; gap:.7rem; align-items:center; padding:.75rem 1rem; background:var(--panel); border-bottom:1px solid var(--line); }
+.op > .body { padding:.6rem 1rem 1rem; }
+.op > .head .needs { margin-left:auto; font-size:.8rem; color:var(--soft); }
+.path { font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace; font-size:.9rem; font-weight:600; color:var(--ink); overflow-wrap:anywhere; }
+.verb { font:700 .7rem/1 ui-monospace,SFMono-Regular,Menlo,monospace; color:#fff; border-radius:5px; padding:.38em .55em; letter-spacing:.04em; }
+.get { background:#2563b8; } .post { background:#1f7a4d; } .delete { background:#b3362b; } .patch { background:#96620a; }
+nav .verb { font-size:.56rem; padding:.25em 0; margin-right:.5em; display:inline-block; width:4.9em; letter-spacing:0; text-align:center; }
+table { border-collapse:collapse; width:100%; font-size:.9rem; margin:.4rem 0 .8rem; }
+th, td { text-align:left; vertical-align:top; padding:.42rem .7rem .42rem 0; border-bottom:1px solid var(--line); }
+th { color:var(--soft); font-weight:600; font-size:.76rem; text-transform:uppercase; letter-spacing:.04em; }
+td.num, th.num { text-align:right; font-variant-numeric:tabular-nums; padding-right:0; padding-left:.7rem; }
+.scroll { overflow-x:auto; }
+td:first-child code { white-space:nowrap; }
+.label { font-size:.76rem; font-weight:600; color:var(--soft); text-transform:uppercase; letter-spacing:.04em; margin:1rem 0 .2rem; }
+.must { color:var(--down); font-size:.78rem; font-weight:600; }
+tr:target, .op:target { outline:2px solid var(--link); outline-offset:2px; }
+details { margin:.5rem 0; } summary { cursor:pointer; color:var(--link); font-size:.9rem; }
+.figures { display:flex; flex-wrap:wrap; gap:.9rem; margin:1.4rem 0; }
+.figure { border:1px solid var(--line); border-radius:10px; padding:.8rem 1.1rem; min-width:10.5rem; flex:1; }
+.figure b { display:block; font-size:1.45rem; font-variant-numeric:tabular-nums; letter-spacing:-.01em; }
+.up { color:var(--up); } .down { color:var(--down); }
+.watch { max-width:64rem; margin:0 auto; padding:2.2rem 1.4rem 4rem; }
+.chart { border:1px solid var(--line); border-radius:10px; padding:.8rem; }
+.chart svg { display:block; width:100%; height:auto; }
+.line { fill:none; stroke:var(--link); stroke-width:2; stroke-linejoin:round; } .area { fill:var(--link); opacity:.09; } .axis { fill:var(--soft); font-size:12px; }
+@media (max-width:820px) { .layout { display:block; } nav { position:static; height:auto; border-right:0; border-bottom:1px solid var(--line); } }
+@media print { nav { display:none; } .layout { display:block; } }
+"""
+
+_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+
+# Only the style sheet that stands in the page, by its hash, and the empty icon: no script, no frame, no form, nothing loaded from anywhere.
+CSP: Final = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+HEADERS: Final = {
+    "Content-Security-Policy": CSP,
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+def page(title: str, body: str, *, refresh_seconds: int | None = None) -> str:
+    """A whole page. `body` is markup; everything that came from outside has gone through `text`."""
+    refresh = "" if refresh_seconds is None else f'<meta http-equiv="refresh" content="{refresh_seconds}">'
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<link rel="icon" href="data:,">{refresh}<style>{STYLE}</style></head>\n<body>{body}</body></html>\n'
+    )
+
+
+def text(value: object) -> str:
+    """Anything as text of a page, attributes included; control characters and turned writing directions are shown, not obeyed."""
+    clean = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in str(value))
+    return escape(clean, quote=True)
+
+
+def answer(markup: str) -> Response:
+    return Response(markup, headers=HEADERS, media_type="text/html")

@@ -1,0 +1,129 @@
+"""When the outside price of a stock, bond or index is open: New York's clock and the holidays of its exchange. Trading itself never closes.
+
+A trading day of shares lasts from 20:00 the evening before to 20:00, of indices from 18:00 to 17:00; days that touch are one session. Weekends
+and the exchange's holidays have none. Its early closes are left out: prices of those afternoons go on elsewhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+# A trading day begins at this hour of the evening before and ends at that hour of the day, New York time.
+CALENDARS: Final = {"equity": (20, 20), "index": (18, 17)}
+SATURDAY: Final = 5
+SECOND_MS: Final = 1_000
+
+
+class Session(NamedTuple):
+    """Whether the outside price is open, and when that changes next."""
+
+    is_open: bool
+    turns_ms: int
+
+
+class Calendar:
+    """The sessions of one kind of market, made year by year as they are asked for."""
+
+    def __init__(self, kind: str) -> None:
+        self._begins, self._ends = CALENDARS[kind]
+        self._zone = ZoneInfo("America/New_York")
+        self._opens: list[int] = []
+        self._closes: list[int] = []
+        self._years: tuple[int, int] | None = None
+
+    def at(self, at_ms: int) -> Session:
+        """The session of an instant; at its very end it is over."""
+        self._reach(at_ms)
+        index = bisect_right(self._opens, at_ms) - 1
+        if index >= 0 and at_ms < self._closes[index]:
+            return Session(is_open=True, turns_ms=self._closes[index])
+        return Session(is_open=False, turns_ms=self._opens[index + 1])
+
+    def open_ms(self, start_ms: int, end_ms: int) -> int:
+        """How much of a span is open."""
+        self._reach(start_ms)
+        self._reach(end_ms)
+        index = max(0, bisect_right(self._opens, start_ms) - 1)
+        total = 0
+        while index < len(self._opens) and self._opens[index] < end_ms:
+            total += max(0, min(end_ms, self._closes[index]) - max(start_ms, self._opens[index]))
+            index += 1
+        return total
+
+    def reopens(self, at_ms: int) -> bool:
+        """Does a session begin at this very instant?"""
+        self._reach(at_ms)
+        index = bisect_right(self._opens, at_ms) - 1
+        return index >= 0 and self._opens[index] == at_ms
+
+    def _reach(self, at_ms: int) -> None:
+        """Have the sessions around an instant: the year before it to the year after, when they are needed."""
+        while not self._opens or at_ms < self._opens[0]:
+            self._add(before=True, at_ms=at_ms)
+        while at_ms >= self._opens[-1]:
+            self._add(before=False, at_ms=at_ms)
+
+    def _add(self, *, before: bool, at_ms: int) -> None:
+        if self._years is None:
+            year = datetime.fromtimestamp(at_ms / 1000, self._zone).year
+            self._years = (year, year)
+            self._opens, self._closes = self._year(year)
+            return
+        first, last = self._years
+        if before:
+            opens, closes = self._year(first - 1)
+            self._years = (first - 1, last)
+            self._opens, self._closes = _joined((opens, closes), (self._opens, self._closes))
+        else:
+            opens, closes = self._year(last + 1)
+            self._years = (first, last + 1)
+            self._opens, self._closes = _joined((self._opens, self._closes), (opens, closes))
+
+    def _year(self, year: int) -> tuple[list[int], list[int]]:
+        closed = _holidays(year)
+        day, end = date(year, 1, 1), date(year + 1, 1, 1)
+        opens: list[int] = []
+        closes: list[int] = []
+        while day < end:
+            if day.weekday() < SATURDAY and day not in closed:
+                opening = self._instant(day - timedelta(days=1), self._begins)
+                if closes and closes[-1] == opening:
+                    closes.pop()
+                else:
+                    opens.append(opening)
+                closes.append(self._instant(day, self._ends))
+            day += timedelta(days=1)
+        return opens, closes
+
+    def _instant(self, day: date, hour: int) -> int:
+        local = datetime.combine(day, time(hour), self._zone)
+        return int(local.astimezone(UTC).timestamp()) * SECOND_MS
+
+
+def _joined(a: tuple[list[int], list[int]], b: tuple[list[int], list[int]]) -> tuple[list[int], list[int]]:
+    """Two years in order; a session over New Year is one."""
+    if a[1] and b[0] and a[1][-1] == b[0][0]:
+        return a[0] + b[0][1:], a[1][:-1] + b[1]
+    return a[0] + b[0], a[1] + b[1]
+
+
+@lru_cache(maxsize=64)
+def _holidays(year: int) -> frozenset[date]:
+    import holidays  # Heavy, and a service of crypto alone has no use for it.
+
+    return frozenset(holidays.financial_holidays("NYSE", years=year))
+
+
+@lru_cache(maxsize=len(CALENDARS))
+def calendar(kind: str) -> Calendar:
+    """The calendar of a market's `hours`."""
+    return Calendar(kind)
+
+
+def session_at(kind: str, at_ms: int) -> Session:
+    """The session of the outside price at an instant."""
+    return calendar(kind).at(at_ms)

@@ -1,0 +1,144 @@
+"""Operations on webhooks, owner only: registered, listed, removed. What is sent there is the courier's; the secret leaves once, at creation."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any, Final
+
+from fastapi import Request, Response
+
+from bot.service.answers import Answer, Refused, invalid
+from bot.service.auth import Access, Principal
+from bot.service.desk import Context, Desk
+from bot.service.edge import replaced
+from bot.service.machine import Machine
+from bot.service.outbox import Outbox
+from bot.service.quota import Quota
+from bot.service.rest import EMPTY, Router, call_of, respond
+from bot.service.sealing import Sealer
+from bot.service.targets import RESOLVE_SECONDS, Resolve, TargetRefused, addresses_of, system_resolve, target_of
+from bot.venue.commands import AddWebhook, RemoveWebhook
+from bot.venue.state import Webhook
+from bot.wire import signing
+from bot.wire.requests import WebhookRequest
+from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
+
+Body = dict[str, Any]
+
+KNOWN_TYPES: Final = list(EVENT_SUBTYPES)
+
+
+class WebhookDesk(Desk):
+    """The webhooks of one account. `private`: the service is on loopback itself, so that receivers on this machine are right."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        quota: Quota,
+        base_url: str,
+        *,
+        outbox: Outbox,
+        sealer: Sealer,
+        private: bool,
+        resolve: Resolve = system_resolve,
+    ) -> None:
+        super().__init__(machine, quota, base_url)
+        self._outbox = outbox
+        self._sealer = sealer
+        self._private = private
+        self._resolve = resolve
+
+    async def check_names(self, url: str) -> None:
+        """Refused when the address leads where nothing is sent. A name that does not resolve yet may do so later: each attempt asks anew."""
+        try:
+            target = target_of(url, private=self._private)
+            async with asyncio.timeout(RESOLVE_SECONDS):
+                await addresses_of(target, self._resolve, private=self._private)
+        except TargetRefused as no:
+            raise Refused(invalid("url", str(no), self._allowed())) from None
+        except (OSError, UnicodeError):  # TimeoutError is an OSError.
+            return
+
+    def _allowed(self) -> str:
+        if self._private:
+            return "http or https, a public address or one of this machine or network"
+        return "https, port 443, a public address"
+
+    def create(self, principal: Principal, request: WebhookRequest, context: Context) -> Answer:
+        """POST /v1/webhooks. `check_names` has judged the address."""
+        types = None if not request.types else tuple(dict.fromkeys(request.types))
+        for name in types or ():
+            if name not in EVENT_FILTERS:
+                raise Refused(invalid("types", f"has no event type {name!r}", KNOWN_TYPES))
+        secret = request.secret or signing.secret_of(secrets.token_bytes(signing.GENERATED_BYTES))
+        try:
+            key = signing.key_of(secret)
+        except ValueError as error:
+            raise Refused(invalid("secret", str(error), "8..128 characters, or whsec_ and base64")) from None
+        sealed = self._sealer.seal(key, principal.account)
+
+        def view(hook: Webhook, now: int) -> Body:
+            self._outbox.add(hook)
+            return {**self._view(hook), "secret": secret}
+
+        return self.decide(
+            principal,
+            context,
+            lambda now: AddWebhook(principal.account, request.url, types, sealed),
+            view,
+            replay=lambda hook, now: {**self._view(hook), "secret": None},
+        )
+
+    def webhooks(self, principal: Principal) -> Answer:
+        """GET /v1/webhooks: by creation."""
+        self.look()
+        hooks = self.machine.state.webhooks.values()
+        return Answer.ok({"webhooks": [self._view(hook) for hook in hooks if hook.account == principal.account]})
+
+    def remove(self, principal: Principal, webhook: str, context: Context) -> Answer:
+        """DELETE /v1/webhooks/{id}: what was still owed there is forgotten."""
+
+        def view(hook: Webhook, now: int) -> Body:
+            self._outbox.drop(hook.id)
+            return {"id": hook.id, "revoked": True}
+
+        return self.decide(principal, context, lambda now: RemoveWebhook(principal.account, webhook), view)
+
+    def _view(self, hook: Webhook) -> Body:
+        health = self._outbox.health(hook.id)
+        return {
+            "id": hook.id,
+            "url": hook.url,
+            "types": None if hook.types is None else list(hook.types),
+            "status": "active" if hook.disabled is None else "disabled",
+            "createdAt": hook.created_ms,
+            "lastDeliveryAt": None if health is None else health.last_ms,
+            "lastStatus": None if health is None else health.last_status,
+            "failures": 0 if health is None else health.failures,
+            "disabledReason": hook.disabled,
+        }
+
+
+def add_webhooks(router: Router, desk: WebhookDesk) -> None:
+    """The routes of webhooks."""
+    route = router.route
+
+    @route("POST", "/v1/webhooks", Access.OWNER, "default", body=WebhookRequest, keyed=True)
+    async def create_webhook(http: Request) -> Response:
+        call = call_of(http)
+        request = call.read(WebhookRequest)
+        generation = desk.machine.generation
+        await desk.check_names(request.url)
+        if generation != desk.machine.generation:
+            raise Refused(replaced(), None, {"Retry-After": "1"})
+        return respond(desk.create(call.principal, request, call.context))
+
+    @route("GET", "/v1/webhooks", Access.OWNER, "default")
+    async def webhooks(http: Request) -> Response:
+        return respond(desk.webhooks(call_of(http).principal))
+
+    @route("DELETE", "/v1/webhooks/{id}", Access.OWNER, "default", body=EMPTY)
+    async def remove_webhook(http: Request) -> Response:
+        call = call_of(http)
+        return respond(desk.remove(call.principal, http.path_params["id"], call.context))

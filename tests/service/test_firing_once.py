@@ -1,0 +1,96 @@
+"""A guardian fires once, whatever happens to the service around its instant: killed, restarted, away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service import serving
+from tests.service.test_process import Start, start
+
+__all__ = ["start"]
+
+SPEED = 600
+ORDER: dict[str, Any] = {"market": "BTC", "side": "long", "usdAmount": 500}
+FLATTENING: tuple[dict[str, Any], ...] = (
+    {"type": "dead_man_switch", "heartbeatSeconds": 240, "onMiss": "flatten"},
+    {"type": "max_hold", "market": "BTC", "seconds": 240},
+)
+
+
+async def all_of(http: httpx.AsyncClient, path: str, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await http.get(f"{path}{'&' if '?' in path else '?'}limit=200")).json()[name]
+    return found
+
+
+@pytest.mark.soak(kills=3)
+async def test_kill_9_while_a_guardian_fires_leaves_exactly_one_flatten(
+    start: Start, tmp_path: Path, kills: int, base_seed: int
+) -> None:
+    chance = Random(base_seed)
+    for turn in range(kills):
+        db = tmp_path / f"{turn}.db"
+        served = start(db=db, clock=f"{SPEED}x")
+        async with httpx.AsyncClient(base_url=served.base_url, timeout=10) as http:
+            opened = (await http.post("/v1/sandbox/accounts", json={})).json()
+            headers = {"Authorization": f"Bearer {opened['apiKey']}"}
+            http.headers.update(headers)
+            for body in ({"market": "ETH", "side": "short", "usdAmount": 500}, ORDER):
+                assert (await http.post("/v1/orders", json=body)).status_code == 200
+            armed = (await http.post("/v1/guardians", json=FLATTENING[turn % 2])).json()
+            # It falls due after about 0.4 s of real time; the kill comes somewhere around it.
+            await asyncio.sleep(chance.uniform(0.3, 0.5))
+            await asyncio.to_thread(served.kill)
+        served = start(db=db, clock=f"{SPEED}x")
+        async with httpx.AsyncClient(base_url=served.base_url, headers=headers, timeout=10) as http:
+            fired: list[dict[str, Any]] = []
+            until = time.monotonic() + 20  # What was left of a dead-man switch is left again.
+            while not fired and time.monotonic() < until:
+                fired = await all_of(http, "/v1/events?types=guardian.fired", "events")
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.3)
+            fired = await all_of(http, "/v1/events?types=guardian.fired", "events")
+            assert [e["data"]["guardianId"] for e in fired] == [armed["id"]]
+            exits = [t for t in await all_of(http, "/v1/trades", "trades") if t["kind"] == "guardian"]
+            assert sorted(t["id"] for t in exits) == sorted(fired[0]["data"]["tradeIds"])
+            assert len(exits) == (2 if turn % 2 == 0 else 1)
+            held = (await http.get("/v1/account")).json()["positions"]
+            assert [p["coin"] for p in held] == ([] if turn % 2 == 0 else ["ETH"])
+        serving.end(served)
+
+
+async def test_a_schedule_runs_no_minute_twice_over_a_kill_and_none_of_the_time_away(
+    start: Start, tmp_path: Path
+) -> None:
+    headers: dict[str, str] = {}
+    away: list[tuple[int, int]] = []
+    for _ in range(3):
+        served = start(db=tmp_path / "s.db", clock=f"{SPEED}x")
+        async with httpx.AsyncClient(base_url=served.base_url, timeout=10) as http:
+            if not headers:
+                opened = (await http.post("/v1/sandbox/accounts", json={})).json()
+                headers = {"Authorization": f"Bearer {opened['apiKey']}"}
+                body = {"type": "schedule", "cron": "* * * * *", "action": "cancel_orders"}
+                assert (await http.post("/v1/guardians", json=body, headers=headers)).status_code == 200
+            http.headers.update(headers)
+            now = (await http.get("/v1/system/status")).json()["serverTime"]
+            if away:
+                away[-1] = (away[-1][0], now)
+            await asyncio.sleep(0.5)
+            away.append(((await http.get("/v1/system/status")).json()["serverTime"], 0))
+        await asyncio.to_thread(served.kill)
+    served = start(db=tmp_path / "s.db", clock=f"{SPEED}x")
+    async with httpx.AsyncClient(base_url=served.base_url, headers=headers, timeout=10) as http:
+        runs = [e["ts"] for e in await all_of(http, "/v1/events?types=guardian.fired", "events")]
+    assert len(runs) == len(set(runs)) >= 6
+    assert all(ts % 60_000 == 0 for ts in runs)
+    # Between the last second that was seen alive and the first after the restart lie the lease of the clock and no run for each minute.
+    for gone, back in away[:2]:
+        missed = [ts for ts in runs if gone + SPEED * 1_500 < ts < back - SPEED * 500]
+        assert missed == []

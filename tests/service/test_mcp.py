@@ -1,0 +1,403 @@
+"""Agents' tools, driven by the official SDK's own client: over the service in both eras of the protocol, and over `bot mcp`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from bot.service.mcp_tools import TOOLS, harmless
+from tests.service import serving
+from tests.service.conftest import Box, Caller, OpenBox
+from tests.service.test_edge import assert_refused
+from tests.service.test_keys import make
+from tests.service.test_sign_in import owner
+
+MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
+READ, TRADE, CLOSE = "read", "trade", "trade:close_only"
+LONG = {"market": "BTC", "side": "long", "usdAmount": 100}
+
+# The table of the interface: name -> (scopes that open it, readOnly, destructive, idempotent). None: any credential.
+ANY = None
+TABLE: dict[str, tuple[set[str] | None, bool, bool, bool]] = {
+    **dict.fromkeys(("get_start", "search_markets", "get_candles", "get_book", "get_system_status"), (ANY, True, False, True)),
+    **dict.fromkeys(
+        ("get_account", "get_portfolio", "get_limits", "get_settings", "get_funding", "list_orders", "list_trades", "list_events", "list_guardians", "suggest_order"),
+        ({READ}, True, False, True),
+    ),
+    "plan_order": ({TRADE, CLOSE}, True, False, False),
+    "confirm_order": ({TRADE, CLOSE}, False, True, True),
+    "close_position": ({TRADE, CLOSE}, False, True, True),
+    "cancel_order": ({TRADE, CLOSE}, False, True, True),
+    "cancel_orders": ({TRADE, CLOSE}, False, True, True),
+    "create_guardian": ({TRADE, CLOSE}, False, True, True),
+    "delete_guardian": ({TRADE}, False, True, True),
+    "heartbeat": ({TRADE, CLOSE}, False, False, True),
+    "kill_switch": ({TRADE, CLOSE}, False, True, True),
+}  # fmt: skip
+
+
+@asynccontextmanager
+async def agent(box: Box, caller: Caller, mode: Any = "auto") -> AsyncIterator[Client]:
+    transport = httpx2.ASGITransport(box.service.app)
+    async with (
+        httpx2.AsyncClient(transport=transport, headers=caller.headers) as http,
+        Client(streamable_http_client("http://127.0.0.1/mcp", http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+async def yes(client: Client, name: str, **arguments: Any) -> Any:
+    result = await client.call_tool(name, arguments)
+    assert not result.is_error, result.structured_content
+    [content] = result.content
+    assert content.type == "text"
+    assert json.loads(content.text) == result.structured_content
+    return result.structured_content
+
+
+async def no(client: Client, name: str, **arguments: Any) -> Any:
+    result = await client.call_tool(name, arguments)
+    assert result.is_error, result.structured_content
+    error = result.structured_content["error"]
+    assert error["requestId"].startswith("req_")
+    assert error["docsUrl"].endswith(f"/docs/errors#{error['code']}")
+    return error
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_both_eras_see_the_tools_of_the_table_and_no_other(box: Box, caller: Caller, mode: str) -> None:
+    async with agent(box, caller, mode) as client:
+        assert client.protocol_version == MODES[mode]
+        listed = (await client.list_tools()).tools
+    assert [tool.name for tool in listed] == list(TOOLS)
+    assert set(TOOLS) == set(TABLE)
+    for tool in listed:
+        scopes, read_only, destructive, idempotent = TABLE[tool.name]
+        hints = tool.annotations
+        assert hints is not None
+        assert (hints.read_only_hint, hints.destructive_hint, hints.idempotent_hint) == (
+            read_only,
+            destructive,
+            idempotent,
+        ), tool.name
+        assert tool.input_schema["type"] == "object"
+        assert tool.input_schema["additionalProperties"] is False
+        assert not {"anyOf", "oneOf", "allOf"} & set(tool.input_schema)
+        assert ("idempotencyKey" in tool.input_schema.get("required", [])) == (
+            tool.name in ("confirm_order", "close_position")
+        )
+        assert "dryRun" not in tool.input_schema["properties"]
+        assert tool.description is not None
+        assert ("Needs no scope" in tool.description) == (scopes is ANY)
+
+
+def test_every_tool_is_a_request_of_the_interface_with_its_models(box: Box) -> None:
+    for tool in TOOLS.values():
+        path = tool.path.replace("{", "").replace("}", "")
+        rule = box.service.app.rule_of({"type": "http", "method": tool.method, "path": path})
+        assert rule is not None, tool.name
+        assert rule.path == tool.path
+        assert tool.model is (rule.query if tool.method == "GET" else rule.body), tool.name
+        assert tool.is_order == rule.is_order, tool.name
+        assert rule.keyed or tool.key == "none", tool.name
+        expected = {"none": {"none"}, "read": {"read"}, "trade": {"trade"}}.get(tool.scope, {"shrink"})
+        assert rule.access in expected, tool.name
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_order_is_planned_confirmed_and_confirmed_only_once(box: Box, caller: Caller, mode: str) -> None:
+    async with agent(box, caller, mode) as client:
+        bracket = {"stopLoss": {"pct": 2}, "takeProfit": {"r": 2}}
+        plan = await yes(client, "plan_order", **LONG, bracket=bracket, dryRun=False)
+        assert (plan["dryRun"], plan["orderSubmitted"]) == (True, False)
+        assert plan["plan"]["liquidationPx"] is None  # a field that does not apply is there
+        assert (await yes(client, "get_account"))["positions"] == []
+        missing = await no(client, "confirm_order", confirmToken=plan["confirmToken"])
+        assert (missing["code"], missing["orderSubmitted"]) == ("invalid_input", False)
+        assert missing["details"]["fields"][0]["field"] == "idempotencyKey"
+        confirm = {"confirmToken": plan["confirmToken"], "idempotencyKey": "one"}
+        first = await client.call_tool("confirm_order", confirm)
+        again = await client.call_tool("confirm_order", confirm)
+        assert first.structured_content["orderSubmitted"] is True
+        assert first.structured_content["protected"] is True
+        assert again.structured_content == first.structured_content
+        assert (again.meta or {})["idempotencyReplayed"] is True
+        assert len((await yes(client, "list_trades"))["trades"]) == 1
+        # The same intent over REST is the same request.
+        rest = await caller.send("POST", "/v1/orders/confirm", {"confirmToken": plan["confirmToken"]}, key="one")
+        assert rest.json() == first.structured_content
+        assert rest.headers["Idempotency-Replayed"] == "true"
+
+
+@pytest.mark.parametrize("name", sorted(name for name, row in TABLE.items() if row[1] and name != "plan_order"))
+async def test_a_reading_tool_answers_what_rest_answers(box: Box, caller: Caller, name: str) -> None:
+    await caller.post("/v1/orders", LONG | {"bracket": {"stopLoss": {"pct": 2}}})
+    tool = TOOLS[name]
+    arguments: dict[str, Any] = dict.fromkeys(tool.places, "BTC")
+    if name == "get_candles":
+        arguments |= {"interval": "1m", "limit": 3}
+    if name == "suggest_order":
+        arguments = {"coin": "BTC", "notionalUsd": 50.5}
+    async with agent(box, caller) as client:
+        said = await yes(client, name, **arguments)
+    path = tool.path.format(coin="BTC")
+    if tool.method == "POST":
+        assert said == await caller.post(path, arguments)
+    else:
+        query = "?interval=1m&limit=3" if name == "get_candles" else ""
+        assert said == harmless(await caller.get(path + query))
+
+
+async def test_the_acting_tools_do_what_rest_does(box: Box, caller: Caller) -> None:
+    resting = {"type": "limit", "limitPx": "90000", "leverage": 1}
+    async with agent(box, caller) as client:
+        await caller.post("/v1/orders", LONG | {"usdAmount": 500})
+        placed = await caller.post("/v1/orders", LONG | resting)
+        await caller.post("/v1/orders", LONG | resting)
+        oid = placed["orders"][0]["oid"]
+        assert (await yes(client, "cancel_order", oid=oid))["canceled"] is True
+        assert len((await yes(client, "cancel_orders", coin="BTC"))["canceledOids"]) == 1
+        switch = {"type": "dead_man_switch", "heartbeatSeconds": 60, "idempotencyKey": "guard"}
+        armed = await yes(client, "create_guardian", **switch)
+        assert await yes(client, "create_guardian", **switch) == armed
+        assert [g["id"] for g in (await yes(client, "heartbeat"))["guardians"]] == [armed["id"]]
+        assert (await yes(client, "delete_guardian", id=armed["id"]))["disarmed"] is True
+        closed = await yes(client, "close_position", market="perp:BTC", fraction=0.5, idempotencyKey="close")
+        assert closed["trade"]["idempotencyKey"] == "close"
+        assert (await yes(client, "kill_switch", flatten=True))["orderSubmitted"] is True
+        assert (await yes(client, "get_account"))["positions"] == []
+
+
+async def test_every_tool_opens_to_its_scopes_and_to_no_other(box: Box) -> None:
+    session = await owner(box)
+    callers = {scope: await make(session, scopes=[scope]) for scope in (READ, TRADE, CLOSE, "outcomes")}
+    enough: dict[str, dict[str, Any]] = {
+        "confirm_order": {"confirmToken": "cft_nothing_such", "idempotencyKey": "k"},
+        "close_position": {"market": "BTC", "idempotencyKey": "k"},
+        "plan_order": LONG,
+        "suggest_order": {"coin": "BTC", "notionalUsd": 50},
+        "cancel_order": {"oid": "1"},
+        "cancel_orders": {"coin": "BTC"},
+        "create_guardian": {"type": "dead_man_switch", "heartbeatSeconds": 60},
+        "delete_guardian": {"id": "grd_1"},
+        "get_candles": {"coin": "BTC"},
+        "get_book": {"coin": "BTC"},
+    }
+    await session.post("/v1/orders", LONG | {"side": "short", "usdAmount": 1000})  # so that buying only shrinks
+    for scope, caller in callers.items():
+        async with agent(box, caller) as client:
+            for name, (scopes, *_) in TABLE.items():
+                result = await client.call_tool(name, enough.get(name, {}))
+                code = result.structured_content["error"]["code"] if result.is_error else None
+                allowed = scopes is ANY or scope in scopes
+                assert (code == "forbidden") == (not allowed), (scope, name, result.structured_content)
+
+
+async def test_a_close_only_key_arms_only_what_protects_and_opens_nothing(box: Box, caller: Caller) -> None:
+    closer = await make(caller, scopes=[CLOSE])
+    async with agent(box, closer) as client:
+        drawdown = await no(client, "create_guardian", type="account_drawdown", maxLossPctFromDayStart=5)
+        assert drawdown["code"] == "forbidden"
+        assert (await no(client, "plan_order", **LONG))["orderSubmitted"] is False
+
+
+async def test_the_caps_of_a_key_hold_for_tools(box: Box, caller: Caller) -> None:
+    bound = await make(caller, scopes=[READ, TRADE], allowedCoins=["ETH"])
+    async with agent(box, bound) as client:
+        refused = await no(client, "plan_order", **LONG)
+    assert (refused["code"], refused["orderSubmitted"]) == ("key_limit_exceeded", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code", "field"),
+    [
+        ("plan_order", {"market": "BTC", "sid": "long"}, "invalid_input", "sid"),
+        ("plan_order", LONG | {"usdAmount": None}, "invalid_input", "usdAmount"),
+        ("get_account", {"verbose": True}, "invalid_input", "verbose"),
+        ("get_book", {}, "invalid_input", "coin"),
+        ("get_book", {"coin": 7}, "invalid_input", "coin"),
+        ("close_position", {"market": "BTC", "idempotencyKey": "a b"}, "invalid_input", "idempotencyKey"),
+        ("list_trades", {"limit": 1000}, "invalid_input", "limit"),
+        ("get_book", {"coin": "NOPE"}, "not_found", None),
+        ("get_book", {"coin": "../../v1/account?"}, "not_found", None),
+        ("cancel_order", {"oid": "../keys/key_00000001"}, "not_found", None),
+        ("cancel_order", {"oid": "\ud800"}, "not_found", None),
+        ("create_key", {}, "not_found", None),
+    ],
+)
+async def test_a_refusal_is_the_error_object(
+    box: Box, caller: Caller, name: str, arguments: dict[str, Any], code: str, field: str | None
+) -> None:
+    if any("\ud800" in str(value) for value in arguments.values()):
+        raw = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+        headers = caller.headers | {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        answer = await box.http.post("/mcp", content=json.dumps(raw).encode(), headers=headers)
+        assert answer.status_code < 500, answer.text
+        return
+    async with agent(box, caller) as client:
+        error = await no(client, name, **arguments)
+    assert error["code"] == code
+    if field is not None:
+        assert field in [one["field"] for one in error["details"]["fields"]]
+
+
+# ── The door ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+DISCOVER = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+
+
+async def test_without_a_credential_the_door_says_where_to_get_one(box: Box, caller: Caller) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        answer = await box.http.post("/mcp", json=DISCOVER, headers=ACCEPT | headers)
+        assert_refused(answer, 401, "unauthorized")
+        challenge = answer.headers["WWW-Authenticate"]
+        assert challenge.startswith("Bearer")
+        metadata = challenge.partition('resource_metadata="')[2].rstrip('"')
+        assert metadata.endswith("/.well-known/oauth-protected-resource/mcp")
+    said = (await box.http.get("/.well-known/oauth-protected-resource/mcp")).json()
+    assert said["resource"] == (await box.http.get("/v1/start")).json()["apis"]["mcp"]["url"]
+    assert said["bearer_methods_supported"] == ["header"]
+    gone = await make(caller, scopes=[READ])
+    await caller.delete(f"/v1/keys/{gone.opened['id']}")
+    assert_refused(await box.http.post("/mcp", json=DISCOVER, headers=ACCEPT | gone.headers), 401, "unauthorized")
+
+
+async def test_the_door_is_one_address_and_one_method(box: Box, caller: Caller) -> None:
+    headers = caller.headers | ACCEPT
+    good = await box.http.post("/mcp", json=DISCOVER, headers=headers)
+    assert good.status_code == 200
+    assert good.headers["Content-Type"] == "application/json"
+    assert good.headers["X-API-Version"] == "2026-10-19"
+    assert "Mcp-Session-Id" not in good.headers
+    for method in ("GET", "DELETE"):
+        answer = await box.http.request(method, "/mcp", headers=headers)
+        assert_refused(answer, 405, "invalid_input")
+        assert answer.headers["Allow"] == "POST"
+    assert_refused(await box.http.post("/mcp/", json=DISCOVER, headers=headers), 404, "not_found")
+    key = caller.opened["apiKey"]
+    assert_refused(await box.http.post(f"/mcp?key={key}", json=DISCOVER, headers=headers), 400, "invalid_input")
+    huge = await box.http.post("/mcp", content=b" " * 70_000, headers=headers | {"Content-Type": "application/json"})
+    assert huge.status_code == 413
+
+
+async def test_a_page_of_another_site_may_not_ask(box: Box, caller: Caller) -> None:
+    headers = caller.headers | ACCEPT
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+        answer = await box.http.post("/mcp", json=DISCOVER, headers=headers | {"Origin": origin})
+        assert_refused(answer, 403, "forbidden")
+        assert_refused(await box.http.post("/mcp", json=DISCOVER, headers={"Origin": origin}), 403, "forbidden")
+    own = box.service.operations.base_url
+    assert (await box.http.post("/mcp", json=DISCOVER, headers=headers | {"Origin": own})).status_code == 200
+    foreign = await box.http.post("/mcp", json=DISCOVER, headers=headers | {"Host": "evil.example"})
+    assert_refused(foreign, 400, "invalid_input")
+
+
+async def test_what_the_answer_of_a_call_is_numbered_with_is_the_number_of_its_request(
+    box: Box, caller: Caller
+) -> None:
+    params = {"name": "get_book", "arguments": {"coin": "NOPE"}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    answer = await box.http.post("/mcp", json=call, headers=caller.headers | ACCEPT)
+    assert answer.json()["result"]["structuredContent"]["error"]["requestId"] == answer.headers["X-Request-Id"]
+
+
+async def test_a_call_costs_what_its_request_costs(open_box: OpenBox) -> None:
+    box: Box = await open_box(clock="1x", start_ms=None, hold_prices=False)
+    caller = await box.caller()
+    async with agent(box, caller, "legacy") as client:
+        await client.list_tools()
+        rates = {r["policy"]: r for r in (await yes(client, "get_limits"))["rate"]}
+        assert rates["default"]["remaining"] >= rates["default"]["burst"] - 6
+        beats = 0
+        while not (result := await client.call_tool("heartbeat", {})).is_error:
+            beats += 1
+            assert beats < 400  # far more than ten a second
+    assert result.structured_content["error"]["code"] == "rate_limited"
+
+
+async def test_a_lost_answer_of_the_service_leaves_the_outcome_open(box: Box, caller: Caller) -> None:
+    fault = {"op": "post_orders", "kind": "lose_reply", "count": 1}
+    assert (await box.http.post("/sandbox/v1/faults", json=fault, headers=box.control)).status_code == 200
+    async with agent(box, caller) as client:
+        error = await no(client, "plan_order", **LONG)
+    assert (error["code"], error["orderSubmitted"]) == ("internal_error", "unknown")
+
+
+def test_text_of_others_is_short_and_has_no_control_characters() -> None:
+    said = harmless(
+        {"name": "a\u202eb\x1b[2J\x00c\nd" + "x" * 500, "list": ["\u200bz"], "n": 1, "none": None, "note": "y" * 9_999}
+    )
+    assert said["name"].startswith("ab[2Jc d")
+    assert len(said["name"]) == 120
+    assert said["list"] == ["z"]
+    assert (said["n"], said["none"], len(said["note"])) == (1, None, 2_000)
+    assert harmless({"name": "Zürich 東京"}) == {"name": "Zürich 東京"}
+
+
+def test_the_service_starts_without_the_protocol(repository: Path) -> None:
+    code = "import sys, bot.service.host; print(sorted({m.partition('.')[0] for m in sys.modules} & {'mcp', 'mcp_types', 'httpx2'}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=repository, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+# ── bot mcp ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def served() -> Iterator[serving.Served]:
+    made = serving.start(port=0, markets=["BTC"], seed=1)
+    try:
+        yield made
+    finally:
+        serving.end(made)
+
+
+def _stdio(served: serving.Served, key: str | None) -> StdioServerParameters:
+    env = {name: value for name, value in os.environ.items() if name != "BOT_API_KEY"}
+    if key is not None:
+        env["BOT_API_KEY"] = key
+    command = ["-m", "bot", "mcp", "--base-url", served.base_url]
+    return StdioServerParameters(command=sys.executable, args=command, env=env, cwd=serving.REPOSITORY)
+
+
+async def test_bot_mcp_offers_the_same_tools_over_stdio(served: serving.Served) -> None:
+    async with httpx.AsyncClient() as http:
+        key = (await http.post(f"{served.base_url}/v1/sandbox/accounts", json={})).json()["apiKey"]
+    async with Client(_stdio(served, key)) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == list(TOOLS)
+        plan = await yes(client, "plan_order", **LONG)
+        arguments = {"confirmToken": plan["confirmToken"], "idempotencyKey": "one"}
+        first = await yes(client, "confirm_order", **arguments)
+        assert await yes(client, "confirm_order", **arguments) == first
+        assert (await no(client, "get_book", coin="../account"))["code"] == "not_found"
+        assert (await no(client, "get_book"))["code"] == "invalid_input"
+        served.kill()
+        error = await no(client, "close_position", market="BTC", idempotencyKey="two")
+        assert (error["code"], error["orderSubmitted"]) in (
+            ("service_unavailable", False),
+            ("service_unavailable", "unknown"),
+        )
+
+
+def test_bot_mcp_takes_no_key_from_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
+    from bot.cli.app import call
+
+    assert call(["mcp", "--key", "bbk_test_secret"]) == 4
+    said = capfd.readouterr().err
+    assert "reference" in said
+    assert "bbk_test_secret" not in said
+    assert call(["mcp", "--base-url", "http://trading.example.com"]) == 4
