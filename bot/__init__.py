@@ -2,7 +2,7 @@
 
 Map of the package; a line imports only from lines below it, `|` means strangers (checked by the tests):
 
-    cli                the command `bot`: parses, builds, calls; exit codes
+    cli | testing      the command `bot`: parses, builds, calls; exit codes | a pytest plugin with a fresh service for a test
     service | runtime  the service: operations, REST, prices, durable log | the daemon: loop, journal, heartbeat (read runtime/loop.py first)
     venue | client     the pure machine: orders, margin, guardians; no I/O, no clock | one typed method an operation, errors by next move
     config             YAML -> frozen settings; an error has line, column and "did you mean"

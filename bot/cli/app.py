@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "demo": Entry("bot.cli.demo", "demo", "Trade on play money at once: service, account and daemon together."),
     "run": Entry("bot.cli.run", "run", "Run the daemon of a config in the foreground."),
     "sandbox": Entry("bot.cli.sandbox", "sandbox", "Serve the trading service alone, on play money."),
+    "mcp": Entry("bot.cli.mcp", "mcp", "Offer a running service's tools to an agent on this desktop."),
     "check": Entry("bot.cli.project", "check", "Judge a config and its strategies without starting anything."),
     "config": Entry("bot.cli.project", "config", "Show a config as it is understood, or its JSON Schema."),
     "strategies": Entry("bot.cli.project", "strategies", "List the strategies and their params."),

@@ -127,7 +127,7 @@ class World:
         assert loop.mirror.unprotected() == []  # type: ignore[attr-defined]
 
 
-@pytest.mark.soak(worlds=60)
+@pytest.mark.soak(worlds=30)
 async def test_no_order_is_doubled_forgotten_or_stuck(tmp_path: Path, worlds: int, base_seed: int) -> None:
     for seed in range(base_seed, base_seed + worlds):
         path = tmp_path / f"{seed}.db"

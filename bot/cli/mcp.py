@@ -1,0 +1,105 @@
+"""`bot mcp`: the service's tools over standard input and output, for agents on this desktop. Carries calls to the service; decides nothing, keeps nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    import httpx
+
+    from bot.service.mcp_tools import Reply, Sent
+
+CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 30.0  # longer than the service takes for anything
+
+EPILOG = """\b
+Examples:
+  BOT_API_KEY=... bot mcp
+  bot mcp --base-url https://trading.example.com --key '${file:~/.config/bot/key}'
+
+\b
+For a host that starts servers by a config file:
+  {"mcpServers": {"trading": {"command": "bot", "args": ["mcp"], "env": {"BOT_API_KEY": "..."}}}}
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--base-url", default="http://127.0.0.1:8700", show_default=True, metavar="URL", help="The service.")
+@click.option(
+    "--key",
+    "reference",
+    default="${env:BOT_API_KEY}",
+    show_default=True,
+    metavar="REFERENCE",
+    help="Where the API key is: ${credential:NAME}, ${file:PATH} or ${env:NAME}; never the key itself.",
+)
+def mcp(base_url: str, reference: str) -> None:
+    """Offer the tools of a running service to an agent, over standard input and output. Ends when the agent does."""
+    import asyncio
+
+    from bot.client.http import checked_base_url
+    from bot.config.document import Rejected
+    from bot.config.references import References
+    from bot.errors import ConfigError
+
+    base_url = checked_base_url(base_url)
+    try:
+        key = References(Path.cwd(), os.environ)(reference, "api_key")
+    except Rejected as error:
+        raise ConfigError(f"--key: {error}") from None
+    asyncio.run(_serve(base_url, key))
+
+
+async def _serve(base_url: str, key: str) -> None:
+    import httpx
+    from mcp.server.stdio import stdio_server
+
+    from bot.service.mcp_server import build
+
+    timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as http:
+        carrier = _Carrier(http, base_url)
+        server = build(carrier.carry, carrier.docs)
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
+
+class _Carrier:
+    """Sends what a call stands for to the service, once: whether to send it again is the agent's to say, by its idempotencyKey."""
+
+    def __init__(self, http: httpx.AsyncClient, base_url: str) -> None:
+        self._http = http
+        self._base_url = base_url
+        self.docs = f"{base_url}/docs"
+
+    async def carry(self, context: Any, sent: Sent) -> Reply:
+        import httpx
+
+        from bot.service.mcp_tools import Reply
+
+        address = self._base_url + sent.target + (f"?{sent.query}" if sent.query else "")
+        try:
+            answer = await self._http.request(sent.method, address, content=sent.body, headers=dict(sent.headers))
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            return self._lost(f"the service at {self._base_url} cannot be reached", sent, submitted=False)
+        except httpx.TransportError as error:
+            text = f"the answer was lost ({type(error).__name__}); the same call with the same idempotencyKey tells"
+            return self._lost(text, sent, submitted="unknown")
+        return Reply(
+            answer.status_code, answer.content, {name.lower(): value for name, value in answer.headers.items()}
+        )
+
+    def _lost(self, text: str, sent: Sent, *, submitted: bool | str) -> Reply:
+        from bot.errors import Refusal
+        from bot.service.mcp_tools import Reply, refused
+
+        result = refused(Refusal("service_unavailable", text), self.docs, is_order=sent.is_order)
+        if sent.is_order:
+            result.body["error"]["orderSubmitted"] = submitted
+        return Reply(503, json.dumps(result.body).encode(), {"x-request-id": result.meta["requestId"]})

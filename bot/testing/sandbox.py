@@ -1,0 +1,218 @@
+"""A service in a thread of the test's own process, and the short ways to it. For any client: it listens on a real port."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx
+
+from bot.client.client import Client
+from bot.client.control import ControlClient
+from bot.errors import BotError
+from bot.service.clock import parse_clock
+from bot.service.host import HostOptions, Service, build
+from bot.service.server import Listener, free_port
+
+HOST: Final = "127.0.0.1"
+START_SECONDS: Final = 30.0
+START_MS: Final = 1_767_225_600_000  # 1 January 2026 UTC: with the same seed every run has the same prices
+TIMEOUT_SECONDS: Final = 60.0  # of a call to the control: an advance over days works through every price
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the mark `sandbox` may say. `markets` None: all of them. `prices` pushed: only the test moves them; simulated: they move by themselves."""
+
+    clock: str = "manual"
+    seed: int = 1
+    markets: Sequence[str] | None = None
+    balance: str = "10000"
+    prices: str = "simulated"
+    start_ms: int = START_MS
+
+
+def options_of(args: tuple[Any, ...], given: Mapping[str, Any]) -> Options:
+    """The mark's arguments; TypeError or ValueError with a sentence when they are none."""
+    if args:
+        raise TypeError(f"takes names only, like clock='60x', not {args[0]!r}")
+    known = [one.name for one in fields(Options)]
+    for name in given:
+        if name not in known:
+            raise TypeError(f"knows no {name!r}; it knows {', '.join(known)}")
+    options = Options(**given)
+    if isinstance(options.markets, str):
+        raise TypeError(f"markets is a list, like [{options.markets!r}]")
+    if options.prices not in ("simulated", "pushed"):
+        raise ValueError(f"prices is 'simulated' or 'pushed', not {options.prices!r}")
+    try:
+        parse_clock(options.clock)
+    except BotError as error:
+        raise ValueError(str(error)) from None
+    return replace(options, balance=str(options.balance))
+
+
+class Sandbox:
+    """A fresh service with one account. Every method may be called from any thread, and from a test that is a coroutine."""
+
+    base_url: str
+    api_key: str
+    account_id: str
+    control_token: str
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self.control_token = f"bbc_{secrets.token_hex(16)}"
+        self._thread = threading.Thread(target=self._run, name="sandbox", daemon=True)
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._clients: list[httpx.Client] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            if not self._ready.wait(START_SECONDS):
+                raise TimeoutError(f"the sandbox was not ready within {START_SECONDS:g} s")
+            if self._error is not None:
+                raise self._error
+            self._control = httpx.Client(
+                base_url=f"{self.base_url}/sandbox/v1",
+                headers={"Authorization": f"Bearer {self.control_token}"},
+                timeout=TIMEOUT_SECONDS,
+                trust_env=False,
+            )
+            self._clients.append(self._control)
+            self._open_account()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the service; its port is free afterwards."""
+        for client in self._clients:
+            client.close()
+        self._clients = []
+        if self._loop is not None and self._end is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(START_SECONDS)
+
+    def _open_account(self) -> None:
+        with httpx.Client(base_url=self.base_url, trust_env=False) as http:
+            answer = http.post(
+                "/v1/sandbox/accounts",
+                content=f'{{"name":"test","startingBalanceUsd":{self.options.balance}}}',
+                headers={"Content-Type": "application/json"},
+            )
+        opened = _checked(answer)
+        self.api_key, self.account_id = opened["apiKey"], opened["accountId"]
+
+    # ── What a test does ────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The account's credential, for a client of one's own."""
+        return {"Authorization": f"Bearer {self.api_key}"}
+
+    def client(self) -> httpx.Client:
+        """A plain HTTP client with base URL and credential; closed at the end of the test."""
+        made = httpx.Client(base_url=self.base_url, headers=self.headers, trust_env=False)
+        self._clients.append(made)
+        return made
+
+    def async_client(self) -> Client:
+        """The package's own client: `async with sandbox.async_client() as client`."""
+        return Client(self.base_url, self.api_key)
+
+    def control_client(self) -> ControlClient:
+        """The package's own client of the control: `async with sandbox.control_client() as control`."""
+        return ControlClient(base_url=self.base_url, token=self.control_token)
+
+    def control(self, method: str, path: str, body: Any = None) -> Any:
+        """Any operation of /sandbox/v1, like `control("POST", "/faults", {"op": "*", "kind": "drop"})`."""
+        return _checked(self._control.request(method, path, json=body))
+
+    def advance(self, ms: int) -> Any:
+        """Move a clock that stands still; everything that falls due happens in order."""
+        return self.control("POST", "/clock/advance", {"ms": ms})
+
+    def price(self, coin: str, px: str | int, **more: str) -> Any:
+        """Push a price; from then on the market moves by pushed prices only. Answers the market."""
+        return self.control("POST", f"/markets/{coin}/price", {"px": str(px), **more})
+
+    def fault(self, op: str, kind: str, *, count: int = 1, ms: int | None = None) -> None:
+        """Have an operation fail: delay, drop, status_429, status_500, lose_reply or duplicate_event."""
+        self.control("POST", "/faults", {"op": op, "kind": kind, "count": count, **({} if ms is None else {"ms": ms})})
+
+    def digest(self) -> str:
+        """SHA-256 of all events so far: equal for equal histories."""
+        return str(self.control("GET", "/digest")["digest"])
+
+    def snapshot(self, name: str = "test") -> None:
+        self.control("POST", "/snapshot", {"name": name})
+
+    def restore(self, name: str = "test") -> None:
+        self.control("POST", "/restore", {"name": name})
+
+    # ── The service's thread ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001  raised where the test waits for it
+            self._error = self._error or error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        sock = free_port(HOST)
+        try:
+            service = self._build(sock.getsockname()[1])
+            listener = Listener(service.app, sock)
+        except BaseException:
+            sock.close()
+            raise
+        listener.server.on_stop = service.streams.close
+        await service.start(on_fault=self._end.set)
+        try:
+            await listener.start()
+            self.base_url = service.operations.base_url
+            self._ready.set()
+            await self._end.wait()
+        finally:
+            await listener.stop()
+            await service.stop()
+
+    def _build(self, port: int) -> Service:
+        options = self.options
+        host = HostOptions(
+            host=HOST,
+            port=port,
+            clock=options.clock,
+            seed=options.seed,
+            markets=tuple(options.markets or ()),
+            start_ms=options.start_ms,
+            hold_prices=options.prices == "pushed",
+            rate_limits=False,
+        )
+        return build(host, control_token=self.control_token)
+
+
+def _checked(answer: httpx.Response) -> Any:
+    """The body of a yes; AssertionError with the service's words otherwise."""
+    if answer.status_code != 200:
+        raise AssertionError(f"{answer.request.method} {answer.request.url.path}: {answer.status_code} {answer.text}")
+    return answer.json()
