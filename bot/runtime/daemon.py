@@ -192,6 +192,7 @@ class Run:
         async def bounded() -> None:
             await self.stop.wait()
             self.rhythm.ring()
+            self.loop.end_pass()
             limit.reschedule(asyncio.get_running_loop().time() + GRACE_S)
 
         watcher: asyncio.Task[None] | None = None

@@ -40,8 +40,10 @@ async def wind_down(loop: Loop, on_exit: OnExit) -> LeftBehind:
     loop.paused = "the run is ending"
     loop.begin_pass()
     try:
+        loop.reload_live()  # A pass that was cut may have moved an intent further than it could say.
+        loop.give_up_entries()
         known = await loop.drain()
-        await loop.settle()  # What is in doubt may still be told apart; nothing new is opened.
+        await loop.settle(at_once=True)  # What is in doubt may still be told apart; nothing new is opened.
         if on_exit in ("cancel", "flatten"):
             complete = await _cancel_entries(loop)
             why.append(f"resting entries were {'' if complete else 'not all '}canceled (safety.on_exit: {on_exit})")

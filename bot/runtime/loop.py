@@ -183,12 +183,19 @@ class Loop:
         self.last_bar_ms = closed.at_ms
         return True
 
-    async def settle(self) -> None:
-        """Go on with every intent that is not final: one attempt each, when its time has come."""
+    async def settle(self, *, at_once: bool = False) -> None:
+        """Go on with every intent that is not final: one attempt each, when its time has come, or at once."""
         for intent in list(self.live.values()):
-            if intent.state not in FINAL and self.sender.is_due(intent) and self.has_time():
+            is_due = (at_once and intent.state == "sending") or self.sender.is_due(intent)
+            if intent.state not in FINAL and is_due and self.has_time():
                 await self._send(intent)
         await self._send_replies()
+
+    def give_up_entries(self) -> None:
+        """The run ends: an entry that was written and never sent is no longer wanted. One that may have left stays in doubt."""
+        for intent in list(self.live.values()):
+            if intent.action == "open" and intent.state in ("opened", "planned"):
+                self.live[intent.id] = self.sender.give_up(intent)
 
     async def reconcile(self) -> None:
         """Compare with the service and repair; the next time is set whatever comes of it."""
@@ -205,6 +212,10 @@ class Loop:
     def begin_pass(self) -> None:
         """From here a pass has PASS_MS."""
         self._pass_ends_ms = self.pacer.mono_ms() + PASS_MS
+
+    def end_pass(self) -> None:
+        """The pass under way begins nothing new."""
+        self._pass_ends_ms = 0
 
     def has_time(self) -> bool:
         """Whether this pass may begin another thing. What it may not is done by the next one."""

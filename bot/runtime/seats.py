@@ -51,6 +51,7 @@ class SeatSource:
         self._log = log.bind(strategy=name)
         self.now_ms = 0
         self.state: dict[str, Any] = {}
+        self.is_rehearsing = False
 
     @property
     def equity_usd(self) -> float:
@@ -76,7 +77,8 @@ class SeatSource:
         return found
 
     def log(self, event: str, fields: dict[str, Any]) -> None:
-        self._log.info(event, **fields)
+        if not self.is_rehearsing:  # What it says of bars long past was said when they were new.
+            self._log.info(event, **fields)
 
 
 class Seat:
@@ -124,7 +126,11 @@ class Seat:
 
     def rehearse(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> None:
         """Call a hook on the past: what it wants is dropped, and what it does to the state too."""
-        self.call(hook, now_ms=now_ms)
+        self.source.is_rehearsing = True
+        try:
+            self.call(hook, now_ms=now_ms)
+        finally:
+            self.source.is_rehearsing = False
         self.restore_state()
 
     def confirms(self, plan: Plan) -> bool:

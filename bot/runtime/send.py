@@ -70,6 +70,13 @@ class Sender:
             _tell(intent)
         return intent
 
+    def give_up(self, intent: Intent) -> Intent:
+        """End an intent of which nothing has left."""
+        assert intent.state in ("opened", "planned")
+        intent = self._end(intent, "expired", "run_ended", "the run ended before it was sent")
+        _tell(intent)
+        return intent
+
     async def _advance(self, intent: Intent) -> Intent:
         seen = self.mirror.trades_by_key.get(intent.id)
         if seen is not None and intent.action != "cancel":

@@ -31,7 +31,8 @@ def none_lost_none_doubled(daemon: Daemon, trades: list[dict[str, Any]]) -> None
         key for key, (action, state, _) in intents.items() if state == "accepted" and action in ("open", "close")
     }
     assert set(keys) == accepted
-    assert daemon.unsettled() == []
+    unsettled = daemon.unsettled()
+    assert unsettled == [], unsettled
     assert accepted, "nothing was traded: the test shows nothing"
 
 

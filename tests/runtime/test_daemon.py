@@ -35,6 +35,7 @@ START_MS = 1_795_132_800_000
 CONTROL = {"Authorization": "Bearer bbc_test"}
 STOP_S = 5.0  # what is promised
 PATIENCE_S = 30.0
+UNSETTLED = "SELECT id FROM intents WHERE state NOT IN ('accepted', 'rejected', 'expired', 'void')"
 
 STRATEGIES = '''\
 """One strategy a way of going wrong, and some that go right."""
@@ -507,12 +508,14 @@ async def test_a_strategy_that_goes_wrong_stops_no_other(
 
         def decided(n: int = n) -> bool:
             rows = one.query("SELECT json_extract(state, '$.bars') FROM strategy_state WHERE strategy='holds'")
-            return bool(rows) and rows[0][0] > n - 1
+            return bool(rows) and rows[0][0] > n - 1 and one.query(UNSETTLED) == []
 
         await until(f"bar {n} is decided", decided)
     end = await one.end()
     assert end.exit_code is Exit.DONE
-    assert [row[0] for row in one.query("SELECT DISTINCT strategy FROM intents WHERE state='accepted'")] == ["holds"]
+    intents = one.query("SELECT strategy, state, code FROM intents")
+    assert {row[:2] for row in intents} >= {("holds", "accepted")}, (intents, one.query("SELECT * FROM refusals"))
+    assert {row[0] for row in intents if row[1] == "accepted"} == {"holds"}, intents
 
 
 # -- the heartbeat
@@ -619,3 +622,37 @@ async def test_a_heartbeat_that_was_refused_ends_the_run(place: MakePlace, still
         run.progress.close()
         for thread in run.workers.values():
             thread.close()
+
+
+async def test_a_stop_gives_up_what_was_written_and_never_sent(place: MakePlace, still: serving.Served) -> None:
+    """The plan hangs when the run is told to stop: nothing is opened by the next run either, nor left without an end."""
+    one = await place(still)
+    await one.ran(one.settings("Holds"))
+    one.halfway.hangs = lambda path: path == "/v1/orders"
+    await one.minute()
+    await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
+    end = await one.end()
+    assert end.exit_code is Exit.DONE
+    assert one.query("SELECT state, code FROM intents") == [("expired", "run_ended")]
+    assert await one.state_of() == []
+
+
+async def test_a_stop_settles_what_is_in_doubt_when_the_service_can_tell(
+    place: MakePlace, still: serving.Served
+) -> None:
+    one = await place(still)
+    await one.ran(one.settings("Holds"))
+    first = True
+
+    def hangs(path: str) -> bool:
+        nonlocal first
+        hung, first = first and path == "/v1/orders/confirm", first and path != "/v1/orders/confirm"
+        return hung
+
+    one.halfway.hangs = hangs
+    await one.minute()
+    await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
+    end = await one.end()
+    assert end.exit_code is Exit.DONE
+    assert one.query("SELECT state, attempts FROM intents") == [("accepted", 2)]
+    assert await one.state_of() == ["BTC", "stop_loss"]
