@@ -46,10 +46,10 @@ REPORT_S: Final = 5.0  # of real time between two lines on heartbeat and account
 FIRST_BEAT_S: Final = 2.0  # an attempt takes no longer; without an answer by then entries wait, exits do not
 FIRST_BEAT_LOOK_S: Final = 0.01  # the belief is a mapped file, which rings no bell
 GRACE_S: Final = (
-    1.0  # what a pass may still take when the run is told to stop; then it is cut like by a crash, only cleaner
+    0.75  # what a pass may still take when the run is told to stop; then it is cut like by a crash, only cleaner
 )
 HOOKS_S: Final = 0.5  # for all on_stop together
-STOP_S: Final = 2.5  # for on_exit; with the two above and the rest it is under the five seconds that are promised
+STOP_S: Final = 2.0  # for on_exit; with the two above and the rest it is under the five seconds that are promised
 STANDS: Final = "what stands at the service stands there as it was, with its stops and guardians"
 
 

@@ -206,7 +206,7 @@ async def test_the_schedule_is_ten_attempts_in_75_hours_with_one_id_and_then_the
             await receiver.until(number + 1)
         for gap, planned in zip((b - a for a, b in pairwise(at)), SCHEDULE_S, strict=True):
             assert abs(gap - planned * 1000) <= planned * 100 + 1
-        assert abs((at[-1] - at[0]) / 3_600_000 - 75.585) < 4
+        assert abs((at[-1] - at[0]) / 3_600_000 - 75.585) <= 7.5585 + 0.001  # each gap has its own tenth of chance
         assert len({got.id for got in receiver.got}) == 1
         assert len({got.body for got in receiver.got}) == 1
         assert [int(got.headers["webhook-timestamp"]) for got in receiver.got] == [one // 1000 for one in at]
