@@ -255,6 +255,14 @@ class Journal:
 
     # -- bars, state, refusals
 
+    def has_seen_own_key(self) -> bool:
+        """Whether an event has ever carried a key of ours: then this service keeps keys."""
+        row = self._read(
+            "SELECT EXISTS (SELECT 1 FROM (SELECT idempotency_key AS seen FROM events WHERE idempotency_key IS NOT NULL"
+            " ORDER BY seq DESC LIMIT 1000) JOIN intents ON intents.id=seen)"
+        ).fetchone()
+        return bool(row[0])
+
     def bar_done(self, market: str, interval: str, at_ms: int) -> None:
         """Nothing was wanted on this bar. Durable with the next write, or by `flush`: deciding it again gives the same ids."""
         self._wait_for_a_write({}, (market, interval, at_ms))

@@ -127,6 +127,7 @@ class Loop:
         await self._learn_markets()
         self.mirror.of_snapshot(snapshot)
         self.reload_live()
+        self.mirror.keys_proven = self.mirror.keys_proven or self.journal.has_seen_own_key()
         await self.desk.start(now_ms=self.now_ms())
         cursor = self.journal.cursor
         if cursor is None or cursor.epoch != snapshot.epoch or not await repairs.overlaps(self):

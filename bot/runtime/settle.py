@@ -17,7 +17,7 @@ SETTLE_MS: Final = 5_000  # past the fence, so that what was accepted at its las
 STORED: Final = frozenset(
     {
         "insufficient_funds", "limit_exceeded", "below_min_notional", "leverage_too_high", "market_closed", "key_limit_exceeded",
-        "trade_failed",
+        "trade_failed", "plan_stale",
     }
 )  # fmt: skip
 

@@ -102,3 +102,9 @@ def test_a_limit_that_passes_is_waited_for() -> None:
     busy = error("rate_limited", False, True, after_ms=700)
     assert move(busy) == Again(doubt=False, after_ms=700)
     assert move(busy, now_ms=LATE) == End("expired", "rate_limited", "said")
+
+
+def test_a_stale_plan_settles_a_doubt_where_the_service_keeps_keys() -> None:
+    """Whatever copy arrives later meets the same answer; a first copy that had passed would have been replayed."""
+    stale = error("plan_stale", False, False)
+    assert move(stale, ambiguous=True, keys_proven=True) == End("rejected", "plan_stale", "said")
