@@ -6,9 +6,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# An example takes as long as the machine lets it: a busy one is not a fault of the code under test.
+hypothesis.settings.register_profile("project", deadline=None)
+hypothesis.settings.load_profile("project")
 
 # Of every suite that names no number of its own.
 WORLDS_DEFAULT = 20
