@@ -122,13 +122,13 @@ def disarm(state: State, account: Account, guardian_ref: str) -> Guardian | Refu
     return Refusal("not_found", f"no guardian {guardian_ref}")
 
 
-def beat(state: State, account: Account) -> tuple[Guardian, ...]:
+def beat(state: State, account: Account, ahead_ms: int = 0) -> tuple[Guardian, ...]:
     """A heartbeat: every armed dead-man switch has its whole time again. One that fired is not brought back by it."""
     beaten = []
     for guardian in account.guardians.values():
         if guardian.spec.type == "dead_man_switch" and guardian.status == "armed":
             assert guardian.spec.heartbeat_seconds is not None
-            guardian.deadline_ms = state.now_ms + guardian.spec.heartbeat_seconds * 1000
+            guardian.deadline_ms = state.now_ms + ahead_ms + guardian.spec.heartbeat_seconds * 1000
             guardian.last_heartbeat_ms = state.now_ms
             beaten.append(guardian)
     return tuple(beaten)

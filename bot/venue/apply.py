@@ -46,7 +46,7 @@ def apply(state: State, command: c.Command, now_ms: int) -> Applied:
     state.fresh = fresh
     if kind is c.Pulse:
         run_due(state, now_ms, inclusive=True)
-    if kind is not c.PassBar:  # A bar walks through its own instants.
+    if kind is not c.PassBar and kind is not c.PassPoints:  # These walk through instants of their own.
         state.now_ms = now_ms
     state.commands += 1
     answer = HANDLERS[kind](state, command)
@@ -120,12 +120,24 @@ def _pass_bar(state: State, command: c.PassBar) -> None:
         return
     path = matching.path_of(command, policy)
     third = command.interval_ms // 3
+    waiting, ahead = state.deadlines, None
     for step, at_ms in enumerate((command.at_ms, command.at_ms + third, command.at_ms + 2 * third, end_ms - 1)):
+        if waiting and waiting[0][0] < at_ms:
+            run_due(state, at_ms, inclusive=False)
+        state.now_ms = max(state.now_ms, at_ms)
+        if policy == "sl_first":
+            rest = path[step + 1 :]
+            ahead = (min(rest), max(rest)) if rest else None
+        matching.point(state, market, path[step], step=step, bar_ms=command.at_ms, volume=command.volume, ahead=ahead)
+
+
+def _pass_points(state: State, command: c.PassPoints) -> None:
+    for at_ms, coin, px, step, bar_ms, volume, ahead in command.points:
         run_due(state, at_ms, inclusive=False)
         state.now_ms = max(state.now_ms, at_ms)
-        rest = path[step + 1 :]
-        ahead = (min(rest), max(rest)) if policy == "sl_first" and rest else None
-        matching.point(state, market, path[step], step=step, bar_ms=command.at_ms, volume=command.volume, ahead=ahead)
+        matching.point(state, state.markets[coin], px, step=step, bar_ms=bar_ms, volume=volume, ahead=ahead)
+    run_due(state, command.until_ms, inclusive=True)
+    state.now_ms = max(state.now_ms, command.until_ms)
 
 
 def _shift_deadlines(state: State, command: c.ShiftDeadlines) -> None:
@@ -159,7 +171,7 @@ def _open_account(state: State, command: c.OpenAccount) -> Account:
     state.account_seq += 1
     account = Account(
         id=command.account, number=state.account_seq, address=command.address, name=command.name, start_balance=command.balance,
-        created_ms=state.now_ms, balance=command.balance, begun_ms=state.now_ms,
+        created_ms=state.now_ms, opened_with=command.balance, balance=command.balance, begun_ms=state.now_ms,
     )  # fmt: skip
     floors.begin_day(account, state.now_ms, account.balance)
     state.accounts[account.id] = account
@@ -203,8 +215,12 @@ def _revoke_key(state: State, command: c.RevokeKey) -> Key | Refusal:
 
 
 def _reset_account(state: State, command: c.ResetAccount) -> Account:
-    """Wipe positions, orders, plans, trades, events and guardians; keys and settings stay; earlier idempotency keys are fenced."""
+    """Wipe positions, orders, plans, trades, events and guardians; keys and settings stay; earlier idempotency keys are fenced.
+
+    A balance that is given is this epoch's; the next reset without one goes back to what the account was opened with.
+    """
     account = state.accounts[command.account]
+    index.forget(state, account)
     for market in state.markets.values():
         market.pending = [entry for entry in market.pending if entry[0] != account.id]
         market.working = [entry for entry in market.working if entry[0] != account.id]
@@ -215,8 +231,8 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
     for key in account.trade_by_key:
         account.fenced_keys[key] = account.epoch
     fresh = Account(
-        id=account.id, number=account.number, address=account.address, name=account.name, start_balance=account.start_balance,
-        created_ms=account.created_ms, epoch=account.epoch + 1, fenced_keys=account.fenced_keys, events_first=account.event_seq + 1,
+        id=account.id, number=account.number, address=account.address, name=account.name, start_balance=account.opened_with,
+        opened_with=account.opened_with, created_ms=account.created_ms, epoch=account.epoch + 1, fenced_keys=account.fenced_keys, events_first=account.event_seq + 1,
         event_seq=account.event_seq, order_seq=account.order_seq, trade_seq=account.trade_seq, trade_first=account.trade_seq + 1,
         guardian_seq=account.guardian_seq, max_trade=account.max_trade, daily_cap=account.daily_cap, begun_ms=state.now_ms,
     )  # fmt: skip
@@ -225,7 +241,6 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
     fresh.balance = fresh.start_balance
     floors.begin_day(fresh, state.now_ms, fresh.balance)
     state.accounts[account.id] = fresh
-    index.rebuild(state)
     emit(
         state,
         fresh,
@@ -309,7 +324,7 @@ def _disarm_guardian(state: State, command: c.DisarmGuardian) -> Any:
 
 
 def _heartbeat(state: State, command: c.Heartbeat) -> Any:
-    return acting.beat(state, state.accounts[command.account])
+    return acting.beat(state, state.accounts[command.account], command.ahead_ms)
 
 
 HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
@@ -319,6 +334,7 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.Pulse: _pulse,
     c.PricePoint: matching.price_point,
     c.PassBar: _pass_bar,
+    c.PassPoints: _pass_points,
     c.SetMarks: _set_marks,
     c.ShiftDeadlines: _shift_deadlines,
     c.OpenAccount: _open_account,

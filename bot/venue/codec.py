@@ -1,20 +1,29 @@
-"""State and commands as plain JSON values, and back: what a command log and a snapshot hold. Derived fields stay out."""
+"""State and commands as plain JSON values, and back: what a command log and a snapshot hold. Derived fields stay out.
+
+Every array begins with the name of what it is: a class of the venue and its fields in their order, or "!l" a list, "!t" a tuple, "!q" a deque,
+"!d" a dict (key, value, key, value ...), "!b" bytes. The order of fields is the format: a snapshot of other classes is not read.
+"""
 
 from __future__ import annotations
 
 import json
+import zlib
+from base64 import b64decode, b64encode
 from collections import deque
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass, replace
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Final
 
 from bot.venue import commands, events, state
 
-_TAG: Final = "!"
 _DERIVED: Final = {
-    "Market": {"falling", "rising", "ticks", "lot", "tiers", "level_sizes"},
+    "Market": {"falling", "rising", "ticks", "lot", "tiers", "level_sizes", "watches"},
     "State": {"deadlines", "fresh", "quoted"},
 }
+_PLAIN: Final = frozenset({"int", "str", "bool", "None"})  # what JSON says by itself
+PACKING: Final = 1  # zlib's fastest: pages are written while callers wait
 
 
 def _classes() -> dict[str, type]:
@@ -27,49 +36,92 @@ def _classes() -> dict[str, type]:
 
 
 CLASSES: Final = _classes()
-_FIELDS: Final = {
-    cls: tuple(f.name for f in fields(cls) if f.init and f.name not in _DERIVED.get(name, ()))
-    for name, cls in CLASSES.items()
-}
+
+
+def _fields(name: str, cls: type) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The fields of a class that are kept, in their order, and the places (behind the name) of those that are more than plain values."""
+    derived = _DERIVED.get(name, set())
+    kept = tuple(f for f in fields(cls) if f.init and f.name not in derived)
+    assert all(f.name in derived or not f.init for f in fields(cls)[len(kept) :]), name
+    deep = (at for at, f in enumerate(kept, 1) if not set(str(f.type).split(" | ")) <= _PLAIN)
+    return tuple(f.name for f in kept), tuple(deep)
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    found: Any = attrgetter(*names) if names else lambda _: ()
+    return found if len(names) != 1 else lambda value: (found(value),)
+
+
+_SHAPES: Final = {cls: _fields(name, cls) for name, cls in CLASSES.items()}
+# class -> (its name, all its fields at once, the places of its deep ones)
+_ROWS: Final = {cls: (cls.__name__, _getter(names), deep) for cls, (names, deep) in _SHAPES.items()}
+_SIMPLE: Final = frozenset({type(None), int, str, bool})
 
 
 def encode(value: Any) -> Any:
-    """A dataclass as {"!": name, ...fields}; a tuple, a deque or a dict as {"!t"|"!q"|"!d": [...]}."""
-    if value is None or isinstance(value, (int, str, bool)):
-        return value
+    """A value as JSON's own values; see the head of this file."""
     kind = type(value)
-    if kind in _FIELDS:
-        return {_TAG: kind.__name__, **{name: encode(getattr(value, name)) for name in _FIELDS[kind]}}
-    if kind is list:
-        return [encode(item) for item in value]
+    if kind in _SIMPLE:
+        return value
+    row = _ROWS.get(kind)
+    if row is not None:
+        name, get, deep = row
+        if not deep:
+            return (name, *get(value))
+        made = [name, *get(value)]
+        for at in deep:
+            item = made[at]
+            if type(item) not in _SIMPLE:
+                made[at] = encode(item)
+        return made
     if kind is tuple:
-        return {"!t": [encode(item) for item in value]}
+        return ["!t", *[item if type(item) in _SIMPLE else encode(item) for item in value]]
+    if kind is list:
+        return ["!l", *[item if type(item) in _SIMPLE else encode(item) for item in value]]
     if kind is deque:
-        return {"!q": [encode(item) for item in value]}
-    if kind is dict:
-        return {"!d": [[encode(key), encode(item)] for key, item in value.items()]}
+        return ["!q", *[item if type(item) in _SIMPLE else encode(item) for item in value]]
+    if kind is bytes:
+        return ("!b", b64encode(value).decode())
+    if isinstance(value, dict):
+        plain: list[Any] = ["!d"]
+        for key, item in dict.items(value):  # Past what a subclass may want to know of its readers.
+            plain.append(key if type(key) in _SIMPLE else encode(key))
+            plain.append(item if type(item) in _SIMPLE else encode(item))
+        return plain
     raise TypeError(f"no plain form for {kind.__name__}")
 
 
 def decode(plain: Any) -> Any:
     """The value that `encode` was given."""
-    if isinstance(plain, list):
-        return [decode(item) for item in plain]
-    if not isinstance(plain, dict):
+    if type(plain) is not list:
         return plain
-    if _TAG in plain:
-        cls = CLASSES[plain[_TAG]]
-        return cls(**{name: decode(item) for name, item in plain.items() if name != _TAG})
-    if "!t" in plain:
-        return tuple(decode(item) for item in plain["!t"])
-    if "!q" in plain:
-        return deque(decode(item) for item in plain["!q"])
-    return {decode(key): decode(item) for key, item in plain["!d"]}
+    name = plain[0]
+    cls = CLASSES.get(name)
+    if cls is not None:
+        for at in _SHAPES[cls][1]:
+            item = plain[at]
+            if type(item) is list:
+                plain[at] = decode(item)
+        return cls(*plain[1:])
+    return _PLURAL[name](plain)
+
+
+_PLURAL: Final[dict[str, Callable[[list[Any]], Any]]] = {
+    "!t": lambda plain: tuple([decode(item) for item in plain[1:]]),
+    "!l": lambda plain: [decode(item) for item in plain[1:]],
+    "!q": lambda plain: deque([decode(item) for item in plain[1:]]),
+    "!b": lambda plain: b64decode(plain[1]),
+    "!d": lambda plain: {decode(plain[at]): decode(plain[at + 1]) for at in range(1, len(plain), 2)},
+}
+
+_to_json: Final = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
+).encode
 
 
 def dumps(value: Any) -> str:
     """Canonical JSON text: the same value always gives the same bytes."""
-    return json.dumps(encode(value), separators=(",", ":"), ensure_ascii=True, sort_keys=True)
+    return _to_json(encode(value))
 
 
 def loads(text: str | bytes) -> Any:
@@ -77,5 +129,31 @@ def loads(text: str | bytes) -> Any:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of the canonical text."""
+    """SHA-256 of the canonical text; of a state as if no event had been packed into a page."""
+    if isinstance(value, state.State):
+        value = replace(value, accounts={name: opened(account) for name, account in dict.items(value.accounts)})
     return sha256(dumps(value).encode()).hexdigest()
+
+
+# ── Events ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pack(records: Iterable[events.Event | state.Trade]) -> bytes:
+    """A page of events or trades."""
+    return zlib.compress(_to_json([encode(record) for record in records]).encode(), PACKING)
+
+
+def unpack(packed: bytes) -> list[Any]:
+    """The records of a page."""
+    return [decode(plain) for plain in json.loads(zlib.decompress(packed))]
+
+
+def opened(account: state.Account) -> state.Account:
+    """The same account with all its events and trades in the open."""
+    if not account.pages and not account.trade_pages:
+        return account
+    happened = [event for page in account.pages for event in unpack(page.packed)]
+    happened += account.events
+    made = [trade for page in account.trade_pages for trade in unpack(page.packed)]
+    kept = deque(happened[len(happened) - account.events_kept() :])
+    return replace(account, events=kept, trades=made + account.trades, pages=[], trade_pages=[])

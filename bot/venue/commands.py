@@ -71,6 +71,15 @@ class PassBar:
 
 
 @dataclass(slots=True)
+class PassPoints:
+    """Points of several markets in order of time, as a session walks them: (at_ms, coin, px, step, bar_ms, volume, ahead), `ahead` the lowest
+    and highest point still to come in that bar, for the policy sl_first. What is due on the way runs at its own instant, up to `until_ms`."""
+
+    points: tuple[tuple[int, str, int, int, int, int, tuple[int, int] | None], ...]
+    until_ms: int
+
+
+@dataclass(slots=True)
 class SetMarks:
     """Marks of bars that were skipped because the market was calm: ((coin, px), ...)."""
 
@@ -299,7 +308,10 @@ class DisarmGuardian:
 
 @dataclass(slots=True)
 class Heartbeat:
+    """`ahead_ms`: beats go on for so long, said once by a session, which knows. Only the deadline moves, as the last of them would move it."""
+
     account: str
+    ahead_ms: int = 0
 
 
 Command = (
@@ -309,6 +321,7 @@ Command = (
     | Pulse
     | PricePoint
     | PassBar
+    | PassPoints
     | SetMarks
     | ShiftDeadlines
     | OpenAccount

@@ -7,6 +7,7 @@ nearest to the price, so "can this bar touch anything" is two comparisons.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Final
 
@@ -69,14 +70,24 @@ def order_level(market: Market, order: Order) -> int:
     return order.limit_px - order.buy * market.tick(order.limit_px - 1 if order.buy > 0 else order.limit_px)
 
 
-def watch_order(market: Market, order: Order) -> None:
+def _order_entry(market: Market, order: Order) -> tuple[LevelEntry, bool]:
     falls = order_falls(order)
-    _add(market, _entry(order_level(market, order), order.kind, order.account, order.number, falls=falls), falls=falls)
+    return _entry(order_level(market, order), order.kind, order.account, order.number, falls=falls), falls
+
+
+def watch_order(market: Market, order: Order) -> None:
+    entry, falls = _order_entry(market, order)
+    _add(market, entry, falls=falls)
 
 
 def unwatch_order(market: Market, order: Order) -> None:
-    falls = order_falls(order)
-    _drop(market, _entry(order_level(market, order), order.kind, order.account, order.number, falls=falls), falls=falls)
+    entry, falls = _order_entry(market, order)
+    _drop(market, entry, falls=falls)
+
+
+def is_watched(order: Order) -> bool:
+    """Does the order wait at a level?"""
+    return order.status == "armed" or (order.status == "open" and order.kind == "limit")
 
 
 # ── Trailing stops ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,6 +131,7 @@ def move_watch(market: Market, position: Position, level: int | None) -> None:
         _drop(market, _entry(old, "liquidation", position.account, 0, falls=falls), falls=falls)
     if level is not None:
         _add(market, _entry(level, "liquidation", position.account, 0, falls=falls), falls=falls)
+        market.watches += 1
     position.liquidation_level = level
 
 
@@ -133,6 +145,7 @@ def move_floor(market: Market, position: Position, level: int | None) -> None:
         _drop(market, _entry(old, "drawdown", position.account, 0, falls=falls), falls=falls)
     if level is not None:
         _add(market, _entry(level, "drawdown", position.account, 0, falls=falls), falls=falls)
+        market.watches += 1
     position.floor_level = level
 
 
@@ -169,6 +182,8 @@ def schedule_guardian(state: State, account: Account, guardian: Guardian) -> Non
 
 def due(state: State, now_ms: int, *, inclusive: bool = True) -> tuple[int, str, str, int] | None:
     """Take the earliest deadline at or before now (before it, when not inclusive) as (deadline, kind, reference, number)."""
+    if not state.deadlines or state.deadlines[0][0] > now_ms:
+        return None  # What is stale on the heap is too early, never too late.
     at = next_deadline_ms(state)
     if at is None or at > now_ms or (at == now_ms and not inclusive):
         return None
@@ -223,21 +238,39 @@ def rebuild(state: State) -> None:
         schedule_expiry(state, market)
         if market.next_funding_ms:
             heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
-    for account in state.accounts.values():
-        for order in account.orders.values():
-            if order.status == "armed" or (order.status == "open" and order.kind == "limit"):
-                watch_order(state.markets[order.coin], order)
+    # Past what a mapping of accounts may want to know of its readers: nothing that is kept changes here.
+    for account in dict.values(state.accounts):
+        for market, entry, falls in _entries(state, account):
+            (market.falling if falls else market.rising).append(entry)
         for guardian in account.guardians.values():
             if guardian.deadline_ms is not None:
                 schedule_guardian(state, account, guardian)
-            if (
-                guardian.spec.type == "trailing_stop"
-                and guardian.spec.coin is not None
-                and guardian.extreme is not None
-            ):
-                watch_trail(state.markets[guardian.spec.coin], guardian)
-        for position in account.positions.values():
-            level, position.liquidation_level = position.liquidation_level, None
-            move_watch(state.markets[position.coin], position, level)
-            level, position.floor_level = position.floor_level, None
-            move_floor(state.markets[position.coin], position, level)
+    for market in state.markets.values():
+        market.falling.sort()
+        market.rising.sort()
+
+
+def forget(state: State, account: Account) -> None:
+    """Take every level of an account out; its deadlines are stale by themselves when its guardians are gone."""
+    for market, entry, falls in _entries(state, account):
+        _drop(market, entry, falls=falls)
+
+
+def _entries(state: State, account: Account) -> Iterator[tuple[Market, LevelEntry, bool]]:
+    """All levels that an account waits at: (market, entry, does it wait for a falling price?)."""
+    markets = state.markets
+    for order in account.orders.values():
+        if is_watched(order):
+            market = markets[order.coin]
+            entry, falls = _order_entry(market, order)
+            yield market, entry, falls
+    for guardian in account.guardians.values():
+        coin = guardian.spec.coin
+        if guardian.spec.type == "trailing_stop" and coin is not None and guardian.extreme is not None:
+            for entry, falls in _trail_entries(guardian):
+                yield markets[coin], entry, falls
+    for position in account.positions.values():
+        falls = position.side > 0
+        for kind, level in (("liquidation", position.liquidation_level), ("drawdown", position.floor_level)):
+            if level is not None:
+                yield markets[position.coin], _entry(level, kind, account.id, 0, falls=falls), falls

@@ -7,6 +7,7 @@ jumps (a bar's open) everything met fills at the jump's end, and a liquidation c
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Final
 
 from bot.venue import acting, firing, funding, index, ledger, liquidation, orders, outcome, protection
 from bot.venue.book import walk
@@ -63,15 +64,29 @@ def point(
 
 def sweep(state: State, market: Market) -> None:
     """What a command armed beyond its trigger fires at once, at the current price."""
-    _meet(state, market, market.mark, market.mark, step=0, jump=True, ahead=None)
+    mark, falling, rising = market.mark, market.falling, market.rising
+    if (falling and falling[-1][0] >= mark) or (rising and -rising[-1][0] <= mark):
+        _meet(state, market, mark, mark, step=0, jump=True, ahead=None)
 
 
 def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: bool, ahead: Ahead | None) -> None:
     """Act on every level between `last` and `px`, until none is left that this point may meet."""
+    falling, rising = market.falling, market.rising
+    if (not falling or falling[-1][0] < px) and (not rising or -rising[-1][0] > px):
+        return  # As at most points: the nearest level on each side lies beyond.
     watched: list[str] = []
     drawn: list[str] = []
-    while (found := _next(state, market, last, px, step=step, jump=jump, ahead=ahead)) is not None:
+    placed = -1
+    while True:
+        # On a jump liquidations and drawdowns come first: all levels are looked through for them again only when one was placed anew.
+        urgent = jump and placed != market.watches
+        placed = market.watches
+        found = _next(state, market, last, px, step=step, urgent=urgent, ahead=ahead)
+        if found is None:
+            break
         level_px, level = found
+        if urgent and level.kind in _URGENT:
+            placed = -1
         account = state.accounts[level.account]
         kind = level.kind
         if kind == "liquidation":
@@ -114,6 +129,9 @@ def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: 
                 ledger.rewatch(state, account, held)
 
 
+_URGENT: Final = frozenset({"liquidation", "drawdown"})
+
+
 def _nearer(level_px: int, px: int, last: int) -> int:
     """The level itself, or where the path began when the level lies behind it already."""
     if px <= last:
@@ -122,9 +140,9 @@ def _nearer(level_px: int, px: int, last: int) -> int:
 
 
 def _next(
-    state: State, market: Market, last: int, px: int, *, step: int, jump: bool, ahead: Ahead | None
+    state: State, market: Market, last: int, px: int, *, step: int, urgent: bool, ahead: Ahead | None
 ) -> tuple[int, Level] | None:
-    """The next level that acts: on a jump liquidations first and drawdowns next, else the nearest to where the price comes from."""
+    """The next level that acts: when `urgent` liquidations first and drawdowns next, else the nearest to where the price comes from."""
     first: tuple[int, Level] | None = None
     for falls in (True, False) if px <= last else (False, True):
         levels, reach = (market.falling, px) if falls else (market.rising, -px)
@@ -135,7 +153,7 @@ def _next(
             if not _may_act(state, market, level, step=step, ahead=ahead):
                 continue
             found = (stored if falls else -stored), level
-            if not jump or level.kind == "liquidation":
+            if not urgent or level.kind == "liquidation":
                 return found
             if first is None or (level.kind == "drawdown" and first[1].kind != "drawdown"):
                 first = found
@@ -174,7 +192,11 @@ def _is_shut(account: Account, market: Market, order: Order) -> bool:
 
 
 def _adverse_ahead(account: Account, position: Position, ahead: Ahead) -> bool:
-    """Will a stop, a trailing stop or the liquidation of this position be reached later in this bar?"""
+    """Will a stop, a trailing stop or the liquidation of this position be reached later in this bar?
+
+    A drawdown floor is no level of the position: whether it is reached depends on what the account holds elsewhere, and each market's points
+    are taken by themselves. It masks nothing.
+    """
     low, high = ahead
     levels = [position.liquidation_level]
     if position.stop_oid is not None:

@@ -25,7 +25,11 @@ _QUIET: Final = frozenset(
 
 def note(state: State, events: list[Event]) -> None:
     """Write down how the accounts of these events stand now."""
-    for name in dict.fromkeys(event.account for event in events if type(event) not in _QUIET):
+    moved: dict[str, None] = {}
+    for event in events:
+        if type(event) not in _QUIET:
+            moved[event.account] = None
+    for name in moved:
         write(state.accounts[name], state)
 
 
@@ -70,7 +74,11 @@ def thinned(history: list[Stand], now_ms: int) -> list[Stand]:
     for stand in history:
         age = now_ms - stand.ts
         # One step more than the range, so that its first point is told from a stand and not from nothing.
-        step = next((step for reach, step in KEPT if age <= reach + step), 0)
+        for reach, step in KEPT:
+            if age <= reach + step:
+                break
+        else:
+            step = 0
         own = (step, stand.ts // step if step else 0)
         if own == slot:
             kept[-1] = stand

@@ -248,7 +248,8 @@ def take(
         assert entry_px is not None
         if order.stop_leg is not None or order.target_leg is not None:
             protection.arm_bracket(state, account, market, position, order, entry_px, by_limit=by_limit)
-        armed = tuple(_arm_inline(state, account, market, position, order, entry_px, by_limit=by_limit))
+        if order.guardians:
+            armed = tuple(_arm_inline(state, account, market, position, order, entry_px, by_limit=by_limit))
     return armed
 
 

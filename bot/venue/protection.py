@@ -239,7 +239,7 @@ def follow(
             if entry.armed and entry.coin == market.spec.coin:
                 entry.armed = False
                 entry.guardians = tuple(spec for spec in entry.guardians if spec.scope == "position")
-        for exit_ in working_exits(account, market):
+        for exit_ in working_exits(account, market) if market.working else ():
             if exit_.filled < exit_.size:
                 drop_child(state, account, market, before, exit_, reason)
     if position is not None:
@@ -247,7 +247,7 @@ def follow(
             if oid is not None and (child := account.orders[oid]).status == "armed" and child.size != position.size:
                 child.size = position.size
                 emit_order(state, account, child, "changed")
-        for exit_ in working_exits(account, market):
+        for exit_ in working_exits(account, market) if market.working else ():
             if exit_.size - exit_.filled > position.size:
                 exit_.size = exit_.filled + position.size
                 emit_order(state, account, exit_, "changed")

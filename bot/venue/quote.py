@@ -82,6 +82,8 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         return Refusal("market_closed", f"{order.coin} is {market.status}", details={"opensAt": market.opens_ms})
     if refused := limits.refuse_coin(market, key):
         return refused
+    spec = market.spec
+    full = outcome.is_paid(spec)
     position = account.positions.get(order.coin)
     buy = order.side
     limit = order.type == "limit"
@@ -92,19 +94,19 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
 
     # Price and size.
     mid = market.mid
-    bps = market.spec.slippage_bps if order.slippage_bps is None else order.slippage_bps
+    bps = spec.slippage_bps if order.slippage_bps is None else order.slippage_bps
     bound = order.limit_px if limit and order.limit_px is not None else bound_of(market, mid, buy, bps)
     size = order.size
     if size is None:
         assert order.usd is not None
-        if outcome.is_paid(market.spec):
+        if full:
             size = _shares_of_usd(market, position, buy, order.usd, bound, limit=limit)
         else:
             size = _size_of_usd(market, mid, buy, order.usd, bound, limit=limit)
     elif size % market.lot:
         down = size - size % market.lot
         return invalid("size", f"{text_of(size)} is no multiple of {text_of(market.lot)}", value=text_of(down or market.lot), fix={
-            "field": "size", "value": text_of(down or market.lot), "neighbours": [text_of(down), text_of(down + market.lot)]})  # fmt: skip
+            "field": "size", "value": text_of(down or market.lot), "neighbours": _above_zero(down, down + market.lot)})  # fmt: skip
     against = position is not None and position.side != buy
     reduce = min(size, position.size) if position is not None and against else 0
     if order.reduce_only:
@@ -118,7 +120,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     value_px = order.limit_px if limit and order.limit_px is not None else mid
     whole_exit = position is not None and against and size == position.size
     opening = size - reduce
-    unit_px = outcome.share_px(market.spec, buy if opening else -buy, value_px)
+    unit_px = outcome.share_px(spec, buy if opening else -buy, value_px) if full else value_px
     if unit_px * size // E8 < MIN_NOTIONAL and not whole_exit:
         least = least_size(market, unit_px)
         fix = (
@@ -140,7 +142,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         return Refusal(
             "below_min_notional", f"the order is worth {text_of(unit_px * size // E8)} USD, the least is 10", fix=fix
         )
-    if opening and market.spec.strict_hours and market.external == "closed":
+    if opening and spec.strict_hours and market.external == "closed":
         return Refusal(
             "market_closed",
             f"{order.coin} opens no position while its outside price is closed; what is open may be closed",
@@ -177,37 +179,38 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     est_px = fill_notional * E8 // fill_size if fill_size else None
     slippage = _bps_off(market, est_px, mid) if est_px is not None else None
     notional = value_px * size // E8 if limit else (fill_notional if fill_size else mid * size // E8)
-    if outcome.is_paid(market.spec):
-        notional = outcome.worth(
-            market.spec, side, value_px if limit else (est_px or mid), size if limit else fill_size
-        )
+    if full:
+        notional = outcome.worth(spec, side, value_px if limit else (est_px or mid), size if limit else fill_size)
     entry_px = order.limit_px if limit and order.limit_px is not None else (est_px or mid)
     opened = opening if limit else max(0, fill_size - reduce)
-    rest = outcome.share_px(market.spec, buy, entry_px), size - fill_size
-    open_notional, margin = cost_of_opening(
-        outcome.paid(market.spec, buy, fills), reduce, rest if limit else (0, 0), leverage
-    )
-    if outcome.is_paid(market.spec):
-        taker_fee = sum(ledger.fee_on(market.spec, px, part, maker=False) for px, part in fills)
+    if limit:
+        rest = outcome.share_px(spec, buy, entry_px), size - fill_size
+        open_notional, margin = cost_of_opening(outcome.paid(spec, buy, fills), reduce, rest, leverage)
+    elif reduce or full or len(fills) != 1:
+        open_notional, margin = cost_of_opening(outcome.paid(spec, buy, fills), reduce, (0, 0), leverage)
     else:
-        taker_fee = fee_of(fill_notional, market.spec.taker_rate)
-    fee = taker_fee + (ledger.fee_on(market.spec, value_px, size - fill_size, maker=True) if limit else 0)
+        open_notional, margin = fill_notional, div_up(fill_notional, leverage)
+    if full:
+        taker_fee = sum(ledger.fee_on(spec, px, part, maker=False) for px, part in fills)
+    else:
+        taker_fee = fee_of(fill_notional, spec.taker_rate)
+    fee = taker_fee + (ledger.fee_on(spec, value_px, size - fill_size, maker=True) if limit else 0)
 
     # Caps and margin.
     if opening:
         if refused := limits.refuse_opening(state, account, key, market, order, open_notional):
             return refused
-        back = proceeds(market, buy, fills, reduce) if position is not None and outcome.is_paid(market.spec) else None
-        # What one unit can cost at most: a buy's last price, a sale's first one, a No what is missing to 1 USD.
-        costs = [
-            outcome.share_px(market.spec, buy, px) for px in [px for px, _ in fills] + ([entry_px] if limit else [])
-        ]
-        dearest = max(costs, default=mid)
-        sizing_px = outcome.share_px(market.spec, buy, _sizing_px(market, mid, buy, bound, limit=limit))
-        if refused := _refuse_margin(
-            state, account, market, position, reduce, margin, fee, leverage, order, dearest, sizing_px, back=back
-        ):
-            return refused
+        back = proceeds(market, buy, fills, reduce) if position is not None and full else None
+        free = ledger.free_margin(state, account)
+        needed = _needed(market, position, reduce, margin, fee, leverage)
+        freed = _freed(market, position, reduce) if back is None else back
+        if needed > free + freed:
+            # What one unit can cost at most: a buy's last price, a sale's first one, a No what is missing to 1 USD.
+            costs = [outcome.share_px(spec, buy, px) for px in [px for px, _ in fills] + ([entry_px] if limit else [])]
+            dearest = max(costs, default=mid)
+            sizing_px = outcome.share_px(spec, buy, _sizing_px(market, mid, buy, bound, limit=limit))
+            own = margin + (0 if spec.margin_mode == "isolated" else fee)
+            return _no_margin(market, reduce, needed, needed - own, free + freed, leverage, order, dearest, sizing_px)
 
     # Protection.
     after = _position_after(market, position, buy, opened, open_notional, leverage)
@@ -231,9 +234,12 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         if bracket.stop is not None and liquidation is not None and (bracket.stop.px - liquidation) * buy <= 0:
             return invalid("bracket.stopLoss", f"{text_of(bracket.stop.px)} lies beyond the liquidation price {text_of(liquidation)}: it could never fire",
                            fix={"action": "lower_leverage", "field": "leverage"})  # fmt: skip
-    specs = guardians.normalise_inline(order.guardians, order.coin)
-    if isinstance(specs, Refusal):
-        return specs
+    specs: tuple[GuardianSpec, ...] = ()
+    if order.guardians:
+        normal = guardians.normalise_inline(order.guardians, order.coin)
+        if isinstance(normal, Refusal):
+            return normal
+        specs = normal
     keeps_stop = (
         position is not None
         and not against
@@ -241,16 +247,19 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         and (bracket is None or bracket.stop is not None)
     )
     has_stop = bracket is not None and bracket.stop is not None
-    trailing = any(s.type == "trailing_stop" for s in specs)
+    trailing = bool(specs) and any(s.type == "trailing_stop" for s in specs)
     held_trail = position is not None and not against and guardians.has_trail(account, order.coin)
-    protected = not opening or has_stop or keeps_stop or trailing or held_trail
-    if (
-        refused := guardians.refuse_inline(
-            specs, has_r=has_stop or (position is not None and not against and position.r_px is not None)
-        )
-    ) is not None:
-        return refused
-    if order.require_protection and not protected:
+    if opening:
+        protected = has_stop or keeps_stop or trailing or held_trail
+    else:  # What it leaves of the position needs a stop; nothing left needs none.
+        left = 0 if position is None else position.size - fill_size
+        has_any = position is not None and (position.stop_oid is not None or guardians.has_trail(account, order.coin))
+        protected = left <= 0 or has_any
+    if specs:
+        has_r = has_stop or (position is not None and not against and position.r_px is not None)
+        if (refused := guardians.refuse_inline(specs, has_r=has_r)) is not None:
+            return refused
+    if opening and order.require_protection and not protected:
         return invalid("bracket.stopLoss", "requireProtection needs a stop: in the bracket, on the position already, or an inline trailing_stop",
                        fix={"action": "arm_stop", "field": "bracket.stopLoss", "value": {"pct": 2}})  # fmt: skip
     if opening and not protected:
@@ -269,8 +278,8 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
                 f"the liquidation price {text_of(liquidation)} is within {NEAR_LIQUIDATION_PCT} % of the mark",
             )
         )
-    if market.spec.half_spread * 2 * BPS > WIDE_SPREAD_BPS * E8:
-        warnings.append(("wide_spread", f"the spread is {text_of(market.spec.half_spread * 2 * BPS)} bps"))
+    if spec.half_spread * 2 * BPS > WIDE_SPREAD_BPS * E8:
+        warnings.append(("wide_spread", f"the spread is {text_of(spec.half_spread * 2 * BPS)} bps"))
     risk = abs(entry_px - bracket.stop.px) * size // E8 if bracket is not None and bracket.stop is not None else None
     return Quote(
         coin=order.coin, side=side, intent=intent, type=order.type, buy=buy, size=size, reduce=reduce, fill_size=fill_size, fills=fills,
@@ -310,7 +319,7 @@ def _size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, li
     lot = market.lot
     px = _sizing_px(market, mid, buy, bound, limit=limit)
     size = usd * E8 // px // lot * lot
-    if limit or not size:
+    if limit or not size or not market.level_sizes or size <= market.level_sizes[0]:
         return size
     fills = walk(market, mid, buy, size, bound)
     if len(fills) > 1 and (cost := sum(p * s // E8 for p, s in fills)) > usd:
@@ -365,6 +374,11 @@ def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, 
     return notional, margin
 
 
+def _above_zero(*values: int) -> list[str]:
+    """The legal ones of a value's neighbours on its grid."""
+    return [text_of(value) for value in values if value > 0]
+
+
 def _off_grid(market: Market, name: str, px: int) -> Refusal | None:
     tick = market.tick(px)
     if px != outcome.clamp(market.spec, px):
@@ -374,7 +388,7 @@ def _off_grid(market: Market, name: str, px: int) -> Refusal | None:
     if px <= 0 or px % tick:
         down, up = px - px % tick, px - px % tick + tick
         return invalid(name, f"{text_of(px)} is not on the price grid (tick {text_of(tick)})", fix={
-            "field": name, "value": text_of(down or up), "neighbours": [text_of(down), text_of(up)]})  # fmt: skip
+            "field": name, "value": text_of(down or up), "neighbours": _above_zero(down, up)})  # fmt: skip
     return None
 
 
@@ -415,36 +429,32 @@ def _leverage(
     return leverage, clamped
 
 
-def _refuse_margin(
-    state: State,
-    account: Account,
-    market: Market,
-    position: Position | None,
-    reduce: int,
-    margin: int,
-    fee: int,
-    leverage: int,
-    order: OrderSpec,
-    dearest: int,
-    sizing_px: int,
-    *,
-    back: int | None = None,
-) -> Refusal | None:
-    free = ledger.free_margin(state, account)
-    if back is not None:
-        free += back
-    elif position is not None and reduce:
-        free += position.margin if position.isolated else ledger.initial_margin(market, position)
-        free += min(0, position.pnl(market.mark)) if position.isolated else 0
-    needed = margin + (0 if market.spec.margin_mode == "isolated" else fee)
+def _freed(market: Market, position: Position | None, reduce: int) -> int:
+    """What the part that closes gives back to the free margin."""
+    if position is None or not reduce:
+        return 0
+    if position.isolated:
+        return position.margin + min(0, position.pnl(market.mark))
+    return ledger.initial_margin(market, position)
+
+
+def _needed(market: Market, position: Position | None, reduce: int, margin: int, fee: int, leverage: int) -> int:
+    """Margin, fee, and what a change of leverage takes."""
+    needed = margin if market.spec.margin_mode == "isolated" else margin + fee
     if position is not None and not reduce and leverage != position.leverage:
         needed += leverage_margin(market, position, leverage)
-    if needed <= free:
-        return None
-    # The largest order that surely passes: the part that closes costs its fee, the rest margin and fee at the dearest price.
-    fee_closing = 0 if market.spec.margin_mode == "isolated" else fee_of(dearest * reduce // E8, market.spec.taker_rate)
-    room = free - (needed - margin - (0 if market.spec.margin_mode == "isolated" else fee)) - fee_closing - MARGIN_SLACK
-    unit = div_up(dearest, leverage) + div_up(dearest * market.spec.taker_rate, E8)
+    return needed
+
+
+def _no_margin(
+    market: Market, reduce: int, needed: int, besides: int, free: int, leverage: int, order: OrderSpec, dearest: int, sizing_px: int
+) -> Refusal:  # fmt: skip
+    """The refusal, with the largest order that surely passes: the part that closes costs its fee, the rest margin and fee at the dearest price.
+    `besides`: what is needed whatever the size."""
+    spec = market.spec
+    fee_closing = 0 if spec.margin_mode == "isolated" else fee_of(dearest * reduce // E8, spec.taker_rate)
+    room = free - besides - fee_closing - MARGIN_SLACK
+    unit = div_up(dearest, leverage) + div_up(dearest * spec.taker_rate, E8)
     most = (reduce + max(0, room) * E8 // unit) // market.lot * market.lot
     fix: dict[str, Any] = {"action": "close_first"}
     if most * min(sizing_px, market.mid) // E8 >= MIN_NOTIONAL:

@@ -16,9 +16,17 @@ def emit(state: State, account: Account, event: Event) -> None:
     assert event.seq == account.event_seq, event
     account.events.append(event)
     state.fresh.append(event)
-    if len(account.events) > EVENTS_KEPT:
+    if event.seq - account.events_first >= EVENTS_KEPT:
+        forget_oldest(account)
+
+
+def forget_oldest(account: Account) -> None:
+    """One event falls out of the log; a page goes when none of its events is left."""
+    account.events_first += 1
+    if not account.pages:
         account.events.popleft()
-        account.events_first += 1
+    elif account.pages[0].first + account.pages[0].count <= account.events_first:
+        del account.pages[0]
 
 
 def emit_order(state: State, account: Account, order: Order, subtype: str, *, reason: str | None = None) -> None:

@@ -116,6 +116,7 @@ class Market:
     lot: int = field(default=0, repr=False, compare=False)
     tiers: tuple[Tier, ...] = field(default=(), repr=False, compare=False)
     level_sizes: tuple[int, ...] = field(default=(), repr=False, compare=False)  # Empty: unlimited depth.
+    watches: int = field(default=0, repr=False, compare=False)  # How often a margin or floor watch was placed.
 
     def __post_init__(self) -> None:
         spec = self.spec
@@ -447,13 +448,23 @@ class Stand:
 
 
 @dataclass(slots=True)
+class Page:
+    """Events or trades of one account from number `first` on, packed: what is old is only read. See pages.py."""
+
+    first: int
+    count: int
+    packed: bytes = field(repr=False)
+
+
+@dataclass(slots=True)
 class Account:
     id: str
     number: int
     address: str
     name: str | None
-    start_balance: int
+    start_balance: int  # what this epoch began with
     created_ms: int
+    opened_with: int = 0  # what a reset without a balance goes back to
     balance: int = 0
     epoch: int = 0
     reserved: int = 0  # Margin and fees that resting entries hold back.
@@ -461,15 +472,15 @@ class Account:
     orders: dict[int, Order] = field(default_factory=dict)
     resting: dict[int, None] = field(default_factory=dict)  # Oids of limit entries (and pending market orders).
     guardians: dict[int, Guardian] = field(default_factory=dict)
-    trades: list[Trade] = field(default_factory=list)
+    trades: list[Trade] = field(default_factory=list)  # The newest ones; older ones may have been packed into pages.
     trade_by_key: dict[str, str] = field(default_factory=dict)
     fenced_keys: dict[str, int] = field(default_factory=dict)  # Keys used before a reset, with that epoch.
-    events: deque[Event] = field(default_factory=deque)
-    events_first: int = 1  # Sequence number of events[0].
+    events: deque[Event] = field(default_factory=deque)  # The newest ones; older ones may have been packed into pages.
+    events_first: int = 1  # Sequence number of the oldest event that is kept.
     event_seq: int = 0
     order_seq: int = 0
     trade_seq: int = 0
-    trade_first: int = 1  # Sequence number of trades[0]: a reset starts the list anew, the numbers go on.
+    trade_first: int = 1  # Sequence number of the oldest trade: a reset starts the list anew, the numbers go on.
     guardian_seq: int = 0
     max_trade: int | None = None
     daily_cap: int | None = None
@@ -485,9 +496,19 @@ class Account:
     day_value: int = 0  # Account value as that day began; the first value of an account that is younger.
     begun_ms: int = 0  # When it was opened or last reset: nav starts there.
     history: list[Stand] = field(default_factory=list)  # Oldest first; empty: the starting balance, untouched.
+    pages: list[Page] = field(default_factory=list)  # Events before those in `events`, oldest first, without a gap.
+    trade_pages: list[Page] = field(default_factory=list)  # The same of trades that are over.
+
+    def events_kept(self) -> int:
+        return self.event_seq - self.events_first + 1
 
     def trade(self, trade_id: str) -> Trade:
-        return self.trades[int(trade_id[-9:]) - self.trade_first]
+        at = int(trade_id[-9:]) - 1 - self.trade_seq  # From the end: minus one is the newest.
+        if at >= -len(self.trades):
+            return self.trades[at]
+        from bot.venue import pages  # Pages are read with what is defined here.
+
+        return next(pages.trades_before(self, at + self.trade_seq + 2))
 
 
 @dataclass(slots=True)

@@ -13,10 +13,13 @@ from bot.venue import state as s
 from bot.venue.apply import apply
 from bot.venue.calm import calm
 from bot.venue.numbers import E8, E12
+from tests.venue.visitors import visit
 
 START_MS = 1_750_000_000_000 // s.HOUR_MS * s.HOUR_MS
 MINUTE_MS = 60_000
-COMMANDS = 40  # of one world, besides the ones that build it
+COMMANDS = 40  # of one world, besides the ones that build it and those at the door
+VISITS = 0.03
+WALKS = 0.02
 
 Entry = tuple[int, c.Command]
 Log = list[Entry]
@@ -53,6 +56,7 @@ class Author:
     made: int = 0
     wild: float = 0.004
     used_keys: list[str] = field(default_factory=list)
+    doors: random.Random = field(default_factory=lambda: random.Random(0))  # chance of those who come and go
 
     def say(self, command: c.Command, now_ms: int | None = None) -> None:
         if now_ms is not None:
@@ -261,6 +265,24 @@ class Author:
             )  # fmt: skip
             self.say(bar, max(self.now_ms, at_ms + MINUTE_MS - 1))
 
+    def walk(self) -> None:
+        """A minute of several markets at once, point by point, as a session walks it."""
+        rng = self.rng
+        bar_ms = -(-self.now_ms // MINUTE_MS) * MINUTE_MS
+        found = []
+        for order, (coin, market) in enumerate(self.state.markets.items()):
+            if rng.random() < 0.3:
+                continue
+            pxs = [market.mark, *(self.moved(market, market.mark, self.wild) for _ in range(3))]
+            volume = rng.choice((0, 50, 1_000_000)) * E8
+            for step, at_ms in enumerate((bar_ms, bar_ms + 20_000, bar_ms + 40_000, bar_ms + MINUTE_MS - 1)):
+                rest = pxs[step + 1 :]
+                ahead = (min(rest), max(rest)) if self.state.rules.paths == "sl_first" and rest else None
+                found.append((at_ms, order, (at_ms, coin, pxs[step], step, bar_ms, volume, ahead)))
+        until_ms = bar_ms + MINUTE_MS - 1 + rng.choice((0, 0, 90 * MINUTE_MS))
+        found.sort(key=lambda one: one[:2])
+        self.say(c.PassPoints(tuple(point for *_, point in found), until_ms), until_ms)
+
     def quiet_bar(self) -> None:
         self.bar(narrow=True)
 
@@ -272,9 +294,12 @@ class Author:
         coin = self.coin()
         market = self.state.markets[coin]
         step = rng.choice((0, 0, 1, 2, 3))
+        bar_ms = self.now_ms // MINUTE_MS * MINUTE_MS
+        if bar_ms == market.bar_ms:
+            step = 0  # No second walk through a bar that was passed whole.
         px = self.moved(market, market.mark, rng.choice((self.wild, 0.03)))
         volume = rng.choice((None, None, 10 * E8, 100_000 * E8)) if step == 0 else None
-        self.say(c.PricePoint(coin, px, step=step, bar_ms=self.now_ms // MINUTE_MS * MINUTE_MS, volume=volume))
+        self.say(c.PricePoint(coin, px, step=step, bar_ms=bar_ms, volume=volume))
 
     def place(self) -> None:
         account = self.account()
@@ -419,6 +444,12 @@ class Author:
         rng = self.rng
         end = len(self.log) + commands
         while len(self.log) < end:
+            if self.doors.random() < VISITS:
+                before = len(self.log)
+                visit(self)
+                end += len(self.log) - before
+            if self.doors.random() < WALKS:
+                self.walk()
             self.wait()
             act = rng.choices(ACTS, cum_weights=WEIGHTS)[0]
             act(self)
@@ -442,7 +473,7 @@ ACTS, WEIGHTS = _weights((
 
 def write(seed: int, commands: int = COMMANDS) -> tuple[Log, Exception | None]:
     """The world of a seed. A command that the venue itself died of is the last of the log; the error comes with it."""
-    author = Author(random.Random(seed))
+    author = Author(random.Random(seed), doors=random.Random(~seed))
     try:
         author.write(commands)
     except Exception as error:  # noqa: BLE001 - `play` meets it again and says where.

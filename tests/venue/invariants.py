@@ -11,6 +11,7 @@ from bot.venue import commands as c
 from bot.venue import state as s
 from bot.venue.events import Event, Fill, GuardianMoved, Liquidated, OrderChanged
 from bot.venue.numbers import E8
+from tests.venue import visitors
 from tests.venue.books import Books, demand
 
 
@@ -22,6 +23,7 @@ class Shelf:
         self.tick = market.tick
         self.falling: list[Any] = []
         self.rising: list[Any] = []
+        self.watches = 0
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Watch:
                 demand(not rests, "an entry rests through a liquidation", event)
         self.protection(command, kind, answer, events)
         self.blocks(command, kind, answer)
+        visitors.judge(state, command, answer)
         deep = bool(events) or self.count % 4 == 0
         holders: dict[str, list[str]] = {coin: [] for coin in state.markets}
         for account in state.accounts.values():
@@ -206,6 +209,8 @@ class Watch:
         """What stands: a max_hold rides on a position, no armed floor has been passed unnoticed, a latched one says until when."""
         state = self.state
         value = ledger.account_value(state, account)
+        # One that is due acts before any price moves again, and its acting looks at the floors below its own.
+        is_due = any(one.deadline_ms is not None for one in floors.armed(account))
         for guardian in account.guardians.values():
             kind = guardian.spec.type
             position = account.positions.get(guardian.spec.coin or "")
@@ -219,8 +224,7 @@ class Watch:
                     (guardian.status == "latched") == guardian.blocks_opens, "a drawdown blocks while latched", guardian
                 )
                 if guardian.status == "armed" and account.day_value > 0 and not floors.is_rolling(state):
-                    due = guardian.deadline_ms is not None
-                    demand(due or value > floors.floor_of(account, guardian), "below the floor", guardian, value)
+                    demand(is_due or value > floors.floor_of(account, guardian), "below the floor", guardian, value)
             demand(guardian.status == "armed" or guardian.blocks_opens, "latched without a block", guardian)
 
     def blocks(self, command: c.Command, kind: type, answer: Any) -> None:

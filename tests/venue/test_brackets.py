@@ -316,6 +316,28 @@ def test_a_masked_target_waits_for_the_stop_of_its_own_position_only():
     )
 
 
+def test_a_drawdown_floor_in_the_bar_masks_no_target():
+    """The floor is the account's, not the position's: it meets each market's points as they come, here too late."""
+    run(
+        """
+        mark BTC 100
+        drawdown 5%
+        long BTC 100 take 104
+        bar BTC 100 104 90 100         | take_profit 100 @ 104
+    """,
+        rules=SL_FIRST,
+    )
+    run(
+        """
+        mark BTC 100
+        drawdown 5%
+        long BTC 100 take 104
+        bar BTC 100 112 94 100         | guardian 100 @ 95
+    """,
+        rules=SL_FIRST,
+    )
+
+
 def test_a_target_at_a_gapped_open_fills_even_when_the_stop_lies_ahead():
     run(
         """

@@ -73,6 +73,13 @@ def test_an_off_grid_stop_is_refused_with_both_neighbours():
     assert refused.fix["neighbours"] == ["100000", "100001"]
 
 
+def test_zero_is_nobodys_neighbour():
+    desk = Desk((market(sz_decimals=2), "100"))
+    assert desk.place(order(size="0.005")).answer.fix == {"field": "size", "value": "0.01", "neighbours": ["0.01"]}
+    refused = desk.place(order(size="1", limit_px="0.00005")).answer
+    assert refused.fix["neighbours"] == [refused.fix["value"]] == ["0.0001"]
+
+
 def test_a_size_off_the_lot_is_refused_with_both_neighbours():
     desk = Desk((market(sz_decimals=2), "100"))
     refused = desk.place(order(size="1.005")).answer

@@ -214,13 +214,13 @@ def test_a_reset_wipes_what_there_was_and_goes_on_numbering():
     assert a.trades[0].id.endswith("3"), "two trades were before"
 
 
-def test_a_reset_may_name_the_balance():
+def test_a_reset_may_name_the_balance_of_its_epoch():
     run("""
         mark BTC 100
         reset 250
         cash                           | 250
         reset
-        cash                           | 250
+        cash                           | 10000
     """)
 
 
