@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncGenerator, Mapping
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -14,6 +15,7 @@ from pydantic import SecretStr, ValidationError
 
 from bot.client.faults import MOVES, Observation, carry, classify
 from bot.client.http import TIMEOUTS, Exchange, Reply, Timeouts, Transport, TransportFault
+from bot.client.limiter import Kind, Limiter
 from bot.client.retry import FIRST_MS, RETRY_AFTER_MAX_MS
 from bot.client.service_clock import ServiceClock
 from bot.client.stream import follow
@@ -57,7 +59,9 @@ class Caller:
         transport: Transport | None = None,
         timeouts: Timeouts = TIMEOUTS,
         clock: ServiceClock | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
+        self._limiter = limiter
         self._secret = SecretStr(secret) if isinstance(secret, str) else secret
         self._clock = ServiceClock() if clock is None else clock
         self._signs = False  # this service has put its version on an answer: one without it is not the service's
@@ -87,8 +91,9 @@ class Caller:
         expires_at_ms: int | None = None,
         reads: bool = False,
         total: float | None = None,
+        kind: Kind = Kind.READ,
     ) -> R:
-        """One attempt. `reads`: it changes nothing, so that no outcome of it is in doubt."""
+        """One attempt. `reads`: it changes nothing, so that no outcome of it is in doubt. `kind`: whose share of the rate limit it draws on."""
         headers: dict[str, str] = {}
         if self._secret is not None:
             headers["Authorization"] = f"Bearer {self._secret.get_secret_value()}"
@@ -96,10 +101,17 @@ class Caller:
             headers[IDEMPOTENCY_KEY_HEADER] = parse_idempotency_key(key)
         if expires_at_ms is not None:
             headers[EXPIRES_AFTER_HEADER] = str(expires_at_ms)
+        limiter = None if self._clock.speed <= 0 else self._limiter  # A clock moved by hand has no limits.
+        route = route_of(method, path)
+        if limiter is not None:
+            await limiter.admit(kind, route, within_ms=self._within_ms(expires_at_ms))
         try:
             reply = await self._exchange.send(method, path, query=query, body=body, headers=headers, total=total)
         except TransportFault as fault:
             raise _fault_error(fault, reads=reads) from fault
+        finally:
+            if limiter is not None:
+                limiter.ended(route)
         is_signed = API_VERSION_HEADER in reply.headers
         self._signs = self._signs or is_signed
         self._clock.observe(
@@ -110,11 +122,25 @@ class Caller:
             sent_ns=reply.sent_ns,
             received_ns=reply.received_ns,
         )
+        if limiter is not None and (is_signed or reply.status == 429):
+            limiter.learn(
+                route,
+                status=reply.status,
+                limit=reply.headers.get("RateLimit"),
+                policy=reply.headers.get("RateLimit-Policy"),
+                retry_after_ms=retry_after_ms(reply.headers.get("Retry-After"), reply.headers.get("Date")),
+            )
         if self._signs and not is_signed:
             raise _failure(reply, reads=reads, is_stranger=True)  # Whatever it says, even 200 or 401.
         if 200 <= reply.status < 300:
             return _read(model, reply, reads=reads)
         raise _failure(reply, reads=reads)
+
+    def _within_ms(self, expires_at_ms: int | None) -> float:
+        """Real time until a request is no longer wanted."""
+        if expires_at_ms is None:
+            return math.inf
+        return max(0.0, (expires_at_ms - self._clock.now_ms()) / self._clock.speed)
 
     def _stream(self, query: Mapping[str, str], since: str | None) -> AsyncGenerator[Event, None]:
         """The event stream, taken up again whenever it breaks."""
@@ -247,6 +273,11 @@ def _date_ms(text: str) -> int | None:
     except ValueError:
         return None
     return ms_of(moment) if moment.tzinfo is not None else None
+
+
+def route_of(method: str, path: str) -> str:
+    """The operation without its names and ids: `DELETE /v1/orders/7` is `DELETE /v1/orders`."""
+    return f"{method} {'/'.join(path.split('/', 3)[:3])}"
 
 
 def segment(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The interface as typed methods, one for each operation of the routes served so far. Each call is one attempt with an end; repeating is the caller's.
+"""The interface as typed methods, one for each operation. Each call is one attempt with an end; repeating is the caller's.
 
 Every method answers with a wire model, or raises one of `bot.errors`, named for the next move:
 Refused (a clear no), TryLater (not done; `after_ms`, then the same key), OutcomeUnknown (it may be done; the same key or token
@@ -14,12 +14,15 @@ from typing import Self
 
 from pydantic import SecretStr
 
-from bot.client.calls import Caller, present, segment
+from bot.client.account_calls import AccountCalls
+from bot.client.calls import present, segment
 from bot.client.http import TIMEOUTS, Timeouts, Transport
+from bot.client.limiter import Kind, Limiter
 from bot.client.service_clock import ServiceClock
-from bot.wire.account import AccountSnapshot, ResetResult, SandboxAccountResult
+from bot.wire.account import AccountSnapshot, KillResult, ResetResult, SandboxAccountResult
 from bot.wire.events import Event, EventsPage
 from bot.wire.guardian_requests import GuardianRequest
+from bot.wire.limits import Limits
 from bot.wire.market import BookResult, CandlesResult, MarketsResult, StartResult, StatusResult
 from bot.wire.order_requests import CancelCoinRequest, CloseRequest, ConfirmRequest, OrderRequest, SuggestRequest
 from bot.wire.orders import (
@@ -34,12 +37,12 @@ from bot.wire.orders import (
     SuggestResult,
     TradesPage,
 )
-from bot.wire.requests import ResetRequest, SandboxAccountRequest
+from bot.wire.requests import KillRequest, ResetRequest, SandboxAccountRequest
 from bot.wire.resources import Guardian, Order
 
 
-class Client(Caller):
-    """A client of /v1. `clock` follows the service's time from the first answer on.
+class Client(AccountCalls):
+    """A client of /v1. `clock` follows the service's time from the first answer on; `limiter` keeps within the service's rate limits.
 
     `base_url`: https, or http to this machine. `api_key` may be None for the operations that need no credential. `transport`
     is for tests and for an app in process.
@@ -53,8 +56,10 @@ class Client(Caller):
         transport: Transport | None = None,
         timeouts: Timeouts = TIMEOUTS,
         clock: ServiceClock | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
-        super().__init__(base_url, api_key, transport=transport, timeouts=timeouts, clock=clock)
+        self.limiter = Limiter() if limiter is None else limiter
+        super().__init__(base_url, api_key, transport=transport, timeouts=timeouts, clock=clock, limiter=self.limiter)
 
     async def __aenter__(self) -> Self:
         return self
@@ -68,6 +73,10 @@ class Client(Caller):
     def clock(self) -> ServiceClock:
         """The service's time, followed from the first answer on."""
         return self._clock
+
+    def entry_wait_ms(self) -> int:
+        """Real time until the service's rate limit has room for an entry; 0: now."""
+        return 0 if self._clock.speed <= 0 else self.limiter.wait_ms(Kind.ENTRY, "POST /v1/orders")
 
     def calm(self, market: str) -> None:
         """Over a wire nothing may be assumed of a bar that has not been looked at."""
@@ -98,19 +107,25 @@ class Client(Caller):
         """Place the order. After `expires_at_ms` on the service's clock it will not run, and stays refused."""
         assert not request.dry_run, "a dry run is a plan"
         return await self._call(
-            OrderResult, "POST", "/v1/orders", body=request.body(), key=key, expires_at_ms=expires_at_ms
+            OrderResult,
+            "POST",
+            "/v1/orders",
+            body=request.body(),
+            key=key,
+            expires_at_ms=expires_at_ms,
+            kind=Kind.ENTRY,
         )
 
     async def plan(self, request: OrderRequest, *, key: str | None = None) -> PlanResult:
         """What the order would do, and the single-use token that does it. Changes nothing and may be repeated; `key` belongs to the confirm."""
         dry = request.model_copy(update={"dry_run": True})
-        return await self._call(PlanResult, "POST", "/v1/orders", body=dry.body(), reads=True)
+        return await self._call(PlanResult, "POST", "/v1/orders", body=dry.body(), reads=True, kind=Kind.ENTRY)
 
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
         """Execute a plan. The same token again, after doubt, can only tell what became of it."""
         body = ConfirmRequest(confirm_token=token).body()
         return await self._call(
-            OrderResult, "POST", "/v1/orders/confirm", body=body, key=key, expires_at_ms=expires_at_ms
+            OrderResult, "POST", "/v1/orders/confirm", body=body, key=key, expires_at_ms=expires_at_ms, kind=Kind.ENTRY
         )
 
     async def suggest(self, request: SuggestRequest) -> SuggestResult:
@@ -121,7 +136,9 @@ class Client(Caller):
     ) -> OrderResult:
         """Reduce or close a position. Nothing given in the request closes all of it."""
         path = f"/v1/positions/{segment(market)}/close"
-        return await self._call(OrderResult, "POST", path, body=request.body(), key=key, expires_at_ms=expires_at_ms)
+        return await self._call(
+            OrderResult, "POST", path, body=request.body(), key=key, expires_at_ms=expires_at_ms, kind=Kind.EXIT
+        )
 
     async def orders(self, coin: str | None = None) -> list[Order]:
         page = await self._call(OrdersPage, "GET", "/v1/orders", query=present({"coin": coin}), reads=True)
@@ -129,25 +146,35 @@ class Client(Caller):
 
     async def cancel(self, oid: str) -> CancelResult:
         """Cancel one order or trigger by its venue id. A stop can be cancelled too: look at `unprotected`."""
-        return await self._call(CancelResult, "DELETE", f"/v1/orders/{segment(oid)}")
+        return await self._call(CancelResult, "DELETE", f"/v1/orders/{segment(oid)}", kind=Kind.EXIT)
 
     async def cancel_coin(self, coin: str) -> CancelCoinResult:
         """Cancel everything open in one coin, stops and targets too."""
-        return await self._call(CancelCoinResult, "DELETE", "/v1/orders", body=CancelCoinRequest(coin=coin).body())
+        body = CancelCoinRequest(coin=coin).body()
+        return await self._call(CancelCoinResult, "DELETE", "/v1/orders", body=body, kind=Kind.EXIT)
 
     async def guardians(self) -> list[Guardian]:
         page = await self._call(GuardiansPage, "GET", "/v1/guardians", reads=True)
         return list(page.guardians)
 
     async def arm(self, request: GuardianRequest, *, key: str) -> Guardian:
-        return await self._call(Guardian, "POST", "/v1/guardians", body=request.body(), key=key)
+        return await self._call(Guardian, "POST", "/v1/guardians", body=request.body(), key=key, kind=Kind.EXIT)
 
     async def disarm(self, guardian_id: str) -> None:
-        await self._call(DisarmResult, "DELETE", f"/v1/guardians/{segment(guardian_id)}")
+        await self._call(DisarmResult, "DELETE", f"/v1/guardians/{segment(guardian_id)}", kind=Kind.EXIT)
 
     async def heartbeat(self) -> HeartbeatResult:
         """Refresh every armed dead-man switch. An empty list means that none is armed."""
-        return await self._call(HeartbeatResult, "POST", "/v1/heartbeat", body=b"{}")
+        return await self._call(HeartbeatResult, "POST", "/v1/heartbeat", body=b"{}", kind=Kind.EXIT)
+
+    async def kill(self, *, flatten: bool = False, key: str) -> KillResult:
+        """Cancel what could open, with `flatten` close every position, and block openings until the owner lifts it. The same key again is the same kill."""
+        body = KillRequest(flatten=flatten).body()
+        return await self._call(KillResult, "POST", "/v1/account/kill", body=body, key=key, kind=Kind.EXIT)
+
+    async def limits(self) -> Limits:
+        """What bounds the account and this key: caps, scopes, rates."""
+        return await self._call(Limits, "GET", "/v1/limits", reads=True)
 
     async def events(self, since: str | None = None, *, limit: int = 200, types: Sequence[str] = ()) -> EventsPage:
         """Events after `since`, oldest first; a page short of `limit` is the end for now."""

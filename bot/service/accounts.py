@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from itertools import islice
 from typing import Any, Final
 
 from bot.errors import Refusal
@@ -14,7 +13,7 @@ from bot.service.answers import Answer, Refused, invalid
 from bot.service.auth import OWNER_SCOPES, Minted, Principal, mint
 from bot.service.desk import Context, Desk
 from bot.service.orders import PLAN_TTL_REAL_MS, exact
-from bot.venue import ledger
+from bot.venue import ledger, pages
 from bot.venue.commands import OpenAccount, ResetAccount
 from bot.venue.events import AccountChanged, Event
 from bot.venue.state import EVENTS_KEPT, GUARDIANS_MAX, KEYS_MAX, OPEN_ORDERS_MAX, Account, Key, event_id
@@ -175,7 +174,7 @@ class AccountDesk(Desk):
         page: list[dict[str, Any]] = []
         examined = start
         wanted = query.filters
-        for happened in _after(account, start):
+        for happened in pages.after(account, start):
             examined = happened.seq
             if wanted is not None:
                 kind, subtype = event_views.kind_of(happened)
@@ -203,22 +202,23 @@ class AccountDesk(Desk):
         self.look()
         account = self.account(principal)
         coin = None if query.coin is None else self.coin(query.coin)
-        made = account.trades
-        end = len(made) if query.before is None else max(0, min(len(made), query.before - account.trade_first))
         found: list[dict[str, Any]] = []
-        at = end
-        while at > 0 and len(found) < query.limit:
-            at -= 1
-            if coin is None or made[at].coin == coin:
-                found.append(views.trade(account, made[at]))
-        more = at > 0 if coin is None else any(t.coin == coin for t in islice(made, at))
+        more = False
+        for made in pages.trades_before(account, query.before):
+            if coin is not None and made.coin != coin:
+                continue
+            if len(found) == query.limit:
+                more = True
+                break
+            found.append(views.trade(account, made))
         return Answer.ok({"trades": found, "nextBefore": found[-1]["seq"] if found and more else None})
 
 
 def lost_place(account: Account, at: int) -> Refusal | None:
     """Why a reader cannot go on behind event number `at`, if so."""
     # What falls out of the feed by age leaves a cursor just before it whole; a reset wipes also the event that the cursor stands on.
-    oldest = account.events_first if account.events and _is_reset(account.events[0]) else account.events_first - 1
+    first = pages.oldest(account)
+    oldest = account.events_first if first is not None and _is_reset(first) else account.events_first - 1
     if oldest <= at <= account.event_seq:
         return None
     newest = event_id(account.event_seq)
@@ -237,11 +237,3 @@ def another_feed(account: Account) -> Refusal:
 
 def _is_reset(happened: Event) -> bool:
     return isinstance(happened, AccountChanged) and happened.subtype == "reset"
-
-
-def _after(account: Account, seq: int) -> list[Event]:
-    """Events behind `seq`, oldest first; taken from the end, where readers are."""
-    count = account.event_seq - seq
-    if count <= 0:
-        return []
-    return list(islice(reversed(account.events), count))[::-1]

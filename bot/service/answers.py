@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
@@ -22,13 +22,12 @@ CONFLICTS: Final[dict[str, tuple[int, bool]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What a caller gets. `body` is bytes, so that a replay is the very same."""
 
     status: int
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
 
     @staticmethod
     def ok(body: Any) -> Answer:

@@ -20,7 +20,9 @@ KEPT_MAX: Final = 64
 Replies = dict[tuple[str, str], Reply]
 
 _REPLY_COLUMNS: Final = "account, key, epoch, fingerprint, request_id, status, body, real_ms"
-_GENERATION: Final = ("commands", "snapshots", "pushes", "replies", "deliveries", "endpoints")  # tables that begin anew
+_GENERATION: Final = (
+    "commands", "snapshots", "accounts", "pages", "pushes", "replies", "deliveries", "endpoints",
+)  # fmt: skip  # tables that begin anew
 
 
 @dataclass(frozen=True, slots=True)

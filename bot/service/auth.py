@@ -9,6 +9,7 @@ import secrets
 import zlib
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from bot.clock import SystemClock
@@ -18,6 +19,7 @@ from bot.venue.state import Key, Session, State
 ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 SECRET_LETTERS: Final = 43  # 256 bits in base 62
 PREFIX_SHOWN: Final = 12
+PRINCIPALS_KEPT: Final = 4_096  # of callers seen last
 
 OWNER_SCOPES: Final = ("read", "trade", "outcomes")
 
@@ -124,7 +126,12 @@ def authenticate(state: State, header: str | None, now_ms: int, real_ms: int | N
 
 
 def principal_of(key: Key) -> Principal:
-    return Principal(key.account, key.id, frozenset(key.scopes), key.owner)
+    return _principal(key.account, key.id, key.scopes, owner=key.owner)
+
+
+@lru_cache(PRINCIPALS_KEPT)
+def _principal(account: str, key: str, scopes: tuple[str, ...], *, owner: bool) -> Principal:
+    return Principal(account, key, frozenset(scopes), owner)
 
 
 def _session_of(state: State, token: str, real_ms: int) -> Principal | Refusal:

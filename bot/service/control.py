@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
 
@@ -13,7 +14,6 @@ from bot.service.answers import Answer, Refused, invalid
 from bot.service.archive import Kept
 from bot.service.auth import Access
 from bot.service.desk import scaled
-from bot.service.edge import Call
 from bot.service.faults import Faults
 from bot.service.forks import Forks
 from bot.service.generations import Generations
@@ -23,6 +23,7 @@ from bot.venue import index, outcome
 from bot.venue.commands import CreateKey, RevokeKey
 from bot.venue.numbers import E8
 from bot.venue.state import Account
+from bot.wire import base as wire
 from bot.wire.control import (
     AdvanceRequest,
     ClockRequest,
@@ -34,6 +35,9 @@ from bot.wire.control import (
 )
 from bot.wire.requests import EmptyRequest
 
+R = TypeVar("R", bound=wire.Request)
+
+ROOT: Final = "/sandbox/v1"
 EMBEDDED: Final = "embedded"  # name of the account that a daemon's own service keeps for it
 EMBEDDED_BALANCE: Final = 10_000 * E8
 MINTED: Final = "embedded daemon"  # name of the keys that come from here; the one before goes when the next comes
@@ -219,63 +223,40 @@ def _price(text: str, name: str) -> int:
 def add_control(router: Router, operations: Operations, generations: Generations, faults: Faults, forks: Forks) -> None:
     """The routes of the control."""
     control = Control(operations, generations, faults, forks)
-    route = router.route
 
-    def call(http: Request) -> Call:
-        return call_of(http)
+    def plain(method: str, tail: str, act: Callable[[], Answer | Awaitable[Answer]]) -> None:
+        """A route that is told nothing."""
+        body = None if method == "GET" else EmptyRequest
 
-    @route("GET", "/sandbox/v1/clock", Access.CONTROL, None)
-    async def get_clock(http: Request) -> Response:
-        return respond(control.clock())
+        @router.route(method, f"{ROOT}{tail}", Access.CONTROL, None, body=body)
+        async def endpoint(http: Request) -> Response:
+            return respond(await _made(act()))
 
-    @route("PATCH", "/sandbox/v1/clock", Access.CONTROL, None, body=ClockRequest)
-    async def set_clock(http: Request) -> Response:
-        return respond(control.set_speed(call(http).read(ClockRequest)))
+    def told(method: str, tail: str, model: type[R], act: Callable[[R], Answer | Awaitable[Answer]]) -> None:
+        """A route with a body."""
 
-    @route("POST", "/sandbox/v1/clock/advance", Access.CONTROL, None, body=AdvanceRequest)
-    async def advance_clock(http: Request) -> Response:
-        return respond(control.advance(call(http).read(AdvanceRequest)))
+        @router.route(method, f"{ROOT}{tail}", Access.CONTROL, None, body=model)
+        async def endpoint(http: Request) -> Response:
+            return respond(await _made(act(call_of(http).read(model))))
 
-    @route("POST", "/sandbox/v1/markets/{coin}/price", Access.CONTROL, None, body=PriceRequest)
+    plain("GET", "/clock", control.clock)
+    told("PATCH", "/clock", ClockRequest, control.set_speed)
+    told("POST", "/clock/advance", AdvanceRequest, control.advance)
+    plain("GET", "/digest", control.digest)
+    told("POST", "/keys", MintKeyRequest, control.mint_key)
+    told("POST", "/seed", SeedRequest, control.seed)
+    plain("GET", "/faults", control.faults)
+    told("POST", "/faults", FaultRequest, control.add_fault)
+    plain("DELETE", "/faults", control.clear_faults)
+    told("POST", "/snapshot", NameRequest, control.snapshot)
+    told("POST", "/restore", NameRequest, control.restore)
+    told("POST", "/fork", NameRequest, control.fork)
+    plain("POST", "/reset", control.reset)
+
+    @router.route("POST", f"{ROOT}/markets/{{coin}}/price", Access.CONTROL, None, body=PriceRequest)
     async def push_price(http: Request) -> Response:
-        return respond(control.price(http.path_params["coin"], call(http).read(PriceRequest)))
+        return respond(control.price(http.path_params["coin"], call_of(http).read(PriceRequest)))
 
-    @route("GET", "/sandbox/v1/digest", Access.CONTROL, None)
-    async def digest(http: Request) -> Response:
-        return respond(control.digest())
 
-    @route("POST", "/sandbox/v1/keys", Access.CONTROL, None, body=MintKeyRequest)
-    async def mint_key(http: Request) -> Response:
-        return respond(control.mint_key(call(http).read(MintKeyRequest)))
-
-    @route("POST", "/sandbox/v1/seed", Access.CONTROL, None, body=SeedRequest)
-    async def seed(http: Request) -> Response:
-        return respond(control.seed(call(http).read(SeedRequest)))
-
-    @route("GET", "/sandbox/v1/faults", Access.CONTROL, None)
-    async def get_faults(http: Request) -> Response:
-        return respond(control.faults())
-
-    @route("POST", "/sandbox/v1/faults", Access.CONTROL, None, body=FaultRequest)
-    async def add_fault(http: Request) -> Response:
-        return respond(control.add_fault(call(http).read(FaultRequest)))
-
-    @route("DELETE", "/sandbox/v1/faults", Access.CONTROL, None, body=EmptyRequest)
-    async def clear_faults(http: Request) -> Response:
-        return respond(control.clear_faults())
-
-    @route("POST", "/sandbox/v1/snapshot", Access.CONTROL, None, body=NameRequest)
-    async def snapshot(http: Request) -> Response:
-        return respond(control.snapshot(call(http).read(NameRequest)))
-
-    @route("POST", "/sandbox/v1/restore", Access.CONTROL, None, body=NameRequest)
-    async def restore(http: Request) -> Response:
-        return respond(control.restore(call(http).read(NameRequest)))
-
-    @route("POST", "/sandbox/v1/fork", Access.CONTROL, None, body=NameRequest)
-    async def fork(http: Request) -> Response:
-        return respond(await control.fork(call(http).read(NameRequest)))
-
-    @route("POST", "/sandbox/v1/reset", Access.CONTROL, None, body=EmptyRequest)
-    async def reset(http: Request) -> Response:
-        return respond(await control.reset())
+async def _made(answer: Answer | Awaitable[Answer]) -> Answer:
+    return answer if isinstance(answer, Answer) else await answer

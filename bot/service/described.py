@@ -49,7 +49,10 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
     ("GET", "/v1/start"): Described("Onboarding", "How to begin", market.StartResult),
     ("GET", "/v1/changelog"): Described("Onboarding", "Versions of the interface", market.ChangelogResult),
     ("GET", "/v1/auth/countries"): Described("Onboarding", "Countries and calling codes", market.CountriesResult),
-    ("GET", "/v1/markets"): Described("Onboarding", "Search markets", market.MarketsResult),
+    ("GET", "/v1/markets"): Described(
+        "Onboarding", "Search markets", market.MarketsResult, (),
+        "A settled event market leaves the lists after a day, when the next of its series has long been there; by its whole name it is still found.",
+    ),
     ("GET", "/v1/markets/{coin}/candles"): Described("Onboarding", "Candles of a market", market.CandlesResult, ("not_found",)),
     ("GET", "/v1/markets/{coin}/book"): Described("Onboarding", "Order book of a market", market.BookResult, ("not_found",)),
     ("GET", "/v1/system/status"): Described("Onboarding", "State and limits of the service", market.StatusResult),
@@ -109,7 +112,13 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
     ("DELETE", "/v1/guardians/{id}"): Described("Guardians", "Disarm a guardian", orders.DisarmResult, ("not_found",)),
     ("POST", "/v1/heartbeat"): Described("Guardians", "Heartbeat", orders.HeartbeatResult, (), "Moves nextDeadline of every armed dead-man switch."),
     ("GET", "/v1/events"): Described("Events", "Events after a cursor", wire_events.EventsPage, ("not_found",), "410 when the cursor was wiped by a reset."),
-    ("GET", "/v1/events/stream"): Described("Events", "Events as a stream", STREAM, ("not_found",), "Last-Event-ID or since resumes."),
+    ("GET", "/v1/events/stream"): Described(
+        "Events", "Events as a stream", STREAM, ("not_found",),
+        "text/event-stream: each message has id (the event's id), event (its type) and data (one Event); a comment ping comes every 15 s, and "
+        "retry once. The header Last-Event-ID, or since, resumes behind an id. The service ends a stream by one last message with event: error, "
+        "without an id, whose data is the error object: session_expired or unauthorized when the credential is no longer good, not_found with "
+        "fix.action resync when events were wiped that had not been read. Close it then: the same request again answers that error as plain JSON.",
+    ),
     ("POST", "/v1/webhooks"): Described(
         "Events", "Register a webhook", resources.WebhookCreated, ("limit_exceeded",), "The signing secret is shown here and never again."
     ),

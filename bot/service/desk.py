@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bot.clock import SystemClock
 from bot.errors import Refusal
 from bot.service.answers import Answer, Refused, invalid, refuse, status_of
 from bot.service.auth import Principal
+from bot.service.keeping import peek
 from bot.service.log import Reply
 from bot.service.machine import Machine
 from bot.service.quota import Quota
@@ -19,8 +19,7 @@ from bot.wire.headers import IDEMPOTENCY_REPLAYED_HEADER, REQUEST_ID_HEADER
 from bot.wire.order_requests import bare_coin
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """What came with a request besides its body."""
 
     request_id: str
@@ -44,7 +43,7 @@ class Desk:
         return f"{self.base_url}/docs"
 
     def account(self, principal: Principal) -> Account:
-        return self.machine.state.accounts[principal.account]
+        return peek(self.machine.state, principal.account)
 
     def key(self, principal: Principal) -> Key | None:
         """The caller's key; None for a session."""

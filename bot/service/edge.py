@@ -7,15 +7,17 @@ operation runs. An answer leaves after everything that it could have seen is on 
 from __future__ import annotations
 
 import hmac
+import os
 import re
-import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import structlog
 from pydantic import ValidationError
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bot.errors import Refusal
@@ -35,7 +37,11 @@ log = structlog.get_logger()
 
 R = TypeVar("R", bound=Request)
 
+Endpoint = Callable[[HttpRequest], Awaitable[Response]]
+
 PATH_MAX: Final = 2_048
+IDS_AT_ONCE: Final = 128  # request ids drawn together: each draw lets other threads run, which costs more than the draw
+ID_BYTES: Final = 12
 
 # A request may say each of these once: of two, nobody could tell which one was meant.
 SINGLE_HEADERS: Final = frozenset(
@@ -61,8 +67,7 @@ class Rule:
     metadata: str = ""  # where a caller without a credential learns how to get one
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A request that passed the edge."""
 
     principal: Principal
@@ -85,23 +90,27 @@ class Routes:
     """Which rule a path and method fall under."""
 
     def __init__(self, rules: list[Rule]) -> None:
-        self._literal: dict[str, dict[str, Rule]] = {}
+        self._literal: dict[str, tuple[dict[str, Rule], dict[str, str]]] = {}
         self._patterns: list[tuple[re.Pattern[str], dict[str, Rule]]] = []
         by_path: dict[str, dict[str, Rule]] = {}
         for rule in rules:
             by_path.setdefault(rule.path, {})[rule.method] = rule
         for path, methods in by_path.items():
             if "{" in path:
-                self._patterns.append((re.compile(re.sub(r"\{[a-z_]+\}", "[^/]+", path)), methods))
+                self._patterns.append((re.compile(re.sub(r"\{([a-z_]+)\}", r"(?P<\1>[^/]+)", path)), methods))
             else:
-                self._literal[path] = methods
+                self._literal[path] = methods, {}
 
-    def find(self, path: str) -> dict[str, Rule] | None:
-        """The rules of a path by method; None for a path that is no route."""
+    def find(self, path: str) -> tuple[dict[str, Rule], dict[str, str]] | None:
+        """The rules of a path by method, and what stands in the path's braces; None for a path that is no route."""
         found = self._literal.get(path)
-        if found is not None:
+        if found is not None or len(path) > PATH_MAX:
             return found
-        return next((methods for pattern, methods in self._patterns if pattern.fullmatch(path)), None)
+        for pattern, methods in self._patterns:
+            match = pattern.fullmatch(path)
+            if match is not None:
+                return methods, match.groupdict()
+        return None
 
 
 class Edge:
@@ -115,9 +124,13 @@ class Edge:
         *,
         control_token: str | None,
         hosts: frozenset[str] | None,
+        endpoints: Mapping[tuple[str, str], Endpoint] | None = None,
     ) -> None:
+        """`endpoints`: by (method, path of the rule), called without the app around them, which would look for the route again."""
         self._app = app
+        self.endpoints = endpoints or {}
         self._operations = operations
+        self.rules = tuple(rules)  # every route there is
         self._routes = Routes(rules)
         self._control_token = control_token or None
         self.faults: Faults | None = None
@@ -127,8 +140,8 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self.faults is None:
-            await self._exchange(scope, receive, send)
+        if self.faults is None or self.faults.is_idle(scope):
+            await _Exchange(self, scope, receive, send).run()
         else:
             await self.faults.around(scope, receive, send, self._exchange)
 
@@ -137,8 +150,8 @@ class Edge:
 
     def rule_of(self, scope: Scope) -> Rule | None:
         """The rule that a request falls under."""
-        methods = self._routes.find(scope["path"]) if len(scope["path"]) <= PATH_MAX else None
-        return None if methods is None else methods.get(scope["method"])
+        found = self._routes.find(scope["path"])
+        return None if found is None else found[0].get(scope["method"])
 
     @property
     def operations(self) -> Operations:
@@ -160,18 +173,24 @@ class _Exchange:
             if name in self._headers and name in SINGLE_HEADERS:
                 self._twice = name
             self._headers.setdefault(name, value)
-        self._request_id = f"req_{secrets.token_hex(12)}"
+        self._request_id = _new_id()
         self._rate: list[tuple[bytes, bytes]] = []
         self._is_order = False
         self._started = False
         self._principal: Principal | None = None
+        self._route = ("", "")
 
     async def run(self) -> None:
         try:
             call = await self._admit()
             self._scope["call"] = call
             self._scope["refuse"] = self.answer_of
-            await self._edge._app(self._scope, self._receive, self._respond)  # noqa: SLF001  the same file
+            endpoint = self._edge.endpoints.get(self._route)
+            if endpoint is None:
+                await self._edge._app(self._scope, self._receive, self._respond)  # noqa: SLF001  the same file
+            else:
+                response = await endpoint(HttpRequest(self._scope, self._receive, self._respond))
+                await response(self._scope, self._receive, self._respond)
         except Refused as no:
             await self._refuse(no.refusal, no.status, no.headers)
         except Exception as error:
@@ -183,15 +202,18 @@ class _Exchange:
                 await self._refuse(
                     Refusal("internal_error", "an error of the service; the same request may be sent again")
                 )
+        finally:
+            self._scope.pop("refuse", None)  # It leads back here: a circle, which only the collector would find.
 
     # ── In ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _admit(self) -> Call:
         edge, scope = self._edge, self._scope
-        methods = edge._routes.find(scope["path"]) if len(scope["path"]) <= PATH_MAX else None  # noqa: SLF001
-        if methods is None:
+        found = edge._routes.find(scope["path"])  # noqa: SLF001
+        if found is None:
             self._take("public")
             raise Refused(Refusal("not_found", f"no route {scope['path'][:200]!r}", fix={"action": "read_docs"}))
+        methods, scope["path_params"] = found
         rule = methods.get(scope["method"])
         if rule is None:
             self._take("public")
@@ -199,6 +221,7 @@ class _Exchange:
             text = f"{scope['method'][:20]} is not allowed here; allowed: {allow}"
             raise Refused(Refusal("invalid_input", text, details={"allow": sorted(methods)}), 405, {"Allow": allow})
         self._is_order = rule.is_order
+        self._route = rule.method, rule.path
         self._check_headers()
         self._check_origin(rule)
         injected = scope.get(INJECTED)
@@ -218,8 +241,8 @@ class _Exchange:
             raise Refused(replaced(), None, {"Retry-After": "1"})
         value = self._parse(raw)
         try:
-            query = rule.query.from_wire(self._query())
-            body = (rule.body or EmptyRequest).from_wire(value)
+            query = self._read(rule.query, self._query())
+            body = self._read(rule.body or EmptyRequest, value)
         except ValidationError as error:
             raise Refused(of_validation(error)) from None
         if context.idempotency_key is not None:
@@ -234,6 +257,15 @@ class _Exchange:
             )
         return Call(principal, context, body, query)
 
+    def _read(self, model: type[Request], value: Any) -> Request:
+        """A body or query as its model. Models are frozen: of nothing, the same one is made once only."""
+        if value != {}:
+            return model.from_wire(value)
+        empty = _EMPTY.get(model)
+        if empty is None:
+            empty = _EMPTY[model] = model.from_wire(value)
+        return empty
+
     def _check_headers(self) -> None:
         if self._twice is not None:
             raise Refused(invalid(self._twice.decode(), "is given twice"))
@@ -244,7 +276,7 @@ class _Exchange:
             if name not in hosts:
                 raise Refused(invalid("Host", f"must name this service, not {name[:80]!r}"))
         version = self._headers.get(b"x-api-version")
-        if version is not None and version.strip() != API_VERSION.encode():
+        if version is not None and version.strip() != _VERSION:
             text = f"must be {API_VERSION}"
             raise Refused(
                 invalid("X-API-Version", text, [API_VERSION], fix={"field": "X-API-Version", "value": API_VERSION})
@@ -310,7 +342,7 @@ class _Exchange:
         limits = self._operations.quota
         enabled = limits.enabled and self._operations.machine.clock.speed != 0 and policy is not None
         if not enabled:
-            self._rate = quota.headers_of(limits_off, enabled=False)
+            self._rate = _UNLIMITED
             return
         assert policy is not None
         scope = quota.POLICIES[policy].scope
@@ -380,7 +412,7 @@ class _Exchange:
         if not raw:
             return {}
         kind = self._headers.get(b"content-type")
-        if kind is not None and not _is_json(kind.decode("latin-1")):
+        if kind is not None and kind != b"application/json" and not _is_json(kind.decode("latin-1")):
             text = "must be application/json"
             raise Refused(
                 invalid(
@@ -431,10 +463,10 @@ class _Exchange:
     def _finish_headers(self, message: Message) -> None:
         headers: list[tuple[bytes, bytes]] = list(message.get("headers", []))
         names = {name.lower() for name, _ in headers}
-        headers.append((b"x-api-version", API_VERSION.encode()))
+        headers.append((b"x-api-version", _VERSION))
         if b"x-request-id" not in names:
             headers.append((b"x-request-id", self._request_id.encode()))
-        headers.extend(self._rate or quota.headers_of(limits_off, enabled=False))
+        headers.extend(self._rate or _UNLIMITED)
         if b"cache-control" not in names:
             headers.append((b"cache-control", b"no-store"))
         headers.append((b"x-content-type-options", b"nosniff"))
@@ -445,17 +477,32 @@ class _Exchange:
 
 
 limits_off: Final = quota.Verdict(quota.POLICIES["default"], 0, 0, 0)
+_UNLIMITED: Final = quota.headers_of(limits_off, enabled=False)
+_VERSION: Final = API_VERSION.encode()
+_EMPTY: Final[dict[type[Request], Request]] = {}
+_ids: Final[list[str]] = []
+
+
+def _new_id() -> str:
+    """A request id that nobody can guess."""
+    if not _ids:
+        drawn = os.urandom(ID_BYTES * IDS_AT_ONCE).hex()
+        _ids.extend(drawn[at : at + 2 * ID_BYTES] for at in range(0, len(drawn), 2 * ID_BYTES))
+    return f"req_{_ids.pop()}"
 
 
 async def send_answer(answer: Answer, send: Send) -> None:
     """An answer as ASGI messages."""
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(answer.body)).encode()),
-        *((name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()),
-    ]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers_of(answer)})
     await send({"type": "http.response.body", "body": answer.body})
+
+
+def headers_of(answer: Answer) -> list[tuple[bytes, bytes]]:
+    """The headers that are the answer's own."""
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer.body)).encode())]
+    for name, value in answer.headers.items():
+        headers.append((name.lower().encode(), value.encode("latin-1")))
+    return headers
 
 
 def is_local_socket(scope: Scope) -> bool:

@@ -9,11 +9,11 @@ walk is absorbed. Finer candles are Brownian bridges inside coarser ones in that
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from random import Random
 from typing import Final, NamedTuple
 
-from bot.service.simulation import DAY_MS, HISTORY_DAYS, KEPT_BLOCKS, LADDER, Candle
+from bot.service.ladder import DAY_MS, Ladder
+from bot.service.simulation import HISTORY_DAYS, Candle
 from bot.venue.numbers import E8
 from bot.venue.outcome import PX_MAX, PX_MIN
 from bot.wire.vocabulary import INTERVAL_MS
@@ -21,6 +21,7 @@ from bot.wire.vocabulary import INTERVAL_MS
 HOUR_MS: Final = INTERVAL_MS["1h"]
 HORIZON_HOURS: Final = 720.0  # Further away little is learned.
 LAST_HOURS: Final = 0.2
+PAST_PACE: Final = 0.05
 LAST_MINUTES: Final = 20.0  # Information of the last half minute: the walk ends near certainty.
 
 
@@ -35,7 +36,7 @@ class Stretch(NamedTuple):
     lots: int
 
 
-class EventMarket:
+class EventMarket(Ladder[Stretch]):
     """The candles of one event market up to its end. `pace` says how much is learned before the last hour."""
 
     lot = E8
@@ -43,12 +44,14 @@ class EventMarket:
     def __init__(
         self, *, coin: str, seed: int, prior: int, start_ms: int, expires_ms: int, pace: float, day_usd: int
     ) -> None:
+        super().__init__()
         assert expires_ms % INTERVAL_MS["1m"] == 0
         self._coin, self._seed, self._pace = coin, seed, pace
         self.expires_ms = expires_ms
         self._lots = day_usd * 2
         self._start_day = start_ms // DAY_MS * DAY_MS
         self._first_day = self._start_day - HISTORY_DAYS * DAY_MS
+        self._begun = self._known(self._start_day)
         self._origin = self._raw(self._first_day)
         first = self._random("walk", 0)
         chance = prior / E8
@@ -60,7 +63,6 @@ class EventMarket:
         self._walk = first
         self._ahead: list[Stretch] = []
         self._past: list[Stretch] | None = None
-        self._blocks: OrderedDict[tuple[str, int], list[Stretch]] = OrderedDict()
 
     def candles(self, interval: str, first_ms: int, until_ms: int) -> list[Candle]:
         """Candles with first_ms <= ts < until_ms, oldest first."""
@@ -90,6 +92,12 @@ class EventMarket:
     # ── Information ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _raw(self, at_ms: int) -> float:
+        if at_ms >= self._start_day:
+            return self._known(at_ms)
+        # Before the listing little is learned, however near the end is: a market opens somewhere about its prior.
+        return self._begun - PAST_PACE * math.log1p((self._start_day - at_ms) / DAY_MS)
+
+    def _known(self, at_ms: int) -> float:
         hours = max(0, self.expires_ms - at_ms) / HOUR_MS
         return self._pace * math.log1p(HORIZON_HOURS / (hours + LAST_HOURS)) + LAST_MINUTES / (60 * hours + 0.5)
 
@@ -136,33 +144,13 @@ class EventMarket:
 
     # ── Refinement ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _block(self, interval: str, ts: int) -> list[Stretch]:
-        """All stretches of `interval` inside the next coarser one that holds `ts`."""
-        level = LADDER.index(interval)
-        if level == 0:
-            return [self._day(ts // DAY_MS * DAY_MS)]
-        parent_interval = LADDER[level - 1]
-        span = INTERVAL_MS[parent_interval]
-        start = ts // span * span
-        key = (interval, start)
-        block = self._blocks.get(key)
-        if block is None:
-            parents = self._block(parent_interval, start)
-            block = self._refine(parents[(start - parents[0].ts) // span], interval, span)
-            self._blocks[key] = block
-            if len(self._blocks) > KEPT_BLOCKS:
-                self._blocks.popitem(last=False)
-        else:
-            self._blocks.move_to_end(key)
-        return block
-
-    def _refine(self, parent: Stretch, interval: str, span: int) -> list[Stretch]:
+    def _refine(self, parent: Stretch, interval: str, length: int) -> list[Stretch]:
         """Split a stretch: a bridge between its ends, kept between its extremes, which go to the parts that came nearest to them."""
         chance = self._random(interval, parent.ts)
         step = INTERVAL_MS[interval]
-        end = min(parent.ts + span, -(-self.expires_ms // step) * step)
+        end = min(parent.ts + length, -(-self.expires_ms // step) * step)
         starts = range(parent.ts, max(end, parent.ts + step), step)
-        left = self._raw(parent.ts + span) - self._raw(parent.ts)
+        left = self._raw(parent.ts + length) - self._raw(parent.ts)
         before = parent.open
         made: list[Stretch] = []
         for at in starts:

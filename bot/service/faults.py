@@ -6,6 +6,7 @@ A request meets one fault at most, the oldest that fits it; the feed may repeat 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from bot.errors import Refusal
 from bot.service.answers import Refused, invalid
+from bot.service.connections import CONNECTION
 from bot.service.operation_names import operation_name
-from bot.service.server import CONNECTION
 from bot.wire.control import FaultRequest
 
 ANY: Final = "*"
@@ -24,6 +25,7 @@ FEED: Final = "get_events"  # the operations that repeat an event
 STREAM: Final = "get_events_stream"
 FAULTS_MAX: Final = 100
 COUNT_MAX: Final = 1_000_000
+READ_S: Final = 5.0  # for the rest of a request whose connection is to be closed
 INJECTED: Final = "bracketbot.injected"  # scope key: the refusal that the edge answers with instead of the operation
 
 Run = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -107,6 +109,10 @@ class Faults:
 
     # ── Doing it ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def is_idle(self, scope: Scope) -> bool:
+        """Whether nothing can happen to this request. A stream may meet a fault that is set while it is open."""
+        return not self._faults and scope["path"] != "/v1/events/stream"
+
     async def around(self, scope: Scope, receive: Receive, send: Send, run: Run) -> None:
         """Let a request run, with what its fault does to it."""
         op = None
@@ -127,10 +133,10 @@ class Faults:
         if fault.ms:
             await asyncio.sleep(fault.ms / 1000)
         if fault.kind == "drop":
-            await _hang_up(scope, receive)
+            await _hang_up(scope, Whole(receive))
             return
         if fault.kind == "lose_reply":
-            await _without_reply(scope, receive, run)
+            await _without_reply(scope, Whole(receive), run)
             return
         if fault.kind in ("status_429", "status_500"):
             scope[INJECTED] = _refusal(fault.kind)
@@ -185,17 +191,35 @@ def _refusal(kind: str) -> Refused:
     return Refused(Refusal("internal_error", "a fault that was set through the sandbox's control"), 500)
 
 
-async def _hang_up(scope: Scope, receive: Receive) -> None:
-    """End the connection without an answer."""
+class Whole:
+    """A request's `receive` that knows whether all of the request has come."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_read = False
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self.is_read = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        return message
+
+
+async def _hang_up(scope: Scope, receive: Whole) -> None:
+    """End the connection without an answer. The request is read to its end before: closed with bytes unread, a connection is
+    reset instead, and whether the caller sees one or the other would be chance."""
     connection = (scope.get("extensions") or {}).get(CONNECTION)
     if connection is None:
         raise ConnectionResetError("a fault that was set through the sandbox's control closed this connection")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(READ_S):
+            while not receive.is_read:
+                await receive()
     connection["close"]()
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _without_reply(scope: Scope, receive: Receive, run: Run) -> None:
+async def _without_reply(scope: Scope, receive: Whole, run: Run) -> None:
     """Do all of it, up to the commit, and answer nothing."""
     answered = asyncio.Event()
 

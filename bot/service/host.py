@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import json
 import os
 import signal
 import socket
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import structlog
 import uvloop
+from starlette.types import ASGIApp
 
 from bot.clock import Clock, SystemClock
 from bot.errors import BotError, ConfigError, Exit
+from bot.service.allowed_pages import AllowedPages
 from bot.service.approval import add_approval
 from bot.service.archive import Kept, Replies
 from bot.service.clock import parse_clock
@@ -52,8 +56,12 @@ log = structlog.get_logger()
 CONTROL_TOKEN_ENV: Final = "BOT_CONTROL_TOKEN"  # noqa: S105  the name of a variable, not a secret
 MEMORY: Final = ":memory:"
 TICK_MAX_SECONDS: Final = 1.0  # how often the clock's lease is renewed
+SAVING_PAUSE_SECONDS: Final = 0.004  # between two pieces of a snapshot: callers get half of the time meanwhile
 WARM_PAUSE_SECONDS: Final = 0.05  # between the histories of two markets, so that callers are not kept waiting
 SOCKET_PATH_MAX: Final = 107  # bytes that the kernel takes for a Unix socket's name
+INVITE_CODE_MIN: Final = 6  # the interface's bounds of inviteCode
+INVITE_CODE_MAX: Final = 64
+COLLECTOR: Final = (20_000, 20, 100)  # thresholds of its three generations
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -73,6 +81,7 @@ class HostOptions:
     control_socket: Path | None = None
     rate_limits: bool = True
     invite_codes: tuple[str, ...] = field(default=(), repr=False)  # empty: new accounts need none
+    origins: tuple[str, ...] = ()  # pages besides the service's own that may call /mcp, like https://app.example
     webhooks_private: bool | None = None  # deliver to this machine and its network too; None: when `host` is loopback
     ready_fd: int | None = None
     ready_file: Path | None = None
@@ -91,9 +100,18 @@ class Service:
     agents: AgentDoor
     generations: Generations
     forks: Forks
+    origins: frozenset[str] = frozenset()
+    freezes: bool = (
+        False  # the process is this service's alone: with each snapshot, what has stayed is left alone from then on
+    )
     _ticker: asyncio.Task[None] | None = field(default=None, repr=False)
     _sender: asyncio.Task[None] | None = field(default=None, repr=False)
     _on_fault: Callable[[], None] | None = field(default=None, repr=False)
+
+    @property
+    def door(self) -> ASGIApp:
+        """What a server serves."""
+        return AllowedPages(self.app, self.origins) if self.origins else self.app
 
     async def start(self, on_fault: Callable[[], None] | None = None) -> None:
         """Begin to write and to keep time; returns when what the start itself did is on disk."""
@@ -106,17 +124,22 @@ class Service:
     async def _tick(self) -> None:
         """Sleep until the next price or deadline, then let it happen; renew the clock's lease at least every second."""
         machine = self.machine
-        cold = True
+        cold, saving = True, False
         try:
             while True:
                 machine.catch_up()
-                machine.snapshot_if_due()
+                was_saving, saving = saving, machine.snapshot_if_due()
+                if self.freezes and was_saving and not saving:
+                    gc.collect(1)
+                    gc.freeze()
                 if machine.clock.speed:
                     machine.save_clock()
                 machine.moved.clear()
                 cold = cold and machine.feed.warm()
                 if cold:
                     await asyncio.sleep(WARM_PAUSE_SECONDS)
+                elif saving:
+                    await asyncio.sleep(SAVING_PAUSE_SECONDS)
                 else:
                     await self._sleep()
                 if machine.fault is not None:
@@ -142,7 +165,7 @@ class Service:
 
     async def _sleep(self) -> None:
         machine = self.machine
-        at = machine.next_instant_ms()
+        at = machine.sleeps_until_ms = machine.next_instant_ms()
         seconds = None if at is None else machine.clock.real_seconds_until(at)
         if machine.clock.speed:
             seconds = TICK_MAX_SECONDS if seconds is None else min(seconds, TICK_MAX_SECONDS)
@@ -182,6 +205,7 @@ def build(
     `real_clock`: what webhooks go by, the machine's own without it.
     """
     db = None if str(options.db) == MEMORY else Path(options.db)
+    origins = frozenset(map(_origin_of, options.origins))
     command_log = CommandLog(db) if on_failure is None else CommandLog(db, on_failure)
     prices = PriceOptions(options.seed, options.data, options.markets, options.start_ms, options.hold_prices)
     machine = open_machine(command_log, speed=parse_clock(options.clock), prices=prices)
@@ -206,13 +230,13 @@ def build(
     add_control(router, operations, generations, faults, forks)
     add_views(router, operations)
     add_documents(router, operations)
-    agents = add_mcp(router, operations)
+    agents = add_mcp(router, operations, origins)
     hosts = frozenset({"127.0.0.1", "localhost", "[::1]", "embedded"}) if options.host in LOOPBACK else None
-    edge = Edge(app, operations, router.rules, control_token=control_token, hosts=hosts)
+    edge = Edge(app, operations, router.rules, control_token=control_token, hosts=hosts, endpoints=router.endpoints)
     faults.follow(router.rules, edge.rule_of)
     edge.faults = faults
     agents.lead_to(edge)
-    return Service(machine, operations, edge, streams, outbox, courier, agents, generations, forks)
+    return Service(machine, operations, edge, streams, outbox, courier, agents, generations, forks, origins)
 
 
 @dataclass(slots=True)
@@ -236,7 +260,7 @@ async def _fork(options: HostOptions, control_token: str | None, kept: Kept, rep
         service = build(plain, control_token=control_token)
         service.generations.adopt(kept, replies)
         service.outbox.begin(service.machine.state, silent=True)
-        listener = Listener(service.app, sock)
+        listener = Listener(service.door, sock)
         listener.server.on_stop = service.streams.close
         await service.start(on_fault=listener.server.stop)
         try:
@@ -287,6 +311,28 @@ def _add_events_out(
     return streams, outbox, courier
 
 
+def _origin_of(text: str) -> str:
+    """A page's origin as browsers write it."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.path not in ("", "/") or parts.query:
+        raise ConfigError(f"{text!r} is no origin: write scheme://host[:port], like https://app.example")
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
+def read_invite_codes(path: Path) -> tuple[str, ...]:
+    """The codes of a file, one a line; ConfigError names the file and never a code."""
+    try:
+        codes = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    for number, code in enumerate(codes, 1):
+        if not INVITE_CODE_MIN <= len(code) <= INVITE_CODE_MAX:
+            raise ConfigError(f"{path}: code {number} must have {INVITE_CODE_MIN} to {INVITE_CODE_MAX} characters")
+    if not codes:
+        raise ConfigError(f"{path}: holds no code: write one a line")
+    return codes
+
+
 def serve(options: HostOptions, *, on_ready: Callable[[str], None] | None = None) -> int:
     """Serve until told to stop; answers the exit code. What is wrong goes to standard error in one sentence."""
     try:
@@ -302,12 +348,14 @@ async def _serve(options: HostOptions, on_ready: Callable[[str], None] | None) -
     try:
         if options.control_socket is not None:
             sockets.append(_bind_unix(options.control_socket))
-        service = build(options, control_token=os.environ.get(CONTROL_TOKEN_ENV))
+        with sparing_the_collector():
+            service = build(options, control_token=os.environ.get(CONTROL_TOKEN_ENV))
+        service.freezes = True
     except BaseException:
         for sock in sockets:
             sock.close()
         raise
-    server = server_of(service.app)
+    server = server_of(service.door)
     server.on_stop = service.streams.close
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -322,6 +370,18 @@ async def _serve(options: HostOptions, on_ready: Callable[[str], None] | None) -
             options.control_socket.unlink(missing_ok=True)
     log.info("service.stopped", seq=service.machine.seq, events=service.machine.events)
     return int(Exit.DONE if service.machine.fault is None else Exit.ERROR)
+
+
+@contextlib.contextmanager
+def sparing_the_collector() -> Iterator[None]:
+    """State only grows and forms no circles: what is loaded here is never looked through for garbage, what comes later rarely."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.set_threshold(*COLLECTOR)
+        gc.enable()
 
 
 def _say_ready(options: HostOptions, service: Service, on_ready: Callable[[str], None] | None) -> None:

@@ -13,21 +13,23 @@ import os
 import sqlite3
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
 import structlog
 
 from bot.errors import ConfigError, Exit
+from bot.service.keeping import KeptAccount
 
 log = structlog.get_logger()
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x42424B54  # "BBKT": what tells this file from any other SQLite database
 REPLIES_KEPT_MS: Final = 7 * 86_400_000
-SNAPSHOTS_KEPT: Final = 2
 
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -39,6 +41,10 @@ CREATE TABLE replies (
     status INTEGER NOT NULL, body BLOB NOT NULL, real_ms INTEGER NOT NULL, PRIMARY KEY (account, key)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, state BLOB NOT NULL, chain BLOB NOT NULL, events INTEGER NOT NULL) STRICT;
+CREATE TABLE accounts (account TEXT PRIMARY KEY, number INTEGER NOT NULL, body TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE pages (
+    account TEXT NOT NULL, kind TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL, packed BLOB NOT NULL, PRIMARY KEY (account, kind, first)
+) STRICT;
 """
 
 # Tables that later features brought; made in an older file too.
@@ -61,9 +67,13 @@ Statement = tuple[str, tuple[Any, ...]]
 
 _COMMAND: Final = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, ?, ?, ?)"
 _REPLY: Final = "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_ROWS: Final = {_COMMAND: "(?, ?, ?, ?)", _REPLY: "(?, ?, ?, ?, ?, ?, ?, ?)"}  # what may be written many at a time
+ROWS_AT_ONCE: Final = 64
 _PUSH: Final = "INSERT INTO pushes (seq, at_ms, coin, px, volume) VALUES (?, ?, ?, ?, ?)"
 _CLOCK: Final = "INSERT OR REPLACE INTO clock (one, alive_ms, ceiling_ms, offset_ms) VALUES (1, ?, ?, ?)"
 _META: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
+_ACCOUNT: Final = "INSERT OR REPLACE INTO accounts (account, number, body) VALUES (?, ?, ?)"
+_PAGE: Final = "INSERT OR REPLACE INTO pages (account, kind, first, count, packed) VALUES (?, ?, ?, ?, ?)"
 _SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshots (seq, at_ms, state, chain, events) VALUES (?, ?, ?, ?, ?)"
 
 
@@ -93,6 +103,8 @@ class Reply(NamedTuple):
 
 
 class Snapshot(NamedTuple):
+    """`state` is all but the accounts, which are kept one by one; or, of a snapshot that was gone back to, all of it."""
+
     seq: int
     at_ms: int
     state: str
@@ -117,12 +129,43 @@ class Recovered:
     snapshot: Snapshot | None
     rows: list[Row]
     pushes: list[Push]
+    accounts: list[str]
+    pages: list[tuple[str, str, int, int, bytes]]
 
 
 def _end_process(error: BaseException) -> None:
     """The default for a commit that failed: nobody may be answered any more, so nobody is."""
     log.critical("log.commit_failed", error=str(error))
     os._exit(Exit.UNSAFE)
+
+
+def _gathered(batch: list[Statement]) -> list[Statement]:
+    """The same, with rows for one table in one statement. Each statement lets the service's own thread go on and waits for its turn behind
+    it, so a few large ones take a fraction of the time of many small ones. Rows of commands and of answers do not care which comes first."""
+    made: list[Statement] = []
+    rows: dict[str, list[tuple[Any, ...]]] = {}
+    for statement, values in batch:
+        if statement in _ROWS:
+            rows.setdefault(statement, []).append(values)
+            continue
+        made += _in_one(rows)
+        rows = {}
+        made.append((statement, values))
+    made += _in_one(rows)
+    return made
+
+
+def _in_one(rows: dict[str, list[tuple[Any, ...]]]) -> list[Statement]:
+    made: list[Statement] = []
+    for statement, values in rows.items():
+        head, place = statement, f", {_ROWS[statement]}"
+        at, size = 0, ROWS_AT_ONCE
+        while at < len(values):
+            while size > len(values) - at:
+                size //= 2  # Powers of two: few statements, so that each is prepared once.
+            made.append((head + place * (size - 1), tuple([item for row in values[at : at + size] for item in row])))
+            at += size
+    return made
 
 
 class CommandLog:
@@ -138,14 +181,13 @@ class CommandLog:
         )  # hashes of the keys on disk: nearly every key is new, and a look at the file costs more than the order
         self.pushed: list[Push] = []  # of memory mode
         self._staged: list[Statement] = []  # queued in this turn of the loop, not the writer's yet
-        self._batch: list[Statement] = []
+        self._inbox: SimpleQueue[list[Statement] | None] = SimpleQueue()  # the writer's, a turn at a time; None: stop
         self._queued = 0
         self._done = 0
         self._written = 0  # the writer's own count, ahead of `_done` by what the loop has not heard of yet
         self._broken = False
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake = threading.Condition()
-        self._stopping = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reader: sqlite3.Connection | None = None
@@ -156,7 +198,7 @@ class CommandLog:
     def open(self) -> Recovered:
         """Open or make the file and read what is needed to go on. ConfigError when it is not ours, of another version, in use or damaged."""
         if self.path is None:
-            return Recovered({}, None, None, [], [])
+            return Recovered({}, None, None, [], [], [], [])
         self._take_lock(self.path)
         fresh = not self.path.exists() or self.path.stat().st_size == 0
         try:
@@ -250,6 +292,10 @@ class CommandLog:
             snapshot,
             [Row(*row) for row in rows],
             [Push(*push) for push in pushes],
+            [body for (body,) in db.execute("SELECT body FROM accounts ORDER BY number")],
+            db.execute(
+                "SELECT account, kind, first, count, packed FROM pages ORDER BY account, kind, first"
+            ).fetchall(),
         )
 
     def start(self) -> None:
@@ -289,15 +335,23 @@ class CommandLog:
     def save_meta(self, name: str, value: str) -> None:
         self._put(_META, (name, value))
 
-    def save_snapshot(self, snapshot: Snapshot, real_ms: int) -> None:
-        """Keep a snapshot and let go what it makes superfluous."""
+    def save_snapshot(self, snapshot: Snapshot, real_ms: int, accounts: Sequence[KeptAccount] = ()) -> None:
+        """Keep a snapshot, in one transaction with what it needs of its accounts, and let go what it makes superfluous."""
         if self.path is None:
             return
+        for kept in accounts:
+            self._put(_ACCOUNT, (kept.account, kept.number, kept.body))
+            for kind, before in kept.gone:
+                self._put(
+                    "DELETE FROM pages WHERE account = ? AND kind = ? AND first + count <= ?",
+                    (kept.account, kind, before),
+                )
+            for kind, page in kept.pages:
+                self._put(_PAGE, (kept.account, kind, page.first, page.count, page.packed))
         packed = zlib.compress(snapshot.state.encode(), 1)
+        self._put("DELETE FROM snapshots", ())
         self._put(_SNAPSHOT, (snapshot.seq, snapshot.at_ms, packed, snapshot.chain, snapshot.events))
-        oldest = "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 1 OFFSET ?"
-        self._put(f"DELETE FROM snapshots WHERE seq < ({oldest})", (SNAPSHOTS_KEPT - 1,))  # noqa: S608  no outside text
-        self._put("DELETE FROM commands WHERE seq <= (SELECT min(seq) FROM snapshots)", ())
+        self._put("DELETE FROM commands WHERE seq <= ?", (snapshot.seq,))
         self._put("DELETE FROM replies WHERE real_ms < ?", (real_ms - REPLIES_KEPT_MS,))
 
     def _put(self, statement: str, values: tuple[Any, ...]) -> None:
@@ -312,9 +366,7 @@ class CommandLog:
         """Give the writer what one turn of the loop has queued, whole: a command, its answer and its deliveries are one transaction."""
         if self._staged:
             staged, self._staged = self._staged, []
-            with self._wake:
-                self._batch.extend(staged)
-                self._wake.notify()
+            self._inbox.put(staged)
 
     # ── Reading and waiting ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -355,7 +407,6 @@ class CommandLog:
         ticket = self._queued
         if self._done >= ticket:
             return
-        self._hand_over()
         assert self._loop is not None
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append((ticket, waiter))
@@ -366,10 +417,7 @@ class CommandLog:
     def _write_forever(self) -> None:
         assert self._loop is not None
         while True:
-            with self._wake:
-                while not self._batch and not self._stopping:
-                    self._wake.wait()
-                batch, self._batch = self._batch, []
+            batch, is_last = self._next_batch()
             if not batch:
                 return
             try:
@@ -385,34 +433,50 @@ class CommandLog:
                 self._wake.notify_all()
             with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
                 self._loop.call_soon_threadsafe(self._committed, batch)
+            if is_last:
+                return
 
-    def _commit(self, batch: list[tuple[str, tuple[Any, ...]]]) -> None:
+    def _next_batch(self) -> tuple[list[Statement], bool]:
+        """Wait for a turn's statements; with them comes all else that has been handed over. The second: nothing comes after them."""
+        turn = self._inbox.get()
+        batch: list[Statement] = []
+        while turn is not None:
+            batch += turn
+            try:
+                turn = self._inbox.get_nowait()
+            except Empty:
+                return batch, False
+        return batch, True
+
+    def _commit(self, batch: list[Statement]) -> None:
         """One transaction for all that came while the last one was written."""
-        writer = self._writer
-        writer.execute("BEGIN IMMEDIATE")
-        for statement, values in batch:
-            writer.execute(statement, values)
-        writer.execute("COMMIT")
+        execute = self._writer.execute
+        gathered = _gathered(batch)
+        if len(gathered) == 1:  # By itself a statement is a transaction.
+            execute(*gathered[0])
+        else:
+            execute("BEGIN IMMEDIATE")
+            for statement, values in gathered:
+                execute(statement, values)
+            execute("COMMIT")
         self.commits += 1
 
-    def _committed(self, batch: list[tuple[str, tuple[Any, ...]]]) -> None:
+    def _committed(self, batch: list[Statement]) -> None:
         self._done += len(batch)
         for statement, values in batch:
             if statement is _REPLY:
                 self._replies.pop((values[0], values[1]), None)
-        waiting = self._waiters
-        self._waiters = [(ticket, waiter) for ticket, waiter in waiting if ticket > self._done]
-        for ticket, waiter in waiting:
-            if ticket <= self._done and not waiter.done():
+        waiting = self._waiters  # in the order of their tickets
+        while waiting and waiting[0][0] <= self._done:
+            _, waiter = waiting.popleft()
+            if not waiter.done():
                 waiter.set_result(None)
 
     def close(self) -> None:
         """Write what is queued, then stop."""
         self._hand_over()
         if self._thread is not None:
-            with self._wake:
-                self._stopping = True
-                self._wake.notify()
+            self._inbox.put(None)
             self._thread.join()
             self._thread = None
         if self._reader is not None:

@@ -14,26 +14,46 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 import structlog
+from pydantic_core import to_json
 
 from bot.clock import SystemClock
 from bot.errors import BotError
 from bot.service.clock import ServiceClock
+from bot.service.keeping import Saving, assembled, peek_all, tracked
 from bot.service.log import CommandLog, Push, Recovered, Row, SavedClock, Snapshot, Statement
 from bot.service.prices import Feed, Point
+from bot.service.series import Series
 from bot.service.sessions import session_at
 from bot.venue import codec, index
 from bot.venue.apply import Applied, apply
 from bot.venue.calm import Calm, calm
-from bot.venue.commands import Command, PricePoint, Pulse, SetMarket, SetMarks, ShiftDeadlines
+from bot.venue.commands import (
+    CancelOrder,
+    ClosePosition,
+    Command,
+    ConfirmPlan,
+    ListMarket,
+    PlaceOrder,
+    PricePoint,
+    Pulse,
+    SetMarket,
+    SetMarks,
+    ShiftDeadlines,
+    StorePlan,
+)
 from bot.venue.events import Event
 from bot.venue.numbers import E8
 from bot.venue.state import State
 
 log = structlog.get_logger()
 
-SNAPSHOT_EVERY: Final = 10_000  # commands; more when the state is large, so that the work stays in proportion
+SNAPSHOT_EVERY: Final = 10_000  # commands: what a start after a crash has to replay at most, about a second's work
 LEASE_REAL_MS: Final = 3_000  # how far ahead of the clock the saved ceiling lies, in real time
 DEAD_MAN_FLOOR_REAL_MS: Final = 30_000  # a restart leaves a dead-man switch at least this much, or its whole time
+
+
+# Commands that come by the thousand, and of which few bring a deadline nearer.
+_TRADING: Final = frozenset({PlaceOrder, StorePlan, ConfirmPlan, ClosePosition, CancelOrder, SetMarks, PricePoint})
 
 
 class ReplayError(BotError):
@@ -70,7 +90,8 @@ class Machine:
         self.chain = chain
         self.events = events
         self.fault: BaseException | None = None  # our own mistake: the state is not to be trusted any more
-        self.moved = asyncio.Event()  # set whenever the next instant of interest may have changed
+        self.moved = asyncio.Event()  # set whenever the next instant of interest may have come nearer
+        self.sleeps_until_ms: int | None = None  # what whoever waits for `moved` would wait for
         self.processed = 0  # points and deadlines run since the start
         self.last_price_ms: int | None = None
         self.publish: Callable[[list[Event]], Sequence[Statement]] | None = (
@@ -78,11 +99,15 @@ class Machine:
         )
         self._snapshot_seq = seq
         self._snapshot_due = seq + SNAPSHOT_EVERY
+        self._saving: tuple[Saving, Snapshot] | None = None
+        if command_log.path is not None:
+            tracked(state)
         self._ceiling_ms = 0
         self._marks: dict[str, int] = {}  # seen, not said to the log yet
         self._bands: dict[str, Calm] = {}
         self.turns: list[tuple[int, str]] = []  # when an outside price opens or closes next, a heap
         self.known = ""  # where the prices come from, as the file has it
+        self.series: Series | None = None  # what is listed when an event market is settled
         self.generation = 0  # another one: the state was replaced, and who held a part of it holds nothing
 
     # ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,6 +137,9 @@ class Machine:
     def follow_sessions(self, at_ms: int) -> None:
         """Know when the outside prices open and close; those that nobody has looked at yet get the session of `at_ms`."""
         for coin, market in self.state.markets.items():
+            expires_ms = market.spec.expires_ms
+            if expires_ms is not None and expires_ms > at_ms and market.status != "settled" and self._follower(coin):
+                self.turns.append((expires_ms, coin))
             if market.spec.hours is None:
                 continue
             if market.external is None:
@@ -127,11 +155,31 @@ class Machine:
         """An outside price opens or closes: told to the venue at its instant, before the prices of that instant."""
         at_ms, coin = heappop(self.turns)
         hours = self.state.markets[coin].spec.hours
-        assert hours is not None
+        if hours is None:
+            self._follow(coin, at_ms)
+            return
         found = session_at(hours, at_ms)
         external = "open" if found.is_open else "closed"
         self._apply(SetMarket(coin, external=external, turns_ms=found.turns_ms), max(at_ms, self.state.now_ms))
         heappush(self.turns, (found.turns_ms, coin))
+        self.processed += 1
+
+    def _follower(self, coin: str) -> str | None:
+        """The event market that is to follow this one and is not listed yet."""
+        name = None if self.series is None else self.series.next_coin(coin)
+        return None if name is None or name in self.state.markets else name
+
+    def _follow(self, coin: str, at_ms: int) -> None:
+        """An event market is about to be settled: the next one of its series is listed."""
+        assert self.series is not None
+        following = self.series.after(coin, at_ms)
+        spec = following.spec
+        assert spec.expires_ms is not None
+        self._apply(ListMarket(spec, following.px), max(at_ms, self.state.now_ms))
+        self.feed.add(spec.coin, following.source, at_ms)
+        if self.series.is_held:
+            self.feed.hold(spec.coin)
+        heappush(self.turns, (spec.expires_ms, spec.coin))
         self.processed += 1
 
     def _run_deadlines(self, *, before_ms: int) -> None:
@@ -151,7 +199,11 @@ class Machine:
         if band.lo < px / E8 < band.hi and at < band.until_ms:
             self._marks[coin] = px
         else:
-            self._marks.pop(coin, None)
+            market = self.state.markets[coin]
+            seen = self._marks.pop(coin, market.mark)
+            if point.step and market.bar_ms != point.bar_ms:
+                # Its open was calm, so the venue has not heard of this bar: what resting limits may take of it comes with an open.
+                self._apply(PricePoint(coin, seen, 0, point.bar_ms, point.volume), at)
             self._apply(PricePoint(coin, px, point.step, point.bar_ms, point.volume), at)
         listed = self.state.markets[coin]
         if self.feed.has_ended(coin) and listed.status == "open" and listed.spec.expires_ms is None:
@@ -187,8 +239,11 @@ class Machine:
             marks = SetMarks(tuple(sorted(self._marks.items())))
             self._marks = {}
             self._apply(marks, at_ms)
+        text = _text(command)
         try:
             applied = apply(self.state, command, at_ms)
+            if applied.events:
+                self.chain = chain_of(self.chain, applied.events)
         except Exception as error:
             # Half a command may stand in the state; the log has none of it. Only a new start is right.
             self.fault = error
@@ -196,16 +251,17 @@ class Machine:
             raise
         self._bands = {}
         self.seq += 1
-        self._chain(applied.events)
+        self.events += len(applied.events)
         also = self.publish(applied.events) if applied.events and self.publish is not None else ()
-        self.log.append(Row(self.seq, at_ms, codec.dumps(command), self.chain), also)
-        self.moved.set()
+        self.log.append(Row(self.seq, at_ms, text, self.chain), also)
+        if type(command) not in _TRADING or self._is_nearer():
+            self.moved.set()
         return applied
 
-    def _chain(self, events: list[Event]) -> None:
-        for event in events:
-            self.chain = chain_of(self.chain, event)
-        self.events += len(events)
+    def _is_nearer(self) -> bool:
+        """Has the last command brought something nearer than what is waited for?"""
+        at, until = index.next_deadline_ms(self.state), self.sleeps_until_ms
+        return self.seq >= self._snapshot_due or (at is not None and (until is None or at < until))
 
     def show_marks(self) -> None:
         """Let a reader see the marks of calm markets. What SetMarks does, unsaid: the log hears of them before the next command."""
@@ -222,22 +278,38 @@ class Machine:
         offset = 0 if self.clock.is_real else now - SystemClock().now_ms()
         self.log.save_clock(SavedClock(now, self._ceiling_ms, offset))
 
-    def snapshot_if_due(self) -> None:
-        if self.seq >= self._snapshot_due:
-            self.snapshot()
+    def snapshot_if_due(self) -> bool:
+        """Begin a snapshot when one is due and write a piece of the one under way; True while there is more of it to write."""
+        if self._saving is None:
+            if self.seq < self._snapshot_due or self.log.path is None:
+                return False
+            self._begin_saving()
+        return not self._save_on()
 
     def snapshot(self) -> None:
-        """Keep the whole state, so that the next start replays from here."""
-        if self.seq == self._snapshot_seq:
-            return
+        """Keep the whole state at once, so that the next start replays from here."""
+        while self._saving is not None:
+            self._save_on(whole=True)
+        if self.seq != self._snapshot_seq and self.log.path is not None:
+            self._begin_saving()
+            self._save_on(whole=True)
+
+    def _begin_saving(self) -> None:
         self._say_marks()
-        text = codec.dumps(self.state)
-        self.log.save_snapshot(
-            Snapshot(self.seq, self.state.now_ms, text, self.chain, self.events), SystemClock().now_ms()
-        )
-        self._snapshot_seq = self.seq
-        # A state of S kilobytes is written again after as many commands, so that the cost a command stays the same.
-        self._snapshot_due = self.seq + max(SNAPSHOT_EVERY, len(text) // 500)
+        saving = Saving(self.state, tracked(self.state))
+        self._saving = saving, Snapshot(self.seq, self.state.now_ms, saving.head, self.chain, self.events)
+
+    def _save_on(self, *, whole: bool = False) -> bool:
+        """Go on with the snapshot under way; True when it is queued for the disk, in one transaction."""
+        assert self._saving is not None
+        saving, snapshot = self._saving
+        if not saving.go_on(None) if whole else not saving.go_on():
+            return False
+        self.log.save_snapshot(snapshot, SystemClock().now_ms(), saving.kept)
+        self._saving = None
+        self._snapshot_seq = snapshot.seq
+        self._snapshot_due = snapshot.seq + SNAPSHOT_EVERY
+        return True
 
     def become(
         self, *, clock: ServiceClock, feed: Feed, state: State, seq: int, chain: bytes, events: int, known: str
@@ -247,6 +319,9 @@ class Machine:
         self.generation += 1
         self.seq, self.chain, self.events = seq, chain, events
         self._snapshot_seq, self._snapshot_due = seq, seq + SNAPSHOT_EVERY
+        self._saving = None
+        if self.log.path is not None:
+            tracked(state)
         self._ceiling_ms, self.last_price_ms = 0, None
         self._marks, self._bands, self.turns = {}, {}, []
         self.moved.set()
@@ -262,7 +337,7 @@ class Machine:
 
     def resume(self, saved: SavedClock) -> None:
         """Go on after having been down: time that passed meanwhile counts for no dead-man switch."""
-        if any(account.guardians for account in self.state.accounts.values()):
+        if any(account.guardians for account in peek_all(self.state)):
             down = max(0, self.clock.now_ms() - saved.alive_ms)
             floor = int(DEAD_MAN_FLOOR_REAL_MS * (self.clock.speed or 1))
             self._apply(ShiftDeadlines(down, floor), max(saved.alive_ms, self.state.now_ms))
@@ -278,12 +353,17 @@ class Machine:
         await self.log.settle()
 
 
-def chain_of(chain: bytes, event: Event) -> bytes:
-    """The running hash of all events, one after the other."""
-    return hashlib.sha256(chain + codec.dumps(event).encode()).digest()
+def _text(command: Command) -> str:
+    """What `codec.loads` reads."""
+    return to_json(codec.encode(command)).decode()
 
 
-EMPTY_CHAIN: Final = hashlib.sha256(b"bracketbot event log 1").digest()
+def chain_of(chain: bytes, events: Sequence[Event]) -> bytes:
+    """The running hash of all events, one command's after the other's."""
+    return hashlib.sha256(chain + to_json([codec.encode(event) for event in events])).digest()
+
+
+EMPTY_CHAIN: Final = hashlib.sha256(b"bracketbot event log 2").digest()
 
 
 @dataclass(slots=True)
@@ -303,24 +383,29 @@ def replay(recovered: Recovered, path: str) -> Replayed:
     try:
         if snapshot is None:
             made = Replayed(State(), 0, EMPTY_CHAIN, 0, None)
+            if recovered.rows:
+                tracked(made.state)
         else:
-            state = codec.loads(snapshot.state)
+            state = assembled(snapshot.state, recovered.accounts, recovered.pages)
             index.rebuild(state)
             made = Replayed(state, snapshot.seq, snapshot.chain, snapshot.events, Place(snapshot.at_ms))
         for row in recovered.rows:
             assert row.seq == made.seq + 1, f"{path}: row {row.seq} follows {made.seq}"
             command = codec.loads(row.command)
-            for event in apply(made.state, command, row.at_ms).events:
-                made.chain = chain_of(made.chain, event)
-                made.events += 1
+            events = apply(made.state, command, row.at_ms).events
+            if events:
+                made.chain = chain_of(made.chain, events)
+                made.events += len(events)
             made.seq = row.seq
             if made.chain != row.chain:
                 raise ReplayError(_differs(path, row.seq))
             if isinstance(command, PricePoint):
                 made.place = Place(row.at_ms, command.coin)
+            elif isinstance(command, ListMarket) or (isinstance(command, SetMarket) and command.external is not None):
+                made.place = Place(row.at_ms - 1)  # The prices of that instant come after it.
             elif not isinstance(command, SetMarks):
                 made.place = Place(row.at_ms)
-    except (KeyError, TypeError, ValueError, AssertionError) as error:
+    except (LookupError, TypeError, ValueError, AssertionError) as error:
         raise ReplayError(f"{_differs(path, None)} ({type(error).__name__}: {error})") from error
     return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from bot.money import format_e8
 from bot.service import views
@@ -10,8 +10,11 @@ from bot.service.accounts import AccountDesk
 from bot.service.answers import Answer
 from bot.service.desk import Context
 from bot.venue.book import book
+from bot.venue.state import Market
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION, LIMITS_VERSION
 from bot.wire.queries import CandlesQuery, MarketsQuery
+
+LISTED_AFTER_MS: Final = 86_400_000  # how long a settled event market stays in the lists
 
 
 class MarketDesk(AccountDesk):
@@ -25,7 +28,8 @@ class MarketDesk(AccountDesk):
         found = [
             views.market(state, market, feed.store(coin), now)
             for coin, market in state.markets.items()
-            if query.asset_class in ("all", market.spec.asset_class)
+            if not _is_over(market, now, wanted)
+            and query.asset_class in ("all", market.spec.asset_class)
             and (not wanted or wanted in coin.lower() or wanted in market.spec.name.lower())
         ]
         if query.view == "all":
@@ -159,3 +163,9 @@ class MarketDesk(AccountDesk):
                 "limits": {"platform": self.platform(), "rate": self.quota.views(None, context.ip)},
             }
         )
+
+
+def _is_over(market: Market, now: int, wanted: str) -> bool:
+    """Was it settled so long ago that it stands in no list any more? By its whole name it is still found."""
+    expires_ms = market.spec.expires_ms
+    return expires_ms is not None and now - expires_ms > LISTED_AFTER_MS and wanted != market.spec.coin.lower()

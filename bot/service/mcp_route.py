@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PATH: Final = "/mcp"
 METADATA: Final = "/.well-known/oauth-protected-resource/mcp"
+SERVER_METADATA: Final = "/.well-known/oauth-authorization-server"
 POLICY: Final = "default"  # what each POST costs; a tool of the same policy costs no more
 
 # What an inner request takes over from the POST that carries it.
@@ -168,12 +169,13 @@ class _Handed(Response):
         await self._manager.handle_request(scope, again, answer)
 
 
-def add_mcp(router: Router, operations: Operations) -> AgentDoor:
-    """The door and the page that says how to get in."""
+def add_mcp(router: Router, operations: Operations, origins: frozenset[str] = frozenset()) -> AgentDoor:
+    """The door and the pages that say how to get in. `origins`: web pages besides our own that may ask."""
     base = operations.base_url
     door = AgentDoor(operations.docs)
+    pages = origins | {base.lower()}
 
-    @router.route("POST", PATH, Access.ANY, POLICY, metadata=f"{base}{METADATA}", origins=frozenset({base.lower()}))
+    @router.route("POST", PATH, Access.ANY, POLICY, metadata=f"{base}{METADATA}", origins=pages)
     async def mcp(http: Request) -> Response:
         return await door.answer(http)
 
@@ -192,8 +194,19 @@ def add_mcp(router: Router, operations: Operations) -> AgentDoor:
             )
         )
 
+    @router.route("GET", SERVER_METADATA, Access.NONE, "public")
+    async def authorization_server(http: Request) -> Response:
+        # A client that looks here for a way to sign in learns that there is none yet: keys come from the interface.
+        return respond(
+            Answer.ok(
+                {
+                    "issuer": base,
+                    "response_types_supported": [],
+                    "grant_types_supported": [],
+                    "scopes_supported": [*OWNER_SCOPES, "trade:close_only"],
+                    "service_documentation": operations.docs,
+                }
+            )
+        )
+
     return door
-
-
-def _origin(base: str) -> str:
-    return base.lower()

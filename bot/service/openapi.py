@@ -18,7 +18,7 @@ from bot.service.operation_names import operation_name
 from bot.wire import headers as wire_headers
 from bot.wire.base import Request, Resource
 from bot.wire.errors import ErrorEnvelope
-from bot.wire.events import DATA_OF
+from bot.wire.events import DATA_OF, Event
 from bot.wire.guardian_requests import GUARDIAN_RULES, GuardianFields
 from bot.wire.queries import EmptyQuery
 from bot.wire.requests import CLEARS_CAP, EmptyRequest
@@ -65,6 +65,17 @@ EXPIRES_AFTER: Final[Json] = {
     "description": "Unix milliseconds on the service's clock; a request that would execute later is refused, and stays refused.",
     "schema": {"type": "integer", "minimum": 0, "maximum": 9_999_999_999_999_999},
 }
+LAST_EVENT_ID: Final[Json] = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "The id of the last event that was read; it goes before since.",
+    "schema": {"type": "string", "pattern": "^evt_[0-9]{1,18}$"},
+}
+STREAM_EXAMPLE: Final = (
+    'retry: 2000\n\nid: evt_000000000002\nevent: fill\ndata: {"id":"evt_000000000002","type":"fill","subtype":"entry","ts":1767225600000,"data":{}}\n\n'
+    ': ping\n\nevent: error\ndata: {"error":{"code":"unauthorized","message":"the API key has been revoked","requestId":"req_0"}}\n\n'
+)
 VERSION: Final[Json] = {
     "name": wire_headers.API_VERSION_HEADER,
     "in": "header",
@@ -232,7 +243,14 @@ def _parameters(rule: Rule, schemas: _Schemas) -> list[Json]:
             found.append({"name": name, "in": "query", "required": name in must, "schema": told})
     if rule.keyed:
         found += [IDEMPOTENCY_KEY, EXPIRES_AFTER]
+    if _streams(rule):
+        found.append(LAST_EVENT_ID)
     return [*found, VERSION]
+
+
+def _streams(rule: Rule) -> bool:
+    said = DESCRIBED.get((rule.method, rule.path))
+    return said is not None and said.answer == STREAM
 
 
 def _success(rule: Rule, said: Described, schemas: _Schemas) -> Json:
@@ -241,10 +259,16 @@ def _success(rule: Rule, said: Described, schemas: _Schemas) -> Json:
     if rule.keyed:
         headers[wire_headers.IDEMPOTENCY_REPLAYED_HEADER] = REPLAYED
     if isinstance(answer, str):
-        schema: Json = {"type": "object"} if answer == JSON else {"type": "string"}
+        content: Json = {"schema": {"type": "object"} if answer == JSON else {"type": "string"}}
         if answer == STREAM:
-            schema["description"] = "Server-sent events: id is the event's id, event its type, data one Event."
-        return {"description": said.title, "headers": headers, "content": {answer: {"schema": schema}}}
+            content["schema"]["description"] = (
+                "Server-sent events. Of each: id is the event's id, event its type, data one Event. A last one may have event: error, no id, "
+                "and an ErrorEnvelope as its data; then the stream ends."
+            )
+            content["example"] = STREAM_EXAMPLE
+            # What data holds, by the name of the event; `*` is every other name.
+            content["x-event-data"] = {"error": schemas.ref(ErrorEnvelope), "*": schemas.ref(Event)}
+        return {"description": said.title, "headers": headers, "content": {answer: content}}
     models = answer if isinstance(answer, tuple) else (answer,)
     refs = [schemas.ref(model) for model in models]
     return {

@@ -14,11 +14,11 @@ from bot.errors import ConfigError
 from bot.service.archive import Kept
 from bot.service.catalogue import CATALOGUE, Listing, listing_at, select, starting_at
 from bot.service.clock import ServiceClock
-from bot.service.event_prices import EventMarket
 from bot.service.log import CommandLog, Push, Recovered, SavedClock
 from bot.service.machine import EMPTY_CHAIN, Machine, Place, ReplayError, replay
 from bot.service.prices import Feed, RecordedSource, SimulatedSource, Source
 from bot.service.recorded import coin_of, interval_of, read_candles
+from bot.service.series import Series
 from bot.service.simulation import SimulatedMarket
 from bot.venue import codec, index
 from bot.venue.commands import ListMarket
@@ -47,6 +47,7 @@ class _Prices:
     start_ms: int
     hold: bool
     known: str
+    series: Series
 
 
 def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions) -> Machine:
@@ -63,13 +64,13 @@ def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions)
         machine = Machine(
             clock=clock,
             command_log=command_log,
-            feed=Feed(made.sources),
+            feed=Feed(made.sources | _later(made, replayed.state)),
             state=replayed.state,
             seq=replayed.seq,
             chain=replayed.chain,
             events=replayed.events,
         )
-        machine.known = made.known
+        machine.known, machine.series = made.known, made.series
         if recovered.clock is None:
             _begin(machine, made)
         else:
@@ -107,20 +108,29 @@ def _take_up(machine: Machine, made: _Prices, place: Place, pushes: Sequence[Pus
     """Have the feed stand where the prices had been taken to."""
     machine.feed.start(place.at_ms, place.upto)
     pushed: set[str] = set()
+    coins = list(machine.state.markets)
     if made.hold:
-        pushed = set(made.sources)
-        for coin in made.sources:
+        pushed = set(coins)
+        for coin in coins:
             machine.feed.hold(coin)
-            machine.feed.rewind(coin, made.start_ms - 1)
+            listed_ms = (
+                made.start_ms if coin in made.sources else made.series.start_of(machine.state.markets[coin].spec)
+            )
+            machine.feed.rewind(coin, listed_ms - 1)
     for push in pushes:
         if push.coin not in pushed:
             pushed.add(push.coin)
             machine.feed.rewind(push.coin, push.at_ms)
         machine.feed.push(push.coin, push.at_ms, push.px, push.volume)
-    for coin in made.sources:
+    for coin in coins:
         px = machine.feed.last_px(coin)
         if px is not None and coin not in pushed:
             machine.see_price(coin, px)
+
+
+def _later(made: _Prices, state: State) -> dict[str, Source]:
+    """The event markets that were listed after the start."""
+    return {coin: made.series.source(market.spec) for coin, market in state.markets.items() if coin not in made.sources}
 
 
 # ── Another state in a running machine ──────────────────────────────────────────────────────────────────────────────
@@ -148,6 +158,7 @@ def begin_again(
     machine.become(
         clock=clock, feed=Feed(made.sources), state=State(), seq=0, chain=EMPTY_CHAIN, events=0, known=made.known
     )
+    machine.series = made.series
     _begin(machine, made)
 
 
@@ -159,13 +170,14 @@ def go_back(machine: Machine, options: PriceOptions, kept: Kept, *, rewind_log: 
     rewind_log()
     machine.become(
         clock=ServiceClock.start(machine.clock.speed, kept.at_ms),
-        feed=Feed(made.sources),
+        feed=Feed(made.sources | _later(made, state)),
         state=state,
         seq=kept.seq,
         chain=kept.chain,
         events=kept.events,
         known=made.known,
     )
+    machine.series = made.series
     _take_up(machine, made, Place(kept.at_ms), kept.pushes)
     machine.follow_sessions(kept.at_ms)
     machine.log.save_meta("prices", made.known)
@@ -229,34 +241,21 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     listings = {coin: starting_at(listing, start) for coin, listing in listings.items()}
     for coin, spec in options.specs.items():
         listings[coin] = replace(listings[coin], spec=spec)
+    series = Series(listings, seed=seed, start_ms=start, is_held=hold)
     sources: dict[str, Source] = {}
     for coin, listing in listings.items():
         if coin in recorded:
             sources[coin] = recorded[coin]
             continue
         if listing.spec.expires_ms is not None:
-            sources[coin] = SimulatedSource(_event(listing, seed, start), start)
+            sources[coin] = series.source(listing.spec)
             continue
         grid = Market(listing.spec, listing.px, listing.px, listing.px)
         market = SimulatedMarket(
             grid, seed=seed, px=listing.px, start_ms=start, daily_vol=listing.daily_vol, day_usd=listing.day_usd
         )
         sources[coin] = SimulatedSource(market, start)
-    return _Prices(sources, listings, start, hold, json.dumps(known))
-
-
-def _event(listing: Listing, seed: int, start_ms: int) -> EventMarket:
-    expires_ms = listing.spec.expires_ms
-    assert expires_ms is not None
-    return EventMarket(
-        coin=listing.spec.coin,
-        seed=seed,
-        prior=listing.px,
-        start_ms=start_ms,
-        expires_ms=expires_ms,
-        pace=listing.daily_vol,
-        day_usd=listing.day_usd,
-    )
+    return _Prices(sources, listings, start, hold, json.dumps(known), series)
 
 
 def _check_same(known: dict[str, Any], stored: dict[str, Any], name: str) -> None:

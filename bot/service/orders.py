@@ -72,7 +72,7 @@ class OrderDesk(Desk):
                 principal.account, spec, principal.key, context.request_id, context.idempotency_key, context.expires_ms
             )
 
-        return self.decide(principal, context, command, lambda placed, now: self._order_result(principal, placed))
+        return self.decide(principal, context, command, lambda placed, now: self.order_result(principal, placed))
 
     def _plan(self, principal: Principal, request: OrderRequest, spec: OrderSpec, context: Context) -> Answer:
         token = f"cft_{secrets.token_urlsafe(24)}"
@@ -114,7 +114,7 @@ class OrderDesk(Desk):
                 principal.account, token, principal.key, context.request_id, context.idempotency_key, context.expires_ms
             )
 
-        return self.decide(principal, context, command, lambda placed, now: self._order_result(principal, placed))
+        return self.decide(principal, context, command, lambda placed, now: self.order_result(principal, placed))
 
     def close(self, principal: Principal, market: str, request: CloseRequest, context: Context) -> Answer:
         """POST /v1/positions/{market}/close."""
@@ -139,9 +139,9 @@ class OrderDesk(Desk):
                 expires_ms=context.expires_ms,
             )
 
-        return self.decide(principal, context, command, lambda placed, now: self._order_result(principal, placed))
+        return self.decide(principal, context, command, lambda placed, now: self.order_result(principal, placed))
 
-    def _order_result(self, principal: Principal, placed: Placed) -> Any:
+    def order_result(self, principal: Principal, placed: Placed) -> Any:
         state = self.machine.state
         account = self.account(principal)
         coin = placed.trade.coin

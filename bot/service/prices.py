@@ -168,17 +168,27 @@ class Feed:
         """
         limit = len(self._order) if upto is None else self._order[upto]
         for coin, lane in self._lanes.items():
-            passed = at_ms if inclusive and self._order[coin] <= limit else at_ms - 1
-            lane.store, lane.passed_ms = None, passed
-            bar = lane.source.bar_at(passed)
-            ahead = (
-                []
-                if bar is None
-                else [p for p in points_of(coin, bar, lane.source.base_ms, lane.source.lot) if p.at_ms > passed]
-            )
-            lane.pending = ahead[::-1]
-            lane.advance(passed)
+            self._place(lane, at_ms if inclusive and self._order[coin] <= limit else at_ms - 1)
         self._stack()
+
+    def add(self, coin: str, source: Source, at_ms: int) -> None:
+        """One more market, whose points begin at this very instant; in it they come after those of all others."""
+        self._order[coin] = len(self._order)
+        lane = self._lanes[coin] = _Lane(coin, source, [])
+        self._place(lane, at_ms - 1)
+        self._stack()
+
+    def _place(self, lane: _Lane, passed_ms: int) -> None:
+        source = lane.source
+        lane.store, lane.passed_ms = None, passed_ms
+        bar = source.bar_at(passed_ms)
+        ahead = (
+            []
+            if bar is None
+            else [p for p in points_of(lane.coin, bar, source.base_ms, source.lot) if p.at_ms > passed_ms]
+        )
+        lane.pending = ahead[::-1]
+        lane.advance(passed_ms)
 
     def _stack(self) -> None:
         self._heap = [

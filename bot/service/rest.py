@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
+from starlette.types import Receive, Scope, Send
 
 from bot.errors import Refusal
 from bot.service.answers import Answer, Refused
 from bot.service.auth import Access
-from bot.service.edge import Call, Rule
+from bot.service.edge import Call, Endpoint, Rule, headers_of
 from bot.service.operations import Operations
 from bot.wire import base as wire
 from bot.wire import guardian_requests, order_requests, queries, requests
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Router:
@@ -24,6 +23,7 @@ class Router:
     def __init__(self, app: FastAPI) -> None:
         self._app = app
         self.rules: list[Rule] = []
+        self.endpoints: dict[tuple[str, str], Endpoint] = {}
 
     def route(
         self,
@@ -49,6 +49,7 @@ class Router:
                 except Refused as no:
                     return respond(http.scope["refuse"](no.refusal, no.status, no.headers))
 
+            self.endpoints[method, path] = answer
             self._app.add_api_route(path, answer, methods=[method], response_model=None, name=endpoint.__name__)
             return endpoint
 
@@ -75,8 +76,22 @@ def call_of(http: Request) -> Call:
     return call
 
 
+class AnswerResponse(Response):
+    """An answer whose bytes and headers are made already."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.status_code = answer.status
+        self.body = answer.body
+        self.background = None
+        self.raw_headers = headers_of(answer)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
 def respond(answer: Answer) -> Response:
-    return Response(answer.body, answer.status, headers=dict(answer.headers), media_type="application/json")
+    return AnswerResponse(answer)
 
 
 EMPTY: Final = requests.EmptyRequest

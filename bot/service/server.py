@@ -10,18 +10,10 @@ from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from bot.service.connections import Protocol
 
 STOP_SECONDS: Final = 1  # for requests under way when the service is told to stop
-CONNECTION: Final = "bracketbot.connection"  # scope extension: {"close": ends the connection without a word}
-
-
-class Protocol(HttpToolsProtocol):
-    """HTTP/1.1 whose app may end the connection: what an injected fault does to a caller."""
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {CONNECTION: {"close": self.transport.close}}
 
 
 class Server(uvicorn.Server):

@@ -1,7 +1,7 @@
 """When the outside price of a stock, bond or index is open: New York's clock and the holidays of its exchange. Trading itself never closes.
 
 A trading day of shares lasts from 20:00 the evening before to 20:00, of indices from 18:00 to 17:00; days that touch are one session. Weekends
-and the exchange's holidays have none. Its early closes are left out: prices of those afternoons go on elsewhere.
+and the exchange's holidays have none. On its half days, when it closes at 13:00, shares end at 17:00 with its late session, indices at 13:15.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 # A trading day begins at this hour of the evening before and ends at that hour of the day, New York time.
 CALENDARS: Final = {"equity": (20, 20), "index": (18, 17)}
+HALF_DAYS: Final = {"equity": time(17), "index": time(13, 15)}  # when a half day ends
 SATURDAY: Final = 5
 SECOND_MS: Final = 1_000
 
@@ -29,7 +30,8 @@ class Calendar:
     """The sessions of one kind of market, made year by year as they are asked for."""
 
     def __init__(self, kind: str) -> None:
-        self._begins, self._ends = CALENDARS[kind]
+        begins, ends = CALENDARS[kind]
+        self._begins, self._ends, self._half_ends = time(begins), time(ends), HALF_DAYS[kind]
         self._zone = ZoneInfo("America/New_York")
         self._opens: list[int] = []
         self._closes: list[int] = []
@@ -84,7 +86,7 @@ class Calendar:
             self._opens, self._closes = _joined((self._opens, self._closes), (opens, closes))
 
     def _year(self, year: int) -> tuple[list[int], list[int]]:
-        closed = _holidays(year)
+        closed, short = _holidays(year), _half_days(year)
         day, end = date(year, 1, 1), date(year + 1, 1, 1)
         opens: list[int] = []
         closes: list[int] = []
@@ -95,12 +97,12 @@ class Calendar:
                     closes.pop()
                 else:
                     opens.append(opening)
-                closes.append(self._instant(day, self._ends))
+                closes.append(self._instant(day, self._half_ends if day in short else self._ends))
             day += timedelta(days=1)
         return opens, closes
 
-    def _instant(self, day: date, hour: int) -> int:
-        local = datetime.combine(day, time(hour), self._zone)
+    def _instant(self, day: date, clock: time) -> int:
+        local = datetime.combine(day, clock, self._zone)
         return int(local.astimezone(UTC).timestamp()) * SECOND_MS
 
 
@@ -111,11 +113,23 @@ def _joined(a: tuple[list[int], list[int]], b: tuple[list[int], list[int]]) -> t
     return a[0] + b[0], a[1] + b[1]
 
 
+def is_trading_day(day: date) -> bool:
+    """Whether the exchange opens on this date of New York."""
+    return day.weekday() < SATURDAY and day not in _holidays(day.year)
+
+
 @lru_cache(maxsize=64)
 def _holidays(year: int) -> frozenset[date]:
     import holidays  # Heavy, and a service of crypto alone has no use for it.
 
     return frozenset(holidays.financial_holidays("NYSE", years=year))
+
+
+@lru_cache(maxsize=64)
+def _half_days(year: int) -> frozenset[date]:
+    import holidays  # As above.
+
+    return frozenset(holidays.financial_holidays("NYSE", years=year, categories=("half_day",)))
 
 
 @lru_cache(maxsize=len(CALENDARS))

@@ -10,17 +10,14 @@ candle is a function of (seed, coin, start, interval, time) alone, and a restart
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from random import Random
 from typing import Final, NamedTuple
 
+from bot.service.ladder import DAY_MS, Ladder
 from bot.service.sessions import calendar
 from bot.venue.state import Market
 from bot.wire.vocabulary import INTERVAL_MS
 
-DAY_MS: Final = INTERVAL_MS["1d"]
-LADDER: Final = ("1d", "4h", "1h", "15m", "5m", "1m")
-KEPT_BLOCKS: Final = 600  # refined blocks kept a market: the last days and hours are asked for again and again
 HISTORY_DAYS: Final = 1_002  # so that 1,000 daily candles are past at the start
 POINT_OFFSETS_MS: Final = (0, 20_000, 40_000, 59_999)
 
@@ -56,10 +53,11 @@ class _Walk:
         self.regime = 1
 
 
-class SimulatedMarket:
+class SimulatedMarket(Ladder[Candle]):
     """The candles of one simulated market, in the past and in the future of any instant."""
 
     def __init__(self, market: Market, *, seed: int, px: int, start_ms: int, daily_vol: float, day_usd: int) -> None:
+        super().__init__()
         self._market = market
         self.lot = market.lot
         self._seed = seed
@@ -72,7 +70,6 @@ class SimulatedMarket:
         self._first_day = self._start_day - HISTORY_DAYS * DAY_MS
         self._ahead: list[Candle] = []
         self._past: list[Candle] = []  # the day before the start first
-        self._blocks: OrderedDict[tuple[str, int], list[Candle]] = OrderedDict()
         self._walk = _Walk(self._random("walk", 0), self._start_day, self._grid(px))
         self._way_back = _Walk(self._random("past", 0), self._start_day, self._grid(px))
 
@@ -162,32 +159,12 @@ class SimulatedMarket:
 
     # ── Refinement ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _block(self, interval: str, ts: int) -> list[Candle]:
-        """All candles of `interval` inside the next coarser candle that holds `ts`."""
-        level = LADDER.index(interval)
-        if level == 0:
-            return [self._day(ts // DAY_MS * DAY_MS)]
-        parent_interval = LADDER[level - 1]
-        span = INTERVAL_MS[parent_interval]
-        start = ts // span * span
-        key = (interval, start)
-        block = self._blocks.get(key)
-        if block is None:
-            parents = self._block(parent_interval, start)
-            parent = parents[(start - parents[0].ts) // span]
-            block = self._refine(parent, interval, span // INTERVAL_MS[interval])
-            self._blocks[key] = block
-            if len(self._blocks) > KEPT_BLOCKS:
-                self._blocks.popitem(last=False)
-        else:
-            self._blocks.move_to_end(key)
-        return block
-
-    def _refine(self, parent: Candle, interval: str, parts: int) -> list[Candle]:
+    def _refine(self, parent: Candle, interval: str, length: int) -> list[Candle]:
         """Split a candle so that the parts make up the whole again, to the last unit."""
         chance = self._random(interval, parent.ts)
         grid, low, high = self._grid, parent.low, parent.high
         step = INTERVAL_MS[interval]
+        parts = length // step
         span = math.log(high / low) if high > low else 0.0
         # A bridge from open to close; uneven shares of variance make busy and quiet parts.
         shares = [math.exp(0.4 * _normal(chance)) for _ in range(parts)]

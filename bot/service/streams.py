@@ -22,10 +22,12 @@ from bot.service import event_views
 from bot.service.accounts import AccountDesk, another_feed, lost_place
 from bot.service.answers import Refused
 from bot.service.auth import Access, Principal, authenticate, refuse_access
+from bot.service.keeping import peek
 from bot.service.rest import Router, call_of
 from bot.service.strict_json import dumps
+from bot.venue import pages
 from bot.venue.events import Event
-from bot.venue.state import Account, event_id
+from bot.venue.state import event_id
 from bot.wire.queries import EventStreamQuery
 
 STREAMS_MAX: Final = 64  # open at once, an account
@@ -154,11 +156,11 @@ class StreamDesk:
             bell.clear()
             refusal = self._refusal(header) or self._gap(account_id, cursor)
             if refusal is None and generation != self._streams.generation:
-                refusal = another_feed(self._machine.state.accounts[account_id])
+                refusal = another_feed(peek(self._machine.state, account_id))
             if refusal is not None:
                 yield error(refusal)
                 return
-            found = after(self._machine.state.accounts[account_id], cursor, EXAMINED_MAX)
+            found = list(islice(pages.after(peek(self._machine.state, account_id), cursor), EXAMINED_MAX))
             if not found:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(bell.wait(), LOOK_SECONDS)
@@ -181,25 +183,13 @@ class StreamDesk:
 
     def _gap(self, account_id: str, cursor: int) -> Refusal | None:
         """Why the next event is not there any more, if so. A reader who had all of it before a reset just hears of the reset."""
-        account = self._machine.state.accounts[account_id]
+        account = peek(self._machine.state, account_id)
         return lost_place(account, cursor) if cursor < account.events_first - 1 else None
 
     def _refusal(self, header: str | None) -> Refusal | None:
         """Why the caller who opened the stream may read no more, if so."""
         found = authenticate(self._machine.state, header, self._machine.clock.now_ms())
         return refuse_access(found, Access.READ) if isinstance(found, Principal) else found
-
-
-def after(account: Account, seq: int, limit: int) -> list[Event]:
-    """At most `limit` events behind `seq`, oldest first; walked to from the nearer end."""
-    behind = account.event_seq - seq
-    if behind <= 0:
-        return []
-    events = account.events
-    skipped = len(events) - behind
-    if skipped < behind:
-        return list(islice(events, skipped, skipped + limit))
-    return list(islice(reversed(events), behind))[::-1][:limit]
 
 
 def add_stream(router: Router, desk: StreamDesk) -> None:

@@ -7,6 +7,8 @@ import json
 from decimal import Decimal
 from typing import Any, Final
 
+from pydantic_core import to_json
+
 from bot.wire.base import encode
 
 DEPTH_MAX: Final = 32
@@ -33,7 +35,7 @@ def parse(body: bytes) -> Any:
 
 def dumps(value: Any) -> bytes:
     """A body as it goes out."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return to_json(value)
 
 
 def fingerprint(method: str, path: str, value: Any) -> str:

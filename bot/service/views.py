@@ -7,6 +7,7 @@ from typing import Any
 
 from bot.money import format_e8, format_e12
 from bot.service.candles import CandleStore
+from bot.service.keeping import peek
 from bot.venue import floors, funding, ledger, limits, outcome
 from bot.venue.book import book
 from bot.venue.numbers import E8
@@ -319,7 +320,7 @@ def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Bod
     bids, asks = book(listed)
     bid, ask = (bids[0][0] if bids else None), (asks[0][0] if asks else None)
     day = store.day(now_ms)
-    held = sum(state.accounts[name].positions[spec.coin].size for name in listed.holders)
+    held = sum(peek(state, name).positions[spec.coin].size for name in listed.holders)
     paid = outcome.is_paid(spec)
     # An event's fee is rate * p * (1 - p) a share: that much of what a Yes costs now.
     fee_part = (outcome.PAYOUT - listed.mark, outcome.PAYOUT) if paid else (1, 1)

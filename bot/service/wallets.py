@@ -11,9 +11,10 @@ from bot.money import format_e8
 from bot.service import nav, views
 from bot.service.answers import Answer, Refused, invalid
 from bot.service.desk import Desk
+from bot.service.keeping import peek, peek_all
 from bot.service.machine import Machine
 from bot.service.quota import Quota
-from bot.venue import ledger
+from bot.venue import ledger, pages
 from bot.venue.state import Account, State
 from bot.wire.queries import NavQuery, WalletTradesQuery
 
@@ -124,11 +125,9 @@ class WalletDesk(Desk):
         _, account = self._wallet(address)
         if account is None:
             return {"trades": [], "nextBefore": None}
-        made = account.trades
-        end = len(made) if query.before is None else max(0, min(len(made), query.before - account.trade_first))
-        start = max(0, end - query.limit)
-        page = [views.trade(account, made[at]) | HIDDEN_OF_TRADE for at in range(end - 1, start - 1, -1)]
-        return {"trades": page, "nextBefore": made[start].seq if start > 0 else None}
+        made = list(islice(pages.trades_before(account, query.before), query.limit + 1))
+        page = [views.trade(account, trade) | HIDDEN_OF_TRADE for trade in made[: query.limit]]
+        return {"trades": page, "nextBefore": page[-1]["seq"] if len(made) > query.limit else None}
 
     # ── Addresses ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -139,7 +138,7 @@ class WalletDesk(Desk):
             raise Refused(invalid("address", "must be 0x and 40 hexadecimal digits", "0x and 40 hexadecimal digits"))
         state = self.machine.state
         account_id = self._address_book(state).get(name)
-        return name, None if account_id is None else state.accounts[account_id]
+        return name, None if account_id is None else peek(state, account_id)
 
     def _address_book(self, state: State) -> dict[str, str]:
         """Address -> account id; accounts only ever come, so only the new ones are added."""
@@ -147,7 +146,7 @@ class WalletDesk(Desk):
         if known.state is not state:
             known = self._known = _Known(state)
         if known.count < len(state.accounts):
-            for account in islice(state.accounts.values(), known.count, None):
+            for account in islice(peek_all(state), known.count, None):
                 known.ids[account.address.lower()] = account.id
             known.count = len(state.accounts)
         return known.ids
@@ -160,7 +159,7 @@ class WalletDesk(Desk):
         kept = tallies.get(account.id)
         if kept is not None and kept[0] == account.event_seq:
             return kept[1], kept[2]
-        filled = [trade for trade in account.trades if trade.filled]
+        filled = [trade for trade in pages.trades_before(account) if trade.filled]
         closing = [trade.realized for trade in filled if trade.realized is not None]
         won = sum(realized > 0 for realized in closing)
         rate: int | float | None = None

@@ -7,8 +7,9 @@ import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx
 
@@ -18,6 +19,9 @@ from bot.errors import BotError
 from bot.service.clock import parse_clock
 from bot.service.host import HostOptions, Service, build
 from bot.service.server import Listener, free_port
+
+if TYPE_CHECKING:
+    from bot.testing.daemon import Daemon
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0
@@ -155,6 +159,18 @@ class Sandbox:
     def fault(self, op: str, kind: str, *, count: int = 1, ms: int | None = None) -> None:
         """Have an operation fail: delay, drop, status_429, status_500, lose_reply or duplicate_event."""
         self.control("POST", "/faults", {"op": op, "kind": kind, "count": count, **({} if ms is None else {"ms": ms})})
+
+    def run(
+        self, use: str, *, markets: Sequence[str] = ("BTC",), interval: str = "1m", params: Mapping[str, Any] | None = None,
+        strategies_dir: str | Path = "strategies", budget_usd: float = 1_000, max_leverage: int = 1,
+    ) -> Daemon:  # fmt: skip
+        """The daemon's loop with one strategy on this account: `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`."""
+        from bot.testing.daemon import Daemon
+
+        return Daemon(
+            self, use, markets=markets, interval=interval, params=params or {}, strategies_dir=strategies_dir, budget_usd=budget_usd,
+            max_leverage=max_leverage,
+        )  # fmt: skip
 
     def digest(self) -> str:
         """SHA-256 of all events so far: equal for equal histories."""

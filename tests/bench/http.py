@@ -1,6 +1,7 @@
-"""HTTP: order latency and orders a second with 16 connections, beside a bare FastAPI echo served and driven in the same way, in turns.
+"""HTTP: orders a second and their latency, durable and in memory, with 1 and 16 connections, beside a bare FastAPI echo of the same body that is
+served and driven in the same way, in turns; and events a second over the cursor.
 
-python -m tests.bench.http [--seconds 4]     rate limits are off; one order is one accepted market order in its own transaction
+python -m tests.bench.http [--seconds 3]     rate limits are off; one order is one accepted market order in its own transaction
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import socket
 import statistics
 import tempfile
@@ -34,14 +36,10 @@ def _echo(port: int) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", loop="uvloop", http="httptools")
 
 
-def _service(port: int, folder: str) -> None:
+def _service(port: int, db: str) -> None:
     from bot.service.host import HostOptions, serve
 
-    serve(
-        HostOptions(
-            port=port, db=Path(folder) / "sandbox.db", clock="real", seed=1, markets=("BTC",), rate_limits=False
-        )
-    )
+    serve(HostOptions(port=port, db=db, clock="real", seed=1, markets=("BTC",), rate_limits=False))
 
 
 def _free_port() -> int:
@@ -94,48 +92,83 @@ async def _drive(
     return len(taken) / (time.perf_counter() - started), taken
 
 
+def _cpu_seconds(pid: int) -> float:
+    """What a process has used so far, all its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def _feed(base: str, headers: dict[str, str]) -> tuple[int, float]:
+    """(events, seconds) of reading an account's whole feed through the cursor, in pages of 200."""
+    async with httpx.AsyncClient(base_url=base, trust_env=False, headers=headers) as client:
+        started = time.perf_counter()
+        count, since = 0, ""
+        while True:
+            page = (await client.get("/v1/events", params={"limit": 200, **({"since": since} if since else {})})).json()
+            if not page["events"]:
+                return count, time.perf_counter() - started
+            count += len(page["events"])
+            since = page["lastEventId"]
+
+
+def _say(name: str, rates: list[float], cpu_us: list[float], floor: float) -> None:
+    rate = statistics.median(rates)
+    print(f"{name:<26} {rate:7.0f}/s   {rate / floor * 100:4.0f} % of the echo   {min(cpu_us):5.0f} us of CPU each")
+
+
 async def main(seconds: float) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
         spawn = multiprocessing.get_context("spawn")
-        ports = _free_port(), _free_port()
+        names = "echo", "durable", "in memory"
+        ports = [_free_port() for _ in names]
         servers = [
-            spawn.Process(target=_service, args=(ports[0], folder), daemon=True),
-            spawn.Process(target=_echo, args=(ports[1],), daemon=True),
+            spawn.Process(target=_echo, args=(ports[0],), daemon=True),
+            spawn.Process(target=_service, args=(ports[1], f"{folder}/sandbox.db"), daemon=True),
+            spawn.Process(target=_service, args=(ports[2], ":memory:"), daemon=True),
         ]
         for server in servers:
             server.start()
-        service, echo = (f"http://127.0.0.1:{port}" for port in ports)
+        bases = [f"http://127.0.0.1:{port}" for port in ports]
+        bodies = [json.dumps({"market": "BTC", "side": side, "size": "0.001"}).encode() for side in ("long", "short")]
+        rates: dict[str, list[float]] = {name: [] for name in names}
+        cpu: dict[str, list[float]] = {name: [] for name in names}
+        late: dict[tuple[str, int], list[float]] = {}
         try:
-            async with httpx.AsyncClient(base_url=service, trust_env=False) as client:
-                await _up(client, "/v1/system/status")
-                account = (await client.post("/v1/sandbox/accounts", json={"startingBalanceUsd": 100000})).json()
-            async with httpx.AsyncClient(base_url=echo, trust_env=False) as client:
-                await _up(client, "/docs")
-            headers = {"Authorization": f"Bearer {account['apiKey']}", "Content-Type": "application/json"}
-            bodies = [
-                json.dumps({"market": "BTC", "side": side, "size": "0.001"}).encode() for side in ("long", "short")
-            ]
-            rates: dict[str, list[float]] = {"service": [], "echo": []}
+            headers = []
+            for name, base in zip(names, bases, strict=True):
+                async with httpx.AsyncClient(base_url=base, trust_env=False) as client:
+                    await _up(client, "/docs")
+                    key = "nobody's"
+                    if name != "echo":
+                        body = {"startingBalanceUsd": 100000}
+                        key = (await client.post("/v1/sandbox/accounts", json=body)).json()["apiKey"]
+                headers.append({"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
             for _ in range(ROUNDS):
-                for name, base in (("service", service), ("echo", echo)):
-                    rate, _taken = await _drive(base, headers, bodies, seconds, CONNECTIONS)
+                for name, base, head, server in zip(names, bases, headers, servers, strict=True):
+                    assert server.pid is not None
+                    before = _cpu_seconds(server.pid)
+                    rate, taken = await _drive(base, head, bodies, seconds, CONNECTIONS)
                     rates[name].append(rate)
-            _, single = await _drive(service, headers, bodies, seconds, 1)
-            _, bare = await _drive(echo, headers, bodies, seconds, 1)
+                    cpu[name].append((_cpu_seconds(server.pid) - before) / len(taken) * 1e6)
+                    late.setdefault((name, CONNECTIONS), []).extend(taken)
+            for name, base, head in zip(names, bases, headers, strict=True):
+                _, late[name, 1] = await _drive(base, head, bodies, seconds, 1)
+            feeds = [await _feed(base, head) for base, head in zip(bases[1:], headers[1:], strict=True)]
         finally:
             for server in servers:
                 server.terminate()
                 server.join(5)
-    ours, floor = statistics.median(rates["service"]), statistics.median(rates["echo"])
-    print(
-        f"orders, {CONNECTIONS} connections: {ours:7.0f}/s     bare FastAPI echo: {floor:7.0f}/s     ratio {floor / ours:.2f}"
-    )
-    for name, taken in (("order, one connection", single), ("echo,  one connection", bare)):
+    print(f"Orders over {CONNECTIONS} connections, the echo of the same body beside them, {ROUNDS} rounds in turns")
+    for name in names:
+        _say(name, rates[name], cpu[name], statistics.median(rates["echo"]))
+    for (name, connections), taken in sorted(late.items(), key=lambda one: one[0][1]):
         quantiles = statistics.quantiles(taken, n=100)
-        print(f"{name}: p50 {quantiles[49]:6.2f} ms   p99 {quantiles[98]:6.2f} ms   ({len(taken)} requests)")
+        print(f"{name:<10} {connections:2d} connections: p50 {quantiles[49]:6.2f} ms   p99 {quantiles[98]:6.2f} ms")
+    for name, (count, took) in zip(names[1:], feeds, strict=True):
+        print(f"events over the cursor, {name}: {count / took:7.0f}/s of {count:,} in pages of 200")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
     asyncio.run(main(parser.parse_args().seconds))

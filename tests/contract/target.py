@@ -150,7 +150,7 @@ class Target:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         self.http.close()
 
 
@@ -224,4 +224,4 @@ def start(folder: Path, **options: Any) -> Target:
         line = ready.readline()
     assert line, log.read_text()
     base_url = json.loads(line)["baseUrl"]
-    return Target(process, base_url, httpx.Client(base_url=base_url, timeout=20), log)
+    return Target(process, base_url, httpx.Client(base_url=base_url, timeout=60), log)

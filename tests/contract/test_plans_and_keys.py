@@ -300,7 +300,7 @@ def racing(start_own: OwnTarget) -> Target:
 
 async def at_once(target: Target, requests: list[tuple[str, Any, dict[str, str]]]) -> list[httpx.Response]:
     limits = httpx.Limits(max_connections=len(requests), max_keepalive_connections=len(requests))
-    async with httpx.AsyncClient(base_url=target.base_url, limits=limits, timeout=20) as http:
+    async with httpx.AsyncClient(base_url=target.base_url, limits=limits, timeout=60) as http:
         await asyncio.gather(*(http.get("/v1/system/status") for _ in requests))  # connections are up
         return list(
             await asyncio.gather(*(http.post(path, json=body, headers=headers) for path, body, headers in requests))

@@ -46,7 +46,7 @@ class Receiver:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/hook?a=1"
 
-    async def until(self, count: int, seconds: float = 10) -> list[Got]:
+    async def until(self, count: int, seconds: float = 60) -> list[Got]:
         """Wait for so many deliveries in all."""
         async with asyncio.timeout(seconds):
             while len(self.got) < count:

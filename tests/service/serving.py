@@ -25,9 +25,9 @@ class Served:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
-    def stop(self, timeout: float = 10) -> int:
+    def stop(self, timeout: float = 60) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
@@ -50,7 +50,7 @@ def start(env: dict[str, str] | None = None, **options: Any) -> Served:
     if not line:
         assert process.stderr is not None
         words = process.stderr.read().decode()
-        code = process.wait(10)
+        code = process.wait(60)
         process.stderr.close()
         raise RuntimeError(f"{code}: {words}")
     said = json.loads(line)
@@ -61,7 +61,7 @@ def end(served: Served) -> None:
     """Whatever state it is in: gone afterwards."""
     with suppress(ProcessLookupError):
         served.process.kill()
-    served.process.wait(10)
+    served.process.wait(60)
     if served.process.stderr is not None:
         served.process.stderr.close()
 

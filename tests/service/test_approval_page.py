@@ -58,7 +58,7 @@ class Looked:
 
 
 def test_an_owner_signs_in_by_phone_and_approves_with_chosen_scopes(served: Served, browser: Any) -> None:
-    with httpx.Client(base_url=served.base_url) as http:
+    with httpx.Client(base_url=served.base_url, timeout=60) as http:
         started = http.post("/v1/oauth/device", headers={"User-Agent": "night-bot/2.0"}).json()
         looked = Looked(browser, served.base_url)
         page = looked.page
@@ -93,7 +93,7 @@ def test_an_owner_signs_in_by_phone_and_approves_with_chosen_scopes(served: Serv
 
 
 def test_an_owner_pastes_a_key_and_denies(served: Served, browser: Any) -> None:
-    with httpx.Client(base_url=served.base_url) as http:
+    with httpx.Client(base_url=served.base_url, timeout=60) as http:
         key = http.post("/v1/sandbox/accounts", json={"name": "<img src=x onerror=alert(1)>"}).json()["apiKey"]
         started = http.post("/v1/oauth/device", headers={"User-Agent": "<script>alert(1)</script>"}).json()
         looked = Looked(browser, served.base_url)
@@ -113,7 +113,7 @@ def test_an_owner_pastes_a_key_and_denies(served: Served, browser: Any) -> None:
 
 
 def test_another_sites_form_moves_nothing(served: Served, browser: Any) -> None:
-    with httpx.Client(base_url=served.base_url) as http:
+    with httpx.Client(base_url=served.base_url, timeout=60) as http:
         started = http.post("/v1/oauth/device").json()
         page = browser.new_page()
         page.goto(started["verificationUri"])

@@ -30,7 +30,7 @@ def served() -> Iterator[serving.Served]:
 
 @pytest.fixture
 def http(served: serving.Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.base_url, timeout=5) as made:
+    with httpx.Client(base_url=served.base_url, timeout=60) as made:
         assert made.post("/sandbox/v1/reset", headers=CONTROL).status_code == 200
         made.headers["Authorization"] = f"Bearer {made.post('/v1/sandbox/accounts').json()['apiKey']}"
         yield made
@@ -177,7 +177,7 @@ async def test_at_most_a_hundred_faults_are_set(box: Box) -> None:
 def test_a_stream_ends_with_a_resync_when_the_service_goes_back(http: httpx.Client, served: serving.Served) -> None:
     assert http.post("/sandbox/v1/snapshot", json={"name": "a"}, headers=CONTROL).status_code == 200
     with (
-        httpx.Client(base_url=served.base_url, headers=http.headers, timeout=5) as reader,
+        httpx.Client(base_url=served.base_url, headers=http.headers, timeout=60) as reader,
         reader.stream("GET", "/v1/events/stream") as answer,
     ):
         lines = answer.iter_lines()

@@ -104,7 +104,9 @@ def test_a_kill_right_after_the_answer_comes_back_restored(tmp_path: Path, kills
     for _ in range(kills):
         served = serving.start(env=env, **options)
         try:
-            with httpx.Client(base_url=served.base_url, headers={"Authorization": f"Bearer {CONTROL_TOKEN}"}) as http:
+            with httpx.Client(
+                base_url=served.base_url, timeout=60, headers={"Authorization": f"Bearer {CONTROL_TOKEN}"}
+            ) as http:
                 if kept is None:
                     assert http.post("/sandbox/v1/seed", json={"seed": 7}).status_code == 200
                     opened = http.post("/v1/sandbox/accounts").json()
@@ -117,7 +119,7 @@ def test_a_kill_right_after_the_answer_comes_back_restored(tmp_path: Path, kills
             serving.end(served)
         served = serving.start(env=env, **options)
         try:
-            with httpx.Client(base_url=served.base_url) as http:
+            with httpx.Client(base_url=served.base_url, timeout=60) as http:
                 key = {"Authorization": f"Bearer {opened['apiKey']}"}
                 assert http.get("/v1/trades", headers=key).json()["trades"] == []
                 said = http.get("/sandbox/v1/digest", headers={"Authorization": f"Bearer {CONTROL_TOKEN}"}).json()
@@ -133,7 +135,7 @@ async def test_a_fork_is_a_service_of_its_own(box: Box, caller: Caller) -> None:
     await caller.post("/v1/orders", ENTRY)
     made = (await control(box, "POST", "/fork", {"name": "here"})).json()
     assert (made["name"], made["digest"]) == ("here", kept["digest"])
-    async with httpx.AsyncClient(base_url=made["baseUrl"], headers=caller.headers) as http:
+    async with httpx.AsyncClient(base_url=made["baseUrl"], timeout=60, headers=caller.headers) as http:
         trades = (await http.get("/v1/trades")).json()["trades"]
         assert len(trades) == 1
         kept_answer = await http.post("/v1/orders", json=ENTRY, headers={"Idempotency-Key": "k"})

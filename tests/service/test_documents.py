@@ -156,9 +156,7 @@ TABLE = FIELDS | {"POST /v1/orders": ORDER, "POST /v1/guardians": GUARDIAN}
 @pytest.fixture(scope="module")
 def rules() -> list[Rule]:
     service = build(HostOptions(clock="manual", hold_prices=True, markets=("BTC",)), control_token="bbc_test")
-    routes = service.app._routes
-    tables = [*routes._literal.values(), *(methods for _, methods in routes._patterns)]
-    return [rule for methods in tables for rule in methods.values()]
+    return list(service.app.rules)
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +256,16 @@ def test_a_null_is_described_only_where_it_means_something(document: dict[str, A
     cap = fields(document, "PATCH /v1/settings")[0]["maxTradeUsd"]
     for value in (None, "", "none", "null", 1, 1e9, "12.5"):
         Draft202012Validator(cap).validate(value)
+
+
+def test_the_stream_is_described_with_its_end(document: dict[str, Any]) -> None:
+    made = operation(document, "GET /v1/events/stream")
+    content = made["responses"]["200"]["content"]
+    assert list(content) == ["text/event-stream"]
+    assert "event: error" in made["description"] and "event: error" in content["text/event-stream"]["example"]
+    assert content["text/event-stream"]["x-event-data"]["error"] == {"$ref": "#/components/schemas/ErrorEnvelope"}
+    assert "Last-Event-ID" in [one["name"] for one in made["parameters"] if one["in"] == "header"]
+    assert "410" in made["responses"]
 
 
 # ── Against the interface ───────────────────────────────────────────────────────────────────────────────────────────
@@ -419,7 +427,26 @@ def served() -> Iterator[serving.Served]:
     serving.end(made)
 
 
-def test_a_browser_shows_the_pages_without_a_word_of_complaint(served: serving.Served) -> None:
+# What a hole in the escaping would let somebody do; answers what the policy said to each.
+INJECTED = """() => new Promise((done) => {
+    const refused = new Set();
+    document.addEventListener("securitypolicyviolation", (e) => {
+        refused.add(e.effectiveDirective.replace("-elem", "").replace("-attr", ""));
+        if (refused.size === 3) done([...refused].sort());
+    });
+    const script = document.createElement("script");
+    script.textContent = "window.hit = 1";
+    const image = document.createElement("img");
+    image.src = "http://evil.example/x.png";
+    const frame = document.createElement("iframe");
+    frame.src = "http://evil.example/";
+    document.body.append(script, image, frame);
+})"""
+
+
+def test_a_browser_shows_the_pages_without_a_word_of_complaint_and_runs_nothing_that_was_put_into_them(
+    served: serving.Served,
+) -> None:
     if shutil.which(CHROMIUM) is None:
         pytest.skip("chromium is not installed at /usr/bin/chromium")
     from playwright.sync_api import sync_playwright
@@ -449,6 +476,11 @@ def test_a_browser_shows_the_pages_without_a_word_of_complaint(served: serving.S
         for url in urls:
             page.goto(url)
             assert page.evaluate(wide), f"{url} scrolls sideways on a telephone"
+        heard, fetched = list(said), set(asked)
+        for url in (*urls, f"{served.base_url}/device"):
+            page.goto(url)
+            assert page.evaluate(INJECTED) == ["frame-src", "img-src", "script-src"], url
+            assert page.evaluate("window.hit") is None, f"{url} runs a script that somebody put into it"
         browser.close()
-    assert said == []
-    assert asked == set(urls)
+    assert heard == []
+    assert fetched == set(urls)

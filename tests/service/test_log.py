@@ -262,6 +262,9 @@ async def test_a_failed_commit_is_reported_once_and_nothing_waits_successfully(t
     command_log.append(Row(1, 0, "{}", b""))
     await command_log.settle()
     command_log.append(Row(1, 0, "{}", b""))  # The same number again: the transaction fails.
+    async with asyncio.timeout(60):
+        while not failures:
+            await asyncio.sleep(0.01)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(command_log.settle(), 0.3)
     assert len(failures) == 1

@@ -30,7 +30,7 @@ def test_no_secret_stands_in_the_database_or_in_the_log(tmp_path: Path) -> None:
     served = start(db=db, port=0, markets=["BTC"], rate_limits=False, invite_codes=["invite-of-mine"])
     secrets: dict[str, str] = {"invite": "invite-of-mine"}
     try:
-        with httpx.Client(base_url=served.base_url, headers={"Content-Type": "application/json"}) as http:
+        with httpx.Client(base_url=served.base_url, timeout=60, headers={"Content-Type": "application/json"}) as http:
             secrets["first key"] = http.post("/v1/sandbox/accounts", json={}).json()["apiKey"]
             phone = {"phoneNumber": "+447911123456"}
             secrets["otp"] = http.post("/v1/auth/otp", json=phone).json()["sandboxCode"]

@@ -62,7 +62,7 @@ async def the_hook(caller: Caller) -> Any:
     return hook
 
 
-async def until(check: Callable[[], Any], seconds: float = 10) -> Any:
+async def until(check: Callable[[], Any], seconds: float = 60) -> Any:
     async with asyncio.timeout(seconds):
         while not (found := check()):
             await asyncio.sleep(0.005)

@@ -1,0 +1,106 @@
+"""The daemon's own loop against a test's sandbox, one minute at a time. Nothing is simulated here: what runs live runs in the test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from decimal import Decimal
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from pydantic import SecretStr, ValidationError
+
+from bot.config import Settings
+from bot.runtime.daemon import RealPacer
+from bot.runtime.journal import open_journal
+from bot.runtime.loop import Loop
+from bot.runtime.placing import place_strategies
+
+if TYPE_CHECKING:
+    from bot.testing.sandbox import Sandbox
+
+T = TypeVar("T")
+
+MINUTE_MS: Final = 60_000
+MINUTES_MAX: Final = 100_000
+PASSES_MAX: Final = 50  # of one minute; a loop that still has bars to decide then is stuck
+WAIT_S: Final = 60.0
+
+
+class Daemon:
+    """One strategy at work: `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`. Its journal is in memory, and it beats no dead-man."""
+
+    def __init__(
+        self, sandbox: Sandbox, use: str, *, markets: Sequence[str], interval: str, params: Mapping[str, Any], strategies_dir: str | Path,
+        budget_usd: float, max_leverage: int,
+    ) -> None:  # fmt: skip
+        self._sandbox = sandbox
+        strategy = {
+            "name": "tested", "use": use, "markets": list(markets), "interval": interval, "params": dict(params),
+            "budget_usd": Decimal(repr(budget_usd)), "max_leverage": max_leverage,
+        }  # fmt: skip
+        data = {
+            "account": {"base_url": sandbox.base_url, "api_key": SecretStr(sandbox.api_key)}, "dead_man": "off",
+            "strategies": [strategy], "strategies_dir": Path(strategies_dir).absolute(),
+        }  # fmt: skip
+        try:
+            self.settings = Settings.model_validate(data)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_input=False)
+            said = "; ".join(f"{'.'.join(map(str, one['loc'][2:]))}: {one['msg']}" for one in found if one["loc"][2:])
+            raise ValueError(f"sandbox.run: {said}") from None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="daemon", daemon=True)
+        self._stack = AsyncExitStack()
+        self._brain: Loop | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._do(self._start())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def minutes(self, count: int = 1) -> None:
+        """Move the clock on, a minute at a time, and let the strategy decide each bar that closes."""
+        assert 0 <= count <= MINUTES_MAX, count
+        for _ in range(count):
+            self._sandbox.advance(MINUTE_MS)
+            self._do(self._passes())
+
+    async def _start(self) -> None:
+        client = await self._stack.enter_async_context(self._sandbox.async_client())
+        account = await client.account()
+        journal = open_journal(None, address=account.address)
+        self._stack.callback(journal.close)
+        self._brain = Loop(port=client, journal=journal, placed=place_strategies(self.settings), pacer=RealPacer())
+        await self._brain.recover()
+
+    async def _passes(self) -> None:
+        assert self._brain is not None
+        for _ in range(PASSES_MAX):
+            await self._brain.cycle()
+            if not self._brain.is_late:
+                break
+        failed = [f"{seat.name}: {seat.quarantined}" for seat in self._brain.desk.seats if seat.quarantined is not None]
+        if failed:
+            raise AssertionError(f"the strategy was set aside: {'; '.join(failed)}")
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
+
+    def _end(self) -> None:
+        self._do(self._stack.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(WAIT_S)
+        self._loop.close()
