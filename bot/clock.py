@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final, Protocol
 
 SECOND_MS: Final = 1_000
@@ -70,6 +71,14 @@ def boot_ns() -> int:
     """
     clock_id = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic_ns() if clock_id is None else time.clock_gettime_ns(clock_id)
+
+
+def boot_id() -> str:
+    """A name of this boot of the machine; "" where there is none (not Linux)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def datetime_of(at_ms: int) -> datetime:

@@ -76,9 +76,13 @@ class StrategyError(BotError):
 
 
 class JournalError(BotError):
-    """What was decided cannot be written down: stop beating, stop."""
+    """What was decided can neither be written down nor be kept in memory meanwhile: stop beating, stop."""
 
     exit_code = Exit.UNSAFE
+
+
+class JournalDamaged(JournalError):
+    """What was written cannot be trusted any more: set it aside and rebuild from the service, at a start."""
 
 
 class ApiError(BotError):

@@ -27,10 +27,39 @@ LEVELS: Final[Mapping[str, int]] = {
 
 HIDDEN: Final = "[hidden]"
 
+_said_from = logging.INFO  # what `configure` was told last, and the class of loggers that it made of it
+_wrapper: Any = None
+
+
+def _is_said(number: int) -> bool:
+    # Somebody else may have configured structlog since: then its own filter decides.
+    return number >= _said_from or structlog.get_config()["wrapper_class"] is not _wrapper
+
+
+def is_said(level: Level) -> bool:
+    """Whether a line of this level is shown at all. Ask before figures are made for a line on the path of an order."""
+    return _is_said(LEVELS[level])
+
+
+class Quiet:
+    """A logger for the path of an order: a line that nobody is shown costs one comparison. Otherwise structlog's own."""
+
+    def info(self, event: str, **fields: Any) -> None:
+        if _is_said(logging.INFO):
+            structlog.get_logger().info(event, **fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        if _is_said(logging.WARNING):
+            structlog.get_logger().warning(event, **fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        structlog.get_logger().error(event, **fields)
+
+
 DEPTH_MAX: Final = 8  # an event is a few keys; what nests deeper is shown as hidden
 
 _SECRET_NAME: Final = re.compile(
-    r"key|secret|token|authorization|password|credential|otp\b|sandbox_?code", re.IGNORECASE
+    r"key|secret|token|authorization|password|credential|otp\b|sandbox_?code|^urls$", re.IGNORECASE
 )
 # Names of things that carry no authority by themselves: an idempotency key is scoped to its account.
 _OPEN_NAME: Final = re.compile(r"idempotency_?key|.*_?ids?|key_?prefix|keys?_?max", re.IGNORECASE)
@@ -105,7 +134,9 @@ def configure(
     out = sys.stderr if stream is None else stream
     if pretty is None:
         pretty = out.isatty()
-    number = LEVELS[level]
+    global _said_from, _wrapper  # noqa: PLW0603 - one process has one log
+    number = _said_from = LEVELS[level]
+    _wrapper = structlog.make_filtering_bound_logger(number)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -126,7 +157,7 @@ def configure(
     last.append(renderer)
     structlog.configure(
         processors=[*shared, *last],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        wrapper_class=_wrapper,
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,  # so that a later call rules over loggers made before it
     )

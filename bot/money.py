@@ -34,9 +34,10 @@ def parse_e8(text: str) -> int:
 
 def format_e8(value: int) -> str:
     """150_000_000 -> `"1.5"`: no exponent, no trailing zero, zero is `"0"`."""
-    whole, rest = divmod(abs(value), E8)
-    text = f"{whole}.{rest:08d}".rstrip("0") if rest else str(whole)
-    return f"-{text}" if value < 0 else text
+    if value < 0:
+        return f"-{format_e8(-value)}"
+    whole, rest = divmod(value, E8)
+    return f"{whole}.{rest:08d}".rstrip("0") if rest else str(whole)
 
 
 def format_e12(value: int) -> str:

@@ -193,6 +193,9 @@ class FakeVenue:
     def calm(self, market: str) -> None:
         return None
 
+    def entry_wait_ms(self) -> int:
+        return 0
+
     async def account(self) -> AccountSnapshot:
         return await self._call("account", self._account)
 
@@ -498,6 +501,8 @@ class FakeVenue:
         held = self.positions.get(order.coin)
         if order.kind == "limit":
             trade = next(t for t in self.trade_rows if t.id == order.trade_id)
+            at = self.trade_rows.index(trade)
+            trade = self.trade_rows[at] = trade.model_copy(update={"updated_at": self.clock.now_ms()})
             self._fill(order.coin, order.side, "open", "limit", order.size, px, trade, order.idempotency_key)
             self._protect(self.plans[f"resting-{order.oid}"].request)
             return
@@ -649,7 +654,11 @@ class Tapped:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
-        if not callable(value) or name == "calm" or (self._only is not None and name not in self._only):
+        if (
+            not callable(value)
+            or name in ("calm", "entry_wait_ms")
+            or (self._only is not None and name not in self._only)
+        ):
             return value
         tap = self._tap
         if name in _ASYNC:

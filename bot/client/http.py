@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import ipaddress
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +23,11 @@ CONNECTIONS_MAX: Final = 16
 KEEPALIVE_S: Final = 3.0  # shorter than any server's, so that an idle connection is closed by us and never found dead
 
 Transport = httpx.AsyncBaseTransport
+
+# httpcore imports sniffio anew for every lock that it makes, several a request. Where it is not installed, each time is a search of the
+# whole path (a fifth of what a request cost); an entry of None makes it the same error at once.
+if importlib.util.find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 # The most derived class that matches names the fault; a class not listed here is OTHER, which is in doubt.
 FAULT_OF: Final[Mapping[type[BaseException], Fault]] = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from statistics import median_low
 from typing import Final
 
 from bot.clock import Clock, SystemClock, monotonic_ns, ms_of
@@ -13,6 +15,7 @@ from bot.wire.headers import parse_sandbox_clock
 REWIND_MS: Final = (
     1_000  # of real time: a header behind us by less makes us wait; by more, the service's time itself went back
 )
+SKEWS_KEPT: Final = 5  # their median is the skew: an answer out of some cache must not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class ServiceClock:
     """`now_ms()` never goes back between headers. It runs late by the reply's way here, never early.
 
     `speed` is 1 for real time, 60 for an accelerated sandbox, 0 for a manual one, whose time stands still between headers.
-    `skew_ms` is how far the service's Date is ahead of this machine: measured, to the second, and never applied.
+    `skew_ms` is how far the service's Date is ahead of this machine: the median of the last answers, to the second, never applied.
     `rewinds` counts how often the service's time went back (a restore, a reset, a restart).
     """
 
@@ -38,12 +41,17 @@ class ServiceClock:
         self._elapsed_ns = elapsed_ns
         self._anchor: _Anchor | None = None
         self._floor_ms = 0
-        self.skew_ms: int | None = None
+        self._skews_ms: deque[int] = deque(maxlen=SKEWS_KEPT)
         self.rewinds = 0
 
     @property
     def speed(self) -> float:
         return 1.0 if self._anchor is None else self._anchor.speed
+
+    @property
+    def skew_ms(self) -> int | None:
+        """None before the first answer with a Date."""
+        return median_low(self._skews_ms) if self._skews_ms else None
 
     @property
     def is_sandbox(self) -> bool:
@@ -61,13 +69,14 @@ class ServiceClock:
         """Forget what was learnt: another service, or the same one begun anew."""
         self._anchor = None
         self._floor_ms = 0
-        self.skew_ms = None
+        self._skews_ms.clear()
 
     def observe(
         self, *, sandbox: str | None, date: str | None, is_service: bool, sent_ns: int, received_ns: int
     ) -> None:
         """Learn from the headers of one answer. `is_service`: it came from the service itself, not from something in between."""
-        self._measure_skew(date)
+        if is_service:
+            self._measure_skew(date)
         if sandbox is None:
             if is_service and self._anchor is not None:
                 self._anchor = None
@@ -97,4 +106,4 @@ class ServiceClock:
         except ValueError:
             return
         if moment.tzinfo is not None:
-            self.skew_ms = ms_of(moment) - self._real.now_ms()
+            self._skews_ms.append(ms_of(moment) - self._real.now_ms())

@@ -17,12 +17,13 @@ from bot.config.settings import (
     StrategySettings,
     heartbeat_seconds_min,
 )
-from bot.config.source import Source, json_schema, load, read, redacted
+from bot.config.source import Source, json_schema, load, read, read_text, redacted
 from bot.errors import ConfigError, Problem
 
 __all__ = [
     "load",
     "read",
+    "read_text",
     "redacted",
     "json_schema",
     "heartbeat_seconds_min",

@@ -96,3 +96,20 @@ def _read(file: Path, what: str, *, private: bool) -> str:
         return raw.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         raise Rejected(f"{what} is not UTF-8 text") from None
+
+
+class Noted:
+    """Notes each reference and follows none that is a secret: for whoever judges a config where its secrets are out of reach."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        self._look = References(folder, environ)
+        self.found: list[tuple[str, str]] = []  # (credential, file or env; name) of the secrets, each once
+
+    def __call__(self, text: str, key: str) -> str:
+        match = _REFERENCE.fullmatch(text) if is_secret_name(key) else None
+        kind, colon, name = match.group(1).partition(":") if match is not None else ("", "", "")
+        if kind not in ("credential", "file", "env") or not colon or not name:
+            return self._look(text, key)
+        if (kind, name) not in self.found:
+            self.found.append((kind, name))
+        return Referred("(not looked up)")

@@ -38,7 +38,7 @@ from bot.wire.base import Flag, Integer, Leverage, Number
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.vocabulary import GuardianAction, GuardianType, Interval
 
-STRATEGIES_MAX: Final = 100  # of one daemon; each has its own budget and a place in every pass of the loop
+STRATEGIES_MAX: Final = 300  # of one daemon; each has its own budget, a thread and a place in every pass of the loop
 MARKETS_MAX: Final = 20  # of one strategy
 GUARDIANS_MAX: Final = 50  # half of what the service keeps for an account; positions need the rest
 SPEED_MAX: Final = 3_600  # the service's bound on an accelerated clock
@@ -239,6 +239,14 @@ class StrategySettings(Section):
         description="Bounds the entry notional of its open positions and live orders."
     )
     max_leverage: Leverage = Field(default=1, description="Bounds each order.")
+    daily_loss_usd: Annotated[Decimal, Number(gt=0, le=1_000_000_000)] | None = Field(
+        default=None,
+        description="Once it has lost so much since 00:00 UTC (realised and unrealised, net of fees and funding), its entries are refused until the next day.",
+    )
+    netting: Literal["refuse", "allow"] = Field(
+        default="refuse",
+        description="allow: it may share a market with other strategies that say so; a market has one position, each has its share of it.",
+    )
     params: Mapping[str, Any] = Field(
         default_factory=dict, description="The strategy's own; `bot strategies` shows them."
     )
@@ -273,8 +281,29 @@ class Orders(Section):
     """How an order reaches the service."""
 
     path: Literal["plan", "direct"] = Field(
-        default="plan", description="plan: a dry run first, then its single-use token; direct: one request."
+        default="plan",
+        description="plan: a dry run first, then its single-use token; direct: one request, once the service has shown that it gives our key back.",
     )
+
+
+class Notify(Section):
+    """Who is told what, through apprise: any of its services by URL. The addresses hold secrets, so they are references."""
+
+    urls: tuple[Secret, ...] = Field(min_length=1, max_length=10, description=f"Each {FORMS}.")
+    level: Literal["info", "warning", "error"] = Field(default="info", description="What is less is not told.")
+    mute: tuple[str, ...] = Field(default=(), max_length=50, description="Kinds that are not told, like fill.entry.")
+    texts: Mapping[str, str] = Field(
+        default_factory=dict, description="Own words by kind; {name} stands for a field of the notice."
+    )
+    per_hour: Annotated[int, Integer(1, 3_600)] = Field(
+        default=60, description="Messages to each target; what is more comes as one digest."
+    )
+
+
+class Metrics(Section):
+    """/metrics for Prometheus, /livez and /readyz, on this machine alone."""
+
+    port: Annotated[int, Integer(0, 65_535)] = Field(description="On 127.0.0.1; 0 takes a free one.")
 
 
 def _recorded(value: Path, info: ValidationInfo) -> Path:
@@ -334,6 +363,22 @@ def default_state_dir(name: str, environ: Mapping[str, str] = os.environ) -> Pat
     return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "bot" / name
 
 
+def _shared_markets(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc, str]]:
+    """Two strategies in one market, unless both have declared it."""
+    problems: list[tuple[Loc, str]] = []
+    owners: dict[str, StrategySettings] = {}
+    for index, strategy in enumerate(strategies):
+        for place, coin in enumerate(dict.fromkeys(strategy.markets)):
+            owner = owners.setdefault(coin, strategy)
+            if owner is strategy or owner.netting == strategy.netting == "allow":
+                continue
+            silent = [one.name for one in (owner, strategy) if one.netting != "allow"]
+            way_out = f"to share it: netting: allow on {' and '.join(dict.fromkeys(silent))}"
+            text = f"{coin} is traded by {owner.name} already; one strategy a market, since a market has one position ({way_out})"
+            problems.append((("strategies", index, "markets", place), text))
+    return problems
+
+
 def _off(value: Any) -> Any:
     return None if value is False or value == "off" else value
 
@@ -363,28 +408,21 @@ class Settings(Section):
         description="Default: `strategies` beside the config, else beside the config's folder.",
     )
     log: LogSettings = LogSettings()
+    notify: Notify | None = Field(default=None, description="None: nobody is told; the log has it all.")
+    metrics: Metrics | None = Field(default=None, description="None: no port is opened.")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         """The rules between sections."""
         problems: list[tuple[Loc, str]] = []
         names: dict[str, int] = {}
-        owners: dict[str, str] = {}
         for index, strategy in enumerate(self.strategies):
             if strategy.name in names:
                 problems.append(
                     (("strategies", index, "name"), f"strategies[{names[strategy.name]}] has this name already")
                 )
             names.setdefault(strategy.name, index)
-            for place, coin in enumerate(strategy.markets):
-                if coin in owners:
-                    problems.append(
-                        (
-                            ("strategies", index, "markets", place),
-                            f"{coin} is traded by {owners[coin]} already; one strategy a market, since a market has one position",
-                        )
-                    )
-                owners.setdefault(coin, strategy.name)
+        problems += _shared_markets(self.strategies)
         if not self.account.embedded and "embedded" in self.model_fields_set:
             problems.append((("embedded",), "belongs to `base_url: embedded`; remove this section or set that"))
         if self.account.embedded and self.dead_man is not None:

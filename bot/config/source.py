@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bot.config.document import MISSING, Document, Loc
+from bot.config.document import MISSING, Document, Loc, Lookup
 from bot.config.references import References
 from bot.config.settings import Settings, default_state_dir
 from bot.errors import ConfigError, Problem
@@ -50,18 +50,24 @@ def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Settings
     return read(path, environ).settings
 
 
-def read(path: str | Path, environ: Mapping[str, str] | None = None) -> Source:
-    """As `load`, with the places of all keys beside."""
+def read(path: str | Path, environ: Mapping[str, str] | None = None, lookup: Lookup | None = None) -> Source:
+    """As `load`, with the places of all keys beside. `lookup` stands in for the references where secrets are out of reach."""
+    return read_text(_text(Path(path)), Path(path), environ, lookup)
+
+
+def read_text(
+    text: str, path: Path, environ: Mapping[str, str] | None = None, lookup: Lookup | None = None
+) -> Source:  # fmt: skip
+    """As `read`, of a text that was kept, as if it stood in the file `path`."""
     environ = os.environ if environ is None else environ
-    path = Path(path)
     folder = path.absolute().parent
-    document = Document(str(path), _text(path))
-    document.read(References(folder, environ))
+    document = Document(str(path), text)
+    document.read(References(folder, environ) if lookup is None else lookup)
     if document.data is None:
         raise _error(document)
     data = dict(document.data)
     if "name" not in data:
-        data["name"] = _name(path)
+        data["name"] = name_of(path)
     if "state_dir" not in data:
         name = data["name"]
         data["state_dir"] = default_state_dir(name if isinstance(name, str) else "bot", environ)
@@ -112,8 +118,8 @@ def _text(path: Path) -> str:
         raise ConfigError(str(problem), (problem,)) from None
 
 
-def _name(path: Path) -> str:
-    """`configs/Paper (old).yaml` -> `paper-old`."""
+def name_of(path: Path) -> str:
+    """A daemon's name when its config gives none: `configs/Paper (old).yaml` -> `paper-old`."""
     return re.sub(r"[^a-z0-9]+", "-", path.name.split(".")[0].lower()).strip("-")[:40] or "bot"
 
 

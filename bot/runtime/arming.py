@@ -6,24 +6,31 @@ armed one has gone, because the service answers an old key with the old guardian
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
 import structlog
 
-from bot.errors import Refused
+from bot.errors import ApiError, Refused
 from bot.runtime.intents import intent_key
 from bot.runtime.journal import Arm, Journal
-from bot.runtime.mirror import Mirror
+from bot.runtime.mirror import Mirror, MirrorPosition
 from bot.runtime.ports import VenuePort
 from bot.wire import Guardian, GuardianRequest
 
 log = structlog.get_logger()
 
 DEAD_MAN: Final = "dead_man"
+COVER: Final = "cover:"  # of one position, armed by a repair: it goes with the position, not with the config
 ARM_TRIES: Final = 3  # "200 but nothing armed" is answered with the next serial, this often
+
+
+def cover_name(market: str, opened_ms: int) -> str:
+    """Of the trailing stop that a repair armed for one position."""
+    return f"{COVER}{market}:{opened_ms}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,8 @@ class Arming:
         self.mirror = mirror
         self.wanted = tuple(wanted)
         self.ids: dict[str, str] = {}  # name -> id of the guardian that stands for it
+        self.refused: dict[str, str] = {}  # name -> why the service does not take it
+        self.owes = False  # what an earlier config asked for may stand still; it goes in the next pass
 
     def missing(self, listed: Sequence[Guardian]) -> list[Wanted]:
         """What the config asks for and the list does not have."""
@@ -48,11 +57,17 @@ class Arming:
 
     def fallen(self) -> list[Wanted]:
         """What the config asks for and does not stand, as far as the events say. A fired dead-man does not; a cap that blocks does."""
-        return [one for one in self.wanted if not self._stands(one)]
+        return [one for one in self.wanted if not self._stands(one)] if self.wanted else []
 
     def _stands(self, one: Wanted) -> bool:
         guardian = self.mirror.guardians.get(self.ids.get(one.name, ""))
         return guardian is not None and not (guardian.latched and guardian.type == "dead_man_switch")
+
+    def forget(self, held: Mapping[str, MirrorPosition]) -> None:
+        """The covers of positions that are no more."""
+        covers = {cover_name(one.market, one.opened_ms) for one in held.values()}
+        for name in [one for one in self.ids if one.startswith(COVER) and one not in covers]:
+            del self.ids[name]
 
     async def listed(self) -> Sequence[Guardian]:
         """What stands at the service; the mirror learns it on the way."""
@@ -61,22 +76,96 @@ class Arming:
         return listed
 
     async def arm_all(self, *, epoch: int) -> None:
-        """Every wanted guardian stands when this returns. Refused: the service does not take one of them."""
+        """Every wanted guardian stands when this returns, but those in `refused`, which the service does not take."""
         listed = await self.listed()
         for one in self.wanted:
-            listed = await self.arm(one, listed, epoch=epoch)
+            try:
+                listed = await self._arm(one, listed, epoch=epoch)
+            except Refused as error:  # The others stand all the same; entries wait, for `fallen` has it.
+                self.refused[one.name] = (
+                    f"the service does not take guardian {one.name} ({error.code}): {error.message}"
+                )
+                log.error("guardian.refused", name=one.name, code=error.code, message=error.message)
+            else:
+                self.refused.pop(one.name, None)
+        await self.retire(listed)
+
+    async def change(self, wanted: Sequence[Wanted], *, epoch: int) -> None:
+        """Ask for these from now on: what is new stands when this returns, and what was before stands too until `retire`.
+
+        Refused, TryLater, OutcomeUnknown: one of them could not be armed; then what was asked for before is asked for again.
+        """
+        before, ids = self.wanted, dict(self.ids)
+        try:
+            listed = await self.listed()
+            for one in wanted:
+                listed = await self._arm(one, listed, epoch=epoch)
+        except ApiError:
+            fresh = set(self.ids.values()) - set(ids.values())
+            self.wanted, self.ids = before, ids
+            for guardian_id in fresh:
+                with contextlib.suppress(ApiError):  # One guardian more does no harm; the next start takes it away.
+                    await self.port.disarm(guardian_id)
+            raise
+        self.wanted, self.owes = tuple(wanted), True
+        names = {one.name for one in wanted}
+        self.ids = {
+            name: guardian_id for name, guardian_id in self.ids.items() if name in names or name.startswith(COVER)
+        }
+        self.refused = {name: why for name, why in self.refused.items() if name in names}
+
+    async def retire(self, listed: Sequence[Guardian] | None = None) -> None:
+        """Disarm what an earlier config asked for and this one does not, now that its own stand. One that blocks is left: only a person lifts it."""
+        names = {one.name for one in self.wanted}
+        old = [
+            arm
+            for arm in self.journal.arms()
+            if arm.guardian_id and arm.name not in names and not arm.name.startswith(COVER)
+        ]
+        old = [arm for arm in old if arm.guardian_id not in self.ids.values()]
+        if not old:
+            self.owes = False
+            return
+        there = {one.id: one for one in (await self.listed() if listed is None else listed)}
+        for arm in old:
+            guardian = there.get(arm.guardian_id or "")
+            if guardian is not None and guardian.status != "armed":
+                continue
+            if guardian is not None:
+                try:
+                    await self.port.disarm(guardian.id)
+                except Refused as error:
+                    log.warning(
+                        "guardian.kept",
+                        guardian=guardian.id,
+                        type=guardian.type,
+                        code=error.code,
+                        message=error.message,
+                    )
+                    continue
+                log.info("guardian.retired", name=arm.name, guardian=guardian.id, type=guardian.type)
+            # The next serial: the service answers a key that it knows with the guardian that has gone.
+            self.journal.write_arm(arm._replace(serial=arm.serial + 1, guardian_id=None))
+        self.owes = False
 
     async def arm(self, one: Wanted, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
         """Let one guardian stand; answers the list as it is then."""
+        listed = await self._arm(one, listed, epoch=epoch)
+        await self.retire(listed)
+        return listed
+
+    async def _arm(self, one: Wanted, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
         body = one.request.body().decode()
         arm = self.journal.arm_of(one.name) or Arm(one.name, 1, None, body)
-        old_id = arm.guardian_id if arm.body != body else None
+        if (
+            arm.body != body and arm.guardian_id is not None
+        ):  # The config has changed: the one of before goes after the new one stands.
+            self.journal.write_arm(Arm(f"old:{arm.guardian_id}", 1, arm.guardian_id, arm.body))
         for _ in range(ARM_TRIES):
             standing = _standing(one.request, listed)
             if standing is not None:
                 self.journal.write_arm(arm._replace(guardian_id=standing.id, body=body))
                 self.ids[one.name] = standing.id
-                await self._disarm_old(old_id, standing.id, listed)
                 return listed
             if arm.guardian_id is not None or arm.body != body:
                 arm = Arm(one.name, arm.serial + 1, None, body)
@@ -91,11 +180,6 @@ class Arming:
         self.journal.write_arm(arm._replace(guardian_id=standing.id))
         self.ids[one.name] = standing.id
         return listed
-
-    async def _disarm_old(self, old_id: str | None, new_id: str, listed: Sequence[Guardian]) -> None:
-        """The config has changed: the one of before goes after the new one stands."""
-        if old_id is not None and old_id != new_id and any(g.id == old_id for g in listed):
-            await self.port.disarm(old_id)
 
     def _key(self, one: Wanted, serial: int, epoch: int) -> str:
         return intent_key(

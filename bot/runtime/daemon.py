@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import os
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -21,27 +20,34 @@ from pydantic import SecretStr
 
 from bot.client import Client
 from bot.client.retry import Backoff
-from bot.clock import boot_ns, monotonic_ns
+from bot.clock import SystemClock, boot_id, boot_ns, monotonic_ns
 from bot.config import Settings
-from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, OutcomeUnknown, Refusal, Refused, TryLater
-from bot.runtime import beat, systemd
-from bot.runtime.arming import DEAD_MAN, Wanted
+from bot.errors import AccessLost, ConfigError, Exit, JournalError, OutcomeUnknown, Refusal, Refused, TryLater
+from bot.runtime import beat, control, notices, provenance, systemd, watching
+from bot.runtime.controls import Controls
 from bot.runtime.desk import Placed
+from bot.runtime.doorbell import listen
 from bot.runtime.exiting import LeftBehind, wind_down
-from bot.runtime.gate import Allowance
 from bot.runtime.heartbeat import HeartbeatProcess
-from bot.runtime.journal import Journal, open_journal
-from bot.runtime.loader import build, load
+from bot.runtime.holding import Held, hold_account, hold_state, private_dir
+from bot.runtime.journal import Journal, Notice, open_or_rebuild
 from bot.runtime.loop import Loop
 from bot.runtime.loop import Settings as LoopSettings
+from bot.runtime.metrics import Meter, Sources
+from bot.runtime.operating import Operations
+from bot.runtime.placing import place_strategies, wanted_guardians
 from bot.runtime.progress import ProgressWriter
 from bot.runtime.rhythm import Rhythm
+from bot.runtime.tail import Tail
+from bot.runtime.timekeeping import Timekeeper, expire_held, note_wall
+from bot.runtime.waves import ABREAST
 from bot.runtime.worker import Worker
-from bot.wire import INTERVAL_MS, GuardianRequest
+from bot.wire import INTERVAL_MS, Event
 
 log = structlog.get_logger()
 T = TypeVar("T")
 
+JOURNAL: Final = "journal.db"
 REPORT_S: Final = 5.0  # of real time between two lines on heartbeat and account value
 FIRST_BEAT_S: Final = 2.0  # an attempt takes no longer; without an answer by then entries wait, exits do not
 FIRST_BEAT_LOOK_S: Final = 0.01  # the belief is a mapped file, which rings no bell
@@ -86,30 +92,66 @@ async def run(
     api_key: SecretStr,
     stop: asyncio.Event,
     on_ready: Callable[[], None] = lambda: None,
+    held: Held | None = None,
+    tail: Tail | None = None,
+    config: Path | None = None,
+    reread: Callable[[], Settings] | None = None,
+    hangup: asyncio.Event | None = None,
 ) -> DaemonEnd:
-    """Run until `stop` is set or the run cannot go on. One run a state directory; the service may be away at the start."""
+    """Run until `stop` is set or the run cannot go on. One run a state directory and an account; the service may be away at the start.
+
+    `held`: the caller holds the state directory already. `tail` is the log's, `config` the file's name, for the control socket.
+    `reread` reads and judges the config anew, for a reload; `hangup`, when set, asks for one.
+    """
     state_dir = private_dir(settings.state_dir)
-    with one_instance(state_dir):
+    async with contextlib.AsyncExitStack() as stack:
+        if held is None:
+            stack.enter_context(hold_state(state_dir))
+        assert held is None or held.folder == state_dir
+        operations = Operations(settings, base_url=base_url, stop=stop, tail=tail, config=config)
+        await stack.enter_async_context(control.serving(state_dir, operations.routes(), operations.base))
+        operations.starting = asyncio.create_task(systemd.ask_for_time(operations.told), name="start")
+        stack.push_async_callback(operations.started)
         placed = place_strategies(settings)
-        async with Client(base_url, api_key) as client:
-            log.info(
-                "daemon.started",
-                name=settings.name,
-                base_url=base_url,
-                state_dir=str(state_dir),
-                strategies=[p.strategy.name for p in placed],
-            )
-            snapshot = await until_up(client.account, stop)
-            if snapshot is None:
-                return DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
-            journal = open_journal(state_dir / "journal.db", address=snapshot.address)
-            try:
-                armed = any(g.type == "dead_man_switch" and g.status == "armed" for g in snapshot.guardians)
-                return await Run(settings, client, journal, placed, base_url, api_key, stop, on_ready).go(
-                    beat_at_once=armed
-                )
-            finally:
-                journal.close()
+        client = await stack.enter_async_context(Client(base_url, api_key))
+        log.info(
+            "daemon.started",
+            name=settings.name,
+            base_url=base_url,
+            state_dir=str(state_dir),
+            strategies=[p.strategy.name for p in placed],
+        )
+        snapshot = await until_up(client.account, stop)
+        if snapshot is None:
+            return DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
+        stack.enter_context(hold_account(snapshot.address, state_dir))
+        journal, damage = open_or_rebuild(
+            state_dir / JOURNAL,
+            address=snapshot.address,
+            now_ms=SystemClock().now_ms(),
+            was_used=(state_dir / "progress").exists(),
+        )
+        stack.callback(journal.close)
+        provenance.note_run(
+            journal, provenance.mark_of(settings), at_ms=client.clock.now_ms(), epoch=snapshot.epoch, balance_usd=snapshot.balance_usd,
+            config=config,
+        )  # fmt: skip
+        if not client.clock.is_sandbox:
+            expire_held(journal, wall_ms=SystemClock().now_ms(), boot_id=boot_id())
+        armed = any(g.type == "dead_man_switch" and g.status == "armed" for g in snapshot.guardians)
+        one = Run(settings, client, journal, placed, base_url, api_key, stop, on_ready, operations, reread, hangup)
+        if damage is not None:
+            one.loop.health.incident("journal.rebuilt", JOURNAL, message=damage)
+        sources = Sources(
+            settings.name, one.meter, one.loop, lambda: one.heartbeat, one.notifier, state=lambda: operations.state()[0],
+            degraded=lambda: one.loop.degraded,
+        )  # fmt: skip
+        port = None if settings.metrics is None else settings.metrics.port
+        await stack.enter_async_context(watching.exposing(port, state_dir, sources))
+        await stack.enter_async_context(watching.notifying(one.notifier))
+        end = await one.go(beat_at_once=armed)
+        watching.tell(one.loop, "daemon.stopped", end.message or f"as asked, exit code {int(end.exit_code)}")
+        return end
 
 
 class Run:
@@ -117,7 +159,8 @@ class Run:
 
     def __init__(
         self, settings: Settings, client: Client, journal: Journal, placed: list[Placed], base_url: str, api_key: SecretStr,
-        stop: asyncio.Event, on_ready: Callable[[], None],
+        stop: asyncio.Event, on_ready: Callable[[], None], operations: Operations,
+        reread: Callable[[], Settings] | None = None, hangup: asyncio.Event | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings
         self.client = client
@@ -126,10 +169,18 @@ class Run:
         self.on_ready = on_ready
         self.rhythm = Rhythm()
         self.workers = {one.strategy.name: Worker(one.strategy.name) for one in placed}
+        self.hangup = hangup
         fence = secrets.randbits(63)
         self.progress = ProgressWriter(str(settings.state_dir / "progress"), fence=fence)
-        self.heartbeat = self._heartbeat(base_url, api_key, fence)
+        self._new_heartbeat = partial(self._heartbeat, base_url, api_key, fence)
+        self.heartbeat = self._new_heartbeat()
         self.beaten_ms = 0
+        self.meter = Meter()
+        self.notifier = watching.notifier_of(settings, journal)
+        self.times = Timekeeper(skew_ms=lambda: None if client.clock.is_sandbox else client.clock.skew_ms)
+        self.watchdog = systemd.Watchdog()
+        self.passed_ns: int | None = None
+        self.operations = operations
         self.loop = Loop(
             port=client,
             journal=journal,
@@ -142,17 +193,24 @@ class Run:
             run=self._in_thread,
             belief=self._belief,
             passed=self._passed,
+            schedule=self.times.schedule,
+            notices_of=self._notices_of,
+            abreast=ABREAST,
         )  # fmt: skip
+        self.controls = Controls(self, reread)
+        operations.errands.ring = self.rhythm.ring
+        operations.run = self
 
     async def go(self, *, beat_at_once: bool) -> DaemonEnd:
         self.rhythm.start()
         report = self.rhythm.every(REPORT_S, "report")
         code, message = Exit.DONE, ""
         left = LeftBehind(known=False, complete=False)
-        on_exit = self.settings.safety.on_exit
         try:
             was_cut = await self._until_stopped(report, beat_at_once=beat_at_once)
+            on_exit = self.settings.safety.on_exit
             systemd.notify("STOPPING=1")
+            systemd.status(self.operations.told())
             log.info("daemon.stopping", on_exit=on_exit)
             if self.loop.ready:
                 if not was_cut:
@@ -169,6 +227,7 @@ class Run:
         except JournalError as error:
             code, message = Exit.UNSAFE, str(error)
         finally:
+            self.operations.errands.give_up()
             self.rhythm.stop()
             if self.heartbeat is not None:
                 self.heartbeat.close()
@@ -177,6 +236,8 @@ class Run:
                 worker.close()
         if code is Exit.DONE and left.unprotected and self.settings.safety.require_protection:
             code, message = Exit.UNSAFE, f"without a stop: {', '.join(left.unprotected)}"
+        if code is Exit.DONE and not self.journal.mend():
+            code, message = Exit.UNSAFE, f"{self.journal.fault}; what was done since is at the service only"
         log.info("daemon.stopped", exit_code=int(code), message=message or None)
         return DaemonEnd(code, left, message)
 
@@ -196,16 +257,22 @@ class Run:
             limit.reschedule(asyncio.get_running_loop().time() + GRACE_S)
 
         watcher: asyncio.Task[None] | None = None
+        bell: asyncio.Task[None] | None = None
         try:
             async with limit:
                 watcher = asyncio.create_task(bounded(), name="stop-watcher")
                 if await self._recover(beat_at_once=beat_at_once):
+                    await self.operations.started()
                     systemd.notify("READY=1")
+                    systemd.status(self.operations.told())
                     log.info(
                         "daemon.ready", positions=len(self.loop.mirror.positions), orders=len(self.loop.mirror.orders)
                     )
+                    watching.tell(self.loop, "daemon.ready", self.operations.told())
                     self.on_ready()
                     report.set()  # The first pass already says how the heartbeat and the account are.
+                    if self.client.clock.speed > 0:
+                        bell = asyncio.create_task(listen(self.client, self._cursor, self.rhythm.ring), name="doorbell")
                     await self._passes(report)
         except TimeoutError:
             if not limit.expired():
@@ -213,10 +280,11 @@ class Run:
             log.warning("pass.cut", seconds=GRACE_S)
             return True
         finally:
-            if watcher is not None:
-                watcher.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await watcher
+            for task in (watcher, bell):
+                if task is not None:
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
         return False
 
     async def _within(self, seconds: float, work: Awaitable[T]) -> T | None:
@@ -259,12 +327,19 @@ class Run:
 
     async def _passes(self, report: asyncio.Event) -> None:
         while not self.stop.is_set():
+            began_ns = monotonic_ns()
             await self._beat_by_hand()
             try:
+                await self._reload_if_hung_up()
+                await self.operations.errands.do_all()
                 await self._resync_if_lapsed()
                 await self.loop.cycle()
             except (TryLater, OutcomeUnknown) as error:
                 log.warning("pass.failed", code=error.code, message=error.message)
+                self.meter.failed += 1
+            self.meter.passed(
+                seconds=(monotonic_ns() - began_ns) / 1e9, lag_s=self.rhythm.lag_s, now_ns=boot_ns()
+            )  # fmt: skip
             if report.is_set():
                 report.clear()
                 self._report()
@@ -275,6 +350,14 @@ class Run:
                 next_close_ms=self._next_close_ms(clock.now_ms()), now_ms=clock.now_ms(), speed=clock.speed
             )
 
+    def _notices_of(self, event: Event) -> Iterable[Notice]:
+        seat = self.loop.desk.seat_of(event.coin or "")
+        return notices.of_event(event, self.loop.owner_of, None if seat is None else seat.name)
+
+    def _cursor(self) -> str | None:
+        cursor = self.journal.cursor
+        return None if cursor is None else cursor.last_id
+
     def _next_close_ms(self, now_ms: int) -> int | None:
         closes = [now_ms // (step := INTERVAL_MS[s.interval]) * step + step for s in self.loop.feed.wanted]
         return min(closes, default=None)
@@ -282,7 +365,28 @@ class Run:
     async def _in_thread(self, name: str, call: Callable[[], T]) -> T:
         return await self.workers[name].call(call)
 
+    def renew(self, name: str) -> None:
+        """A thread of its own for the strategy's next call; an old one that hangs is left behind."""
+        old = self.workers.pop(name, None)
+        if old is not None:
+            old.close()
+        self.workers[name] = Worker(name)
+
+    async def _reload_if_hung_up(self) -> None:
+        """SIGHUP asks for a reload: what comes of it is in the log."""
+        if self.hangup is not None and self.hangup.is_set():
+            self.hangup.clear()
+            await self.controls.reload()
+
     # -- heartbeat
+
+    def change_heartbeat(self) -> None:
+        """The dead-man of the config has changed, and the new one stands: beats in its rhythm from now on."""
+        old, self.heartbeat = self.heartbeat, self._new_heartbeat()
+        if old is not None:
+            old.close()
+        if self.heartbeat is not None:
+            self.heartbeat.start()
 
     def _heartbeat(self, base_url: str, api_key: SecretStr, fence: int) -> HeartbeatProcess | None:
         dead_man, speed = self.settings.dead_man, self.client.clock.speed
@@ -310,15 +414,23 @@ class Run:
 
     def _passed(self, last_bar_ms: int | None) -> None:
         self.progress.cycle_done(boot_ns=boot_ns(), last_bar_at_ms=last_bar_ms)
+        self.watchdog.pass_done()
+        self.passed_ns = monotonic_ns()
+        if self.notifier is not None:
+            self.notifier.ring()
         if self.heartbeat is not None and not self.heartbeat.alive and not self.stop.is_set():
             if self.heartbeat.exit_code == int(Exit.REFUSED):
                 raise AccessLost("unauthorized", "the heartbeat was refused: the key is no longer valid")
             log.warning("heartbeat.restarted", exit_code=self.heartbeat.exit_code)
+            self.meter.restarts += 1
             self.heartbeat.start()
 
     def _belief(self) -> Refusal | None:
-        if self.heartbeat is None:
+        if self.client.clock.speed <= 0 and self.heartbeat is None:
             return None
+        lapsed = self.times.belief()
+        if lapsed is not None or self.heartbeat is None:
+            return lapsed
         belief = self.heartbeat.belief()
         if belief.may_open:
             return None
@@ -329,16 +441,30 @@ class Run:
         )
 
     async def _resync_if_lapsed(self) -> None:
-        """The switch may have fired unseen (a suspend, a long outage): everything is read again before anything is opened."""
-        if self.heartbeat is None:
-            return
-        belief = self.heartbeat.belief()
-        if belief.lapsed:
-            log.warning("heartbeat.lapsed", lapses=belief.lapses)
+        """The switch may have fired unseen (a suspend, a long outage, a clock that jumped): everything is read again before anything is opened."""
+        if self.client.clock.speed <= 0 and self.heartbeat is None:
+            return  # Real seconds mean nothing under a clock that is moved by hand.
+        lapses = self.times.look()
+        problem = self.times.skew_problem
+        if problem is None:
+            self.loop.health.restore("clock")
+        else:
+            self.loop.health.degrade("clock", problem)
+        belief = None if self.heartbeat is None else self.heartbeat.belief()
+        if self.times.lapsed or (belief is not None and belief.lapsed):
+            log.warning("heartbeat.lapsed", lapses=None if belief is None else belief.lapses, clock=self.times.lapsed)
+            watching.tell(
+                self.loop, "heartbeat.lapsed", "account, guardians and events are read again before anything is opened"
+            )
             await self.loop.recover()
-            self.heartbeat.acknowledge(belief.lapses)
+            self.times.acknowledge(lapses)
+            if belief is not None and self.heartbeat is not None:
+                self.heartbeat.acknowledge(belief.lapses)
 
     def _report(self) -> None:
+        if not self.client.clock.is_sandbox:
+            note_wall(self.journal, SystemClock().now_ms())
+        systemd.status(self.operations.told())
         if self.heartbeat is not None:
             belief = self.heartbeat.belief()
             left_ns = None if belief.deadline_boot_ns is None else belief.deadline_boot_ns - boot_ns()
@@ -353,67 +479,6 @@ class Run:
             free_usd=round(mirror.free_margin_usd, 2),
             positions=len(mirror.positions),
         )
-
-
-# -- what a run is made of
-
-
-def place_strategies(settings: Settings) -> list[Placed]:
-    """Every configured strategy, loaded and judged. ConfigError or StrategyError names the one that cannot be used."""
-    placed = []
-    for one in settings.strategies:
-        loaded = load(one.use, settings.strategies_dir)
-        for warning in loaded.warnings:
-            log.warning("strategy.exposed", strategy=one.name, message=warning)
-        strategy = build(loaded, name=one.name, markets=one.markets, params=one.params)
-        log.info("strategy.loaded", strategy=one.name, use=one.use, sha256=(loaded.sha256 or "")[:12] or None)
-        allowance = Allowance(
-            strategy=one.name, markets=frozenset(one.markets), interval_ms=INTERVAL_MS[one.interval], budget_usd=one.budget_usd,
-            max_leverage=one.max_leverage, require_protection=settings.safety.require_protection, path=settings.orders.path,
-        )  # fmt: skip
-        placed.append(Placed(strategy, one.interval, allowance))
-    return placed
-
-
-def wanted_guardians(settings: Settings) -> tuple[Wanted, ...]:
-    """The dead-man first, then the config's own."""
-    wanted = []
-    if settings.dead_man is not None:
-        request = GuardianRequest(
-            type="dead_man_switch",
-            scope="account",
-            heartbeat_seconds=settings.dead_man.heartbeat_seconds,
-            on_miss=settings.dead_man.on_miss,
-        )
-        wanted.append(Wanted(DEAD_MAN, request))
-    wanted += [Wanted(f"config-{index}-{one.type}", one.request()) for index, one in enumerate(settings.guardians)]
-    return tuple(wanted)
-
-
-def private_dir(path: Path) -> Path:
-    """The state directory, for the owner alone."""
-    os.umask(0o077)
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.chmod(0o700)
-    except OSError as error:
-        raise ConfigError(
-            f"state_dir {path} cannot be used: {error.strerror or error}. Set state_dir to a folder that you may write."
-        ) from error
-    return path
-
-
-@contextlib.contextmanager
-def one_instance(state_dir: Path) -> Iterator[None]:
-    """Hold the state directory for this process; a second daemon on it ends at once. The kernel lets go when the process dies."""
-    with (state_dir / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BotError(
-                f"another daemon runs on {state_dir}: stop it, or give this one a state_dir of its own"
-            ) from None
-        yield
 
 
 async def until_up(ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:

@@ -5,25 +5,30 @@ A strategy that raises wants nothing and is asked nothing more; the others go on
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import structlog
 
 from bot.errors import StrategyError
+from bot.runtime.books import Books, Part
 from bot.runtime.feed import Closed, Feed, Series
 from bot.runtime.gate import Allowance
 from bot.runtime.journal import Journal
 from bot.runtime.mirror import Mirror
+from bot.runtime.notices import notice
+from bot.runtime.pauses import Quarantine, keep_quarantine, quarantine_of
 from bot.runtime.ports import Calm
 from bot.runtime.seats import Seat, hook_of
-from bot.strategy import Bar, Strategy
+from bot.strategy import Bar, Strategy, View
 from bot.strategy import Intent as Wish
 
 if TYPE_CHECKING:
+    from bot.runtime.timers import Due
     from bot.wire import Event, Plan
 
 log = structlog.get_logger()
@@ -39,6 +44,7 @@ class Placed(NamedTuple):
     strategy: Strategy
     interval: str
     allowance: Allowance
+    version: str = ""  # of its code and params: what failed once is not tried again as it is
 
 
 class Wished(NamedTuple):
@@ -59,22 +65,53 @@ async def run_inline(name: str, call: Callable[[], T]) -> T:
     return call()
 
 
+def _nothing(_view: View, _bar: Bar) -> Iterable[Wish]:
+    """What a strategy in quarantine wants."""
+    return ()
+
+
 class Desk:
     def __init__(
-        self, placed: Sequence[Placed], *, journal: Journal, mirror: Mirror, feed: Feed, run: Run = run_inline
-    ) -> None:
+        self, placed: Sequence[Placed], *, journal: Journal, mirror: Mirror, feed: Feed, run: Run = run_inline,
+        books: Books | None = None,
+    ) -> None:  # fmt: skip
         self.journal = journal
         self.mirror = mirror
         self.feed = feed
         self.run = run
-        self.seats = [
-            Seat(
-                one.strategy, interval=one.interval, mirror=mirror, feed=feed, state=journal.state_of(one.strategy.name)
-            )
-            for one in placed
-        ]
-        self._listeners: dict[Series, list[Seat]] = {s: [x for x in self.seats if s in x.series] for s in feed.wanted}
+        self.books = books
+        self.seats: list[Seat] = []
+        self._listeners: dict[Series, list[Seat]] = {}
+        self._hearers: dict[str, list[Seat]] = {}  # by market, for events
+        self.heard: frozenset[str] = frozenset()  # types of event that somebody is told
         self._started = False
+        self.seat([self.made(one) for one in placed])
+
+    def made(self, one: Placed, feed: Feed | None = None) -> Seat:
+        """A seat for the strategy, with its durable state; in quarantine when this version of it was."""
+        name = one.strategy.name
+        seat = Seat(
+            one.strategy, interval=one.interval, mirror=self.mirror, feed=feed or self.feed, state=self.journal.state_of(name),
+            version=one.version, books=self.books if one.allowance.nets else None,
+        )  # fmt: skip
+        kept = quarantine_of(self.journal, name)
+        if kept is not None and kept.version == one.version:
+            seat.quarantine(kept.why)
+            log.warning(
+                "strategy.still_quarantined", strategy=name, message=kept.why, way_out=f"mend it, or bot resume {name}"
+            )
+        return seat
+
+    def seat(self, seats: Sequence[Seat]) -> None:
+        """From now on these, in this order."""
+        self.seats = list(seats)
+        self._listeners = {s: [x for x in self.seats if s in x.series] for s in self.feed.wanted}
+        self._hearers = {s.market: [x for x in self.seats if s.market in x.markets] for s in self.feed.wanted}
+        self.heard = frozenset().union(*(seat.hears for seat in self.seats))
+
+    def listeners(self) -> dict[str, frozenset[str]]:
+        """Which strategies listen to each market."""
+        return {market: frozenset(seat.name for seat in seats) for market, seats in self._hearers.items()}
 
     def seat_of(self, market: str) -> Seat | None:
         """The first strategy of a market."""
@@ -93,69 +130,143 @@ class Desk:
             await self._ask(seat, partial(seat.strategy.on_bar, seat.view, closed.bar), decision, now_ms=now_ms)
         return decision
 
-    async def hear(self, event: Event, decision: Decision, *, now_ms: int) -> list[Wished]:
-        """Tell an event to those that it concerns; answers what they want on it, which is in the decision too."""
+    async def ring(self, due: Due, *, now_ms: int) -> Decision:
+        """What the strategy of a timer that is due wants."""
+        decision = Decision()
+        seat = next((seat for seat in self.seats if seat.name == due.strategy), None)
+        if seat is not None:
+            await self._ask(seat, partial(seat.strategy.on_timer, seat.view, due.timer), decision, now_ms=now_ms)
+        return decision
+
+    async def hear(
+        self, event: Event, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
+    ) -> list[Wished]:
+        """Tell an event to those that it concerns; answers what they want on it, which is in the decision too.
+
+        `parts` says who has which part of a fill: who shares a market is told of its own alone.
+        """
         before = len(decision.wishes)
-        for seat in self.seats:
-            hook = hook_of(seat, event)
+        for seat in self.seats if event.coin is None else self._hearers.get(event.coin, ()):
+            hook = hook_of(seat, event, parts)
             if hook is not None:
                 await self._ask(seat, hook, decision, now_ms=now_ms)
         return decision.wishes[before:]
 
-    def decide_run(self, series: Series, bars: Iterator[Bar], calm: Calm) -> tuple[Bar | None, Decision | None]:
+    def decide_run(
+        self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
+    ) -> tuple[Bar | None, Decision | None]:
         """The fast path of a session: on_bar for bar after bar of one series, until one leaves the band or something is wanted.
 
         (bar, None): the venue must see this bar before it is decided. (bar, decision): act on it. (None, None): no bar left.
-        Nothing is built for a bar on which nobody wants anything.
+        Nothing is built for a bar on which nobody wants anything. `seen` comes first, and whatever the band: the venue has had it.
         """
         lo, hi, until_ms = calm
         market = series.market
-        append, marks = self.feed.histories[series].append, self.mirror.marks
-        crew = [
-            (
-                seat,
-                seat.strategy.on_bar,
-                seat.view,
-                seat.source,
-                seat.strategy.indicators.update if seat.strategy.indicators.names else None,
-            )
-            for seat in self._listeners[series]
-        ]
+        history, marks = self.feed.histories[series], self.mirror.marks
+        take = history.take
+        crew = self._listeners[series]
+        if len(crew) != 1:
+            return self._decide_run_by_all(series, bars, calm, seen)
+        seat = crew[0]
+        update = seat.strategy.indicators.updater(market)
+        on_bar = seat.strategy.on_bar if seat.quarantined is None else _nothing
+        view, source = seat.view, seat.source
+        is_durable = seat.has_state
         last_ms: int | None = None
-        for bar in bars:
+        for bar in bars if seen is None else chain((seen,), bars):
             _, at_ms, _, high, low, close, _ = bar
-            if low <= lo or high >= hi or at_ms >= until_ms:
+            if (low <= lo or high >= hi or at_ms >= until_ms) and bar is not seen:
                 self._done(series, last_ms)
                 return bar, None
-            append(bar)
+            take(bar)
             marks[market] = close
+            if update is not None:
+                update(bar)
+            source.now_ms = at_ms
             decision: Decision | None = None
-            for seat, on_bar, view, source, update in crew:
-                if update is not None:
-                    update(bar)
-                if seat.quarantined is not None:
-                    continue
-                source.now_ms = at_ms
-                try:
-                    wishes = iter(on_bar(view, bar) or ())
-                    for wish in wishes:
+            try:
+                wishes = on_bar(view, bar)
+                if wishes:
+                    for wish in (wishes := iter(wishes)):
                         decision = decision or Decision()
                         found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
                         decision.wishes += [Wished(seat, one) for one in found]
-                except Exception as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
-                    self._quarantine(seat, seat.blame(error))
-                if source.state or seat.has_state:
-                    self._keep_state(seat, decision)
+            except Exception as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
+                self._quarantine(seat, seat.blame(error))
+                on_bar = _nothing
+            if source.state or is_durable:
+                self._keep_state(seat, decision)
+                is_durable = seat.has_state
             if decision is not None and (decision.wishes or decision.states):
                 return bar, decision
             last_ms = at_ms
         self._done(series, last_ms)
+        history.trim()
         return None, None
+
+    def _decide_run_by_all(
+        self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None
+    ) -> tuple[Bar | None, Decision | None]:
+        """The same for a series with several listeners, or none."""
+        lo, hi, until_ms = calm
+        market = series.market
+        history, marks = self.feed.histories[series], self.mirror.marks
+        crew = self._listeners[series]
+        last_ms: int | None = None
+        for bar in bars if seen is None else chain((seen,), bars):
+            _, at_ms, _, high, low, close, _ = bar
+            if (low <= lo or high >= hi or at_ms >= until_ms) and bar is not seen:
+                self._done(series, last_ms)
+                return bar, None
+            history.take(bar)
+            marks[market] = close
+            decision = self._ask_crew(crew, bar)
+            if decision is not None:
+                return bar, decision
+            last_ms = at_ms
+        self._done(series, last_ms)
+        history.trim()
+        return None, None
+
+    def decide_one(self, series: Series, bar: Bar) -> Decision | None:
+        """As `decide_run`, of one bar and whatever the band. None: nobody wants anything, and the bar is done. `feed.trim` now and then."""
+        self.feed.histories[series].take(bar)
+        self.mirror.marks[series.market] = bar.close
+        decision = self._ask_crew(self._listeners[series], bar)
+        if decision is None:
+            self.journal.bar_done(series.market, series.interval, bar.at_ms)
+        return decision
+
+    def _ask_crew(self, crew: Sequence[Seat], bar: Bar) -> Decision | None:
+        """on_bar of each in its turn; None when nobody wants anything and no state has changed."""
+        at_ms = bar.at_ms
+        decision: Decision | None = None
+        for seat in crew:
+            strategy, source = seat.strategy, seat.source
+            if strategy.indicators.names:
+                strategy.indicators.update(bar)
+            if seat.quarantined is not None:
+                continue
+            source.now_ms = at_ms
+            try:
+                wishes = strategy.on_bar(seat.view, bar)
+                if wishes:
+                    for wish in (wishes := iter(wishes)):
+                        decision = decision or Decision()
+                        found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
+                        decision.wishes += [Wished(seat, one) for one in found]
+            except Exception as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
+                self._quarantine(seat, seat.blame(error))
+            if source.state or seat.has_state:
+                self._keep_state(seat, decision)
+        return decision if decision is not None and (decision.wishes or decision.states) else None
 
     async def may_confirm(self, strategy: str, plan: Plan) -> bool:
         """Whether the strategy stands by its entry, now that it sees the plan. One that is quarantined does not."""
-        seat = next((seat for seat in self.working() if seat.name == strategy), None)
-        return seat is not None and bool(await self._run(seat, partial(seat.confirms, plan)))
+        seat = next((seat for seat in self.seats if seat.name == strategy), None)
+        if seat is None or seat.quarantined is not None:
+            return False
+        return not seat.looks_at_plans or bool(await self._run(seat, partial(seat.confirms, plan)))
 
     # -- the run
 
@@ -165,20 +276,30 @@ class Desk:
             return
         self._started = True
         for seat in self.working():
-            await self._run(seat, partial(seat.call, partial(seat.strategy.on_start, seat.view), now_ms=now_ms))
-            self._keep_state(seat, None)
+            await self.start_one(seat, now_ms=now_ms)
+
+    async def start_one(self, seat: Seat, *, now_ms: int) -> None:
+        await self._run(seat, partial(seat.call, partial(seat.strategy.on_start, seat.view), now_ms=now_ms))
+        self._keep_state(seat, None)
 
     async def rehearse(self, closed: Closed) -> None:
         """A bar of the past: the strategies see it, and what they want is dropped."""
         self.see(closed)
         for seat in self._listeners[closed.series]:
-            if seat.quarantined is None:
-                hook = partial(seat.strategy.on_bar, seat.view, closed.bar)
-                await self._run(seat, partial(seat.rehearse, hook, now_ms=closed.at_ms))
+            await self.rehearse_one(seat, closed)
+
+    async def rehearse_one(self, seat: Seat, closed: Closed) -> None:
+        if seat.quarantined is None:
+            hook = partial(seat.strategy.on_bar, seat.view, closed.bar)
+            await self._run(seat, partial(seat.rehearse, hook, now_ms=closed.at_ms))
 
     async def stop(self, *, now_ms: int) -> None:
         """on_stop of each; what it leaves in the state is kept."""
         for seat in self.working():
+            await self.stop_one(seat, now_ms=now_ms)
+
+    async def stop_one(self, seat: Seat, *, now_ms: int) -> None:
+        if seat.quarantined is None:
             await self._run(seat, partial(seat.call, partial(seat.strategy.on_stop, seat.view), now_ms=now_ms))
             self._keep_state(seat, None)
 
@@ -227,8 +348,20 @@ class Desk:
             return None
 
     def _quarantine(self, seat: Seat, error: StrategyError) -> None:
+        if seat.quarantined is not None:
+            return
         seat.quarantine(str(error))
         log.error("strategy.quarantined", strategy=seat.name, message=str(error))
+        at_ms = seat.source.now_ms
+        said = notice(
+            "strategy.quarantined",
+            f"quarantine:{seat.name}:{at_ms}",
+            at_ms=at_ms,
+            strategy=seat.name,
+            message=str(error),
+        )
+        self.journal.notify([said], now_ms=at_ms)
+        keep_quarantine(self.journal, seat.name, Quarantine(str(error), seat.version, at_ms))
 
     def _done(self, series: Series, last_ms: int | None) -> None:
         if last_ms is not None:

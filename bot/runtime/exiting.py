@@ -13,6 +13,7 @@ from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.loop import Loop
 from bot.runtime.mirror import PROTECTIVE
+from bot.runtime.state import ENDING
 
 log = structlog.get_logger()
 
@@ -37,7 +38,7 @@ async def wind_down(loop: Loop, on_exit: OnExit) -> LeftBehind:
     """Do what on_exit says, disarm the dead-man if every position has a stop, and tell what stays."""
     why: list[str] = []
     complete = on_exit == "leave"
-    loop.paused = "the run is ending"
+    loop.paused = ENDING
     loop.begin_pass()
     try:
         loop.reload_live()  # A pass that was cut may have moved an intent further than it could say.

@@ -6,7 +6,8 @@ successor is decided without knowing it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import structlog
@@ -59,11 +60,14 @@ class Feed:
             for series, bars in self.wanted.items()
         }
         self._last_ms: dict[Series, int] = {}  # close instant of the newest bar handed out
+        self.gone: dict[str, str] = {}  # market -> why the service has no candles of it
 
     def due(self, now_ms: int) -> list[Series]:
-        """Series of which another bar should have closed by now."""
+        """Series of which another bar should have closed by now; also those whose newest bar lies ahead, of a clock that went back."""
         return [
-            s for s in self.wanted if (last := self._last_ms.get(s)) is None or now_ms >= last + INTERVAL_MS[s.interval]
+            s
+            for s in self.wanted
+            if (last := self._last_ms.get(s)) is None or abs(now_ms - last) >= INTERVAL_MS[s.interval]
         ]
 
     async def warm_up(self, port: VenuePort, done_until: Callable[[str, str], int | None], now_ms: int) -> WarmUp:
@@ -73,7 +77,11 @@ class Feed:
         for series, bars in self.wanted.items():
             done_ms = done_until(*series)
             gap = 0 if done_ms is None else max(0, now_ms - done_ms) // INTERVAL_MS[series.interval]
-            found = await self._closed(port, series, max(bars, gap) + SPARE_BARS)
+            try:
+                found = await self._closed(port, series, max(bars, gap) + SPARE_BARS)
+            except Refused as error:  # The others go on; what is held there is protected without bars.
+                self._is_gone(series, error)
+                continue
             if not found:
                 continue
             newest = found[-1]
@@ -83,28 +91,76 @@ class Feed:
             due += [newest] if is_due else []
         return WarmUp(sorted(past), sorted(due))
 
-    async def poll(self, port: VenuePort, now_ms: int, has_time: Callable[[], bool] = lambda: True) -> list[Closed]:
-        """Bars that have closed since the last call. A series whose question failed, or had no time, is asked again next time."""
+    async def poll(
+        self, port: VenuePort, now_ms: int, has_time: Callable[[], bool] = lambda: True, *, abreast: int = 1
+    ) -> list[Closed]:
+        """Bars that have closed since the last call, asked for `abreast` series at a time.
+
+        A series whose question failed, or had no time, is asked again next time.
+        """
+        due = self.due(now_ms)
         found: list[Closed] = []
-        for series in self.due(now_ms):
+        if abreast <= 1 or len(due) <= 1:
+            await self._ask(port, iter(due), now_ms, has_time, found)
+        else:
+            rest = iter(due)  # Whoever is free asks the next one.
+            asking = (self._ask(port, rest, now_ms, has_time, found) for _ in range(min(abreast, len(due))))
+            for end in await asyncio.gather(*asking, return_exceptions=True):
+                if isinstance(end, BaseException):
+                    raise end
+        return sorted(found)
+
+    async def _ask(
+        self, port: VenuePort, rest: Iterator[Series], now_ms: int, has_time: Callable[[], bool], found: list[Closed]
+    ) -> None:
+        for series in rest:
             if not has_time():
                 break
             last_ms = self._last_ms.get(series)
-            gap = 1 if last_ms is None else (now_ms - last_ms) // INTERVAL_MS[series.interval]
+            gap = 1 if last_ms is None else max(1, (now_ms - last_ms) // INTERVAL_MS[series.interval])
             try:
                 bars = await self._closed(port, series, gap + SPARE_BARS)
-            except (TryLater, OutcomeUnknown, Refused) as error:  # One market that is gone stops no other.
+            except Refused as error:  # One market that is gone stops no other.
+                self._is_gone(series, error)
+                continue
+            except (TryLater, OutcomeUnknown) as error:
                 log.warning("feed.missed", market=series.market, interval=series.interval, code=error.code)
                 continue
+            self.gone.pop(series.market, None)
             fresh = bars if last_ms is None else [one for one in bars if one.at_ms > last_ms]
             if fresh:
                 self._last_ms[series] = fresh[-1].at_ms
                 found += fresh
-        return sorted(found)
+
+    def join(self, other: Feed) -> None:
+        """Its series are ours from now on, with their past; where we know one, what we handed out stays handed out."""
+        for series, bars in other.wanted.items():
+            self.wanted[series] = max(bars, self.wanted.get(series, 0))
+            known = self.histories.get(series)
+            if known is None or known.limit < other.histories[series].limit:
+                self.histories[series] = other.histories[series]
+            if series in other._last_ms:
+                self._last_ms.setdefault(series, other._last_ms[series])
+
+    def drop(self, series: Series) -> None:
+        """Nobody listens to it any more."""
+        self.wanted.pop(series, None)
+        self.histories.pop(series, None)
+        self._last_ms.pop(series, None)
+        self.gone.pop(series.market, None)
 
     def take(self, closed: Closed) -> None:
         """The bar is part of the past from here on."""
         self.histories[closed.series].append(closed.bar)
+
+    def trim(self) -> None:
+        """Let go of bars that no reader can ask for any more."""
+        for history in self.histories.values():
+            history.trim()
+
+    def _is_gone(self, series: Series, error: Refused) -> None:
+        log.warning("feed.missed", market=series.market, interval=series.interval, code=error.code)
+        self.gone[series.market] = f"no candles of {series.market} ({error.code}): {error.message}"
 
     async def _closed(self, port: VenuePort, series: Series, limit: int) -> list[Closed]:
         answer = await port.candles(series.market, series.interval, min(limit, CANDLES_MAX))

@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_DOWN, Decimal
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from bot.errors import Refusal
 from bot.money import format_decimal
-from bot.runtime.intents import Action, CancelOrders, Intent, Path, Request
-from bot.runtime.mirror import PROTECTIVE, Mirror, MirrorOrder, MirrorPosition
+from bot.runtime.books import Share
+from bot.runtime.intents import FINAL, Action, CancelOrders, Intent, Path, Request
+from bot.runtime.mirror import PROTECTIVE, Mirror, MirrorOrder
 from bot.strategy import Cancel, Close, Number, Open
 from bot.strategy import Intent as Wish
 from bot.wire import BracketRequest, CloseRequest, InlineGuardian, LegRequest, OrderRequest, bare_coin
 
+REQUESTS_KEPT: Final = 256  # entries that were wanted before, whose requests need not be made again
 FRESH_INTERVALS: Final = 2  # a bar older than that is history, not a reason to trade
 SIZE_DECIMALS: Final = 8  # until the market's own are known
+WHOLE: Final = CloseRequest(fraction=Decimal(1), source="agent")  # the request that closes all of any position
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,11 @@ class Allowance:
     max_leverage: int
     require_protection: bool = True
     path: Path = "plan"
+    daily_loss_usd: Decimal | None = None
+    nets: bool = False  # it may share a market: what it holds is its share, not the position
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """One wish of a strategy and the moment that it is judged at. `at_ms` is when its cause became visible."""
 
     wish: Wish
@@ -47,8 +52,7 @@ class Ask:
     closing: frozenset[str] = frozenset()  # markets that the same decision has closed before
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(NamedTuple):
     """The gate's yes: the request as it will leave."""
 
     request: Request
@@ -56,6 +60,14 @@ class Permit:
     market: str
     path: Path
     notional_usd: Decimal = Decimal(0)
+
+
+def _goes_on(strategy: str, now_ms: int) -> Refusal | None:
+    return None
+
+
+def _no_share(market: str, strategy: str) -> Share | None:
+    return None
 
 
 @dataclass(slots=True)
@@ -70,6 +82,8 @@ class Gate:
     size_decimals: Mapping[str, int] = field(default_factory=dict)
     judges_freshness: bool = True  # not under a manual clock, nor in a session
     foreign_positions: str = "ignore"
+    strategy_stopped: Callable[[str, int], Refusal | None] = _goes_on  # why this strategy may open nothing just now
+    share_of: Callable[[str, str], Share | None] = _no_share  # (market, strategy): what the books say it holds
 
     def judge(self, strategy: str, ask: Ask) -> Permit | Refusal:
         """The first rule that says no, or the request."""
@@ -86,7 +100,7 @@ class Gate:
                 return no
         if isinstance(wish, Open):
             return self._open(allowance, wish, ask)
-        return self._close(wish, ask) if isinstance(wish, Close) else self._cancel(allowance, wish)
+        return self._close(allowance, wish, ask) if isinstance(wish, Close) else self._cancel(allowance, wish)
 
     def may_still_open(self, intent: Intent, now_ms: int) -> Refusal | None:
         """Asked again right before an entry leaves: the world may have moved since it was written."""
@@ -95,15 +109,19 @@ class Gate:
             return stopped
         if self.in_doubt(intent.market):
             return _doubt(intent.market)
-        return None
+        return self.strategy_stopped(intent.strategy, now_ms)
 
     def used_usd(self, strategy: str, closing: frozenset[str] = frozenset()) -> Decimal:
         """Entry notional of the strategy's positions, resting entries and live intents."""
         mirror = self.mirror
-        used = sum(
-            (p.notional_usd for p in mirror.positions.values() if p.owner == strategy and p.market not in closing),
-            Decimal(0),
-        )
+        used = Decimal(0)
+        if (allowance := self.allowances.get(strategy)) is not None and allowance.nets:
+            shares = (self.share_of(market, strategy) for market in mirror.positions if market not in closing)
+            used += sum((share.cost_usd for share in shares if share is not None), Decimal(0))
+        else:
+            for p in mirror.positions.values():
+                if p.owner == strategy and p.market not in closing:
+                    used += p.notional_usd
         for order in mirror.orders.values():
             if (
                 order.action == "open"
@@ -123,44 +141,47 @@ class Gate:
         size = None if wish.size is None else self._size(wish.market, _exact(wish.size))
         if size is not None and not size:
             return Refusal("below_min_notional", f"a size of {wish.size} {wish.market} rounds down to nothing")
-        limit = wish.limit_px
-        request = OrderRequest(
-            market=wish.market,
-            side=wish.side,
-            usd_amount=None if wish.usd is None else _exact(wish.usd).quantize(_CENT, ROUND_DOWN),
-            size=None if size is None else format_decimal(size),
-            leverage=wish.leverage,
-            type="market" if limit is None else "limit",
-            limit_px=None if limit is None else _text(limit),
-            max_slippage_bps=wish.max_slippage_bps,
-            require_protection=allowance.require_protection,
-            bracket=_bracket(wish),
-            guardians=tuple(
-                InlineGuardian(
-                    type="trailing_stop",
-                    trail_pct=_maybe(one.trail_pct),
-                    trail_r=_maybe(one.trail_r),
-                    activate_at_r=_maybe(one.activate_at_r),
-                )
-                for one in wish.guardians
-            ),
-            source="agent",
-        )
-        return Permit(request, "open", wish.market, allowance.path, notional)
+        request = _order_request(wish, None if size is None else format_decimal(size), allowance.require_protection)
+        # One request settles only where the service is known to give our key back; before that it is planned, then confirmed.
+        path: Path = "direct" if allowance.path == "direct" and self.mirror.keys_proven else "plan"
+        return Permit(request, "open", wish.market, path, notional)
 
-    def _close(self, wish: Close, ask: Ask) -> Permit | Refusal:
-        """All of it, or an absolute size: both can be sent again without closing more."""
+    def _close(self, allowance: Allowance, wish: Close, ask: Ask) -> Permit | Refusal:
+        """All of it, or an absolute size: both can be sent again without closing more. Of a shared position never more than the share."""
         position = self.mirror.positions[wish.market]
-        size = self._part(wish, position, ask.price)
+        whole = position.size
+        if allowance.nets:
+            share = self.share_of(wish.market, allowance.strategy)
+            assert share is not None, "has_position has judged this"
+            whole = min(whole, share.size) - self._closing_size(wish.market, allowance.strategy)
+            if whole <= 0:
+                return Refusal(
+                    "closing", f"its share of the {wish.market} position is being closed", {"action": "wait"}
+                )
+        size = self._part(wish, whole, ask.price)
         if isinstance(size, Refusal):
             return size
-        if size is None or size >= position.size:
-            return Permit(CloseRequest(fraction=Decimal(1), source="agent"), "close", wish.market, "direct")
+        if allowance.nets:
+            size = whole if size is None else min(size, whole)
+        elif size is None or size >= position.size:
+            return Permit(WHOLE, "close", wish.market, "direct")
         return Permit(CloseRequest(size=format_decimal(size), source="agent"), "close", wish.market, "direct")
 
-    def _part(self, wish: Close, position: MirrorPosition, price: Decimal | None) -> Decimal | Refusal | None:
+    def _closing_size(self, market: str, strategy: str) -> Decimal:
+        """What closes of the strategy may still take, so that two of them never take another's share."""
+        return sum(
+            (
+                Decimal(one.close().size or 0)
+                for one in self.live()
+                if (one.market, one.strategy, one.action) == (market, strategy, "close")
+                and one.state not in ("rejected", "expired", "void")
+            ),
+            Decimal(0),
+        )
+
+    def _part(self, wish: Close, whole: Decimal, price: Decimal | None) -> Decimal | Refusal | None:
         if wish.fraction is not None:
-            size = position.size * _exact(wish.fraction)
+            size = whole * _exact(wish.fraction)
         elif wish.size is not None:
             size = _exact(wish.size)
         elif wish.usd is not None:
@@ -177,13 +198,19 @@ class Gate:
     def _cancel(self, allowance: Allowance, wish: Cancel) -> Permit | Refusal:
         """Resting entries only: a position keeps its stop, whatever a strategy cancels."""
         if wish.market is not None:
-            oids = tuple(o.oid for o in self.mirror.entries(wish.market) if not self._is_left_alone(o))
+            oids = tuple(
+                o.oid
+                for o in self.mirror.entries(wish.market)
+                if not self._is_left_alone(o) and not self._is_anothers(o, allowance)
+            )
             if not oids:
                 return Refusal("nothing_to_cancel", f"no entry rests in {wish.market}")
             return Permit(CancelOrders(oids), "cancel", wish.market, "direct")
         order = self.mirror.orders.get(wish.oid or "")
         if order is None or order.market not in allowance.markets:
             return Refusal("not_found", f"no order {wish.oid} in this strategy's markets")
+        if self._is_anothers(order, allowance):
+            return Refusal("anothers_order", f"order {order.oid} is another strategy's of this shared market")
         if self._is_left_alone(order):
             return Refusal("foreign_order", f"order {order.oid} was not placed by us (foreign_positions: ignore)")
         if order.kind == "stop_loss" and allowance.require_protection and order.market in self.mirror.positions:
@@ -196,6 +223,12 @@ class Gate:
     def _is_left_alone(self, order: MirrorOrder) -> bool:
         """Another hand's entry, where the config says that such are ignored."""
         return self.foreign_positions == "ignore" and order.kind not in PROTECTIVE and self.mirror.is_foreign(order.key)
+
+    def _is_anothers(self, order: MirrorOrder, allowance: Allowance) -> bool:
+        """A resting entry of a strategy that shares this market."""
+        if not allowance.nets or order.kind in PROTECTIVE or order.key is None:
+            return False
+        return self.mirror.owner_of(order.key) not in (None, allowance.strategy)
 
     def _size(self, market: str, size: Decimal) -> Decimal:
         """Down to what the market trades in: never more than was wanted."""
@@ -242,6 +275,49 @@ def not_foreign(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
     )
 
 
+def strategy_not_stopped(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    return gate.strategy_stopped(allowance.strategy, ask.now_ms)
+
+
+def not_anothers(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    """A position of another strategy, which no longer runs or trades here: neither grown nor closed by this one."""
+    position = gate.mirror.positions.get(ask.wish.market or "")
+    if allowance.nets or position is None or position.owner in (None, allowance.strategy):
+        return None
+    return Refusal(
+        "anothers_position",
+        f"the {position.market} position is that of {position.owner}; let that run again, or close it by hand",
+        {"action": "close_first"},
+    )
+
+
+def not_against_others(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
+    """Who shares a market goes the same way as the others: an entry against them would close what is theirs."""
+    wish = ask.wish
+    assert isinstance(wish, Open)
+    if not allowance.nets:
+        return None
+    mirror, name = gate.mirror, allowance.strategy
+    position = mirror.positions.get(wish.market)
+    share = gate.share_of(wish.market, name)
+    if position is not None and position.side != wish.side and (share is None or share.size < position.size):
+        return Refusal(
+            "against_others",
+            f"the {wish.market} position is {position.side}, and others have a share of it; an entry {wish.side} would close theirs",
+        )
+    waiting = {o.side for o in mirror.entries(wish.market) if o.key is not None and mirror.owner_of(o.key) != name}
+    waiting |= {
+        str(one.order().side)
+        for one in gate.live()
+        if one.market == wish.market and one.action == "open" and one.strategy != name and one.state not in FINAL
+    }
+    if waiting - {wish.side}:
+        return Refusal(
+            "against_others", f"another strategy's entry waits on the other side in {wish.market}", {"action": "wait"}
+        )
+    return None
+
+
 def protected(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
     wish = ask.wish
     assert isinstance(wish, Open)
@@ -278,17 +354,22 @@ def within_budget(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
 
 def has_position(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
     market = ask.wish.market
-    if market in gate.mirror.positions:
-        return None
-    return Refusal("no_position", f"there is no position in {market} to close")
+    if market not in gate.mirror.positions:
+        return Refusal("no_position", f"there is no position in {market} to close")
+    if allowance.nets and gate.share_of(market or "", allowance.strategy) is None:
+        return Refusal("no_position", f"this strategy has no share of the {market} position")
+    return None
 
 
 Rule = Callable[[Gate, Allowance, Ask], Refusal | None]
 RULES: Final[Mapping[type, tuple[Rule, ...]]] = {
-    Open: (own_market, fresh, not_stopped, not_in_doubt, not_foreign, protected, leverage_bound, within_budget),
-    Close: (own_market, fresh, has_position, not_foreign),
+    Open: (
+        own_market, fresh, not_stopped, strategy_not_stopped, not_in_doubt, not_foreign, not_anothers, not_against_others, protected,
+        leverage_bound, within_budget,
+    ),
+    Close: (own_market, fresh, has_position, not_foreign, not_anothers),
     Cancel: (own_market,),
-}
+}  # fmt: skip
 
 _CENT: Final = Decimal("0.01")
 
@@ -312,6 +393,34 @@ def _maybe(value: Number | None) -> Decimal | None:
 
 def _text(value: Number) -> str:
     return format_decimal(_exact(value))
+
+
+@lru_cache(maxsize=REQUESTS_KEPT)
+def _order_request(wish: Open, size: str | None, require_protection: bool) -> OrderRequest:
+    """The request of an entry. It follows from these alone, and a strategy of fixed sizes wants the same again and again."""
+    limit = wish.limit_px
+    return OrderRequest(
+        market=wish.market,
+        side=wish.side,
+        usd_amount=None if wish.usd is None else _exact(wish.usd).quantize(_CENT, ROUND_DOWN),
+        size=size,
+        leverage=wish.leverage,
+        type="market" if limit is None else "limit",
+        limit_px=None if limit is None else _text(limit),
+        max_slippage_bps=wish.max_slippage_bps,
+        require_protection=require_protection,
+        bracket=_bracket(wish),
+        guardians=tuple(
+            InlineGuardian(
+                type="trailing_stop",
+                trail_pct=_maybe(one.trail_pct),
+                trail_r=_maybe(one.trail_r),
+                activate_at_r=_maybe(one.activate_at_r),
+            )
+            for one in wish.guardians
+        ),
+        source="agent",
+    )
 
 
 def _notional(wish: Open, price: Decimal | None) -> Decimal | None:

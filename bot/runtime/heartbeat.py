@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bot.clock import boot_ns
 from bot.runtime import beat
@@ -21,6 +21,8 @@ from bot.runtime.beater import BeliefFile, Orders, main
 
 if TYPE_CHECKING:
     import subprocess
+
+END_S: Final = 0.5  # to end when asked; it has nothing to put away, so that then it is ended
 
 
 class Belief(NamedTuple):
@@ -119,7 +121,7 @@ class HeartbeatProcess:
         """The brain has resynchronised. `lapses` is belief().lapses as read BEFORE it began: a later lapse asks again."""
         self._acknowledged = max(self._acknowledged, lapses)
 
-    def stop(self, timeout_s: float = 2.0) -> None:
+    def stop(self, timeout_s: float = END_S) -> None:
         """End the beats. The switch stays armed at the service: disarming it is a decision of on_exit."""
         process, self._process = self._process, None
         if process is None or process.poll() is not None:

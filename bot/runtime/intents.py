@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Literal
 
-from bot.errors import JournalError
+from bot.errors import JournalDamaged
 from bot.wire import CloseRequest, OrderRequest
 
 State = Literal["opened", "planned", "sending", "accepted", "rejected", "expired", "void", "quarantined"]
@@ -44,8 +44,10 @@ def intent_key(*, address: str, epoch: int, strategy: str, market: str, trigger:
     apart the requests of one intent. Keys are scoped to the account, so nothing in them need be secret.
     """
     parts = (address, str(epoch), strategy, market, trigger, str(ordinal), leg)
-    assert not any(_SEPARATOR in part for part in parts)
-    return b32encode(hashlib.sha256(_SEPARATOR.join(parts).encode()).digest())[:32].decode()
+    text = _SEPARATOR.join(parts)
+    assert text.count(_SEPARATOR) == len(parts) - 1
+    # 32 letters of base32 are the first 20 bytes.
+    return b32encode(hashlib.sha256(text.encode()).digest()[:20]).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Intent:
     trade_id: str | None = None
     code: str | None = None
     message: str | None = None
+    request: Request | None = field(default=None, repr=False, compare=False)  # what `body` says, if made in this run
 
     @property
     def sha256(self) -> str:
@@ -105,21 +108,27 @@ class Intent:
 
     def order(self) -> OrderRequest:
         assert self.action == "open"
+        if isinstance(self.request, OrderRequest):
+            return self.request
         return OrderRequest.from_wire(_parsed(self.body))
 
     def close(self) -> CloseRequest:
         assert self.action == "close"
+        if isinstance(self.request, CloseRequest):
+            return self.request
         return CloseRequest.from_wire(_parsed(self.body))
 
     def cancel(self) -> CancelOrders:
         assert self.action == "cancel"
+        if isinstance(self.request, CancelOrders):
+            return self.request
         return CancelOrders(tuple(map(str, _parsed(self.body)["oids"])))
 
 
 def check_body(intent: Intent, sha256: str) -> Intent:
-    """The intent, when its body is the one that was written; JournalError when the file has changed under us."""
+    """The intent, when its body is the one that was written; JournalDamaged when the file has changed under us."""
     if intent.sha256 != sha256:
-        raise JournalError(f"the journal's intent {intent.id} does not match its checksum: the file is damaged")
+        raise JournalDamaged(f"the journal's intent {intent.id} does not match its checksum: the file is damaged")
     return intent
 
 

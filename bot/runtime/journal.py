@@ -2,8 +2,11 @@
 
 `synchronous=FULL`: in replayed power cuts NORMAL forgot intents that had been sent (reliability.md §0). Writes are raw
 statements on the prepared-statement cache, because this is the order path; sqlite-utils makes the schema and the reads
-that nobody waits for. Nothing here decides: a move that INTENT_MOVES does not list is an assertion, a write that fails
-is a JournalError and the run ends.
+that nobody waits for. Nothing here decides: a move that INTENT_MOVES does not list is an assertion.
+
+A file that cannot be written (full, read-only, locked, an I/O error) does not end the run: `fault` says so, writes go on in
+a copy in memory, and `mend` moves them into the file when it works again. While there is a fault nothing may be opened: what
+the memory holds is lost with the process, and only an exit may be. A damaged file is a JournalError.
 """
 
 from __future__ import annotations
@@ -11,28 +14,39 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+import structlog
 from sqlite_utils import Database
 
-from bot.errors import JournalError, Refusal
+from bot.errors import JournalDamaged, JournalError, Refusal
 from bot.money import format_decimal
 from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, check_body
+from bot.runtime.salvage import copied, is_damage, may_pass, seal, set_aside, write_back
 from bot.runtime.schema import migrations
+from bot.runtime.trimming import PAGES_FREE, PAGES_GIVEN, Held, Kept, trim_intents, trim_rest
 
 if TYPE_CHECKING:
+    from bot.runtime.books import BookChanges
     from bot.wire import Event
+
+log = structlog.get_logger()
 
 BUSY_TIMEOUT_MS: Final = 5_000
 EVENTS_KEPT: Final = 100_000  # as many as the service keeps itself
 REFUSALS_KEPT: Final = 10_000
+NOTICES_KEPT: Final = 10_000  # a target that was away for longer is told the newest
+INTENTS_KEPT: Final = 20_000  # with their attempts and traces; which of the older ones may go: trimming.py
+LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # of the write-ahead log, once it has been written back
+FREE_SHARE: Final = 4  # a file from before it could shrink is written anew at its start when a quarter of it is free
 PENDING_MS: Final = 1_000  # how long a finished bar may wait for a write that it can share
 
 Outcome = Literal["done", "unknown", "no"]
+TraceKind = Literal["bar", "wish", "plan"]
 
 
 class Cursor(NamedTuple):
@@ -53,9 +67,17 @@ class Arm(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """An outgoing notification, written with the event that caused it."""
+    """An outgoing notification: `event_id` is what caused it (an event, or a name of our own), `payload` its fields as JSON."""
 
     event_id: str
+    kind: str
+    payload: str
+
+
+class Owed(NamedTuple):
+    """A written notification; `seq` is its place in the outbox."""
+
+    seq: int
     kind: str
     payload: str
 
@@ -66,21 +88,35 @@ _INTENT_COLUMNS = (
 )
 _INSERT = (
     "INSERT INTO intents (id, strategy, market, action, path, cause, ordinal, leg, epoch, body, body_sha256, not_after_ms,"
-    " opened_ms, notional_usd, state, moved_ms) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,'opened',?) ON CONFLICT (id) DO NOTHING"
+    " opened_ms, notional_usd, state, moved_ms, seal) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,'opened',?,?) ON CONFLICT (id) DO NOTHING"
 )
-_SELECT = f"SELECT {_INTENT_COLUMNS}, body_sha256 FROM intents "  # noqa: S608 - constants only
+_SELECT = f"SELECT {_INTENT_COLUMNS}, body_sha256, seal FROM intents "  # noqa: S608 - constants only
+
+# Rows that change what is done next, and the columns that their `seal` covers. Those of intents are checked whenever one is read.
+SEALED: Final[Mapping[str, Sequence[str]]] = {
+    "cursor": ("last_id", "prev_id", "epoch"),
+    "progress": ("market", "interval", "at_ms"),
+    "strategy_state": ("strategy", "state"),
+    "arms": ("name", "serial", "guardian_id", "body"),
+}
 
 
 class Journal:
     """Use `open_journal`. Every method that writes has committed when it returns, except `bar_done` and `refused`."""
 
-    def __init__(self, db: Database, *, address: str) -> None:
+    def __init__(self, db: Database, *, address: str, path: Path | None = None) -> None:
         self.db = db
         self.address = address
-        self._execute: Callable[..., sqlite3.Cursor] = db.conn.execute
+        self.path = path  # None: in memory, for good
+        self.fault: str | None = None  # why the file is not written just now
+        self._raw: Callable[..., sqlite3.Cursor] = db.conn.execute
+        self._under_way: list[tuple[str, Sequence[object]]] | None = None  # of the open transaction, to be done again
         self._bars: dict[tuple[str, str], int] = {}  # finished, not durable yet
         self._states: dict[str, str] = {}
         self._refusals: list[tuple[Any, ...]] = []
+        self._traces: list[tuple[str, str, int, str]] = []
+        self.keeps_bodies = True  # a journal that no other run reads needs none: the request itself is at hand
+        self.keeps_traces = True  # off in memory: there nobody reads them afterwards
         self._pending_since_ms: int | None = None
 
     # -- intents
@@ -91,19 +127,21 @@ class Journal:
         *,
         states: Mapping[str, str] | None = None,
         bar: tuple[str, str, int] | None = None,
+        bars: Sequence[tuple[str, str, int]] = (),
     ) -> list[Intent]:
         """Write a whole decision at once: its intents, the strategies' state, and that its bar (market, interval, at_ms) is done.
 
         Answers the intents that were not written before. All or nothing, so no crash can leave half a decision.
         """
+        done = [*bars] if bar is None else [bar, *bars]
         if not intents:
-            self._wait_for_a_write(states or {}, bar)
+            self._wait_for_a_write(states or {}, done)
             return []
         with self._transaction():
             fresh = [intent for intent in intents if self._insert(intent)]
             self._write_states(states or {})
-            if bar is not None:
-                self._write_bar(*bar)
+            for one in done:
+                self._write_bar(*one)
         return fresh
 
     def open(self, intent: Intent) -> bool:
@@ -117,13 +155,13 @@ class Journal:
 
     def sending(self, intent: Intent, *, now_ms: int) -> Intent:
         """The attempt that is about to leave. From here on the intent is in doubt until an answer settles it."""
-        n = intent.attempts + 1
         with self._transaction():
-            self._execute("INSERT INTO attempts (intent_id, n, sent_ms) VALUES (?,?,?)", (intent.id, n, now_ms))
-            if intent.state == "sending":
-                self._execute("UPDATE intents SET attempts=?, moved_ms=? WHERE id=?", (n, now_ms, intent.id))
-                return replace(intent, attempts=n)
-            return self._write_move(replace(intent, attempts=n), "sending", now_ms=now_ms, before=intent.state)
+            return self._write_sending(intent, now_ms)
+
+    def sending_all(self, intents: Sequence[Intent], *, now_ms: int) -> list[Intent]:
+        """The same of several that leave together, in one transaction: none of them may leave before this returns."""
+        with self._transaction():
+            return [self._write_sending(intent, now_ms) for intent in intents]
 
     def attempt_ended(self, intent: Intent, outcome: Outcome, *, code: str, order_submitted: object) -> None:
         """What the attempt came to, when that settles nothing. One that never ends here counts as unknown."""
@@ -132,8 +170,12 @@ class Journal:
 
     def accept(self, intent: Intent, trade_id: str, *, now_ms: int) -> Intent:
         with self._transaction():
-            self._end_attempt(intent, "done", None, order_submitted=True)
-            return self._write_move(replace(intent, trade_id=trade_id), "accepted", now_ms=now_ms, before=intent.state)
+            return self._write_accepted(intent, trade_id, now_ms)
+
+    def accept_all(self, answered: Sequence[tuple[Intent, str]], *, now_ms: int) -> list[Intent]:
+        """Several, each with the id of its trade, in one transaction. Until it is written they are in doubt, which sends nothing twice."""
+        with self._transaction():
+            return [self._write_accepted(intent, trade_id, now_ms) for intent, trade_id in answered]
 
     def end(self, intent: Intent, state: State, code: str, message: str, *, now_ms: int) -> Intent:
         """rejected, expired, void or quarantined."""
@@ -178,6 +220,7 @@ class Journal:
         states: Mapping[str, str] | None = None,
         intents: Sequence[Intent] = (),
         notices: Iterable[Notice] = (),
+        books: BookChanges | None = None,
         now_ms: int = 0,
     ) -> list[Intent]:
         """A page in ONE transaction: its events, the cursor, and all that it changed. Answers the intents it opened.
@@ -193,11 +236,8 @@ class Journal:
                 )
             self._write_cursor(last_id, events, epoch)
             self._write_states(states or {})
-            for notice in notices:
-                self._execute(
-                    "INSERT INTO outbox (event_id, kind, payload, created_ms) VALUES (?,?,?,?) ON CONFLICT DO NOTHING",
-                    (*notice, now_ms),
-                )
+            self._write_notices(notices, now_ms)
+            self._write_books(books)
             return [intent for intent in intents if self._insert(intent)]
 
     def unseen(self, events: Sequence[Event]) -> list[Event]:
@@ -226,11 +266,7 @@ class Journal:
                 )
                 for intent in old
             ]
-            self._execute(
-                "INSERT INTO cursor (one, last_id, prev_id, epoch) VALUES (1,?,NULL,?)"
-                " ON CONFLICT (one) DO UPDATE SET last_id=excluded.last_id, prev_id=NULL, epoch=excluded.epoch",
-                (last_id, epoch),
-            )
+            self._put_cursor(Cursor(last_id, None, epoch))
         return void
 
     def last_event(
@@ -265,7 +301,7 @@ class Journal:
 
     def bar_done(self, market: str, interval: str, at_ms: int) -> None:
         """Nothing was wanted on this bar. Durable with the next write, or by `flush`: deciding it again gives the same ids."""
-        self._wait_for_a_write({}, (market, interval, at_ms))
+        self._wait_for_a_write({}, [(market, interval, at_ms)])
 
     def done_until(self, market: str, interval: str) -> int | None:
         """Close instant of the newest bar that was decided."""
@@ -277,13 +313,18 @@ class Journal:
 
     def flush(self) -> None:
         """Write what waits. The loop calls it at the end of each pass, so nothing waits longer than PENDING_MS."""
-        if self._bars or self._states or self._refusals:
+        if self._bars or self._states or self._refusals or self._traces:
             with self._transaction():
                 pass
 
     def refused(self, refusal: Refusal, *, strategy: str, market: str, trigger: str, ordinal: int, at_ms: int) -> None:
         """Keep the gate's no, for people."""
         self._refusals.append((at_ms, strategy, market, trigger, ordinal, refusal.code, refusal.message))
+
+    def trace(self, intent_id: str, kind: TraceKind, payload: str, *, at_ms: int) -> None:
+        """Keep why an intent came to be, as JSON, for people. Durable with the intent's own next write."""
+        if self.keeps_traces:
+            self._traces.append((intent_id, kind, at_ms, payload))
 
     def state_of(self, strategy: str) -> dict[str, Any]:
         text = self._states.get(strategy)
@@ -293,29 +334,63 @@ class Journal:
         found: dict[str, Any] = json.loads(text)
         return found
 
+    # -- books of the strategies
+
+    def write_books(self, books: BookChanges | None, notices: Iterable[Notice] = (), *, now_ms: int = 0) -> None:
+        """What changed in the books otherwise than by an event, with what is to be said of it."""
+        with self._transaction():
+            self._write_books(books)
+            self._write_notices(notices, now_ms)
+
+    def book_rows(self, epoch: int) -> list[tuple[Any, ...]]:
+        """As books.BookRow has them."""
+        return list(
+            self._read(
+                "SELECT strategy, fills, fees_usd, funding_usd, realized_usd, margin_lost_usd, day_ms, base_usd, halted_day_ms"
+                " FROM books WHERE epoch=? ORDER BY strategy",
+                (epoch,),
+            )
+        )
+
+    def share_rows(self, epoch: int) -> list[tuple[Any, ...]]:
+        """As books.Share has them, in the order that they were taken."""
+        return list(
+            self._read("SELECT market, strategy, side, size, cost_usd FROM shares WHERE epoch=? ORDER BY seq", (epoch,))
+        )
+
     # -- guardians that the config asks for
 
     def arm_of(self, name: str) -> Arm | None:
         row = self._read("SELECT name, serial, guardian_id, body FROM arms WHERE name=?", (name,)).fetchone()
         return None if row is None else Arm(*row)
 
+    def arms(self) -> list[Arm]:
+        """Every guardian that was ever armed by us, by its name."""
+        return [Arm(*row) for row in self._read("SELECT name, serial, guardian_id, body FROM arms ORDER BY name")]
+
     def write_arm(self, arm: Arm) -> None:
         with self._transaction():
             self._execute(
-                "INSERT INTO arms (name, serial, guardian_id, body) VALUES (?,?,?,?) ON CONFLICT (name) DO UPDATE"
-                " SET serial=excluded.serial, guardian_id=excluded.guardian_id, body=excluded.body",
-                arm,
+                "INSERT INTO arms (name, serial, guardian_id, body, seal) VALUES (?,?,?,?,?) ON CONFLICT (name) DO UPDATE"
+                " SET serial=excluded.serial, guardian_id=excluded.guardian_id, body=excluded.body, seal=excluded.seal",
+                (*arm, seal(*arm)),
             )
 
     # -- outbox, notes, housekeeping
 
-    def unsent(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Notifications that have not left yet, oldest first."""
-        return list(self.db["outbox"].rows_where("sent_ms IS NULL", order_by="seq", limit=limit))
-
-    def sent(self, seq: int, *, now_ms: int) -> None:
+    def notify(self, notices: Iterable[Notice], *, now_ms: int) -> None:
+        """Write notifications of our own, which no event of the service caused. The same (event_id, kind) is written once."""
         with self._transaction():
-            self._execute("UPDATE outbox SET sent_ms=? WHERE seq=?", (now_ms, seq))
+            self._write_notices(notices, now_ms)
+
+    def owed(self, after_seq: int, limit: int) -> list[Owed]:
+        """Notifications written after that one, oldest first."""
+        rows = self._read("SELECT seq, kind, payload FROM outbox WHERE seq>? ORDER BY seq LIMIT ?", (after_seq, limit))
+        return [Owed(*row) for row in rows]
+
+    def newest_notice(self) -> int:
+        """The `seq` of the newest notification; 0 while there is none."""
+        return int(self._read("SELECT coalesce(max(seq), 0) FROM outbox").fetchone()[0])
 
     def note(self, name: str) -> str | None:
         row = self._read("SELECT value FROM meta WHERE name=?", (name,)).fetchone()
@@ -328,50 +403,213 @@ class Journal:
                 (name, value),
             )
 
-    def trim(self) -> None:
-        """Keep the file bounded: the oldest events and refusals go."""
+    def newest_ms(self) -> int:
+        """The latest instant that any row of decisions has: no clock that is right can be before it."""
+        row = self._read(
+            "SELECT max(coalesce((SELECT max(moved_ms) FROM intents), 0), coalesce((SELECT max(at_ms) FROM progress), 0))"
+        )
+        return int(row.fetchone()[0])
+
+    def trim(self, held: Callable[[], Held] = Held, *, now_ms: int = 0) -> int:
+        """Keep the file bounded: what is old and held by nothing goes, and some of the room goes back to the disk. How many intents went.
+
+        `held` is asked only when there are more than are kept; `now_ms` is the service's time.
+        """
+        kept = Kept(INTENTS_KEPT, EVENTS_KEPT, REFUSALS_KEPT, NOTICES_KEPT)
+        spans = self._read(
+            "SELECT (SELECT max(seq) - min(seq) FROM intents), (SELECT max(seq) - min(seq) FROM events),"
+            " (SELECT count(*) FROM arms WHERE name GLOB 'cover:*')"
+        ).fetchone()
+        is_over = (spans[0] or 0) >= kept.intents or (spans[1] or 0) >= kept.events or bool(spans[2])
+        found = held() if is_over else Held()
         with self._transaction():
-            self._execute("DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?", (EVENTS_KEPT,))
-            self._execute("DELETE FROM refusals WHERE seq <= (SELECT max(seq) FROM refusals) - ?", (REFUSALS_KEPT,))
+            gone = trim_intents(self._read, self._execute, found, kept, now_ms) if is_over else 0
+            trim_rest(self._execute, found, kept)
+        self._give_back()
+        return gone
+
+    def _give_back(self) -> None:
+        """Free pages to the disk, some at a time. A file that fails meanwhile is met by the next write."""
+        if self.path is None or self.fault is not None:
+            return
+        with suppress(sqlite3.Error):
+            free = int(self._raw("PRAGMA freelist_count").fetchone()[0])
+            if free > PAGES_FREE:
+                # As a script: a page is a step, and `execute` takes one.
+                self.db.conn.executescript(f"PRAGMA incremental_vacuum({min(free - PAGES_FREE, PAGES_GIVEN)})")
+
+    def check(self) -> None:
+        """JournalDamaged for a row that no constraint would miss: live intents, the cursor, states, bars done, guardians armed."""
+        self.live()
+        for table, columns in SEALED.items():
+            for *values, found in self._read(f"SELECT {', '.join(columns)}, seal FROM {table}"):  # noqa: S608 - constants only
+                if found is not None and found != seal(*values):
+                    raise JournalDamaged(
+                        f"a row of {table} in the journal does not match its checksum: the file is damaged. {_WAY_OUT}"
+                    )
 
     def close(self) -> None:
         self.flush()
+        if not self.mend():
+            log.error(
+                "journal.lost", path=str(self.path), message="what was done since the fault is at the service only"
+            )
         self.db.close()
 
     # -- inside
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """BEGIN IMMEDIATE .. COMMIT, with what was waiting; any failure leaves nothing behind."""
+        """BEGIN IMMEDIATE .. COMMIT, with what was waiting; any failure leaves nothing behind. A file that fails is left for the memory."""
         try:
-            self._execute("BEGIN IMMEDIATE")
+            self._begin()
             try:
                 yield
                 self._write_waiting()
-                self._execute("COMMIT")
+                self._commit()
             except BaseException:
-                self.db.conn.rollback()
+                with suppress(sqlite3.Error):
+                    self.db.conn.rollback()
                 raise
         except sqlite3.Error as error:
-            raise _write_failed(error) from error
+            raise _failed(error, "written") from error
+        finally:
+            self._under_way = None
         self._bars.clear()
         self._states.clear()
         self._refusals.clear()
+        self._traces.clear()
 
-    def _read(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+    def _begin(self) -> None:
+        assert self._under_way is None, "one transaction at a time"
         try:
-            return self._execute(sql, values)
+            self._raw("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            raise JournalError(f"the journal cannot be read: {error}. {_WAY_OUT}") from error
+            self._fall_back(error)
+            self._raw("BEGIN IMMEDIATE")
+        self._under_way = []
+
+    def _execute(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """One statement of the open transaction, noted so that it can be done again in the memory."""
+        try:
+            done = self._raw(sql, values)
+        except sqlite3.Error as error:
+            self._fall_back(error)
+            done = self._raw(sql, values)
+        if self._under_way is not None:
+            self._under_way.append((sql, values))
+        return done
+
+    def _commit(self) -> None:
+        try:
+            self._raw("COMMIT")
+        except sqlite3.Error as error:
+            self._fall_back(error)
+            self._raw("COMMIT")
+
+    def _fall_back(self, error: sqlite3.Error) -> None:
+        """Go on in memory, from what is committed and with the open transaction so far; the error itself where that cannot be."""
+        if self.path is None or self.fault is not None or not may_pass(error):
+            raise error
+        with suppress(sqlite3.Error):
+            self.db.conn.rollback()
+        try:
+            memory = copied(self.db.conn)
+        except sqlite3.Error as other:
+            raise JournalError(
+                f"journal {self.path} can be neither written ({error}) nor read ({other}). {_STANDS}"
+            ) from error
+        self.fault = f"journal {self.path} cannot be written: {error}"
+        log.error("journal.fault", path=str(self.path), message=str(error))
+        self._use(Database(memory))
+        self._raw("PRAGMA foreign_keys=ON")
+        if self._under_way is not None:
+            self._raw("BEGIN IMMEDIATE")
+            for sql, values in self._under_way:
+                self._raw(sql, values)
+
+    def mend(self) -> bool:
+        """Move what was gathered in memory into the file; False while it still fails. JournalError when the file is damaged."""
+        if self.fault is None:
+            return True
+        assert self.path is not None
+        assert self._under_way is None
+        try:
+            write_back(self.db.conn, self.path)
+            db = _connected(self.path)
+            try:
+                _configure(db, f"journal {self.path}")
+            except BaseException:
+                db.close()
+                raise
+        except sqlite3.Error as error:
+            if is_damage(error):
+                raise JournalDamaged(f"journal {self.path} is damaged: {error}. {_WAY_OUT}") from error
+            log.warning("journal.not_mended", path=str(self.path), message=str(error))
+            return False
+        except (OSError, JournalError) as error:
+            log.warning("journal.not_mended", path=str(self.path), message=str(error))
+            return False
+        self._use(db)
+        self.fault = None
+        log.warning("journal.mended", path=str(self.path))
+        return True
+
+    def _use(self, db: Database) -> None:
+        old, self.db, self._raw = self.db, db, db.conn.execute
+        with suppress(sqlite3.Error):
+            old.conn.execute("PRAGMA busy_timeout=0")  # Its last checkpoint is not waited for.
+            old.close()
+
+    def _read(self, sql: str, values: Sequence[object] = ()) -> _Rows:
+        """The rows of a question, all read: what cannot be read is found here and not by who uses them."""
+        try:
+            try:
+                return _Rows(self._raw(sql, values))
+            except sqlite3.Error as error:
+                self._fall_back(error)
+                return _Rows(self._raw(sql, values))
+        except sqlite3.Error as error:
+            raise _failed(error, "read") from error
 
     def _intents(self, where: str, values: Sequence[object] = ()) -> list[Intent]:
         return [_intent_of(row) for row in self._read(_SELECT + where, values)]
+
+    def _write_notices(self, notices: Iterable[Notice], now_ms: int) -> None:
+        for notice in notices:
+            self._execute(
+                "INSERT INTO outbox (event_id, kind, payload, created_ms) VALUES (?,?,?,?) ON CONFLICT DO NOTHING",
+                (*notice, now_ms),
+            )
+
+    def _write_books(self, books: BookChanges | None) -> None:
+        if books is None:
+            return
+        if books.wiped:
+            self._execute("DELETE FROM books")
+            self._execute("DELETE FROM shares")
+        for row in books.rows:
+            fees, funding, realized, lost, base = map(
+                format_decimal, (row.fees_usd, row.funding_usd, row.realized_usd, row.margin_lost_usd, row.base_usd)
+            )
+            self._execute(
+                "INSERT OR REPLACE INTO books (strategy, epoch, fills, fees_usd, funding_usd, realized_usd, margin_lost_usd, day_ms,"
+                " base_usd, halted_day_ms) VALUES (?,?,?,?,?,?,?,?,?,?)",
+                (row.strategy, books.epoch, row.fills, fees, funding, realized, lost, row.day_ms, base, row.halted_day_ms),
+            )  # fmt: skip
+        for market in books.markets:
+            self._execute("DELETE FROM shares WHERE market=?", (market,))
+        for one in books.shares:
+            self._execute(
+                "INSERT INTO shares (epoch, market, strategy, side, size, cost_usd) VALUES (?,?,?,?,?,?)",
+                (books.epoch, one.market, one.strategy, one.side, format_decimal(one.size), format_decimal(one.cost_usd)),
+            )  # fmt: skip
 
     def _insert(self, i: Intent) -> bool:
         assert i.state == "opened", i.state
         values = (
             i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.body, i.sha256, i.not_after_ms,
-            i.opened_ms, format_decimal(i.notional_usd), i.opened_ms,
+            i.opened_ms, format_decimal(i.notional_usd), i.opened_ms, _seal_of(i, "opened"),
         )  # fmt: skip
         return self._execute(_INSERT, values).rowcount == 1
 
@@ -379,14 +617,28 @@ class Journal:
         with self._transaction():
             return self._write_move(moved, to, now_ms=now_ms, before=before)
 
+    def _write_sending(self, intent: Intent, now_ms: int) -> Intent:
+        n = intent.attempts + 1
+        self._execute("INSERT INTO attempts (intent_id, n, sent_ms) VALUES (?,?,?)", (intent.id, n, now_ms))
+        if intent.state == "sending":
+            moved = replace(intent, attempts=n)
+            values = (n, now_ms, _seal_of(moved, "sending"), intent.id)
+            self._execute("UPDATE intents SET attempts=?, moved_ms=?, seal=? WHERE id=?", values)
+            return moved
+        return self._write_move(replace(intent, attempts=n), "sending", now_ms=now_ms, before=intent.state)
+
+    def _write_accepted(self, intent: Intent, trade_id: str, now_ms: int) -> Intent:
+        self._end_attempt(intent, "done", None, order_submitted=True)
+        return self._write_move(replace(intent, trade_id=trade_id), "accepted", now_ms=now_ms, before=intent.state)
+
     def _write_move(self, moved: Intent, to: State, *, now_ms: int, before: State) -> Intent:
         assert to in INTENT_MOVES[before], f"{moved.id}: {before} -> {to}"
         done = self._execute(
-            "UPDATE intents SET state=?, attempts=?, confirm_token=?, token_expires_ms=?, trade_id=?, code=?, message=?, moved_ms=?"
-            " WHERE id=? AND state=?",
+            "UPDATE intents SET state=?, attempts=?, confirm_token=?, token_expires_ms=?, trade_id=?, code=?, message=?, moved_ms=?,"
+            " seal=? WHERE id=? AND state=?",
             (
                 to, moved.attempts, moved.confirm_token if to not in FINAL else None, moved.token_expires_ms, moved.trade_id,
-                moved.code, moved.message, now_ms, moved.id, before,
+                moved.code, moved.message, now_ms, _seal_of(moved, to), moved.id, before,
             ),
         )  # fmt: skip
         assert done.rowcount == 1, f"{moved.id} is not {before} in the journal"
@@ -406,16 +658,19 @@ class Journal:
         prev_id = events[-2].id if len(events) > 1 and events[-1].id == last_id else None
         if prev_id is None and old is not None and len(events) == 1 and events[0].id == last_id:
             prev_id = old.last_id
+        self._put_cursor(Cursor(last_id, prev_id, epoch))
+
+    def _put_cursor(self, cursor: Cursor) -> None:
         self._execute(
-            "INSERT INTO cursor (one, last_id, prev_id, epoch) VALUES (1,?,?,?) ON CONFLICT (one) DO UPDATE"
-            " SET last_id=excluded.last_id, prev_id=excluded.prev_id, epoch=excluded.epoch",
-            (last_id, prev_id, epoch),
+            "INSERT INTO cursor (one, last_id, prev_id, epoch, seal) VALUES (1,?,?,?,?) ON CONFLICT (one) DO UPDATE"
+            " SET last_id=excluded.last_id, prev_id=excluded.prev_id, epoch=excluded.epoch, seal=excluded.seal",
+            (*cursor, seal(*cursor)),
         )
 
-    def _wait_for_a_write(self, states: Mapping[str, str], bar: tuple[str, str, int] | None) -> None:
+    def _wait_for_a_write(self, states: Mapping[str, str], bars: Iterable[tuple[str, str, int]]) -> None:
         self._states.update(states)
-        if bar is not None:
-            self._bars[bar[0], bar[1]] = bar[2]
+        for market, interval, at_ms in bars:
+            self._bars[market, interval] = at_ms
 
     def _write_waiting(self) -> None:
         for (market, interval), at_ms in self._bars.items():
@@ -427,12 +682,16 @@ class Journal:
                 " ON CONFLICT DO NOTHING",
                 row,
             )
+        for trace in self._traces:
+            self._execute(
+                "INSERT INTO traces (intent_id, kind, at_ms, payload) VALUES (?,?,?,?) ON CONFLICT DO NOTHING", trace
+            )
 
     def _write_bar(self, market: str, interval: str, at_ms: int) -> None:
         self._execute(
-            "INSERT INTO progress (market, interval, at_ms) VALUES (?,?,?)"
-            " ON CONFLICT (market, interval) DO UPDATE SET at_ms=max(at_ms, excluded.at_ms)",
-            (market, interval, at_ms),
+            "INSERT INTO progress (market, interval, at_ms, seal) VALUES (?,?,?,?) ON CONFLICT (market, interval) DO UPDATE"
+            " SET at_ms=excluded.at_ms, seal=excluded.seal WHERE excluded.at_ms > at_ms",
+            (market, interval, at_ms, seal(market, interval, at_ms)),
         )
 
     def _write_states(self, states: Mapping[str, str]) -> None:
@@ -440,8 +699,9 @@ class Journal:
             if states is not self._states:
                 self._states.pop(strategy, None)  # What waited is older.
             self._execute(
-                "INSERT INTO strategy_state (strategy, state) VALUES (?,?) ON CONFLICT (strategy) DO UPDATE SET state=excluded.state",
-                (strategy, state),
+                "INSERT INTO strategy_state (strategy, state, seal) VALUES (?,?,?)"
+                " ON CONFLICT (strategy) DO UPDATE SET state=excluded.state, seal=excluded.seal",
+                (strategy, state, seal(strategy, state)),
             )
 
 
@@ -451,14 +711,53 @@ _WAY_OUT = (
 )
 
 
+_STANDS = "Nothing more is sent; guardians and stops stand at the service."
+
+
+class _Rows(list[tuple[Any, ...]]):
+    """Rows that have been read."""
+
+    def fetchone(self) -> Any:
+        return self[0] if self else None
+
+
+def open_or_rebuild(path: Path, *, address: str, now_ms: int, was_used: bool = False) -> tuple[Journal, str | None]:
+    """The journal of one account. A damaged file is set aside under a name and a new one begun; then also what was wrong.
+
+    An empty journal is no loss of orders: the account is read from the service, and a decision made twice has the same key.
+    `was_used`: there has been one here before, so that none is a loss too.
+    """
+    is_lost = was_used and (not path.exists() or path.stat().st_size == 0)
+    try:
+        if is_lost:
+            set_aside(path, now_ms)  # A log without its file would be read as the new one's.
+        journal = open_journal(path, address=address)
+        if not is_lost:
+            return journal, None
+        log.error("journal.rebuilt", path=str(path), message="it was not there")
+        return (
+            journal,
+            f"journal {path} was not there, though it had been: what this bot knew is read from the service again.",
+        )
+    except JournalDamaged as error:
+        aside = set_aside(path, now_ms)
+        log.error("journal.rebuilt", path=str(path), kept_as=str(aside), message=str(error))
+        return open_journal(
+            path, address=address
+        ), f"{str(error).removesuffix(_WAY_OUT).strip()} It is kept as {aside}."
+
+
+def _connected(path: Path | None) -> Database:
+    return Database(sqlite3.connect(":memory:" if path is None else str(path), timeout=BUSY_TIMEOUT_MS / 1000))
+
+
 def open_journal(path: Path | None, *, address: str) -> Journal:
-    """Open or make the journal of one account; None: in memory. JournalError for a file that cannot be trusted, with the way out."""
+    """Open or make the journal of one account; None: in memory. JournalDamaged for a file that cannot be trusted, with the way out."""
     shown = "the journal in memory" if path is None else f"journal {path}"
     try:
-        conn = sqlite3.connect(":memory:" if path is None else str(path), timeout=BUSY_TIMEOUT_MS / 1000)
+        db = _connected(path)
     except sqlite3.Error as error:
         raise JournalError(f"{shown} cannot be opened: {error}. Its folder must exist and be writable.") from error
-    db = Database(conn)
     try:
         _check(db, shown)
         _configure(db, shown)
@@ -470,11 +769,17 @@ def open_journal(path: Path | None, *, address: str) -> Journal:
             )
         migrations.apply(db)
         db.conn.commit()
-        journal = Journal(db, address=address)
+        journal = Journal(db, address=address, path=path)
+        journal.keeps_traces = path is not None
         _check_owner(journal, shown)
-    except sqlite3.Error as error:
+        journal.check()
+        if journal.fault is not None:
+            raise JournalError(f"{journal.fault}. {_STANDS}")
+    except (sqlite3.Error, ValueError, ArithmeticError) as error:
         db.close()
-        raise JournalError(f"{shown} cannot be used: {error}. {_WAY_OUT}") from error
+        if isinstance(error, sqlite3.Error) and may_pass(error):
+            raise JournalError(f"{shown} cannot be used: {error}. {_STANDS}") from error
+        raise JournalDamaged(f"{shown} cannot be used: {error}. {_WAY_OUT}") from error
     except BaseException:
         db.close()
         raise
@@ -485,14 +790,18 @@ def _check(db: Database, shown: str) -> None:
     try:
         found = [row[0] for row in db.conn.execute("PRAGMA quick_check(3)")]
     except sqlite3.DatabaseError as error:
-        raise JournalError(f"{shown} is damaged: {error}. {_WAY_OUT}") from error
+        if may_pass(error):
+            raise JournalError(f"{shown} cannot be used: {error}. {_STANDS}") from error
+        raise JournalDamaged(f"{shown} is damaged: {error}. {_WAY_OUT}") from error
     if found != ["ok"]:
-        raise JournalError(f"{shown} is damaged: {'; '.join(found)}. {_WAY_OUT}")
+        raise JournalDamaged(f"{shown} is damaged: {'; '.join(found)}. {_WAY_OUT}")
 
 
 def _configure(db: Database, shown: str) -> None:
     execute = db.conn.execute
     execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    if not execute("PRAGMA page_count").fetchone()[0]:
+        execute("PRAGMA auto_vacuum=INCREMENTAL")  # Can be said of a file that has nothing in it yet, and by VACUUM.
     mode = execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode not in ("wal", "memory"):
         raise JournalError(
@@ -500,6 +809,24 @@ def _configure(db: Database, shown: str) -> None:
         )
     execute("PRAGMA synchronous=FULL")
     execute("PRAGMA foreign_keys=ON")
+    execute(f"PRAGMA journal_size_limit={LOG_BYTES_MAX}")
+    _write_anew_if_loose(db, shown)
+
+
+def _write_anew_if_loose(db: Database, shown: str) -> None:
+    """A file that was made before it could give room back: once, when much of it is free. One that cannot be is used as it is."""
+    read = db.conn.execute
+    mode, free, pages = (
+        read(f"PRAGMA {name}").fetchone()[0] for name in ("auto_vacuum", "freelist_count", "page_count")
+    )
+    if mode == 0 and free > PAGES_FREE and free * FREE_SHARE > pages:
+        try:
+            read("PRAGMA auto_vacuum=INCREMENTAL")
+            read("VACUUM")
+        except sqlite3.Error as error:
+            if is_damage(error):
+                raise
+            log.warning("journal.not_shrunk", path=shown, message=str(error))
 
 
 def _migrations_applied(db: Database) -> list[tuple[str]]:
@@ -521,14 +848,14 @@ def _check_owner(journal: Journal, shown: str) -> None:
         )
 
 
-def _write_failed(error: sqlite3.Error) -> JournalError:
-    return JournalError(
-        f"the journal cannot be written: {error}. Nothing more is sent; guardians and stops stand at the service."
-    )
+def _failed(error: sqlite3.Error, what: str) -> JournalError:
+    if is_damage(error):
+        return JournalDamaged(f"the journal is damaged: {error}. {_WAY_OUT}")
+    return JournalError(f"the journal cannot be {what}: {error}. {_STANDS}")
 
 
 def _intent_of(row: tuple[Any, ...]) -> Intent:
-    *values, sha256 = row
+    *values, sha256, sealed = row
     values[12] = Decimal(values[12])
     (
         id_,
@@ -552,4 +879,16 @@ def _intent_of(row: tuple[Any, ...]) -> Intent:
         body=body, not_after_ms=not_after_ms, opened_ms=opened_ms, notional_usd=notional, state=state, attempts=attempts,
         confirm_token=token, token_expires_ms=token_expires_ms, trade_id=trade_id, code=code, message=message,
     )  # fmt: skip
+    if sealed is not None and sealed != _seal_of(intent, intent.state):
+        raise JournalDamaged(
+            f"the journal's intent {intent.id} does not match its checksum: the file is damaged. {_WAY_OUT}"
+        )
     return check_body(intent, sha256)
+
+
+def _seal_of(i: Intent, state: State) -> int:
+    token = None if state in FINAL else i.confirm_token
+    return seal(
+        i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.not_after_ms, i.opened_ms,
+        format_decimal(i.notional_usd), state, i.attempts, token, i.token_expires_ms, i.trade_id,
+    )  # fmt: skip

@@ -24,11 +24,12 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
 
-from bot.clock import datetime_of
+from bot.config.references import Referred
 from bot.errors import ConfigError, StrategyError
+from bot.logs import HIDDEN, is_secret_name, redact_text
+from bot.runtime.timers import check_timers
 from bot.strategy import Strategy
 from bot.strategy.base import declared
 
@@ -247,18 +248,8 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
             raise StrategyError(
                 f"{where}: {target.__name__}.{label} names the param {period!r}, which Params has not{_did_you_mean(period, known)}"
             )
-    if target.timer is not None:
-        _check_cron(target.timer, f"{where}: {target.__name__}.timer")
+    check_timers(target, where)
     return target
-
-
-def _check_cron(line: Any, what: str) -> None:
-    try:
-        if not isinstance(line, str) or len(line.split()) != 5:
-            raise CronSimError("five fields are wanted: minute hour day month weekday")
-        CronSim(line, datetime_of(0))
-    except CronSimError as error:
-        raise StrategyError(f"{what}: {line!r} is not a cron line: {error}") from error
 
 
 def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:
@@ -328,7 +319,16 @@ def _problem(error: Any, known: Sequence[str]) -> ParamProblem:
         return ParamProblem(loc, f"unknown param{hint}")
     if error["type"] == "missing":
         return ParamProblem(loc, "is required and not given")
-    return ParamProblem(loc, f"{message} (got {error['input']!r})")
+    return ParamProblem(loc, f"{message} (got {_shown(loc, error['input'])})")
+
+
+def _shown(loc: tuple[str | int, ...], value: Any) -> str:
+    """What was given, unless it may be a secret: by where it came from, by its name, by its look."""
+    if isinstance(value, Referred) or any(isinstance(step, str) and is_secret_name(step) for step in loc):
+        return HIDDEN
+    if isinstance(value, Mapping | list | tuple):
+        return f"a {'mapping' if isinstance(value, Mapping) else 'list'}"  # Its parts may be anything.
+    return redact_text(repr(value))
 
 
 def _blame(error: BaseException, where: str, path: Path | None) -> StrategyError:

@@ -7,44 +7,63 @@ clock or knows HTTP. Strategies are called through `run`, which live gives each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
-from bot.clock import HOUR_MS, MINUTE_MS
+from bot import logs
+from bot.clock import MINUTE_MS
 from bot.errors import OutcomeUnknown, Refusal, Refused, TryLater
 from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN, Arming, Wanted
+from bot.runtime.books import BOOKED, Books, Part
 from bot.runtime.desk import Decision, Desk, Placed, Run, Wished, run_inline
 from bot.runtime.feed import Closed, Feed, Series
 from bot.runtime.gate import FRESH_INTERVALS, Ask, Gate, Permit
+from bot.runtime.health import Health, key_problem
 from bot.runtime.intents import FINAL, IN_DOUBT, Intent, intent_key
 from bot.runtime.journal import Journal, Notice
-from bot.runtime.mirror import Mirror, MirrorPosition
+from bot.runtime.legs import next_leg
+from bot.runtime.losses import Losses
+from bot.runtime.mirror import Drift, Mirror, MirrorPosition
+from bot.runtime.pauses import Pauses
 from bot.runtime.ports import Calm, Pacer, VenuePort
 from bot.runtime.seats import Seat
 from bot.runtime.send import Sender
+from bot.runtime.state import ENDING
 from bot.runtime.telling import tell
-from bot.strategy import Bar, Close
+from bot.runtime.timers import Timers
+from bot.runtime.trimming import Held
+from bot.runtime.waves import builds_on, next_wave, side_by_side
+from bot.runtime.writers import Strangers, look_closer
+from bot.strategy import Bar, Close, Open
+from bot.strategy import Intent as Wish
 from bot.strategy.history import HISTORY_BARS
 from bot.wire import EVENTS_PAGE_MAX, INTERVAL_MS
 
 if TYPE_CHECKING:
-    from bot.wire import Event, Plan
+    from bot.wire import AccountSnapshot, Event, Plan
 
-log = structlog.get_logger()
+log = logs.Quiet()
 
 RECONCILE_MS: Final = 3 * MINUTE_MS  # of real time between two comparisons when nothing asks for one
-TRIM_MS: Final = HOUR_MS
+TRIM_MS: Final = MINUTE_MS  # of real time; a look that finds nothing too much is a few questions to an index
+OWNERS_KEPT: Final = 2_000  # the newest keys that were asked for; the journal knows the others
+ENTRIES_HELD: Final = 200  # of one open position, the newest: one is enough to say whose it is
 REAL_HOLD_MS: Final = 20_000  # of real time that an intent may at least take to leave
 REPLIES_MAX: Final = 50  # intents of event hooks sent in one pass; a hook that answers its own fills waits for the next
 SETTLED_PERIODS: Final = (
     40  # After so many periods nothing is left of a recursive average's first value: e^-40 is below a float's last bit.
 )
 MARKETS_MAX: Final = 250  # the interface's bound on ?limit
+EXITS_WAIT_MS: Final = (
+    6_000  # of real time that a bar waits for events that cannot be read; then it is decided for its exits alone
+)
+MEND_MS: Final = 5_000  # of real time between two tries to write the journal's file again
 PASS_MS: Final = (
     4_000  # of real time after which a pass begins nothing new: one that hangs proves no progress and stops the beats
 )
@@ -59,12 +78,26 @@ class Settings:
     reconcile_ms: int = RECONCILE_MS
 
 
+SCHEDULED: Final = ("bar:", "timer:")  # causes that are only as right as the clock
+
+
 def _allowed() -> Refusal | None:
     return None
 
 
+def _entries_last(intent: Intent) -> bool:
+    return intent.action == "open"
+
+
+def _is_whole(wish: Close) -> bool:
+    return wish.usd is None and wish.size is None and wish.fraction in (None, 1)
+
+
 class Loop:
-    """`belief` says why the dead-man's deadline is not trusted, if so; `passed` is told the end of each pass (the progress stamp)."""
+    """`belief` says why the dead-man's deadline is not trusted, if so; `passed` is told the end of each pass (the progress stamp).
+
+    `abreast`: so many questions and orders may be on their way at once; with 1 nothing needs an event loop, as in a session.
+    """
 
     def __init__(
         self,
@@ -78,18 +111,27 @@ class Loop:
         belief: Callable[[], Refusal | None] = _allowed,
         passed: Callable[[int | None], None] = lambda _at_ms: None,
         notices_of: Callable[[Event], Iterable[Notice]] = lambda _event: (),
+        schedule: Callable[[], Refusal | None] = _allowed,
+        abreast: int = 1,
     ) -> None:
         self.port = port
+        self.now_ms = port.clock.now_ms
+        self.abreast = abreast
         self.journal = journal
         self.pacer = pacer
         self.settings = settings if settings is not None else Settings()
         self.belief = belief
+        self.schedule = schedule
         self.passed = passed
         self.notices_of = notices_of
         self.live: dict[str, Intent] = {}  # not final, or accepted and not seen in the events yet
         self.owners: dict[str, str] = {}  # idempotency key -> strategy, as far as they were asked for
         self.mirror = Mirror(self.owner_of)
-        self.feed = Feed(_wanted(placed))
+        self.feed = Feed(wanted_series(placed))
+        self.pauses = Pauses(journal)
+        self.books = Books.of_journal(journal, owner_of=self.owner_of, mark_at=self._mark_at)
+        self.losses = Losses(self.books, lambda: self.gate.allowances, self._write_books)
+        self.timers = Timers()
         self.gate = Gate(
             self.mirror,
             {one.strategy.name: one.allowance for one in placed},
@@ -99,15 +141,20 @@ class Loop:
             size_decimals={},
             judges_freshness=port.clock.speed > 0,
             foreign_positions=self.settings.foreign_positions,
+            strategy_stopped=self.strategy_stopped,
+            share_of=self.books.share,
         )
         self.sender = Sender(
             port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
-            has_time=self.has_time,
+            has_time=self.has_time, stopped=self._stopped,
+            entry_wait_ms=port.entry_wait_ms,
         )  # fmt: skip
         self.arming = Arming(port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians)
-        self.desk = Desk(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run)
+        self.desk = Desk(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run, books=self.books)
+        self.health = Health(journal=journal, now_ms=self.now_ms)
+        self.strangers = Strangers()
         self.foreign_known: set[str] = set()
-        self.paused: str | None = None
+        self.paused: str | None = None  # ENDING, at the end
         self.ready = False  # recovered: positions, guardians and open intents are known
         self.behind = False  # the last drain did not reach the end of the feed
         self.last_bar_ms: int | None = None
@@ -116,6 +163,9 @@ class Loop:
         self._reconcile_at_ms = 0
         self._trim_at_ms = 0
         self._pass_ends_ms = 0
+        self._behind_since_ms: int | None = None
+        self._mend_at_ms = 0
+        self.rearm_at_ms = 0
 
     # -- the run
 
@@ -125,20 +175,23 @@ class Loop:
         self.begin_pass()
         snapshot = await self.port.account()
         await self._learn_markets()
+        self._judge_key(snapshot)
         self.mirror.of_snapshot(snapshot)
         self.reload_live()
         self.mirror.keys_proven = self.mirror.keys_proven or self.journal.has_seen_own_key()
         await self.desk.start(now_ms=self.now_ms())
         cursor = self.journal.cursor
+        self.sender.is_new = self.sender.is_new or cursor is None
         if cursor is None or cursor.epoch != snapshot.epoch or not await repairs.overlaps(self):
             await repairs.restart(self, snapshot)
         await self.drain()
-        await self.arming.arm_all(epoch=self.mirror.epoch)
+        await repairs.arm_all(self)
         await self.drain()
         self.ready = True
         await self.settle()
         await self.reconcile()
         await self._warm_up()
+        self.timers.follow(self.desk.seats, self.journal, now_ms=self.now_ms())
         self.journal.flush()
         log.info(
             "loop.recovered",
@@ -152,14 +205,19 @@ class Loop:
         self.begin_pass()
         await self.drain()
         if not self._due and self.has_time():
-            self._due = await self.feed.poll(self.port, self.now_ms(), self.has_time)
+            self._due = await self.feed.poll(self.port, self.now_ms(), self.has_time, abreast=self.abreast)
         if self._due:
             await repairs_when_up(self)  # Guardians stand again before anything is decided, or it would be refused.
         while self._due and self.has_time():  # What there was no time for stays due: no bar is ever skipped.
-            closed = self._due.pop(0)
-            if not await self.step(closed):
-                self._due.insert(0, closed)
+            together = side_by_side(self._due, self.desk.listeners()) if self.abreast > 1 else 1
+            group, self._due = self._due[:together], self._due[together:]
+            done = await self._steps(group)
+            self._due = group[done:] + self._due
+            if not done:
                 break
+        if not self._due:
+            await self.fire_timers(self.now_ms())
+        self.losses.watch(self.now_ms())
         await self.settle()
         await repairs_when_up(self)
         if self.pacer.mono_ms() >= self._reconcile_at_ms and self.has_time():
@@ -167,29 +225,49 @@ class Loop:
                 await self.reconcile()
             except (TryLater, OutcomeUnknown) as error:
                 log.warning("reconcile.postponed", code=error.code, message=error.message)
+        await self._look_closer()
+        self.health.keep("market:", self.feed.gone)
+        self._mend()
         self._housekeep()
         self.journal.flush()
         self.passed(self.last_bar_ms)
 
     async def step(self, closed: Closed) -> bool:
-        """Learn what happened, decide on one closed bar, act, learn again. False: nothing could be learnt, so nothing is decided and the bar stays due."""
-        if not await self.drain():
-            return False
-        log.info(
-            "bar.closed", market=closed.market, interval=closed.interval, at_ms=closed.at_ms, close=closed.bar.close
-        )
-        decision = await self.desk.decide(closed, now_ms=self.now_ms())
-        await self.act(decision, closed)
+        """Learn what happened, decide on one closed bar, act, learn again. False: nothing could be learnt, so nothing is decided and the bar stays due.
+
+        When nothing can be learnt for long, the bar is decided all the same: exits of whole positions go, entries are refused.
+        """
+        return await self._steps([closed]) == 1
+
+    async def _steps(self, group: Sequence[Closed]) -> int:
+        """Bars that may be decided side by side: one look at the events, one write, and their orders leave together. How many were decided."""
+        if not await self.drain() and not self._behind_for_long():
+            return 0
+        await self.fire_timers(group[0].at_ms - 1)
+        decided: list[tuple[Decision, Closed]] = []
+        for closed in group:
+            if decided and not self.has_time():
+                break
+            log.info(
+                "bar.closed", market=closed.market, interval=closed.interval, at_ms=closed.at_ms, close=closed.bar.close
+            )
+            decided.append((await self.desk.decide(closed, now_ms=self.now_ms()), closed))
+        await self._act_on(decided)
         await repairs_when_up(self)
-        self.last_bar_ms = closed.at_ms
-        return True
+        self.last_bar_ms = group[0].at_ms
+        return len(decided)
 
     async def settle(self, *, at_once: bool = False) -> None:
         """Go on with every intent that is not final: one attempt each, when its time has come, or at once."""
-        for intent in list(self.live.values()):
+        due = []
+        for intent in sorted(self.live.values(), key=_entries_last):
             is_due = (at_once and intent.state == "sending") or self.sender.is_due(intent)
             if intent.state not in FINAL and is_due and self.has_time():
-                await self._send(intent)
+                if self.abreast > 1:
+                    due.append(intent)
+                else:
+                    await self._send(intent)
+        await self._send_in_waves(due)
         await self._send_replies()
 
     def give_up_entries(self) -> None:
@@ -198,15 +276,18 @@ class Loop:
             if intent.action == "open" and intent.state in ("opened", "planned"):
                 self.live[intent.id] = self.sender.give_up(intent)
 
-    async def reconcile(self) -> None:
-        """Compare with the service and repair; the next time is set whatever comes of it."""
+    async def reconcile(self) -> list[Drift]:
+        """Compare with the service and repair; the next time is set whatever comes of it. Answers what differed."""
         self._reconcile_at_ms = self.pacer.mono_ms() + self.settings.reconcile_ms
-        await repairs.reconcile(self)
+        drifts = await repairs.reconcile(self)
+        await self.arming.retire()
+        self.align_books()
         await self._send_replies()
+        return drifts
 
     async def stop(self) -> None:
         """The end of a run in order: nothing is opened any more, on_stop of every strategy, then what waits is written."""
-        self.paused = "the run is ending"
+        self.paused = ENDING
         await self.desk.stop(now_ms=self.now_ms())
         self.journal.flush()
 
@@ -227,20 +308,68 @@ class Loop:
         """Bars wait that the last pass had no time for; the next one begins at once, unless the service is away."""
         return bool(self._due) and not self.behind
 
+    def join_due(self, due: Iterable[Closed]) -> None:
+        """More bars that wait, in their places."""
+        self._due = sorted([*self._due, *due])
+
+    def forget_due(self, gone: Callable[[Series], bool]) -> None:
+        """Bars that nobody waits for any more."""
+        self._due = [closed for closed in self._due if not gone(closed.series)]
+
+    def take_due(self) -> list[Closed]:
+        """The bars that wait to be decided: after `recover`, the newest of each series. They are the caller's from now on."""
+        due, self._due = self._due, []
+        return due
+
     # -- deciding
 
-    def decide_run(self, series: Series, bars: Iterator[Bar], calm: Calm) -> tuple[Bar | None, Decision | None]:
-        """A session's hot loop; see Desk.decide_run. Live goes through `step`, one bar at a time."""
-        return self.desk.decide_run(series, bars, calm)
+    def has_bounds(self, series: Series) -> bool:
+        """Whether anything of our own ends `decide_run` there, besides the band that it is given."""
+        return self.timers.next_ms is not None or self.losses.has_limits(series.market)
+
+    def decide_run(
+        self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
+    ) -> tuple[Bar | None, Decision | None]:
+        """A session's hot loop; see Desk.decide_run. Live goes through `step`, one bar at a time.
+
+        It ends before the next timer and before a close that would reach a daily loss: such a bar goes through `step`. `seen`, which
+        comes before them all, is decided wherever it lies: only for a series that has no bounds of ours.
+        """
+        if self.timers.next_ms is not None and self.timers.next_ms < calm.until_ms:
+            calm = calm._replace(until_ms=self.timers.next_ms)
+        return self.desk.decide_run(series, bars, self.losses.narrowed(series, calm), seen)
+
+    async def fire_timers(self, until_ms: int) -> None:
+        """Ask the strategies whose timers are due at or before that instant. A session calls it when the bars of an instant are decided."""
+        for due in self.timers.due(until_ms):
+            if not self.has_time() or not (await self.drain() or self._behind_for_long()):
+                return  # It stays due.
+            log.info("timer.fired", strategy=due.strategy, timer=due.name, at_ms=due.at_ms)
+            decision = await self.desk.ring(due, now_ms=self.now_ms())
+            intents = self._judge(decision.wishes, trigger=due.trigger, at_ms=due.at_ms)
+            fresh = self.journal.decided(intents, states=decision.states, bar=due.done)
+            self.timers.fired(due)
+            await self._send_all(intents, fresh)
 
     async def act(self, decision: Decision, closed: Closed) -> None:
         """Judge, write the whole decision at once, then send what was written."""
-        bar = closed.bar
-        intents = self._judge(decision.wishes, trigger=f"bar:{bar.market}:{bar.at_ms}", at_ms=bar.at_ms)
-        fresh = self.journal.decided(
-            intents, states=decision.states, bar=(closed.market, closed.interval, closed.at_ms)
-        )
-        await self._send_all(intents, fresh)
+        await self._act_on([(decision, closed)])
+
+    async def _act_on(self, decided: Sequence[tuple[Decision, Closed]]) -> None:
+        intents: list[Intent] = []
+        states: dict[str, str] = {}
+        for decision, closed in decided:
+            bar = closed.bar
+            self.losses.watch(self.now_ms(), bar.market)
+            judged = self._judge(decision.wishes, trigger=f"bar:{bar.market}:{bar.at_ms}", at_ms=bar.at_ms)
+            if judged and self.journal.keeps_traces:
+                text = json.dumps(bar._asdict() | {"interval": closed.interval})
+                for intent in judged:
+                    self.journal.trace(intent.id, "bar", text, at_ms=bar.at_ms)
+            intents += judged
+            states |= decision.states
+        bars = [(closed.market, closed.interval, closed.at_ms) for _, closed in decided]
+        await self._send_all(intents, self.journal.decided(intents, states=states, bars=bars))
 
     # -- learning
 
@@ -256,9 +385,12 @@ class Loop:
                 await repairs.restart(self, await self.port.account())
         except (TryLater, OutcomeUnknown) as error:
             self.behind = True
+            if self._behind_since_ms is None:
+                self._behind_since_ms = self.pacer.mono_ms()
             log.warning("feed.behind", code=error.code, message=error.message)
             return False
         self.behind = False
+        self._behind_since_ms = None
         for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
             del self.live[key]
         return True
@@ -268,7 +400,7 @@ class Loop:
             cursor = self.journal.cursor
             assert cursor is not None, "recover sets the cursor"
             page = await self.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)
-            if any(_begins_epoch(event, cursor.epoch) for event in page.events):
+            if any(_begins_epoch(event, cursor.epoch) for event in page.events if event.type == "account"):
                 # Nothing of the page is taken: were the cursor past it and the snapshot lost, the reset would be forgotten.
                 await repairs.restart(self, await self.port.account())
                 return
@@ -280,22 +412,41 @@ class Loop:
     async def _take(self, events: Sequence[Event], last_id: str, epoch: int) -> None:
         """One page: fold, tell the strategies, and write it with all that it changed, in one transaction."""
         fresh = self.journal.unseen(events)
+        with self.books.page():
+            opened = await self._fold(fresh, last_id, epoch)
+        self._replies += opened
+        for position in self.mirror.positions.values():
+            if position.owner is None and position.market not in self.foreign_known:
+                self._reconcile_at_ms = 0  # Another hand is on the account: the end of this pass looks closer.
+
+    async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> list[Intent]:
         decision = Decision()
         intents: list[Intent] = []
         notices: list[Notice] = []
+        heard, is_said = self.desk.heard, logs.is_said("info")
         for event in fresh:
-            self.mirror.apply(event)
+            parts: Mapping[str, Part] = {}
+            if event.type in BOOKED:
+                parts = self.books.apply(event)
+                self.mirror.apply(event)
+                self._pass_on(event.coin)
+            else:
+                self.mirror.apply(event)
+            self.strangers.see(event, self.owner_of)
             notices += self.notices_of(event)
-            tell(event)
-            wishes = await self.desk.hear(event, decision, now_ms=self.now_ms())
-            intents += self._judge(wishes, trigger=f"event:{event.id}", at_ms=event.ts)
+            if is_said:
+                tell(event)
+            if event.type not in heard:  # As most are: then nothing is built for nobody.
+                continue
+            wishes = await self.desk.hear(event, decision, now_ms=self.now_ms(), parts=parts)
+            if wishes:
+                intents += self._judge(wishes, trigger=f"event:{event.id}", at_ms=event.ts)
         opened = self.journal.take(
-            fresh, last_id, epoch=epoch, states=decision.states, intents=intents, notices=notices, now_ms=self.now_ms()
-        )
+            fresh, last_id, epoch=epoch, states=decision.states, intents=intents, notices=notices, books=self.books.changes(),
+            now_ms=self.now_ms(),
+        )  # fmt: skip
         self._forget_unwritten(intents, opened)
-        self._replies += opened
-        if any(p.owner is None and p.market not in self.foreign_known for p in self.mirror.positions.values()):
-            self._reconcile_at_ms = 0  # Another hand is on the account: the end of this pass looks closer.
+        return opened
 
     # -- judging and sending
 
@@ -310,7 +461,9 @@ class Loop:
             market = wish.market or ""
             mark = self.mirror.marks.get(market)
             price = None if mark is None else Decimal(repr(mark))
-            answer = self.gate.judge(seat.name, Ask(wish, at_ms, now_ms, price, frozenset(closing)))
+            answer = self._not_now(wish, trigger) or self.gate.judge(
+                seat.name, Ask(wish, at_ms, now_ms, price, frozenset(closing))
+            )
             if isinstance(answer, Refusal):
                 self.journal.refused(
                     answer, strategy=seat.name, market=market, trigger=trigger, ordinal=ordinal, at_ms=now_ms
@@ -325,14 +478,17 @@ class Loop:
             self.live.setdefault(intent.id, intent)
             self.owners[intent.id] = seat.name
             intents.append(intent)
-            log.info(
-                "intent.decided",
-                intent=intent.id,
-                strategy=seat.name,
-                market=market,
-                action=intent.action,
-                wish=str(wish),
-            )
+            if self.journal.keeps_traces:
+                self.journal.trace(intent.id, "wish", json.dumps({"wish": str(wish)}), at_ms=now_ms)
+            if logs.is_said("info"):
+                log.info(
+                    "intent.decided",
+                    intent=intent.id,
+                    strategy=seat.name,
+                    market=market,
+                    action=intent.action,
+                    wish=str(wish),
+                )
         return intents
 
     def _intent(self, seat: Seat, permit: Permit, *, trigger: str, ordinal: int, now_ms: int) -> Intent:
@@ -343,7 +499,7 @@ class Loop:
         )  # fmt: skip
         return Intent(
             id=key, strategy=seat.name, market=permit.market, action=permit.action, path=permit.path, trigger=trigger,
-            ordinal=ordinal, leg="order", epoch=epoch, body=permit.request.body(),
+            ordinal=ordinal, leg="order", epoch=epoch, body=permit.request.body() if self.journal.keeps_bodies else b"", request=permit.request,
             not_after_ms=now_ms + self.hold_ms(FRESH_INTERVALS * INTERVAL_MS[seat.interval]), opened_ms=now_ms,
             notional_usd=permit.notional_usd,
         )  # fmt: skip
@@ -357,15 +513,64 @@ class Loop:
     async def _send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
         """Each in its order, with what it caused learned before the next: a reversal opens against what its close has left."""
         self._forget_unwritten(intents, fresh)
-        for intent in fresh:
-            if not self.has_time():
-                break  # It is written and live: the next pass goes on with it.
-            await self._send(intent)
+        if self.abreast > 1 and len(fresh) > 1:
+            await self._send_in_waves(fresh)
             await self.drain()
-        await self._send_replies()
+        else:
+            for intent in fresh:
+                if not self.has_time():
+                    break  # It is written and live: the next pass goes on with it.
+                await self._send(intent)
+                await self.drain()
+        if self._replies:
+            await self._send_replies()
 
-    async def _send(self, intent: Intent) -> None:
-        self.live[intent.id] = await self.sender.send(intent)
+    async def _send_in_waves(self, intents: Sequence[Intent]) -> None:
+        """Several at a time, exits first (waves.py). That they are about to leave is on disk before any of a wave leaves."""
+        waiting = list(intents)
+        while waiting and self.has_time():
+            wave = next_wave(waiting, self.abreast)
+            ids = {intent.id for intent in wave}
+            waiting = [intent for intent in waiting if intent.id not in ids]
+            marked = self.sender.mark(wave)
+            try:
+                ends = await asyncio.gather(
+                    *(self._send(marked.get(one.id, one), is_marked=one.id in marked) for one in wave),
+                    return_exceptions=True,
+                )
+            finally:  # Also when the run is told to stop meanwhile: what is known to be accepted is not left in doubt.
+                for done in self.sender.settle_answered():
+                    self.live[done.id] = done
+            for end in ends:
+                if isinstance(end, BaseException):
+                    raise end
+            if builds_on(waiting, wave):
+                await self.drain()
+
+    async def _send(self, intent: Intent, *, is_marked: bool = False) -> None:
+        """As far as it goes now; an entry whose plan has gone stale goes on under a new one.
+
+        One that has ended since it was asked for (an event told, an account was reset) goes nowhere.
+        """
+        if not is_marked:
+            known = self.live.get(intent.id)
+            if known is None or known.state in FINAL:
+                return
+            intent = known
+        while True:
+            send = self.sender.send_marked if is_marked else self.sender.send
+            sent = self.live[intent.id] = await send(intent)
+            is_marked = False
+            leg = next_leg(sent, address=self.journal.address, now_ms=self.now_ms())
+            if leg is None or not self.journal.decided([leg]):
+                return
+            self.live[leg.id] = intent = leg
+            self.owners[leg.id] = leg.strategy
+            log.info(
+                "intent.replanned", intent=leg.id, before=sent.id, strategy=leg.strategy, market=leg.market, leg=leg.leg
+            )
+            if not self.has_time():
+                return
 
     async def _send_replies(self) -> None:
         for _ in range(REPLIES_MAX):
@@ -374,12 +579,14 @@ class Loop:
             if not self.has_time():
                 break
             intent = self._replies.pop(0)
-            await self._send(self.live.get(intent.id, intent))
+            await self._send(intent)
             await self.drain()
         self._replies.clear()  # They are written and live: the next pass goes on with them.
 
     def _forget_unwritten(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
         """An intent that was written before stands as the journal has it."""
+        if len(fresh) == len(intents):
+            return
         written = {intent.id for intent in fresh}
         for intent in intents:
             if intent.id not in written:
@@ -390,9 +597,6 @@ class Loop:
                     self.live[intent.id] = known
 
     # -- what the gate and the repairs ask
-
-    def now_ms(self) -> int:
-        return self.port.clock.now_ms()
 
     def hold_ms(self, wanted_ms: int) -> int:
         """At least REAL_HOLD_MS of real time, whatever the speed of the service's clock."""
@@ -417,6 +621,10 @@ class Loop:
             return Refusal("paused", self.paused)
         if self.behind:
             return Refusal("behind", "the service's events could not be read to their end", {"action": "wait"})
+        if self.journal.fault is not None:
+            return Refusal("journal_fault", f"closes only: {self.journal.fault}", {"action": "wait"})
+        if self.health.degraded and (no := self.health.no_entry()) is not None:
+            return no
         fallen = self.arming.fallen()
         if fallen:
             code = "dead_man_gone" if fallen[0].name == DEAD_MAN else "guardian_gone"
@@ -426,6 +634,71 @@ class Loop:
                 {"action": "wait"},
             )
         return self.belief()
+
+    def strategy_stopped(self, strategy: str, now_ms: int) -> Refusal | None:
+        """Why this strategy may open nothing just now."""
+        return self.pauses.refusal(strategy) or self.losses.refusal(strategy, now_ms)
+
+    @property
+    def degraded(self) -> dict[str, str]:
+        """Reason -> sentence, while there is one that keeps entries out; a reason of one market ends in its name."""
+        return self.health.degraded
+
+    def _not_now(self, wish: Wish, trigger: str) -> Refusal | None:
+        """What the run itself, and not a risk rule, has against a wish."""
+        if isinstance(wish, Open):
+            return self._no_entry(wish.market, trigger)
+        if isinstance(wish, Close) and not _is_whole(wish):
+            if self.behind:
+                return Refusal(
+                    "behind", "a part of a position is not closed while the events cannot be read; all of it is"
+                )
+            if self.journal.fault is not None and not self.mirror.keys_proven:
+                return Refusal(
+                    "journal_fault", "a part cannot be closed exactly once without the journal; all of it can"
+                )
+        return None
+
+    def _no_entry(self, market: str, trigger: str) -> Refusal | None:
+        no = self.health.no_entry(market) if self.health.degraded else None
+        return no if no is not None or not trigger.startswith(SCHEDULED) else self.schedule()
+
+    def _judge_key(self, snapshot: AccountSnapshot) -> None:
+        problem = key_problem(snapshot)
+        if problem is None:
+            self.health.restore("scope")
+        else:
+            self.health.degrade("scope", problem)
+
+    def _stopped(self, intent: Intent) -> Refusal | None:
+        """Asked again right before an entry leaves."""
+        return self._no_entry(intent.market, intent.trigger)
+
+    def cursor_lag_s(self) -> float:
+        """How long the events could not be read to their end, of real time; 0 when they could."""
+        since_ms = self._behind_since_ms
+        return 0.0 if since_ms is None else (self.pacer.mono_ms() - since_ms) / 1000
+
+    def _behind_for_long(self) -> bool:
+        since_ms = self._behind_since_ms
+        return self.ready and since_ms is not None and self.pacer.mono_ms() - since_ms >= EXITS_WAIT_MS
+
+    async def _look_closer(self) -> None:
+        try:
+            await look_closer(self)
+        except (TryLater, OutcomeUnknown) as error:
+            log.warning("strangers.postponed", code=error.code, message=error.message)
+
+    def _mend(self) -> None:
+        """Try to write the journal's file again, now and then."""
+        fault, now_ms = self.journal.fault, self.pacer.mono_ms()
+        if fault is None:
+            return
+        self.health.degrade("journal", fault)
+        if now_ms >= self._mend_at_ms:
+            self._mend_at_ms = now_ms + MEND_MS
+            if self.journal.mend():
+                self.health.restore("journal")
 
     def owner_of(self, key: str) -> str | None:
         """The strategy whose intent this key is."""
@@ -452,6 +725,42 @@ class Loop:
                 owner = opener.strategy if opener is not None and opener.opened_ms <= position.opened_ms else None
             if owner is not None:
                 self.mirror.adopt(position.market, owner)
+        self.align_books()
+
+    def align_books(self) -> None:
+        """After a snapshot, or when a position was given an owner: the shares fit what there is."""
+        self.books.align(self.mirror.positions, self.mirror.epoch, self.now_ms())
+        self._write_books()
+        for market in self.mirror.positions:
+            self._pass_on(market)
+
+    def _write_books(self, *notices: Notice) -> None:
+        changes = self.books.changes()
+        if changes is not None or notices:
+            self.journal.write_books(changes, notices, now_ms=self.now_ms())
+
+    def _pass_on(self, market: str | None) -> None:
+        """A shared position whose owner has closed its share is the next holder's to answer for."""
+        position = self.mirror.positions.get(market or "")
+        if position is None or position.owner is None:
+            return
+        shares = self.books.shares.get(position.market, {})
+        if position.owner not in shares:
+            heir = next((name for name in shares if not name.startswith("@")), None)
+            if heir is not None:
+                self.mirror.adopt(position.market, heir)
+
+    def _mark_at(self, market: str, at_ms: int | None) -> Decimal | None:
+        """The close of the last bar by that instant, as far back as the bars are kept; else the mark as it is."""
+        found: float | None = None
+        if at_ms is not None:
+            newest = -1
+            for series, history in self.feed.histories.items():
+                past = history.close_at(at_ms) if series.market == market else None
+                if past is not None and past[0] > newest:
+                    newest, found = past
+        mark = self.mirror.marks.get(market) if found is None else found
+        return None if mark is None else Decimal(repr(mark))
 
     def reload_live(self) -> None:
         self.live.clear()
@@ -475,6 +784,8 @@ class Loop:
         for closed in warm.past:
             await self.desk.rehearse(closed)
         self._due = warm.due
+        self.books.mend_day()
+        self._write_books()
 
     async def _learn_markets(self) -> None:
         if not self.gate.size_decimals:
@@ -483,15 +794,27 @@ class Loop:
 
     def _housekeep(self) -> None:
         now_ms = self.pacer.mono_ms()
-        if now_ms >= self._trim_at_ms:
+        is_known = not self.behind and self.journal.fault is None  # what the account holds, which keeps its keys
+        if is_known and now_ms >= self._trim_at_ms:
             self._trim_at_ms = now_ms + TRIM_MS
-            self.journal.trim()
-            self.owners.clear()
+            self.journal.trim(self._held, now_ms=self.now_ms())
+            for key in list(islice(self.owners, max(0, len(self.owners) - OWNERS_KEPT))):
+                del self.owners[key]
+            self.sender.forget(self.live)
+            self.arming.forget(self.mirror.positions)
+
+    def _held(self) -> Held:
+        """What the journal must not forget, because the account has it."""
+        positions = {one.market: one.opened_ms for one in self.mirror.positions.values()}
+        keys = {order.key for order in self.mirror.orders.values() if order.key is not None} | {*self.live}
+        for market, opened_ms in positions.items():
+            keys.update(self.journal.entry_keys(market, epoch=self.mirror.epoch, since_ms=opened_ms)[-ENTRIES_HELD:])
+        return Held(frozenset(keys), positions)
 
 
 async def repairs_when_up(loop: Loop) -> None:
     """Stops and guardians, before a decision and right after acting; a service that is away is asked again at the end of the pass."""
-    if not loop.has_time():
+    if not loop.has_time() or repairs.nothing_to_do(loop):
         return
     try:
         await repairs.protect(loop)
@@ -500,7 +823,7 @@ async def repairs_when_up(loop: Loop) -> None:
         log.warning("repair.postponed", code=error.code, message=error.message)
 
 
-def _wanted(placed: Sequence[Placed]) -> dict[Series, int]:
+def wanted_series(placed: Sequence[Placed]) -> dict[Series, int]:
     """So many bars that a restart sees what an unbroken run sees: the whole history that a view keeps, and averages that have settled."""
     wanted: dict[Series, int] = {}
     for one in placed:

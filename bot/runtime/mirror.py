@@ -7,9 +7,9 @@ again changes nothing. Comparing with a snapshot names drifts; their repair is r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot, Event, Guardian, Order, Position
@@ -19,12 +19,10 @@ KEYS_KEPT: Final = 10_000  # idempotency keys seen on trades; an intent asks for
 DriftKind = Literal[
     "missing_fill", "foreign_order", "foreign_position", "naked_position", "guardian_gone", "order_gone", "cursor_lost"
 ]
-WORKING_STOPS: Final = ("stop_loss",)
 PROTECTIVE: Final = ("stop_loss", "take_profit")
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorPosition:
+class MirrorPosition(NamedTuple):
     """An open position. `owner` is the strategy whose order opened it; None: none of ours did."""
 
     market: str
@@ -43,8 +41,7 @@ class MirrorPosition:
         return self.size * (self.entry_px or Decimal(0))
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorOrder:
+class MirrorOrder(NamedTuple):
     """A resting entry (`limit`) or an armed leg of a bracket (`stop_loss`, `take_profit`)."""
 
     oid: str
@@ -133,7 +130,7 @@ class Mirror:
 
     def adopt(self, market: str, owner: str) -> None:
         """From now on this strategy answers for the position."""
-        self.positions[market] = replace(self.positions[market], owner=owner)
+        self.positions[market] = self.positions[market]._replace(owner=owner)
 
     def mark(self, market: str, px: float) -> None:
         self.marks[market] = px
@@ -147,10 +144,24 @@ class Mirror:
         )
 
     def is_protected(self, market: str) -> bool:
-        """A stop or a trailing stop stands at the service."""
-        return self.stop_of(market) is not None or any(
-            g.type == "trailing_stop" and g.market == market and not g.latched for g in self.guardians.values()
-        )
+        """A stop for all of the position, or a trailing stop, stands at the service."""
+        guardians = self.guardians.values()
+        if guardians and any(g.type == "trailing_stop" and g.market == market and not g.latched for g in guardians):
+            return True
+        stops = [
+            o for o in self.orders.values() if o.market == market and o.kind == "stop_loss" and o.action == "close"
+        ]
+        position = self.positions.get(market)
+        if position is None:
+            return bool(stops)
+        # One that stood before the position grew or turned over is a stop for what it was, not for what it is. Size 0: all of it.
+        covered = Decimal(0)
+        for stop in stops:
+            if not stop.size:
+                return True
+            if stop.side == position.side:
+                covered += stop.size - stop.filled
+        return covered >= position.size
 
     def unprotected(self) -> list[MirrorPosition]:
         """Our own positions without a working stop."""
@@ -257,7 +268,8 @@ Fold = Callable[[Mirror, Any, Any], None]
 def _filled(mirror: Mirror, event: Any, data: Any) -> None:
     mirror.balance_usd = data.balance_usd
     _take_from_order(mirror, data.oid, data.remaining_size)
-    if not data.position_size:
+    size = data.position_size
+    if not size:
         _flat(mirror, event.coin)
         return
     known = mirror.positions.get(event.coin)
@@ -268,15 +280,14 @@ def _filled(mirror: Mirror, event: Any, data: Any) -> None:
         mirror.positions[event.coin] = MirrorPosition(
             market=event.coin,
             side=data.side,
-            size=abs(data.position_size),
+            size=abs(size),
             entry_px=data.entry_px,
             opened_ms=event.ts,
             owner=owner,
         )
         return
-    mirror.positions[event.coin] = replace(
-        known,
-        size=abs(data.position_size),
+    mirror.positions[event.coin] = known._replace(
+        size=abs(size),
         entry_px=data.entry_px,
         owner=known.owner if known.owner is not None else owner,
     )
@@ -287,7 +298,7 @@ def _take_from_order(mirror: Mirror, oid: str, remaining: Decimal) -> None:
     if order is None:
         return
     if remaining:
-        mirror.orders[oid] = replace(order, filled=order.size - remaining)
+        mirror.orders[oid] = order._replace(filled=order.size - remaining)
     else:
         del mirror.orders[oid]
 
@@ -298,27 +309,28 @@ def _flat(mirror: Mirror, market: str) -> None:
 
 
 def _order_stands(mirror: Mirror, event: Any, data: Any) -> None:
-    mirror.orders[data.oid] = MirrorOrder(
-        oid=data.oid,
+    oid, kind, trigger_px = data.oid, data.kind, data.trigger_px
+    mirror.orders[oid] = MirrorOrder(
+        oid=oid,
         market=event.coin,
-        kind=data.kind,
+        kind=kind,
         side=data.side,
         action=data.intent,
         size=data.size,
         filled=data.filled_size,
         limit_px=data.limit_px,
-        trigger_px=data.trigger_px,
+        trigger_px=trigger_px,
         trade_id=data.trade_id,
         key=event.idempotency_key,
         created_ms=event.ts,
     )
     position = mirror.positions.get(event.coin)
-    if position is None or data.trigger_px is None:
+    if position is None or trigger_px is None:
         return
-    if data.kind == "stop_loss" and position.first_stop_px is None:
-        mirror.positions[event.coin] = replace(position, first_stop_px=data.trigger_px)
-    elif data.kind == "take_profit":
-        mirror.positions[event.coin] = replace(position, target_px=data.trigger_px)
+    if kind == "stop_loss" and position.first_stop_px is None:
+        mirror.positions[event.coin] = position._replace(first_stop_px=trigger_px)
+    elif kind == "take_profit":
+        mirror.positions[event.coin] = position._replace(target_px=trigger_px)
 
 
 def _order_gone(mirror: Mirror, event: Any, data: Any) -> None:
@@ -366,7 +378,7 @@ def _lost(mirror: Mirror, event: Any, data: Any) -> None:
 def _leverage(mirror: Mirror, event: Any, data: Any) -> None:
     position = mirror.positions.get(data.coin)
     if position is not None:
-        mirror.positions[data.coin] = replace(position, leverage=data.new)
+        mirror.positions[data.coin] = position._replace(leverage=data.new)
 
 
 def _began(mirror: Mirror, event: Any, data: Any) -> None:

@@ -1,6 +1,7 @@
 """Ports: what the runtime asks of the world. Protocols only; the client, the session's local venue and the tests' fake satisfy them.
 
 The HTTP client answers `calm` with None: over a wire nothing may be assumed, so each bar is followed by a look at the events.
+`entry_wait_ms` is real time until the rate limit has room for an entry; 0: now.
 """
 
 from __future__ import annotations
@@ -38,9 +39,6 @@ class Calm(NamedTuple):
     until_ms: int
 
 
-NEVER_CALM = Calm(float("inf"), float("-inf"), 0)
-
-
 class ServiceClock(Protocol):
     """The service's time: `speed` is 1 (real), more (accelerated) or 0 (moved by hand)."""
 
@@ -55,6 +53,7 @@ class VenuePort(Protocol):
     @property
     def clock(self) -> ServiceClock: ...
     def calm(self, market: str) -> Calm | None: ...
+    def entry_wait_ms(self) -> int: ...
     async def account(self) -> AccountSnapshot: ...
     async def plan(self, request: OrderRequest, *, key: str) -> PlanResult: ...
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult: ...

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from bot.errors import Refused
-from bot.runtime.arming import Wanted
+from bot.errors import Refused, TryLater
+from bot.runtime.arming import Wanted, cover_name
 from bot.runtime.claiming import claim_orders, claim_positions
 from bot.runtime.intents import FINAL, Intent, intent_key
 from bot.runtime.mirror import Drift, DriftKind, MirrorPosition
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+REARM_MS: Final = 30_000  # of real time before a guardian that the service refuses is asked for again
 LOOKS_MAX: Final = 4  # tries to meet a snapshot and a cursor at the same event; a busier feed waits for the next time
 TRAIL_PCT_MIN: Final = Decimal("0.1")
 TRAIL_PCT_MAX: Final = Decimal(50)  # the interface's bound
 RUNTIME: Final = "@runtime"  # whose intents the repairs are; no strategy can be called that
 REPAIR_MS: Final = 60_000  # of service time before a repair's close that was refused is tried again
 REPAIRS_MAX: Final = 1_000  # closes of one position; then a person must look
+COVER_MS: Final = 10_000  # of real time that a position may wait for its new stop to be taken; then it is closed
 
 
 async def reconcile(loop: Loop) -> list[Drift]:
@@ -55,34 +57,77 @@ async def reconcile(loop: Loop) -> list[Drift]:
     loop.own_positions()
     await claim_positions(loop)
     loop.foreign_known &= loop.mirror.positions.keys()
-    drifts += _unowned(loop) + _naked(loop) + _unguarded(loop, snapshot)
+    drifts += _unowned(loop) + _found_naked(loop) + _unguarded(loop, snapshot)
     for drift in drifts:
         log.warning(f"drift.{drift.kind}", market=drift.market, subject=drift.subject, message=drift.message)
         await REPAIRS[drift.kind](loop, drift)
+    _tell_covered(loop)
     return drifts
+
+
+async def compare(loop: Loop) -> list[Drift]:
+    """What a reconcile would find now; nothing is believed and nothing is repaired, save the events that are taken first."""
+    if not await overlaps(loop):
+        return [Drift("cursor_lost", None, "", "the event before the cursor is not the one that we took")]
+    for _ in range(LOOKS_MAX):
+        await loop.drain()
+        snapshot = await loop.port.account()
+        cursor = loop.journal.cursor
+        if cursor is None or cursor.epoch != snapshot.epoch:
+            return [Drift("cursor_lost", None, "", "the account was reset")]
+        if snapshot.last_event_id == cursor.last_id:
+            return loop.mirror.diff(snapshot) + _unowned(loop) + _naked(loop) + _unguarded(loop, snapshot)
+    raise TryLater("busy", "events keep coming faster than they can be compared; ask again")
+
+
+def nothing_to_do(loop: Loop) -> bool:
+    """Whether `protect` and `stand` would find that all is as it should be: what every pass asks, and nearly always the answer."""
+    if loop.health.bare or loop.arming.owes or loop.arming.fallen():
+        return False
+    mirror = loop.mirror
+    for position in mirror.positions.values():
+        if position.owner is not None and not mirror.is_protected(position.market):
+            return not _naked(loop)
+    return True
 
 
 async def protect(loop: Loop) -> list[Drift]:
     """The invariant that is kept in every pass: no position of ours without a stop."""
-    drifts = _naked(loop)
+    drifts = _found_naked(loop)
     for drift in drifts:
         log.warning("drift.naked_position", market=drift.market)
         await _cover(loop, drift)
+    _tell_covered(loop)
     return drifts
 
 
 async def stand(loop: Loop) -> list[Drift]:
-    """Also in every pass: the guardians of the config stand; until they do, nothing is opened."""
+    """Also in every pass: the guardians of the config stand; until they do, nothing is opened.
+
+    A switch of an earlier config goes as soon as it can: nobody beats for it any more, or not as often as it wants.
+    """
+    if loop.arming.owes:
+        await loop.arming.retire()
     drifts = [
         Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config does not stand")
         for one in loop.arming.fallen()
     ]
+    if not drifts or _is_refused_for_now(loop):
+        return drifts
     for drift in drifts:
         log.warning("drift.guardian_gone", subject=drift.subject)
-    if drifts:
-        await loop.arming.arm_all(epoch=loop.mirror.epoch)
-        await loop.drain()
+    await arm_all(loop)
+    await loop.drain()
     return drifts
+
+
+async def arm_all(loop: Loop) -> None:
+    """The guardians of the config stand; what the service refuses keeps entries out, is said, and is asked for again later."""
+    if _is_refused_for_now(loop):
+        return
+    loop.rearm_at_ms = loop.pacer.mono_ms() + REARM_MS
+    await loop.arming.arm_all(epoch=loop.mirror.epoch)
+    loop.health.keep("guardian:", loop.arming.refused)
 
 
 async def overlaps(loop: Loop) -> bool:
@@ -114,7 +159,7 @@ async def restart(loop: Loop, snapshot: AccountSnapshot) -> list[Intent]:
     loop.own_positions(events_skipped=True)
     for intent in void:
         log.warning("intent.void", intent=intent.id, strategy=intent.strategy, market=intent.market)
-    await loop.arming.arm_all(epoch=snapshot.epoch)
+    await arm_all(loop)
     return void
 
 
@@ -144,6 +189,25 @@ def _naked(loop: Loop) -> list[Drift]:
     ]
 
 
+def _is_refused_for_now(loop: Loop) -> bool:
+    """The service takes none of those that do not stand, and has just said so."""
+    fallen = {one.name for one in loop.arming.fallen()}
+    return bool(fallen) and fallen <= loop.arming.refused.keys() and loop.pacer.mono_ms() < loop.rearm_at_ms
+
+
+def _found_naked(loop: Loop) -> list[Drift]:
+    """As `_naked`; each one is counted and told of when it is new."""
+    drifts = _naked(loop)
+    for drift in drifts:
+        loop.health.bared(drift.market or "", drift.message, mono_ms=loop.pacer.mono_ms())
+    return drifts
+
+
+def _tell_covered(loop: Loop) -> None:
+    if loop.health.bare:
+        loop.health.covered(frozenset(p.market for p in loop.mirror.unprotected() if loop.requires_protection(p)))
+
+
 def _unguarded(loop: Loop, snapshot: AccountSnapshot) -> list[Drift]:
     missing = loop.arming.missing(snapshot.guardians)
     return [
@@ -159,7 +223,7 @@ async def _believe(loop: Loop, drift: Drift) -> None:
 
 
 async def _rearm(loop: Loop, drift: Drift) -> None:
-    await loop.arming.arm_all(epoch=loop.mirror.epoch)
+    await arm_all(loop)
 
 
 async def _judge_order(loop: Loop, drift: Drift) -> None:
@@ -193,9 +257,10 @@ async def _cover(loop: Loop, drift: Drift) -> None:
     if position is None or loop.mirror.is_protected(position.market):
         return
     trail_pct = lost_distance_pct(loop, position)
-    if trail_pct is not None:
+    waited_ms = loop.pacer.mono_ms() - loop.health.bare.get(position.market, loop.pacer.mono_ms())
+    if trail_pct is not None and waited_ms < COVER_MS:
         request = GuardianRequest(type="trailing_stop", scope="position", market=position.market, trail_pct=trail_pct)
-        wanted = Wanted(f"cover:{position.market}:{position.opened_ms}", request)
+        wanted = Wanted(cover_name(position.market, position.opened_ms), request)
         try:
             await loop.arming.arm(wanted, await loop.arming.listed(), epoch=loop.mirror.epoch)
         except Refused as error:
@@ -203,24 +268,41 @@ async def _cover(loop: Loop, drift: Drift) -> None:
         else:
             await loop.drain()
             return
-    await close_all(loop, position, "naked")
+    refused = await close_all(loop, position, "naked")
+    if refused is not None:
+        loop.health.degrade(
+            f"drift:{position.market}", f"the {position.market} position has no stop and is not closed: {refused}"
+        )
 
 
 def lost_distance_pct(loop: Loop, position: MirrorPosition) -> Decimal | None:
-    """How far the lost stop was from the entry, in percent; None when nobody knows."""
+    """How far the lost stop was from the entry, in percent; None when nobody knows.
+
+    The newest stop that was armed, else the first one; without any, the trailing stop that the entry came with.
+    """
     stop_px = position.first_stop_px
-    if stop_px is None:
-        armed = loop.journal.last_event(position.market, "order", "armed", epoch=loop.mirror.epoch, kind="stop_loss")
-        if armed is not None and armed["ts"] >= position.opened_ms and armed["data"].get("triggerPx"):
-            stop_px = Decimal(armed["data"]["triggerPx"])
+    armed = loop.journal.last_event(position.market, "order", "armed", epoch=loop.mirror.epoch, kind="stop_loss")
+    if armed is not None and armed["ts"] >= position.opened_ms and armed["data"].get("triggerPx"):
+        stop_px = Decimal(armed["data"]["triggerPx"])
     if stop_px is None or not position.entry_px:
-        return None
+        return _trailed_pct(loop, position)
     pct = (abs(position.entry_px - stop_px) / position.entry_px * 100).quantize(Decimal("0.0001"))
     return min(max(pct, TRAIL_PCT_MIN), TRAIL_PCT_MAX)
 
 
-async def close_all(loop: Loop, position: MirrorPosition, why: str) -> None:
-    """Close a whole position reduce-only, as an intent of our own: written first, like any order. Refused, it is tried again later."""
+def _trailed_pct(loop: Loop, position: MirrorPosition) -> Decimal | None:
+    opener = loop.journal.last_open(position.market, loop.mirror.epoch)
+    if opener is None:
+        return None
+    found = next((one.trail_pct for one in opener.order().guardians if one.trail_pct is not None), None)
+    return None if found is None else min(max(found, TRAIL_PCT_MIN), TRAIL_PCT_MAX)
+
+
+async def close_all(loop: Loop, position: MirrorPosition, why: str) -> str | None:
+    """Close a whole position reduce-only, as an intent of our own: written first, like any order. Answers why it was refused, if it was.
+
+    A refused one is tried again later.
+    """
     now_ms = loop.now_ms()
     for ordinal in range(REPAIRS_MAX):
         key = intent_key(
@@ -235,11 +317,13 @@ async def close_all(loop: Loop, position: MirrorPosition, why: str) -> None:
         known = loop.journal.find(key)
         if known is None:
             break
-        if known.state not in FINAL or (known.state != "accepted" and now_ms - known.opened_ms < REPAIR_MS):
-            return
+        if known.state not in FINAL:
+            return None
+        if known.state != "accepted" and now_ms - known.opened_ms < REPAIR_MS:
+            return known.message or known.code
     else:
         log.error("repair.exhausted", market=position.market, tries=REPAIRS_MAX)
-        return
+        return f"{REPAIRS_MAX} closes were tried"
     intent = Intent(
         id=key,
         strategy=RUNTIME,
@@ -255,6 +339,8 @@ async def close_all(loop: Loop, position: MirrorPosition, why: str) -> None:
         opened_ms=now_ms,
     )
     await loop.open_and_send([intent])
+    sent = loop.journal.find(intent.id)
+    return None if sent is None or sent.state not in ("rejected", "quarantined") else sent.message or sent.code
 
 
 Repair = Callable[["Loop", Drift], Awaitable[None]]

@@ -13,7 +13,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from bot.clock import SystemClock, datetime_of
+from bot.clock import SystemClock, datetime_of, monotonic_ns
 
 PASS_S: Final = 2.0  # A pass at least so often, also when nothing is due.
 MANUAL_S: Final = 0.05  # Under a clock that is moved by hand nobody knows when the next bar closes.
@@ -26,6 +26,7 @@ class Rhythm:
     def __init__(self) -> None:
         self._wake = asyncio.Event()
         self._real = SystemClock()
+        self.lag_s = 0.0  # how late the newest `wait` ended
         self._scheduler = AsyncIOScheduler(
             timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
         )
@@ -55,8 +56,10 @@ class Rhythm:
         if delay_s < PASS_S:
             at: datetime = datetime_of(self._real.now_ms()) + timedelta(seconds=delay_s)
             self._scheduler.add_job(self._ring, DateTrigger(at, timezone=UTC), id="bar", replace_existing=True)
+        began_ns = monotonic_ns()
         await self._wake.wait()
         self._wake.clear()
+        self.lag_s = max(0.0, (monotonic_ns() - began_ns) / 1e9 - min(delay_s, PASS_S))
 
     def ring(self) -> None:
         self._wake.set()

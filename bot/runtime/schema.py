@@ -51,3 +51,36 @@ _TABLES = (
 def m001_tables(db: Database) -> None:
     for statement in _TABLES:
         db.execute(statement)
+
+
+@migrations()
+def m002_traces(db: Database) -> None:
+    """Why an intent came to be: the bar that it was decided on, what was wished, the plan that it was confirmed by. For people."""
+    db.execute(
+        """CREATE TABLE traces (
+        seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('bar', 'wish', 'plan')),
+        at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT"""
+    )
+
+
+@migrations()
+def m003_books(db: Database) -> None:
+    """Which strategy did what (books.py): sums of each, and its share of each open position. Kept apart from the events, which are trimmed."""
+    db.execute(
+        """CREATE TABLE books (
+        strategy TEXT PRIMARY KEY, epoch INTEGER NOT NULL, fills INTEGER NOT NULL, fees_usd TEXT NOT NULL, funding_usd TEXT NOT NULL,
+        realized_usd TEXT NOT NULL, margin_lost_usd TEXT NOT NULL, day_ms INTEGER NOT NULL, base_usd TEXT NOT NULL,
+        halted_day_ms INTEGER NOT NULL) STRICT"""
+    )
+    db.execute(
+        """CREATE TABLE shares (
+        seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, market TEXT NOT NULL, strategy TEXT NOT NULL, side TEXT NOT NULL,
+        size TEXT NOT NULL, cost_usd TEXT NOT NULL, UNIQUE (market, strategy)) STRICT"""
+    )
+
+
+@migrations()
+def m004_seals(db: Database) -> None:
+    """A checksum beside what decides the next step: a changed byte that every constraint would let pass. NULL: written before this."""
+    for table in ("intents", "cursor", "progress", "strategy_state", "arms"):
+        db.execute(f"ALTER TABLE {table} ADD COLUMN seal INTEGER")

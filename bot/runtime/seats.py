@@ -10,11 +10,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
 from bot.errors import StrategyError
+from bot.runtime.books import Books, Part, Share
 from bot.runtime.feed import Feed, Series
 from bot.runtime.mirror import Mirror, MirrorOrder, MirrorPosition
 from bot.strategy import (
@@ -42,12 +44,17 @@ INTENTS_MAX: Final = 100  # of one hook call; more is a runaway
 STATE_BYTES_MAX: Final = 64_000  # a small mapping, not a database
 
 
+HOOKS: Final = {"fill": "on_fill", "trigger": "on_trigger", "guardian": "on_guardian"}  # type of event -> who is told
+
+
 class SeatSource:
     """What the View of one strategy reads. `now_ms` and `state` are set by the seat before each hook."""
 
-    def __init__(self, mirror: Mirror, histories: Mapping[str, History], name: str) -> None:
+    def __init__(self, mirror: Mirror, histories: Mapping[str, History], name: str, books: Books | None = None) -> None:
         self._mirror = mirror
-        self._histories = histories
+        self._books = books  # of a strategy that may share a market; None: a position is whoever's it is, whole
+        self._name = name
+        self.histories = histories
         self._log = log.bind(strategy=name)
         self.now_ms = 0
         self.state: dict[str, Any] = {}
@@ -63,17 +70,18 @@ class SeatSource:
 
     def position(self, market: str) -> PositionView | None:
         found = self._mirror.positions.get(market)
-        return None if found is None else _position_view(found, self._mirror)
+        if found is None or self._books is None:
+            return None if found is None else _position_view(found, self._mirror)
+        share = self._books.share(market, self._name)
+        return None if share is None else _position_view(_shared(found, share), self._mirror)
 
     def orders(self, market: str) -> Sequence[OrderView]:
         return [_order_view(one) for one in self._mirror.orders.values() if one.market == market]
 
     def history(self, market: str) -> History:
-        found = self._histories.get(market)
+        found = self.histories.get(market)
         if found is None:
-            raise StrategyError(
-                f"{market} is not one of this strategy's markets ({', '.join(sorted(self._histories))})"
-            )
+            raise StrategyError(f"{market} is not one of this strategy's markets ({', '.join(sorted(self.histories))})")
         return found
 
     def log(self, event: str, fields: dict[str, Any]) -> None:
@@ -85,18 +93,31 @@ class Seat:
     """One configured strategy. Its hooks are called one at a time, through `call`."""
 
     def __init__(
-        self, strategy: Strategy, *, interval: str, mirror: Mirror, feed: Feed, state: dict[str, Any] | None = None
-    ) -> None:
+        self, strategy: Strategy, *, interval: str, mirror: Mirror, feed: Feed, state: dict[str, Any] | None = None, version: str = "",
+        books: Books | None = None,
+    ) -> None:  # fmt: skip
         self.strategy = strategy
         self.name = strategy.name
         self.interval = interval
         self.markets = frozenset(strategy.markets)
+        # Nobody is told what nobody has asked for: a hook that is still the base's own wants nothing.
+        self.hears = frozenset(
+            type_ for type_, hook in HOOKS.items() if getattr(type(strategy), hook) is not getattr(Strategy, hook)
+        )
+        self.looks_at_plans = getattr(strategy.confirm, "__func__", None) is not Strategy.confirm
         self.series = [Series(market, interval) for market in strategy.markets]
-        self.source = SeatSource(mirror, {s.market: feed.histories[s] for s in self.series}, strategy.name)
+        self.version = version
+        self.nets = books is not None
+        self.source = SeatSource(mirror, {}, strategy.name, books)
+        self.look_at(feed)
         self.view = View(self.source)
         self.quarantined: str | None = None
         self._state_text = _json(state or {}, self.name)
         self.source.state = json.loads(self._state_text)
+
+    def look_at(self, feed: Feed) -> None:
+        """Read the past from this feed."""
+        self.source.histories = {s.market: feed.histories[s] for s in self.series}
 
     def call(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> list[Intent]:
         """What the hook wants, all of it or StrategyError: a strategy that raises half-way wants nothing."""
@@ -173,6 +194,11 @@ def _json(state: Mapping[str, Any], name: str) -> str:
 # -- the mirror's values in a strategy's terms
 
 
+def _shared(position: MirrorPosition, share: Share) -> MirrorPosition:
+    """The position as its share-holder has it: its size at its own entry, under the stop and target of all."""
+    return position._replace(size=share.size, entry_px=share.entry_px)
+
+
 def _float(value: Decimal | None) -> float | None:
     return None if value is None else float(value)
 
@@ -211,8 +237,12 @@ def _order_view(o: MirrorOrder) -> OrderView:
     )
 
 
-def hook_of(seat: Seat, event: Any) -> Callable[[], Iterable[Intent]] | None:
+def hook_of(
+    seat: Seat, event: Any, parts: Mapping[str, Part] = MappingProxyType({})
+) -> Callable[[], Iterable[Intent]] | None:
     """The hook that an event is told to, with its argument; None for what a strategy is not told."""
+    if event.type not in seat.hears:
+        return None
     strategy, view, data = seat.strategy, seat.view, event.data
     if event.type == "guardian":
         if event.coin is not None and event.coin not in seat.markets:
@@ -222,17 +252,24 @@ def hook_of(seat: Seat, event: Any) -> Callable[[], Iterable[Intent]] | None:
     if event.coin not in seat.markets:
         return None
     if event.type == "fill":
+        part = (
+            parts.get(seat.name)
+            if seat.nets
+            else Part(data.size, data.fee_usd, data.realized_pnl_usd, data.position_size)
+        )
+        if part is None:
+            return None
         fill = Fill(
             market=event.coin,
             at_ms=event.ts,
             side=data.side,
             action=data.intent,
             kind=data.kind,
-            size=float(data.size),
+            size=float(part.size),
             px=float(data.px),
-            fee_usd=float(data.fee_usd),
-            realized_usd=_float(data.realized_pnl_usd),
-            position_size=float(data.position_size),
+            fee_usd=float(part.fee_usd),
+            realized_usd=_float(part.realized_usd),
+            position_size=float(part.left),
             oid=data.oid,
         )
         return lambda: strategy.on_fill(view, fill)

@@ -6,25 +6,25 @@ tries again: no wait in here is longer than WINDOW_MS, because a loop that waits
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-import structlog
-
-from bot.errors import AccessLost, ApiError, OutcomeUnknown, Refused, TryLater
+from bot import logs
+from bot.errors import AccessLost, ApiError, OutcomeUnknown, Refusal, Refused, TryLater
 from bot.money import format_decimal
 from bot.runtime.gate import Gate
-from bot.runtime.intents import FINAL, Intent
+from bot.runtime.intents import FINAL, Intent, State
 from bot.runtime.journal import Journal
 from bot.runtime.mirror import Mirror
 from bot.runtime.ports import Pacer, VenuePort
 from bot.runtime.settle import Accept, Again, End, Fences, Look, Move, settle_move
-from bot.wire import Plan, Trade
+from bot.wire import OrderRequest, Plan, Trade
 
-log = structlog.get_logger()
+log = logs.Quiet()
 
 TRIES: Final = 3  # in one pass; the next pass has as many again
 WINDOW_MS: Final = 2_000  # of real time that one pass spends on waiting between tries
+EXIT_AGAIN_MS: Final = 10_000  # of real time: an exit is tried again after so long, whatever Retry-After says
 PLAN_TTL_MS: Final = 60_000  # of a plan whose answer does not say
 TRADES_PAGE: Final = 200  # the interface's bound on ?limit
 TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
@@ -44,25 +44,61 @@ class Sender:
 
     def __init__(
         self, *, port: VenuePort, journal: Journal, mirror: Mirror, gate: Gate, pacer: Pacer, may_confirm: Veto,
-        has_time: Callable[[], bool] = lambda: True,
+        has_time: Callable[[], bool] = lambda: True, stopped: Callable[[Intent], Refusal | None] = lambda _intent: None,
+        entry_wait_ms: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
         self.port = port
+        self._now_ms = port.clock.now_ms
         self.journal = journal
         self.mirror = mirror
         self.gate = gate
         self.pacer = pacer
         self.may_confirm = may_confirm
         self.has_time = has_time
+        self.stopped = stopped
+        self.entry_wait_ms = entry_wait_ms
+        self.is_new = False  # this journal was begun in this run: an earlier one may have sent what it decides again
         self._next_ms: dict[str, int] = {}  # real time before which an intent is not tried again
         self._tries: dict[str, int] = {}
+        self._answered: list[tuple[Intent, str]] = []  # of a wave: accepted by the service, and not written yet
+        self._planned: tuple[OrderRequest, OrderRequest] | None = (
+            None  # the last entry that was planned, and its dry run
+        )
 
     def is_due(self, intent: Intent) -> bool:
         return intent.state != "quarantined" and self.pacer.mono_ms() >= self._next_ms.get(intent.id, 0)
 
+    def forget(self, live: Collection[str]) -> None:
+        """What is kept of intents that are none any more: voided by a reset, say."""
+        for kept in (self._next_ms, self._tries):
+            for intent_id in [one for one in kept if one not in live]:
+                del kept[intent_id]
+
     async def send(self, intent: Intent) -> Intent:
         """Take the intent as far as it goes now: to its end, or to where the next pass goes on."""
         before = intent.state
-        intent = await self._advance(intent)
+        return self._told(await self._advance(intent), before)
+
+    def mark(self, intents: Sequence[Intent]) -> dict[str, Intent]:
+        """Write of several at once that they are about to leave, those of which nothing has to be asked before; each is carried on by `send_marked`."""
+        ready = [intent for intent in intents if self._leaves_at_once(intent)]
+        if len(ready) < 2:
+            return {}
+        return {intent.id: intent for intent in self.journal.sending_all(ready, now_ms=self._now_ms())}
+
+    async def send_marked(self, intent: Intent) -> Intent:
+        """As `send`, of an intent that `mark` has written. One that the service accepts is written by `settle_answered`."""
+        intent = await self._attempts(intent, is_marked=True)
+        return intent if any(one is intent for one, _ in self._answered) else self._told(intent, "opened")
+
+    def settle_answered(self) -> list[Intent]:
+        """Write what the service has accepted since the last call, in one transaction."""
+        answered, self._answered = self._answered, []
+        if not answered:
+            return []
+        return [self._told(one, "sending") for one in self.journal.accept_all(answered, now_ms=self._now_ms())]
+
+    def _told(self, intent: Intent, before: State) -> Intent:
         if intent.state in FINAL:
             self._next_ms.pop(intent.id, None)
             self._tries.pop(intent.id, None)
@@ -87,9 +123,17 @@ class Sender:
             return self._end(intent, "expired", "plan_stale", "its plan ran out before it was sent")
         if intent.state in FINAL or (intent.state == "opened" and not self._may_leave(intent)):
             return intent
+        if self._is_unwritten(intent):
+            return intent  # Also one in doubt: what the memory holds of it would be lost with the process.
         if intent.state == "planned" and (self._is_held(intent) or not self.has_time()):
             return intent
         return await self._attempts(intent)
+
+    def _leaves_at_once(self, intent: Intent) -> bool:
+        """An intent that would be sent next, as it is: no plan is made of it, and nobody has seen it before."""
+        if intent.state != "opened" or intent.id in self.mirror.trades_by_key or self._now_ms() > intent.not_after_ms:
+            return False
+        return self._may_leave(intent) and not self._is_unwritten(intent)
 
     def _may_leave(self, intent: Intent) -> bool:
         return intent.path == "direct" and not self._is_held(intent)
@@ -98,10 +142,17 @@ class Sender:
         """An entry waits while nothing may be opened; its own end comes from its fence."""
         if intent.action != "open":
             return False
-        no = self.gate.may_still_open(intent, self._now_ms())
+        no = self.gate.may_still_open(intent, self._now_ms()) or self.stopped(intent)
+        if no is None and (wait_ms := self.entry_wait_ms()) > 0:  # What is left of the rate limit is for exits.
+            self._next_ms[intent.id] = self.pacer.mono_ms() + wait_ms
+            no = Refusal("rate_limited", f"no room for an entry for {wait_ms} ms")
         if no is not None:
             log.info("intent.held", intent=intent.id, strategy=intent.strategy, market=intent.market, code=no.code)
         return no is not None
+
+    def _is_unwritten(self, intent: Intent) -> bool:
+        """An entry whose journal is not on disk just now. Exits go on: they only reduce, and their keys are what they were."""
+        return intent.action == "open" and self.journal.fault is not None
 
     # -- before anything leaves
 
@@ -109,16 +160,16 @@ class Sender:
         """Of an intent that was never sent: its plan, or its certain end."""
         now_ms = self._now_ms()
         if now_ms > intent.not_after_ms:
-            return self._end(intent, "expired", "stale_bar", "it was not sent in time")
+            return await self._end_unsent(intent, "expired", "stale_bar", "it was not sent in time")
         if intent.path == "direct" or self._is_held(intent):
             return intent
-        request = intent.order().model_copy(update={"dry_run": True})
+        request = self._dry_run(intent.order())
         started_ms = self.pacer.mono_ms()
         for n in range(1, TRIES + 1):
             try:
                 result = await self.port.plan(request, key=intent.id)
             except Refused as error:
-                return self._end(intent, "rejected", error.code, error.message)
+                return await self._end_unsent(intent, "rejected", error.code, error.message)
             except (TryLater, OutcomeUnknown) as error:  # A dry run does nothing, so nothing is in doubt.
                 if not await self._waited(intent, n, started_ms, getattr(error, "after_ms", None)):
                     return intent
@@ -127,18 +178,45 @@ class Sender:
         else:
             return intent
         if not await self.may_confirm(intent, result.plan):
-            return self._end(intent, "rejected", "vetoed", "the strategy withdrew it when it saw the plan")
+            return await self._end_unsent(intent, "rejected", "vetoed", "the strategy withdrew it when it saw the plan")
         expires_ms = result.expires_at if result.expires_at is not None else now_ms + PLAN_TTL_MS
         _tell_plan(intent, result.plan)
+        if self.journal.keeps_traces:
+            self.journal.trace(intent.id, "plan", result.plan.model_dump_json(exclude_none=True), at_ms=now_ms)
         return self.journal.planned(intent, result.confirm_token, expires_ms, now_ms=now_ms)
+
+    def _dry_run(self, order: OrderRequest) -> OrderRequest:
+        """The same order as a question. The gate gives the very same object for the same wish, so one of them is kept."""
+        if self._planned is None or self._planned[0] is not order:
+            self._planned = order, order.model_copy(update={"dry_run": True})
+        return self._planned[1]
+
+    async def _end_unsent(self, intent: Intent, state: str, code: str, message: str) -> Intent:
+        """The end of an intent that this journal has never sent. One before it, that was lost, may have: then its order is this one's."""
+        if self.is_new:
+            try:
+                found = await self.search(intent)
+            except AccessLost:
+                raise
+            except ApiError:  # Asked again in the next pass; nothing leaves meanwhile.
+                return intent
+            if found.trade_id is not None:
+                return self.journal.accept(intent, found.trade_id, now_ms=self._now_ms())
+        return self._end(intent, state, code, message)
 
     # -- sending and settling
 
-    async def _attempts(self, intent: Intent) -> Intent:
+    async def _attempts(self, intent: Intent, *, is_marked: bool = False) -> Intent:
+        """`is_marked`: the first of them is written already, and if it is the last, its acceptance is left to `settle_answered`."""
         started_ms = self.pacer.mono_ms()
         for n in range(1, TRIES + 1):
-            ambiguous_before = self.journal.is_ambiguous(intent)
-            intent = self.journal.sending(intent, now_ms=self._now_ms())
+            is_first_of_wave = is_marked and n == 1
+            ambiguous_before = not is_first_of_wave and self.journal.is_ambiguous(intent)
+            if not is_first_of_wave:
+                intent = self.journal.sending(intent, now_ms=self._now_ms())
+            if self._is_unwritten(intent):  # This very write has failed: nothing has left.
+                self.journal.attempt_ended(intent, "no", code="journal_fault", order_submitted=False)
+                return intent
             try:
                 trade_id = await self._request(intent)
             except ApiError as error:
@@ -146,6 +224,9 @@ class Sender:
                 move = settle_move(error, ambiguous_before=ambiguous_before, now_ms=self._now_ms(), fences=fences)
                 intent = await self._settle(intent, move, error)
             else:
+                if is_first_of_wave:
+                    self._answered.append((intent, trade_id))
+                    return intent
                 return self.journal.accept(intent, trade_id, now_ms=self._now_ms())
             if intent.state in FINAL or intent.state == "quarantined":
                 return intent
@@ -249,15 +330,14 @@ class Sender:
         """Wait before try n + 1 of this pass, when the pass has the time; else the next pass comes when it is due."""
         tries = self._tries[intent.id] = self._tries.get(intent.id, 0) + 1
         wait_ms = max(after_ms or 0, self.pacer.delay_ms(tries))
+        if intent.action == "close":
+            wait_ms = min(wait_ms, EXIT_AGAIN_MS)
         now_ms = self.pacer.mono_ms()
         self._next_ms[intent.id] = now_ms + wait_ms
         if n == TRIES or now_ms - started_ms + wait_ms > WINDOW_MS:
             return False
         await self.pacer.sleep(wait_ms)
         return True
-
-    def _now_ms(self) -> int:
-        return self.port.clock.now_ms()
 
 
 def _may_be_ours(trade: Trade, intent: Intent) -> bool:
@@ -269,6 +349,8 @@ def _may_be_ours(trade: Trade, intent: Intent) -> bool:
 
 
 def _tell(intent: Intent) -> None:
+    if intent.state != "quarantined" and not logs.is_said("info"):
+        return
     said = {"code": intent.code, "message": intent.message} if intent.code else {}
     tell = log.error if intent.state == "quarantined" else log.info
     tell(
@@ -278,6 +360,8 @@ def _tell(intent: Intent) -> None:
 
 
 def _tell_plan(intent: Intent, plan: Plan) -> None:
+    if not logs.is_said("info"):
+        return
     bracket = plan.bracket
     stop = None if bracket is None or bracket.stop_loss is None else bracket.stop_loss.px
     target = None if bracket is None or bracket.take_profit is None else bracket.take_profit.px

@@ -5,14 +5,13 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
+from bot import logs
 from bot.money import format_decimal
 
 if TYPE_CHECKING:
     from bot.wire import Event
 
-log = structlog.get_logger()
+log = logs.Quiet()
 
 FIGURES: Final = {
     "fill": ("kind", "side", "size", "px", "fee_usd", "realized_pnl_usd", "position_size", "balance_usd", "trade_id"),
@@ -28,6 +27,8 @@ FIGURES: Final = {
 
 def tell(event: Event) -> None:
     """Log one event as `event.<type>` with its subtype; what does not apply is left out."""
+    if not logs.is_said("info"):
+        return
     said: dict[str, Any] = {}
     for name in FIGURES.get(event.type, ()):
         value = getattr(event.data, name, None)

@@ -11,7 +11,7 @@ from bot.strategy.history import History
 from bot.strategy.indicators import Indicator, atr, ema, highest, lowest, rsi, sma
 from bot.strategy.intents import Bracket, Cancel, Close, Intent, Number, Open, Side, TrailingStop
 from bot.strategy.params import Field, Params
-from bot.strategy.view import Fill, GuardianNote, OrderView, PositionView, State, Trigger, View, ViewSource
+from bot.strategy.view import Fill, GuardianNote, OrderView, PositionView, State, Timer, Trigger, View, ViewSource
 
 __all__ = [
     "Bar",
@@ -32,6 +32,7 @@ __all__ = [
     "Side",
     "State",
     "Strategy",
+    "Timer",
     "TrailingStop",
     "Trigger",
     "View",

@@ -10,7 +10,7 @@ from bot.strategy.bar import Bar
 from bot.strategy.indicators import Indicator, Indicators, named_bars
 from bot.strategy.intents import Intent
 from bot.strategy.params import Params as _Params
-from bot.strategy.view import Fill, GuardianNote, Trigger, View
+from bot.strategy.view import Fill, GuardianNote, Timer, Trigger, View
 
 if TYPE_CHECKING:
     from bot.wire.resources import Plan
@@ -29,8 +29,11 @@ class Strategy(ABC):
     Params: ClassVar[type[_Params]] = _Params
     warmup: ClassVar[int | str] = 0
     """Bars wanted before the first decision beyond what the indicators need: a number, or the name of a param."""
-    timer: ClassVar[str | None] = None
-    """Five cron fields, UTC: when on_timer is called."""
+    timers: ClassVar[Mapping[str, str | int]] = {}
+    """When on_timer is called, by a name of yours: five cron fields in UTC, or every so many seconds.
+
+    timers = {"rebalance": "0 * * * *", "look": 30}
+    """
 
     name: str
     markets: tuple[str, ...]
@@ -65,8 +68,8 @@ class Strategy(ABC):
         """A guardian of the account or of this strategy's markets did something."""
         return ()
 
-    def on_timer(self, view: View, now_ms: int) -> Iterable[Intent]:
-        """The cron line of `timer` is due."""
+    def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
+        """One of `timers` is due: once for each instant, also across restarts; of those missed while down only the newest comes."""
         return ()
 
     def on_stop(self, view: View) -> None:

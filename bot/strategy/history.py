@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from bot.strategy.bar import Bar
 
 HISTORY_BARS = 1_000  # As many as the service keeps before a simulated market's start.
@@ -14,7 +16,7 @@ class History:
     hold on to a list that grows under it.
     """
 
-    __slots__ = ("_at_ms", "_close", "_high", "_low", "_open", "_volume", "limit", "market")
+    __slots__ = ("_at_ms", "_close", "_fresh", "_high", "_low", "_open", "_volume", "limit", "market", "take")
 
     def __init__(self, market: str, limit: int = HISTORY_BARS) -> None:
         assert limit >= 1
@@ -26,28 +28,50 @@ class History:
         self._low: list[float] = []
         self._close: list[float] = []
         self._volume: list[float] = []
+        self._fresh: list[Bar] = []  # taken since a column was last looked at
+        self.take = self._fresh.append  # as `append`, of bars that are known to be in order; then `trim` now and then
 
     def append(self, bar: Bar) -> None:
         """Take the next bar; bars come in order of time, one each."""
-        at_ms = self._at_ms
-        assert not at_ms or bar.at_ms > at_ms[-1], "bars are appended in order of time"
-        at_ms.append(bar.at_ms)
-        self._open.append(bar.open)
-        self._high.append(bar.high)
-        self._low.append(bar.low)
-        self._close.append(bar.close)
-        self._volume.append(bar.volume)
-        if len(at_ms) >= 2 * self.limit:
-            for column in (at_ms, self._open, self._high, self._low, self._close, self._volume):
+        last_ms = self.last_at_ms
+        assert last_ms is None or bar.at_ms > last_ms, "bars are appended in order of time"
+        self._fresh.append(bar)
+        self._settle()  # At once: a reader in a strategy's thread then finds nothing to do.
+
+    def trim(self) -> None:
+        """Let go what no reader can ask for any more."""
+        if len(self._fresh) > self.limit:
+            del self._fresh[: -self.limit]
+
+    def _settle(self) -> None:
+        """Put what was taken into the columns."""
+        fresh = self._fresh
+        if not fresh:
+            return
+        self.trim()
+        columns = (self._at_ms, self._open, self._high, self._low, self._close, self._volume)
+        for column, values in zip(columns, list(zip(*fresh, strict=True))[1:], strict=True):
+            column.extend(values)  # type: ignore[attr-defined]
+        fresh.clear()
+        if len(self._at_ms) >= 2 * self.limit:
+            for column in columns:
                 del column[: -self.limit]
 
     def __len__(self) -> int:
-        return min(len(self._at_ms), self.limit)
+        return min(len(self._at_ms) + len(self._fresh), self.limit)
 
     @property
     def last_at_ms(self) -> int | None:
         """Close instant of the newest bar; None when there is none."""
+        if self._fresh:
+            return self._fresh[-1].at_ms
         return self._at_ms[-1] if self._at_ms else None
+
+    def close_at(self, at_ms: int) -> tuple[int, float] | None:
+        """The newest bar that had closed by that instant: when, and at which price."""
+        self._settle()
+        index = bisect_right(self._at_ms, at_ms) - 1
+        return None if index < 0 else (self._at_ms[index], self._close[index])
 
     def bars(self, n: int) -> list[Bar]:
         """The last `n` bars as rows."""
@@ -73,6 +97,7 @@ class History:
     def _cut(self, n: int) -> int:
         if n < 0:
             raise ValueError(f"a number of bars is asked for, 0 or more, not {n}")
+        self._settle()
         return min(n, self.limit)
 
     def _last(self, column: list[float], n: int) -> list[float]:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, chain, islice
+from operator import sub
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 from bot.errors import StrategyError
@@ -79,6 +81,20 @@ class Sma(Series):
             return self._sum / self._n if len(window) == self._n else None
         self._sum += x - window.popleft()
         return self._sum / self._n
+
+    def column(self, columns: Columns) -> list[float | None]:
+        """The same sums in the same order, so the same to the last bit; without a call a bar."""
+        n, window = self._n, self._window
+        xs = columns[self._source - 2]
+        first = min(max(0, n - len(window)), len(xs))
+        found = [self.step(x) for x in xs[:first]]
+        rest = xs[first:] if first else xs
+        if rest:
+            sums = list(accumulate(map(sub, rest, chain(window, rest)), initial=self._sum))
+            self._sum = sums[-1]
+            found += [s / n for s in islice(sums, 1, None)]
+            self._window = deque(islice(chain(window, rest), len(rest), None))
+        return found
 
 
 class Ema(Series):
@@ -260,12 +276,13 @@ class Indicator:
 class Indicators:
     """All declared indicators of one strategy over its markets. Built by Strategy, fed by the runtime."""
 
-    __slots__ = ("_by_market", "names", "values", "warmup_bars")
+    __slots__ = ("_by_market", "_foreseen", "names", "values", "warmup_bars")
 
     def __init__(self, declared: Mapping[str, Indicator], markets: Sequence[str], params: Any) -> None:
         self.names = tuple(declared)
         self.values: dict[str, Values] = {name: Values((market, None) for market in markets) for name in declared}
         self.warmup_bars = max((one.bars(params) for one in declared.values()), default=0)
+        self._foreseen: dict[str, Callable[[Bar], object]] = {}
         self._by_market: dict[str, list[tuple[Values, Series]]] = {
             market: [(self.values[name], one.start(params)) for name, one in declared.items()] for market in markets
         }
@@ -273,12 +290,53 @@ class Indicators:
     def update(self, bar: Bar) -> None:
         """Live: take one closed bar, before on_bar is called with it."""
         market = bar.market
+        foreseen = self._foreseen.get(market)
+        if foreseen is not None:
+            foreseen(bar)
+            return
         for values, series in self._by_market[market]:
             values[market] = series.update(bar)
+
+    def seen(self, market: str) -> None:
+        """The chunk of `foresee` is at its end."""
+        self._foreseen.pop(market, None)
 
     def columns(self, market: str, columns: Columns) -> list[tuple[Values, list[float | None]]]:
         """A session: take a chunk at once; bar i of it sets `values[market] = column[i]` before on_bar."""
         return [(values, series.column(columns)) for values, series in self._by_market[market]]
+
+    def foresee(self, market: str, columns: Columns) -> None:
+        """A session: take a chunk at once. From now on `update` hands out its values, one bar after the other, to the last of them.
+
+        The values are those that the bars would have given one by one; a strategy sees none before its bar.
+        """
+        assert market not in self._foreseen, "the chunk before is not at its end"
+        made = self.columns(market, columns)
+        if made and len(columns[0]):
+            self._foreseen[market] = _stepper(market, made)
+
+    def updater(self, market: str) -> Callable[[Bar], object] | None:
+        """What takes the next bars of a market; None when there is nothing to keep up to date."""
+        return self._foreseen.get(market, self.update) if self.names else None
+
+
+def _stepper(market: str, made: list[tuple[Values, list[float | None]]]) -> Callable[[Bar], None]:
+    """Sets the values of the next bar of a chunk."""
+    rows = zip(*(column for _, column in made), strict=True)
+    following = rows.__next__
+    holders = tuple(values for values, _ in made)
+
+    def pair(_bar: Bar) -> None:
+        one[market], two[market] = following()
+
+    def step(_bar: Bar) -> None:
+        for values, value in zip(holders, following(), strict=True):
+            values[market] = value
+
+    if len(holders) == 2:
+        one, two = holders
+        return pair
+    return step
 
 
 def sma(period: int | str, source: Source = "close") -> Indicator:

@@ -22,6 +22,8 @@ TRAIL_R_MAX = 20
 SLIPPAGE_BPS_MAX = 1000
 LEVERAGE_MAX = 50
 
+_PLAIN = (int, float, Decimal)
+
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
@@ -182,10 +184,15 @@ def _market(intent: Any) -> None:
 def _positive(intent: Any, name: str, *, most: int | None = None, below: int | None = None) -> None:
     """A positive, finite number, or StrategyError; a number of another library becomes a plain float."""
     value = getattr(intent, name)
+    if (
+        type(value) in _PLAIN and math.isfinite(value) and value > 0
+        and (most is None or value <= most) and (below is None or value < below)
+    ):  # fmt: skip
+        return
     where = f"{type(intent).__name__}: {name}"
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):
         raise StrategyError(f"{where} is a number, not {value!r}")
-    if type(value) not in (int, float, Decimal):
+    if type(value) not in _PLAIN:
         value = float(value)
         object.__setattr__(intent, name, value)
     if not math.isfinite(value):

@@ -85,6 +85,13 @@ class GuardianNote(NamedTuple):
     reason: str | None
 
 
+class Timer(NamedTuple):
+    """One of the strategy's `timers` and the instant that it was due at."""
+
+    name: str
+    at_ms: int
+
+
 class ViewSource(Protocol):
     """What the runtime answers for one strategy. Each answer is as of `now_ms` and stays so while a hook runs."""
 

@@ -25,7 +25,7 @@ class Service(BaseHTTPRequestHandler):
         with (FOLDER / "beats").open("a") as beats:
             beats.write(f"{now} {mode} {self.path} {self.headers['Authorization']}\n")
         if mode == "hang_first" and Service.seen % 2:
-            time.sleep(5)
+            time.sleep(20)
         status = int(mode) if mode.isdigit() else 200
         server_ms = now // 1_000_000
         deadline = 1_000 if mode == "still" else server_ms + 60_000

@@ -68,7 +68,7 @@ def room(
 
 
 WRITES = (
-    "decided", "open", "planned", "sending", "attempt_ended", "accept", "end", "take", "restart_cursor", "bar_done", "flush",
+    "decided", "open", "planned", "sending", "sending_all", "attempt_ended", "accept", "accept_all", "end", "take", "restart_cursor", "bar_done", "flush",
     "write_arm", "refused", "trim",
 )  # fmt: skip
 

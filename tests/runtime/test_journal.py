@@ -136,7 +136,8 @@ def test_an_event_counts_once_with_all_that_it_changed(journal: Journal) -> None
     assert journal.cursor == ("evt_0000000002", "evt_0000000001", 0)
     assert journal.unseen(events) == []
     assert journal.state_of("trend") == {"n": 1}
-    assert [row["kind"] for row in journal.unsent()] == ["fill"]
+    assert [(row.seq, row.kind) for row in journal.owed(0, 10)] == [(1, "fill")]
+    assert journal.newest_notice() == 1
     with pytest.raises(JournalError):
         journal.take([event(1)], "evt_0000000003", epoch=0)
     assert journal.cursor == ("evt_0000000002", "evt_0000000001", 0), "a page that fails leaves nothing"
@@ -249,7 +250,8 @@ def test_a_file_that_may_not_be_written_is_refused(journal: Journal, tmp_path: P
         open_journal(path, address=ADDRESS)
 
 
-def test_a_write_that_fails_is_a_journal_error_and_leaves_nothing(journal: Journal) -> None:
+def test_a_write_that_fails_where_there_is_no_file_is_a_journal_error_and_leaves_nothing() -> None:
+    journal = open_journal(None, address=ADDRESS)
     journal.open(intent(1))
     journal.db.conn.execute("PRAGMA query_only=ON")
     with pytest.raises(JournalError, match="Nothing more is sent"):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.config.references import Referred
 from bot.errors import ConfigError, StrategyError
 from bot.runtime import loader
 from bot.runtime.loader import build, check_params, discover, load
@@ -164,8 +165,13 @@ BROKEN = [
         "One.warmup names the param 'lookbak', which Params has not; did you mean 'lookback'",
     ),
     (GOOD + "    fast = sma('fst')\n", "One.fast names the param 'fst'"),
-    (GOOD + "    timer = 'every hour'\n", "One.timer: 'every hour' is not a cron line"),
-    (GOOD + "    timer = '61 * * * *'\n", "is not a cron line"),
+    (GOOD + "    timers = {'a': 'every hour'}\n", r"One.timers\['a'\]: 'every hour' is not a cron line"),
+    (GOOD + "    timers = {'a': '61 * * * *'}\n", "is not a cron line"),
+    (GOOD + "    timers = {'a': '0 0 30 2 *'}\n", "is not a cron line|never comes"),
+    (GOOD + "    timers = {'a': 0}\n", "seconds are 1 to 2678400, not 0"),
+    (GOOD + "    timers = {'a': True}\n", "or a whole number of seconds"),
+    (GOOD + "    timers = {'': 5}\n", "a timer's name is a text of 1 to 40 characters"),
+    (GOOD + "    timers = '0 * * * *'\n", "is a mapping such as"),
     (GOOD + "    fast = sma(0)\n", "a period is a whole number from 1"),
     ("raise BaseException('x')\n", "raises BaseException"),
 ]
@@ -249,3 +255,13 @@ def test_discover_lists_each_strategy_and_leaves_out_private_files(folder: Path)
     assert found["one"].summary == "Does nothing, well."
     assert found["one"].params["lookback"]["maximum"] == 500
     assert found["two:Two"].error is None
+
+
+def test_a_bad_param_that_may_be_a_secret_is_not_shown(folder: Path) -> None:
+    put(folder, "one", GOOD + "\n")
+    loaded = load("one", folder)
+    given = {"usd": Referred("hunter2"), "lookback": "bbk_test_abc_def_ghi"}
+    shown = " ".join(problem.message for problem in check_params(loaded.strategy, given))
+    assert "hunter2" not in shown
+    assert "test_abc" not in shown
+    assert shown.count("[hidden]") == 2

@@ -349,3 +349,20 @@ async def test_a_calm_stretch_without_wishes_is_done_at_its_end() -> None:
     assert loop.decide_run(Series("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (None, None)
     assert loop.journal.done_until("BTC", "1m") == bars[-1].at_ms
     assert len(loop.feed.histories[Series("BTC", "1m")]) == 7
+
+
+async def test_an_exit_is_tried_again_soon_though_the_service_says_an_hour() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    scripts = [once, lambda _view, bar: [Close(bar.market)]]
+    loop = room(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
+    await loop.recover()
+    await loop.cycle()
+    venue.faults = [
+        Fault("close", ApiError.of("rate_limited", "later", order_submitted=False, retryable=True, after_ms=3_600_000))
+    ]
+    await minutes(loop, venue, "101")
+    assert "BTC" in venue.positions
+    loop.pacer.now_ms += 10_000  # type: ignore[attr-defined]
+    await loop.cycle()
+    assert venue.positions == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from bot.runtime.arming import Wanted
 from bot.runtime.loop import Loop, Settings
 from bot.runtime.mirror import DriftKind
 from bot.runtime.reconcile import REPAIRS, reconcile
-from bot.strategy import Bar, Bracket, Intent, Open, TrailingStop, View
+from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from bot.wire import BracketRequest, GuardianRequest, LegRequest, OrderRequest
 from tests.fakes import FakeVenue, Fault, refused
 from tests.runtime.rooms import DEAD_MAN_60, minutes, room
@@ -215,6 +216,34 @@ async def test_a_reset_while_an_order_is_in_doubt_orders_nothing_twice() -> None
     assert venue.fills == []
 
 
+@pytest.mark.parametrize("abreast", [1, 4])
+async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_not_the_run(abreast: int) -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+
+    def turned(view: View, bar: Bar) -> Iterable[Intent]:
+        yield Close(bar.market)
+        yield Open(bar.market, "short", usd=500, bracket=Bracket(stop_pct=2))
+
+    scripts = [once, turned]
+    loop = room(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
+    loop.abreast = abreast
+    await loop.recover()
+    await loop.cycle()
+    close = venue.close
+
+    async def wiped(*given: Any, **named: Any) -> Any:
+        answer = await close(*given, **named)
+        venue.reset()
+        return answer
+
+    venue.close = wiped  # type: ignore[method-assign]
+    await minutes(loop, venue, "101")
+    assert [row["state"] for row in loop.journal.db["intents"].rows] == ["accepted", "accepted", "void"]
+    assert venue.fills == [], "what was decided about the account of before is not ordered on the new one"
+    assert loop.live == {}
+
+
 async def test_a_gap_in_the_feed_is_noticed_by_its_overlap() -> None:
     venue = FakeVenue()
     loop = await opened(venue)
@@ -234,7 +263,8 @@ async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None
     venue = FakeVenue()
     loop = await opened(venue)
     venue.positions["BTC"].size += 1
-    assert kinds(await reconcile(loop)) == ["missing_fill"]
+    assert kinds(await reconcile(loop)) == ["missing_fill", "naked_position"]
+    assert trailing(venue) == [("BTC", 2.0)], "its stop is for five"
     assert str(loop.mirror.positions["BTC"].size) == "6.0000"
     assert loop.mirror.positions["BTC"].owner == "trend"
 

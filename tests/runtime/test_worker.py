@@ -69,7 +69,7 @@ async def test_the_loop_goes_on_while_a_call_runs(worker: Worker) -> None:
 
     def slow() -> str:
         begun.set()
-        assert let_go.wait(10)
+        assert let_go.wait(60)
         return "done"
 
     call = asyncio.create_task(worker.call(slow))
@@ -87,7 +87,7 @@ async def test_a_call_that_is_cancelled_leaves_the_worker_in_order(worker: Worke
 
     def slow() -> None:
         begun.set()
-        let_go.wait(10)
+        let_go.wait(60)
 
     call = asyncio.create_task(worker.call(slow))
     while not begun.is_set():
@@ -105,7 +105,7 @@ def test_an_answer_for_a_loop_that_has_closed_harms_nobody() -> None:
 
     def slow() -> Any:
         begun.set()
-        return let_go.wait(10)
+        return let_go.wait(60)
 
     async def leave() -> None:
         call = asyncio.create_task(one.call(slow))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pydantic
 import pytest
 
-from bot.strategy import Bar, Bracket, Field, History, Intent, Open, Params, Strategy, View, sma
+from bot.strategy import Bar, Bracket, Field, History, Intent, Open, Params, Strategy, Timer, View, sma
 from tests.strategy.toy import Toy, ToySource, walk
 
 
@@ -60,7 +60,7 @@ def test_hooks_left_out_do_nothing() -> None:
     view = View(ToySource(["BTC"]))
     one.on_start(view)
     one.on_stop(view)
-    assert list(one.on_timer(view, 0)) == []
+    assert list(one.on_timer(view, Timer("hourly", 0))) == []
     assert one.confirm(None) is True  # type: ignore[arg-type]
 
 

@@ -1,0 +1,294 @@
+"""Controls: what a person may ask of a running daemon: pause, resume, a look at what a reload would change, and the reload.
+
+Called between two passes of the loop. A reload is all or nothing: everything that can be refused (the file, the code, the
+service's bars, a guardian) is tried first, and until then nothing has changed. Knows no socket and no command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bot.config import Settings, StrategySettings
+from bot.config.diff import Change, diff
+from bot.errors import AccessLost, ApiError, BotError, ConfigError, Refused, StrategyError
+from bot.runtime import beat, provenance
+from bot.runtime.desk import Placed
+from bot.runtime.loop import Settings as LoopSettings
+from bot.runtime.notices import notice
+from bot.runtime.pauses import keep_quarantine
+from bot.runtime.placing import place_strategies, wanted_guardians
+from bot.runtime.reseat import Warm, reseat, warm_up
+from bot.runtime.state import State, state_of
+from bot.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from bot.runtime.daemon import Run
+
+log = structlog.get_logger()
+
+FOREIGN: Final = "foreign_writer"  # the one reason of `degraded` that only a person can take away
+
+WARM_S: Final = 5.0  # for the bars of all that is to be built: without passes the beats stop
+
+# What a running daemon takes over; everything else is what it was started with.
+LIVE: Final = frozenset(
+    {"strategies", "guardians", "dead_man", "safety", "orders", "reconcile_seconds", "strategies_dir"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """`diff` is what differs; `applied` says what was done; `refused` why nothing was, whole sentences."""
+
+    diff: tuple[Change, ...] = ()
+    applied: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A config that was read and judged, and what it means for each strategy."""
+
+    settings: Settings
+    placed: list[Placed]
+    mark: provenance.Mark
+    diff: tuple[Change, ...]
+    fresh: list[str] = field(default_factory=list)  # to be built: added, or other code or params
+    gone: list[str] = field(default_factory=list)  # to be stopped: removed, or the old of a fresh one
+
+
+class Controls:
+    """`reread` reads and judges the config file anew; None: this run was not started from a file."""
+
+    def __init__(self, run: Run, reread: Callable[[], Settings] | None) -> None:
+        self._run = run
+        self._reread = reread
+
+    # -- telling
+
+    @property
+    def state(self) -> State:
+        return state_of(self._run.loop, is_stopping=self._run.stop.is_set())
+
+    @property
+    def paused(self) -> dict[str, str]:
+        """Which strategies open nothing by a person's word or for their daily loss, and why."""
+        loop = self._run.loop
+        found = {seat.name: loop.strategy_stopped(seat.name, loop.now_ms()) for seat in loop.desk.seats}
+        return {name: no.message for name, no in found.items() if no is not None}
+
+    # -- acting
+
+    def pause(self, strategy: str | None = None) -> tuple[str, ...]:
+        """No new entries, of one strategy or of all; exits and protection go on. Answers the resting entries, which may still fill."""
+        loop = self._run.loop
+        self._known(strategy)
+        if loop.pauses.pause(strategy):
+            log.warning("strategies.paused", strategy=strategy)
+            now_ms = loop.now_ms()
+            message = "no new entries; exits and protection go on"
+            said = notice(
+                "strategy.paused",
+                f"pause:{now_ms}",
+                at_ms=now_ms,
+                strategy=strategy or "every strategy",
+                message=message,
+            )
+            loop.journal.notify([said], now_ms=now_ms)
+        return tuple(
+            order.oid
+            for market in sorted({order.market for order in loop.mirror.orders.values()})
+            for order in loop.mirror.entries(market)
+            if order.key is not None and (owner := loop.owner_of(order.key)) is not None and strategy in (None, owner)
+        )
+
+    async def resume(self, strategy: str | None = None) -> None:
+        """Entries again. One that is named also leaves its quarantine: it is built anew from its file. BotError when it cannot be."""
+        loop = self._run.loop
+        self._known(strategy)
+        if strategy is not None and loop.pauses.all_paused:
+            raise BotError(f"every strategy is paused, so {strategy} would stay so: bot resume lets them all go on")
+        if loop.pauses.resume(strategy):
+            log.warning("strategies.resumed", strategy=strategy)
+        if strategy is None:  # A person has looked at who else trades here.
+            loop.health.restore(FOREIGN)
+        seat = next((seat for seat in loop.desk.seats if seat.name == strategy), None)
+        if seat is not None and seat.quarantined is not None:
+            await self._build_anew(seat.name)
+
+    async def diff(self) -> tuple[Change, ...]:
+        """What a reload would change. ConfigError says what is wrong with the file."""
+        return (await self._planned()).diff
+
+    async def reload(self) -> ReloadResult:
+        """Read the config again and run by it. What is refused leaves the running one as it was."""
+        try:
+            plan = await self._planned()
+        except (ConfigError, StrategyError) as error:
+            return self._refused((), str(error))
+        if not plan.diff:
+            return ReloadResult()
+        fixed = [change for change in plan.diff if _section(change.path) not in LIVE]
+        if fixed:
+            names = ", ".join(change.path for change in fixed)
+            return self._refused(plan.diff, f"{names} cannot change while it runs: stop the daemon and start it again")
+        try:
+            warm = await self._warmed([one for one in plan.placed if one.strategy.name in plan.fresh])
+            self._check_beats(plan.settings)
+            await self._run.loop.arming.change(wanted_guardians(plan.settings), epoch=self._run.loop.mirror.epoch)
+        except ConfigError as error:
+            return self._refused(plan.diff, str(error))
+        except AccessLost:
+            raise
+        except ApiError as error:
+            why = "does not take it" if isinstance(error, Refused) else "could not be asked"
+            return self._refused(plan.diff, f"the service {why} ({error.code}): {error.message}")
+        applied = await self._apply(plan, warm)
+        log.warning("config.reloaded", changes=[str(change) for change in plan.diff])
+        return ReloadResult(plan.diff, applied)
+
+    # -- inside
+
+    async def _planned(self) -> _Plan:
+        reread = self._reread
+        if reread is None:
+            raise ConfigError("this run was not started from a config file: there is nothing to read again")
+        if not self._run.loop.ready:
+            raise ConfigError("the run has not recovered yet; reload when it has")
+
+        def read() -> tuple[Settings, list[Placed], provenance.Mark]:
+            settings = reread()
+            return settings, place_strategies(settings), provenance.mark_of(settings)
+
+        worker = Worker("@reload")  # A file whose import never ends holds up no pass for longer than its limit.
+        try:
+            settings, placed, mark = await worker.call(read)
+        finally:
+            worker.close()
+        old = {one.name: one for one in self._run.settings.strategies}
+        versions = {seat.name: seat.version for seat in self._run.loop.desk.seats}
+        plan = _Plan(settings, placed, mark, diff(self._run.settings, settings))
+        for one in placed:
+            name = one.strategy.name
+            if versions.get(name) != one.version:
+                plan.fresh.append(name)
+                if name in versions and not any(change.path.startswith(f"strategies.{name}.") for change in plan.diff):
+                    plan.diff += (
+                        Change(
+                            f"strategies.{name}.use", f"{old[name].use} (as it was)", f"{old[name].use} (changed code)"
+                        ),
+                    )
+        plan.gone = [name for name in versions if name in plan.fresh or name not in {p.strategy.name for p in placed}]
+        return plan
+
+    async def _warmed(self, placed: list[Placed]) -> dict[str, Warm]:
+        """The bars of the past. Asking for them changes nothing, so that it can be cut."""
+        warm = {}
+        try:
+            async with asyncio.timeout(WARM_S):
+                for one in placed:
+                    found = warm[one.strategy.name] = await warm_up(self._run.loop, one)
+                    for message in found.feed.gone.values():
+                        raise ConfigError(f"strategy {one.strategy.name}: {message}")
+        except TimeoutError:
+            names = ", ".join(one.strategy.name for one in placed)
+            raise ConfigError(
+                f"the bars of {names} were not there within {WARM_S:g} s, and a loop that waits makes no pass; try again, or stop the"
+                " daemon and start it again"
+            ) from None
+        return warm
+
+    def _check_beats(self, settings: Settings) -> None:
+        speed = self._run.client.clock.speed
+        if settings.dead_man is not None and speed > 0:
+            try:
+                beat.rhythm(settings.dead_man.heartbeat_seconds / speed)
+            except ValueError as error:
+                raise ConfigError(f"dead_man.heartbeat_seconds: {error}") from error
+
+    async def _apply(self, plan: _Plan, warm: dict[str, Warm]) -> tuple[str, ...]:
+        """From here on everything is done: what fails now fails as it would in any pass."""
+        run, loop, new = self._run, self._run.loop, plan.settings
+        applied = []
+        rearmed = run.settings.guardians != new.guardians or run.settings.dead_man != new.dead_man
+        beats = run.settings.dead_man != new.dead_man
+        run.settings = new
+        run.operations.settings = new
+        if rearmed:  # First of all: the old switch is beaten in its own rhythm until it is gone.
+            applied.append("guardians: " + (", ".join(one.name for one in loop.arming.wanted) or "none"))
+            try:
+                await loop.arming.retire()
+            except ApiError as error:
+                applied.append(f"guardians of before still stand ({error.code}); the next pass takes them away")
+        if beats:
+            run.change_heartbeat()
+        loop.settings = LoopSettings(
+            guardians=wanted_guardians(new),
+            foreign_positions=new.safety.foreign_positions,
+            reconcile_ms=new.reconcile_seconds * 1000,
+        )
+        loop.gate.foreign_positions = new.safety.foreign_positions
+        await self._reseat(plan.placed, warm, plan.gone)
+        provenance.note_run(loop.journal, plan.mark, at_ms=loop.now_ms(), epoch=loop.mirror.epoch)
+        seats = {seat.name: seat for seat in loop.desk.seats}
+        for name in plan.fresh:
+            why = seats[name].quarantined
+            done = "built anew" if name in plan.gone else "started"
+            applied.append(f"{name}: {done}" if why is None else f"{name}: in quarantine, {why}")
+        for name in plan.gone:
+            if name not in seats:
+                held = [p.market for p in loop.mirror.positions.values() if p.owner == name]
+                applied.append(f"{name}: stopped" + (f"; its {', '.join(held)} stays with its stop" if held else ""))
+        return tuple(applied or ("settings: in force",))
+
+    async def _reseat(self, placed: list[Placed], warm: dict[str, Warm], gone: list[str]) -> None:
+        run = self._run
+        await reseat(run.loop, placed, fresh=warm, gone=gone, renew=run.renew)
+        names = {one.strategy.name for one in placed}
+        for name in [name for name in run.workers if name not in names]:
+            run.workers.pop(name).close()
+
+    async def _build_anew(self, name: str) -> None:
+        """A quarantined strategy from its file as that is now, and the config as it runs."""
+        run = self._run
+        worker = Worker("@reload")
+        try:
+            placed = await worker.call(lambda: place_strategies(run.settings))
+        finally:
+            worker.close()
+        mine = [one for one in placed if one.strategy.name == name]
+        try:
+            warm = await self._warmed(mine)
+        except ApiError as error:
+            raise BotError(
+                f"{name} stays in quarantine: the service could not be asked for its bars ({error.code})"
+            ) from error
+        keep_quarantine(run.loop.journal, name, None)
+        kept = [mine[0] if one.name == name else _as_it_runs(run, one) for one in run.settings.strategies]
+        await self._reseat(kept, warm, [name])
+        seat = next(seat for seat in run.loop.desk.seats if seat.name == name)
+        if seat.quarantined is not None:
+            raise BotError(f"{name} failed again and is back in quarantine: {seat.quarantined}")
+
+    def _known(self, strategy: str | None) -> None:
+        names = [one.name for one in self._run.settings.strategies]
+        if strategy is not None and strategy not in names:
+            raise BotError(f"no strategy {strategy}; there are {', '.join(names)}")
+
+    def _refused(self, changes: tuple[Change, ...], why: str) -> ReloadResult:
+        log.error("config.refused", message=why)
+        return ReloadResult(changes, (), (f"{why}. Nothing was changed.",))
+
+
+def _as_it_runs(run: Run, one: StrategySettings) -> Placed:
+    seat = next(seat for seat in run.loop.desk.seats if seat.name == one.name)
+    return Placed(seat.strategy, seat.interval, run.loop.gate.allowances[one.name], seat.version)
+
+
+def _section(path: str) -> str:
+    return path.partition(".")[0].partition("[")[0]

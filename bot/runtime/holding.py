@@ -1,0 +1,182 @@
+"""Holding: what one daemon alone may have, its state directory and on this machine its account; and how private its process is.
+
+A hold is a lock that the kernel lets go with the process. Nothing here reads a config or knows a service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import re
+import resource
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+import structlog
+
+from bot.errors import BotError, ConfigError
+
+log = structlog.get_logger()
+
+LOCK: Final = "lock"
+TRIES: Final = 8  # whoever only looks (`is_held`) has the lock for microseconds: a start asks again before it gives up
+LOOK_S: Final = 0.025  # between two of them; together well under the second in which a second daemon ends
+HOLDER_BYTES_MAX: Final = 4_096
+PR_GET_DUMPABLE: Final = 3
+PR_SET_DUMPABLE: Final = 4
+
+
+class Held(NamedTuple):
+    """Proof that this process holds a state directory; whoever asks for one need not take it again."""
+
+    folder: Path
+
+
+def private_dir(path: Path) -> Path:
+    """The state directory, for the owner alone."""
+    os.umask(0o077)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"state_dir {path} cannot be used: {error.strerror or error}. Set state_dir to a folder that you may write."
+        ) from error
+    return path
+
+
+def harden() -> None:
+    """Make the process private: nothing that it writes is for others, no core file, no debugger at a memory that holds a key."""
+    os.umask(0o077)
+    with contextlib.suppress(OSError, ValueError):  # A service manager has set it, and forbids to set it again.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def hold_state(folder: Path) -> Iterator[Held]:
+    """Hold the folder, before anything in it is touched: a second start must not take the first one's key. BotError when another has it."""
+    with _locked(folder / LOCK, {"pid": os.getpid()}) as other:
+        if other is not None:
+            pid = f" (pid {other['pid']})" if "pid" in other else ""
+            raise BotError(
+                f"another daemon runs on {folder}{pid}: stop it (bot stop --state-dir {folder}),"
+                " or give this one a state_dir of its own"
+            )
+        yield Held(folder)
+
+
+@contextlib.contextmanager
+def hold_account(address: str, folder: Path, places: Path | None = None) -> Iterator[None]:
+    """Hold the account among this user's daemons on this machine. `places`: where such locks are kept; by default `runtime_dir`."""
+    place = runtime_dir() if places is None else places
+    if place is None:
+        log.warning(
+            "account.not_held", address=address, message="no private folder for locks; two daemons are not told apart"
+        )
+        yield
+        return
+    with _locked(
+        place / f"account-{_file_name(address)}.lock", {"pid": os.getpid(), "state_dir": str(folder)}
+    ) as other:
+        if other is not None:
+            where = " on ".join(str(other[name]) for name in ("pid", "state_dir") if name in other)
+            raise BotError(
+                f"another daemon of yours trades account {address}{f' (pid {where})' if where else ''}:"
+                " one daemon an account; stop that one, or use another key"
+            )
+        yield
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a daemon holds the folder now."""
+    try:
+        with (folder / LOCK).open("rb") as lock:
+            return not _taken(lock, exclusive=False)
+    except OSError:
+        return False
+
+
+def holder_pid(folder: Path) -> int | None:
+    """The pid that the holder of the folder wrote down; of a folder that nobody holds, that of the last one."""
+    with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:
+        pid = _said(lock).get("pid")
+        return pid if isinstance(pid, int) else None
+    return None
+
+
+def runtime_dir(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """A folder of this user alone that ends with the boot; None where there is none that can be trusted."""
+    user = os.geteuid()
+    given = environ.get("XDG_RUNTIME_DIR", "")
+    places = [Path(given)] if given.startswith("/") else []
+    places += [Path(f"/run/user/{user}")]
+    for place in places:
+        if place.is_dir() and (made := _private(place / "bot", user)) is not None:
+            return made
+    return _private(Path(tempfile.gettempdir()) / f"bot-{user}", user)
+
+
+def _private(place: Path, user: int) -> Path | None:
+    """The folder, when it is (or can be made) this user's own; another hand may have put it there first."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            place.mkdir(mode=0o700)
+        status = place.lstat()
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == user and not status.st_mode & 0o022
+    return place if is_ours and os.access(place, os.W_OK) else None
+
+
+def _file_name(address: str) -> str:
+    """An address comes from a service: what is no plain name is hashed."""
+    plain = re.fullmatch(r"[A-Za-z0-9]{1,80}", address, re.ASCII)
+    return address.lower() if plain else hashlib.sha256(address.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _locked(path: Path, mine: Mapping[str, Any]) -> Iterator[Mapping[str, Any] | None]:
+    """None: the lock is ours. Else what its holder wrote."""
+    with path.open("a+b") as lock:
+        for n in range(TRIES):
+            if _taken(lock, exclusive=True):
+                break
+            if n < TRIES - 1:
+                time.sleep(LOOK_S)
+        else:
+            yield _said(lock)
+            return
+        path.chmod(0o600)
+        lock.truncate(0)
+        lock.write(json.dumps(mine).encode() + b"\n")
+        lock.flush()
+        yield None
+
+
+def _taken(lock: IO[bytes], *, exclusive: bool) -> bool:
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _said(lock: IO[bytes]) -> dict[str, Any]:
+    lock.seek(0)
+    try:
+        said = json.loads(lock.read(HOLDER_BYTES_MAX))
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}

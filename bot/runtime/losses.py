@@ -1,0 +1,116 @@
+"""Daily losses: a strategy that has lost its `daily_loss_usd` since 00:00 UTC opens nothing more until the next day. Exits go on.
+
+The books know what it has lost; here is when that is too much. Reached once, it holds for the day whatever the price does
+afterwards, and over a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+
+import structlog
+
+from bot.clock import iso, next_utc_day_ms
+from bot.errors import Refusal
+from bot.money import format_decimal
+from bot.runtime.books import Books
+from bot.runtime.feed import Series
+from bot.runtime.gate import Allowance
+from bot.runtime.journal import Notice
+from bot.runtime.notices import notice
+from bot.runtime.ports import Calm
+
+log = structlog.get_logger()
+
+
+class Losses:
+    """`halted` is told the notice of a limit that was just reached; the books have changed then and want to be written."""
+
+    def __init__(
+        self, books: Books, allowances: Callable[[], Mapping[str, Allowance]], halted: Callable[[Notice], object]
+    ) -> None:
+        self.books = books
+        self.allowances = allowances
+        self.halted = halted
+
+    def watch(self, now_ms: int, market: str | None = None) -> None:
+        """Halt whoever has reached its limit; with a market, whoever holds something there, because its price has moved."""
+        if market is not None and not self.has_limits(market):
+            return
+        for name in list(self.allowances() if market is None else self.books.shares.get(market, ())):
+            limit = self._limit(name)
+            if limit is not None:
+                self.books.roll(now_ms)
+                if not self.books.is_halted(name) and self.books.day_usd(name) <= -limit:
+                    self._halt(name, limit, now_ms)
+
+    def refusal(self, strategy: str, now_ms: int) -> Refusal | None:
+        """Why the strategy may not open anything today."""
+        limit = self._limit(strategy)
+        if limit is None:
+            return None
+        self.books.roll(now_ms)
+        # Just reached, it counts at once; `watch` will write that it holds, which may not be done in the middle of a page.
+        if not self.books.is_halted(strategy) and self.books.day_usd(strategy) > -limit:
+            return None
+        until = next_utc_day_ms(self.books.day_ms)
+        return Refusal(
+            "daily_loss",
+            f"{strategy} has reached its daily_loss_usd {format_decimal(limit)}; nothing is opened until {iso(until)}",
+            {"action": "wait"},
+            {"resetsAt": until},
+        )
+
+    def narrowed(self, series: Series, calm: Calm) -> Calm:
+        """The band of a session's fast path, without the closes that would reach a limit: those go through `watch`.
+
+        The next day begins at other values, so the fast path ends there for a market in which somebody with a limit stands.
+        """
+        if not self.has_limits(series.market):
+            return calm
+        lo, hi, until_ms = calm
+        for share in self.books.shares[series.market].values():
+            limit = self._limit(share.strategy)
+            if limit is None or self.books.is_halted(share.strategy) or not share.size:
+                continue
+            until_ms = min(until_ms, next_utc_day_ms(self.books.day_ms))
+            mark = self.books.mark_at(series.market, None)
+            if mark is None:
+                continue
+            px = float(
+                mark
+                - (self.books.day_usd(share.strategy) + limit) / (share.size if share.side == "long" else -share.size)
+            )
+            if share.side == "long":
+                lo = max(lo, px)
+            else:
+                hi = min(hi, px)
+        return Calm(lo, hi, until_ms)
+
+    def has_limits(self, market: str) -> bool:
+        """Whether anybody with a limit has a share there."""
+        held = self.books.shares.get(market)
+        if not held:
+            return False
+        allowances = self.allowances()
+        for name in held:
+            allowance = allowances.get(name)
+            if allowance is not None and allowance.daily_loss_usd is not None:
+                return True
+        return False
+
+    def _limit(self, strategy: str) -> Decimal | None:
+        allowance = self.allowances().get(strategy)
+        return None if allowance is None else allowance.daily_loss_usd
+
+    def _halt(self, name: str, limit: Decimal, now_ms: int) -> None:
+        lost = -self.books.day_usd(name)
+        self.books.halt(name)
+        until = iso(next_utc_day_ms(self.books.day_ms))
+        message = (
+            f"{lost:.2f} USD lost since 00:00 UTC, daily_loss_usd is {format_decimal(limit)}; no entries until {until}"
+        )
+        log.error("strategy.halted", strategy=name, message=message)
+        ref = f"daily_loss:{name}:{self.books.day_ms}"
+        self.halted(notice("strategy.daily_loss", ref, at_ms=now_ms, strategy=name, message=message))

@@ -1,0 +1,290 @@
+"""Notify: carries notices from the journal's outbox to people, through apprise. Each target is a lane with a cursor of its own.
+
+A lane sends in order, at least once: its cursor moves, durably, after the target has said yes. One that fails holds up
+no other lane and no pass of the loop; what repeats within DEDUP_MS is counted, not sent; more than a lane may send in an
+hour becomes a digest. Nothing here decides what is told: that is notices.py and the config.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+from pydantic import SecretStr
+
+from bot.client.retry import Backoff
+from bot.errors import ConfigError, JournalError
+from bot.runtime.journal import Journal, Owed
+from bot.runtime.notices import LEVELS, Level, Message, digest, render
+
+log = structlog.get_logger()
+
+BURST: Final = 10  # messages that may leave at once
+DEDUP_MS: Final = 600_000
+SEND_S: Final = 20.0  # for one message to one target
+PAGE: Final = 100
+BACKOFF: Final = Backoff(first_ms=5_000, max_ms=600_000)
+IDLE_MS: Final = 60_000  # between two looks when nothing rings
+FLUSH_S: Final = 1.0  # at the end of a run
+
+
+class Target(Protocol):
+    """Where messages go. `name` may be logged; it holds no part of the address."""
+
+    @property
+    def name(self) -> str: ...
+    async def send(self, message: Message) -> bool:
+        """Whether the target took it; any exception counts as no."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What of all notices is told, and how."""
+
+    bot: str
+    level: Level = "info"
+    mute: frozenset[str] = frozenset()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    per_hour: int = 60
+
+
+@dataclass(slots=True)
+class _Repeat:
+    until_ms: int
+    message: Message
+    count: int = 0
+
+
+class Lane:
+    """One target: its cursor, its allowance, what it said lately, and how it fails."""
+
+    def __init__(self, target: Target, key: str, *, journal: Journal, wording: Wording, now_ms: int) -> None:
+        self.target = target
+        self.note = f"notify:{key}"
+        self.journal = journal
+        self.wording = wording
+        self.failures = 0
+        self.failed_total = 0
+        self.sent_total = 0
+        self._tokens = float(BURST)
+        self._filled_ms = now_ms
+        self._not_before_ms = 0
+        self._repeats: dict[str, _Repeat] = {}
+        self.cursor = self._kept = 0  # in memory, and as the journal has it
+        if (known := journal.note(self.note)) is not None:
+            self.cursor = self._kept = int(known)
+        elif newest := journal.newest_notice():  # What was before it was named is not news to it.
+            self._move(newest)
+
+    async def step(self, now_ms: int) -> int:
+        """Send what may leave now; answers when to look again at the latest."""
+        if now_ms < self._not_before_ms:
+            return self._not_before_ms
+        self._fill(now_ms)
+        if not await self._tell_repeats(now_ms):
+            return self._not_before_ms
+        while rows := self.journal.owed(self.cursor, PAGE):
+            again_ms = await self._page(rows, now_ms)
+            if again_ms is not None:
+                return again_ms
+            self._move(rows[-1].seq)
+            await asyncio.sleep(0)  # Of a long page of quiet ones nothing else was waited for.
+        return min((one.until_ms for one in self._repeats.values() if one.count), default=now_ms + IDLE_MS)
+
+    async def _page(self, rows: Sequence[Owed], now_ms: int) -> int | None:
+        """Send what of these is to be told; when to go on, or None when all of them are done with.
+
+        What is quiet or a repeat moves the cursor in memory alone: a write for each would hold up the loop.
+        """
+        for place, row in enumerate(rows):
+            message = self._message(row)
+            if message is not None and not self._is_repeat(row, now_ms):
+                if self._tokens < 1:
+                    return now_ms + self._refill_ms()
+                is_last = place == len(rows) - 1 and len(rows) < PAGE
+                if self._tokens < 2 and not is_last:  # The rest of the allowance tells of all that waits.
+                    return None if await self._send(self._digest(rows[place:]), now_ms) else self._not_before_ms
+                if not await self._send(message, now_ms):
+                    return self._not_before_ms
+                self._repeats[_likeness(row)] = _Repeat(now_ms + DEDUP_MS, message)
+                self._move(row.seq)
+            self.cursor = row.seq
+        return None
+
+    def _message(self, row: Owed) -> Message | None:
+        """Its words; None when this kind is not to be told."""
+        message = render(row.kind, row.payload, bot=self.wording.bot, texts=self.wording.texts)
+        is_quiet = row.kind in self.wording.mute or LEVELS.index(message.level) < LEVELS.index(self.wording.level)
+        return None if is_quiet else message
+
+    def _digest(self, rows: Sequence[Owed]) -> Message:
+        return digest(
+            [(row.kind, message) for row in rows if (message := self._message(row)) is not None], bot=self.wording.bot
+        )
+
+    def _is_repeat(self, row: Owed, now_ms: int) -> bool:
+        """Whether the same was said lately; then it is counted."""
+        repeat = self._repeats.get(_likeness(row))
+        if repeat is None or now_ms >= repeat.until_ms:
+            return False
+        repeat.count += 1
+        return True
+
+    async def _tell_repeats(self, now_ms: int) -> bool:
+        for likeness, one in list(self._repeats.items()):
+            if now_ms < one.until_ms:
+                continue
+            if one.count:
+                again = Message(one.message.level, f"{one.message.title} ({one.count} more times)", one.message.text)
+                if self._tokens < 1 or not await self._send(again, now_ms):
+                    self._not_before_ms = max(self._not_before_ms, now_ms + self._refill_ms())
+                    return False
+            del self._repeats[likeness]
+        return True
+
+    async def _send(self, message: Message, now_ms: int) -> bool:
+        took = False
+        try:
+            async with asyncio.timeout(SEND_S):
+                took = await self.target.send(message)
+        except Exception as error:  # noqa: BLE001 - code of others, of which a hundred plug-ins may raise anything: it was not sent
+            log.warning("notify.failed", target=self.target.name, error=type(error).__name__)
+        if took:
+            self._tokens -= 1
+            self.failures = 0
+            self.sent_total += 1
+            return True
+        self.failures += 1
+        self.failed_total += 1
+        wait_ms = BACKOFF.wait_ms(self.failures, 0.5)
+        self._not_before_ms = now_ms + wait_ms
+        log.warning("notify.postponed", target=self.target.name, failures=self.failures, next_in_s=wait_ms // 1000)
+        return False
+
+    def _move(self, seq: int) -> None:
+        self.cursor = seq
+        if seq != self._kept:
+            self.journal.write_note(self.note, str(seq))
+            self._kept = seq
+
+    def _fill(self, now_ms: int) -> None:
+        gained = (now_ms - self._filled_ms) * self.wording.per_hour / 3_600_000
+        self._tokens = min(float(BURST), self._tokens + gained)
+        self._filled_ms = now_ms
+
+    def _refill_ms(self) -> int:
+        """Until there is one message's allowance again."""
+        return int(max(0.0, 1 - self._tokens) * 3_600_000 / self.wording.per_hour) + 1
+
+
+def _likeness(row: Owed) -> str:
+    """Equal for notices that say the same, whenever."""
+    fields = json.loads(row.payload)
+    fields.pop("at_ms", None)
+    return f"{row.kind} {json.dumps(fields, sort_keys=True)}"
+
+
+class Notifier:
+    """All lanes, as one task of the daemon. `ring` after something was written."""
+
+    def __init__(self, lanes: Sequence[Lane], *, mono_ms: Callable[[], int]) -> None:
+        self.lanes = list(lanes)
+        self._mono_ms = mono_ms
+        self._wake = asyncio.Event()
+
+    def ring(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await asyncio.gather(*(self._run(lane) for lane in self.lanes))
+
+    async def flush(self) -> None:
+        """One last look of every lane, within FLUSH_S; what does not leave stays written for the next run."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await asyncio.gather(*(self._step(lane) for lane in self.lanes))
+
+    async def _run(self, lane: Lane) -> None:
+        while True:
+            again_ms = await self._step(lane)
+            wait_s = max(0.0, (again_ms - self._mono_ms()) / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+                    self._wake.clear()
+
+    async def _step(self, lane: Lane) -> int:
+        try:
+            return await lane.step(self._mono_ms())
+        except JournalError as error:  # The loop says what is to be said of it; here it only means: later.
+            log.warning("notify.journal", message=str(error))
+            return self._mono_ms() + IDLE_MS
+
+
+class AppriseTarget:
+    """One URL of apprise. The URL holds secrets, so that it is named by its service only."""
+
+    def __init__(self, url: SecretStr, index: int) -> None:
+        try:
+            import apprise
+        except ImportError as error:
+            raise ConfigError(
+                "notify.urls: needs the package apprise: install bracketbot[notify], or take the section out"
+            ) from error
+        import logging
+
+        logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # It would log parts of the address.
+        self._apprise = apprise.Apprise()
+        if not self._apprise.add(url.get_secret_value()):
+            raise ConfigError(
+                f"notify.urls[{index}]: is no URL that apprise knows; see `apprise --help` or its list of services"
+            )
+        self._types = {
+            "info": apprise.NotifyType.INFO,
+            "warning": apprise.NotifyType.WARNING,
+            "error": apprise.NotifyType.FAILURE,
+        }
+        self.name = f"{self._apprise[0].service_name}#{index}"
+
+    async def send(self, message: Message) -> bool:
+        """In a thread of its own, which neither the loop nor the end of the process waits for."""
+        loop = asyncio.get_running_loop()
+        took: asyncio.Future[bool] = loop.create_future()
+
+        def settle(answer: bool) -> None:
+            if not took.done():
+                took.set_result(answer)
+
+        def work() -> None:
+            answer = False
+            try:
+                answer = bool(
+                    self._apprise.notify(body=message.text, title=message.title, notify_type=self._types[message.level])
+                )
+            finally:
+                with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits for it any more.
+                    loop.call_soon_threadsafe(settle, answer)
+
+        threading.Thread(target=work, name=f"notify-{self.name}", daemon=True).start()
+        return await took
+
+
+def lanes_of(
+    targets: Sequence[tuple[str, Target]], *, journal: Journal, wording: Wording, mono_ms: Callable[[], int]
+) -> list[Lane]:
+    """A lane for each (key, target). The key names the lane's cursor in the journal."""
+    return [Lane(target, key, journal=journal, wording=wording, now_ms=mono_ms()) for key, target in targets]
+
+
+def key_of(url: SecretStr) -> str:
+    """A name for a URL's cursor, from which the URL cannot be had back by reading the journal."""
+    return hashlib.scrypt(url.get_secret_value().encode(), salt=b"bracketbot notify", n=2**12, r=8, p=1, dklen=12).hex()

@@ -1,0 +1,446 @@
+"""Operating: what the control socket tells of a running daemon, and what it lets its owner do. Reads the loop; acts between its passes.
+
+What is in memory is told at once. What is in the journal is read in a thread, on a connection that cannot write. What
+changes something waits for the end of the pass under way, so nothing of the loop is ever touched in the middle of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from bot import __version__
+from bot.clock import SystemClock, boot_ns, monotonic_ns
+from bot.config import Settings
+from bot.errors import AccessLost, BotError, JournalError, OutcomeUnknown, TryLater
+from bot.money import format_decimal
+from bot.runtime import explaining, reading, systemd
+from bot.runtime import reconcile as repairs
+from bot.runtime.control import Data, Problem, Question, Routes
+from bot.runtime.intents import FINAL, IN_DOUBT
+from bot.runtime.mirror import Drift, MirrorPosition
+from bot.runtime.state import State
+from bot.runtime.tail import LINES_MAX, Tail
+
+if TYPE_CHECKING:
+    from bot.runtime.daemon import Run
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+ERRANDS_MAX: Final = 16  # waiting for the next pass; one operator never has so many
+
+
+class Errands:
+    """Work that is done between two passes of the loop, in the order that it was asked for. `ring` wakes the loop for it."""
+
+    def __init__(self) -> None:
+        self.ring: Callable[[], None] = lambda: None
+        self._waiting: list[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = []
+
+    async def ask(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of the work, once a pass has ended; its exception otherwise."""
+        if len(self._waiting) >= ERRANDS_MAX:
+            raise Problem(503, "busy", "the loop has enough to do; ask again")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((work, answer))
+        self.ring()
+        return await answer
+
+    async def do_all(self) -> None:
+        """Called by the run between two passes. What ends a run (lost access, a bad journal) ends it from here too."""
+        while self._waiting:
+            work, answer = self._waiting.pop(0)
+            if answer.done():
+                continue  # Whoever asked has gone.
+            try:
+                result = await work()
+            except (BotError, Problem) as error:
+                if not answer.done():
+                    answer.set_exception(error)
+                if isinstance(error, JournalError | AccessLost):
+                    raise
+            else:
+                if not answer.done():
+                    answer.set_result(result)
+
+    def give_up(self) -> None:
+        """The run ends: nothing of it is done any more."""
+        for _, answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(Problem(409, "stopping", "the daemon is stopping"))
+        self._waiting.clear()
+
+
+class Operations:
+    """The routes of one daemon. `run` is set once there is a loop; before that the daemon is STARTING."""
+
+    def __init__(
+        self, settings: Settings, *, base_url: str, stop: asyncio.Event, tail: Tail | None, config: Path | None
+    ) -> None:
+        self.settings = settings
+        self.base_url = base_url
+        self.stop = stop
+        self.tail = tail
+        self.config = config
+        self.run: Run | None = None
+        self.errands = Errands()
+        self.starting: asyncio.Task[None] | None = None  # asks the service manager for time
+        self._clock = SystemClock()
+        self._started_ms = self._clock.now_ms()
+
+    def base(self) -> Data:
+        """Part of every answer."""
+        epoch = None if self.run is None else self.run.loop.mirror.epoch
+        return {"at_ms": self._clock.now_ms(), "pid": os.getpid(), "epoch": epoch}
+
+    def routes(self) -> Routes:
+        return {
+            ("GET", "/status"): self.status,
+            ("GET", "/positions"): self.positions,
+            ("GET", "/orders"): self.orders,
+            ("GET", "/strategies"): self.strategies,
+            ("GET", "/events"): self.events,
+            ("GET", "/intents"): self.intents,
+            ("GET", "/logs"): self.logs,
+            ("GET", "/explain"): self.explain,
+            ("GET", "/reconcile"): self.drifts,
+            ("POST", "/reconcile"): self.reconcile,
+            ("POST", "/pause"): self.pause,
+            ("POST", "/resume"): self.resume,
+            ("GET", "/reload"): self.reload_diff,
+            ("POST", "/reload"): self.reload,
+            ("POST", "/kill"): self.kill,
+            ("POST", "/stop"): self.stop_run,
+        }
+
+    async def started(self) -> None:
+        """The start is over, whatever came of it."""
+        if self.starting is not None:
+            self.starting.cancel()
+            await asyncio.gather(self.starting, return_exceptions=True)
+            self.starting = None
+
+    def told(self) -> str:
+        """The state in one line, for `systemctl status`."""
+        state, why = self.state()
+        if self.run is None or state == "STARTING":
+            return f"STARTING: {why or 'asking the service for the account'}"
+        mirror = self.run.loop.mirror
+        bare = [p.market for p in mirror.unprotected()]
+        parts = [
+            f"{len(self.settings.strategies)} strategies",
+            f"{len(mirror.positions)} positions",
+            f"{len(mirror.orders)} orders",
+        ]
+        parts += [f"WITHOUT A STOP: {', '.join(bare)}"] if bare else []
+        parts += [why] if why else []
+        return f"{state}: {', '.join(parts)}"
+
+    # -- telling
+
+    def state(self) -> State:
+        """As state.py has it; before there is a loop the daemon is starting, unless it is told to stop."""
+        if self.run is not None:
+            return self.run.controls.state
+        return State("STOPPING", "asked to stop") if self.stop.is_set() else State("STARTING", "")
+
+    async def status(self, question: Question) -> Data:
+        """The whole daemon on one page."""
+        question.nothing_else()
+        state, why = self.state()
+        run = self.run
+        told: Data = {
+            "state": state, "why": why or None, "name": self.settings.name, "version": __version__, "base_url": self.base_url,
+            "state_dir": str(self.settings.state_dir), "config": None if self.config is None else str(self.config),
+            "started_ms": self._started_ms, "managed_by": "systemd" if systemd.is_managed() else None,
+        }  # fmt: skip
+        return told if run is None else told | self._of_run(run)
+
+    def _of_run(self, run: Run) -> Data:
+        loop, mirror, clock = run.loop, run.loop.mirror, run.client.clock
+        live = [intent for intent in loop.live.values() if intent.state not in FINAL]
+        bare = [p.market for p in mirror.unprotected()]
+        passed_ns = run.passed_ns
+        cursor = loop.journal.cursor
+        return {
+            "address": loop.journal.address,
+            "service": {"now_ms": clock.now_ms(), "speed": clock.speed, "skew_ms": clock.skew_ms},
+            "account": {"value_usd": round(mirror.equity_usd, 2), "free_usd": round(mirror.free_margin_usd, 2),
+                        "balance_usd": format_decimal(mirror.balance_usd)},
+            "positions": len(mirror.positions),
+            "orders": len(mirror.orders),
+            "unprotected": bare,
+            "is_safe": not (bare and self.settings.safety.require_protection),
+            "intents": {"open": len(live), "in_doubt": sum(i.state in IN_DOUBT for i in live),
+                        "quarantined": sum(i.state == "quarantined" for i in live)},
+            "cursor": None if cursor is None else {"last_event_id": cursor.last_id, "behind": loop.behind},
+            "last_bar_ms": loop.last_bar_ms,
+            "passes": run.progress.cycles,
+            "last_pass_ms": None if passed_ns is None else (monotonic_ns() - passed_ns) // 1_000_000,
+            "degraded": dict(loop.degraded),
+            "heartbeat": _heartbeat(run),
+            "guardians": _guardians(run),
+            "strategies": self._strategies(run),
+        }  # fmt: skip
+
+    async def positions(self, question: Question) -> Data:
+        question.nothing_else()
+        loop = self._loop()
+        return {"positions": [_position(loop, one) for one in loop.mirror.positions.values()]}
+
+    async def orders(self, question: Question) -> Data:
+        """Resting entries and armed stops and targets, as the mirror has them."""
+        question.nothing_else()
+        loop = self._loop()
+        found = [
+            {
+                "oid": o.oid, "market": o.market, "kind": o.kind, "side": o.side, "action": o.action, "size": format_decimal(o.size),
+                "filled": format_decimal(o.filled), "limit_px": _amount(o.limit_px), "trigger_px": _amount(o.trigger_px),
+                "trade_id": o.trade_id, "intent": o.key, "created_ms": o.created_ms,
+                "strategy": None if o.key is None else loop.owner_of(o.key),
+            }
+            for o in loop.mirror.orders.values()
+        ]  # fmt: skip
+        return {"orders": found}
+
+    async def strategies(self, question: Question) -> Data:
+        question.nothing_else()
+        return {"strategies": self._strategies(self._run())}
+
+    def _strategies(self, run: Run) -> list[Data]:
+        seats = {seat.name: seat for seat in run.loop.desk.seats}
+        paused = run.controls.paused
+        found = []
+        for one in self.settings.strategies:
+            seat = seats.get(one.name)
+            quarantined = None if seat is None else seat.quarantined
+            why = quarantined or paused.get(one.name)
+            found.append({
+                "name": one.name, "use": one.use, "markets": list(one.markets), "interval": one.interval,
+                "budget_usd": format_decimal(one.budget_usd), "max_leverage": one.max_leverage,
+                "state": "QUARANTINED" if quarantined else "PAUSED" if why else "RUNNING", "why": why, "book": _book(run, one.name),
+            })  # fmt: skip
+        return found
+
+    async def events(self, question: Question) -> Data:
+        since, kinds = question.text("since"), question.text("type")
+        since_ms = question.number("since_ms", 0, at_most=2**53)
+        limit = question.number("limit", 100, at_most=reading.PAGE_MAX)
+        question.nothing_else()
+        types = tuple(one.strip() for one in (kinds or "").split(",") if one.strip())
+
+        def read() -> Data:
+            with reading.opened(self.settings.state_dir) as db:
+                return {
+                    "events": reading.events(db, since_id=since, since_ms=since_ms or None, types=types, limit=limit)
+                }
+
+        return await self._in_thread(read)
+
+    async def intents(self, question: Question) -> Data:
+        states, strategy = question.text("state"), question.text("strategy")
+        limit = question.number("limit", 100, at_most=reading.PAGE_MAX)
+        question.nothing_else()
+
+        def read() -> Data:
+            with reading.opened(self.settings.state_dir) as db:
+                wanted: Sequence[str] = states.split(",") if states else ()
+                return {"intents": reading.intents(db, states=wanted, strategy=strategy, limit=limit)}
+
+        return await self._in_thread(read)
+
+    async def explain(self, question: Question) -> Data:
+        name = question.text("id")
+        question.nothing_else()
+        if name is None:
+            raise Problem(400, "invalid_input", "id is the id of an order, a trade or an intent")
+
+        def read() -> Data:
+            with reading.opened(self.settings.state_dir) as db:
+                return {"id": name, "steps": [step.plain() for step in explaining.explain(db, name)]}
+
+        return await self._in_thread(read)
+
+    async def logs(self, question: Question) -> Data:
+        """The newest `lines`, or the oldest after line `after`."""
+        count = question.number("lines", 100, at_most=LINES_MAX)
+        after = question.number("after", 0, at_most=2**53)
+        is_following = "after" in question.values
+        question.nothing_else()
+        if self.tail is None:
+            return {"lines": [], "last": 0}
+        found = self.tail.after(after, count) if is_following else self.tail.newest(count)
+        last = found[-1].seq if found else max(after, 0) if is_following else self.tail.seq
+        return {"lines": [{"seq": one.seq, "at_ms": one.at_ms, **one.event} for one in found], "last": last}
+
+    # -- acting
+
+    async def pause(self, question: Question) -> Data:
+        """No new entries, of one strategy or of all; exits go on. `resting` may still fill: it is the owner's to cancel."""
+        strategy = self._strategy_of(question)
+        run = self._run()
+
+        async def work() -> tuple[str, ...]:
+            return run.controls.pause(strategy)
+
+        resting = await self.errands.ask(work)
+        return self._how_it_is(run) | {"resting": list(resting)}
+
+    async def resume(self, question: Question) -> Data:
+        """Entries again; a strategy that is named also leaves its quarantine."""
+        strategy = self._strategy_of(question)
+        run = self._run()
+        await self.errands.ask(lambda: run.controls.resume(strategy))
+        return self._how_it_is(run)
+
+    def _how_it_is(self, run: Run) -> Data:
+        state, why = self.state()
+        return {"state": state, "why": why or None, "strategies": self._strategies(run)}
+
+    async def reload_diff(self, question: Question) -> Data:
+        """What a reload would change. Changes nothing."""
+        question.nothing_else()
+        run = self._run()
+        return {"changes": [str(one) for one in await self.errands.ask(run.controls.diff)]}
+
+    async def reload(self, question: Question) -> Data:
+        """Read the config again and run by it, all or nothing."""
+        question.nothing_else()
+        run = self._run()
+        done = await self.errands.ask(run.controls.reload)
+        changes = [str(one) for one in done.diff]
+        return self._how_it_is(run) | {"changes": changes, "applied": list(done.applied), "refused": list(done.refused)}
+
+    async def drifts(self, question: Question) -> Data:
+        """What differs between the service and what we believe. Repairs nothing."""
+        question.nothing_else()
+        run = self._run()
+
+        async def look() -> list[Drift]:
+            run.loop.begin_pass()
+            return await repairs.compare(run.loop)
+
+        return {"drifts": [asdict(one) for one in await self.errands.ask(look)], "applied": False}
+
+    async def reconcile(self, question: Question) -> Data:
+        """Compare and repair, as the daemon does by itself every few minutes."""
+        question.nothing_else()
+        run = self._run()
+
+        async def work() -> list[Drift]:
+            run.loop.begin_pass()
+            found = await run.loop.reconcile()
+            run.loop.journal.flush()
+            return found
+
+        return {"drifts": [asdict(one) for one in await self.errands.ask(work)], "applied": True}
+
+    async def kill(self, question: Question) -> Data:
+        """The service's kill switch, with the daemon's own key: for an embedded service, which lets nobody else have one meanwhile."""
+        flatten, key = question.flag("flatten"), question.text("key")
+        question.nothing_else()
+        if key is None:
+            raise Problem(400, "invalid_input", "key is the Idempotency-Key of the call")
+        run = self._run()
+        log.warning("control.kill", flatten=flatten)
+        try:
+            result = await run.client.kill(flatten=flatten, key=key)
+        except (TryLater, OutcomeUnknown) as error:
+            raise Problem(
+                503, "busy", f"the service has not answered ({error.code}: {error.message}); ask again"
+            ) from None
+        self.errands.ring()
+        return {"result": result.model_dump(mode="json", by_alias=True)}
+
+    async def stop_run(self, question: Question) -> Data:
+        question.nothing_else()
+        log.info("control.stop")
+        asyncio.get_running_loop().call_soon(self.stop.set)  # The answer leaves first.
+        return {"state": "STOPPING", "on_exit": self.settings.safety.on_exit}
+
+    # -- inside
+
+    def _run(self) -> Run:
+        if self.run is None:
+            raise Problem(503, "starting", "the daemon is starting: it waits for the service's first answer; ask again")
+        return self.run
+
+    def _loop(self) -> Any:
+        """Only what has been recovered is told as being so."""
+        run = self._run()
+        if not run.loop.ready:
+            raise Problem(503, "starting", "the daemon is still recovering; ask again")
+        return run.loop
+
+    def _strategy_of(self, question: Question) -> str | None:
+        name = question.text("strategy")
+        question.nothing_else()
+        known = [one.name for one in self.settings.strategies]
+        if name is not None and name not in known:
+            raise Problem(404, "not_found", f"no strategy {name}; there are {', '.join(known)}")
+        return name
+
+    async def _in_thread(self, read: Callable[[], Data]) -> Data:
+        try:
+            return await asyncio.to_thread(read)
+        except reading.NotFound as error:
+            raise Problem(404, "not_found", str(error)) from None
+
+
+def _book(run: Run, strategy: str) -> Data:
+    book = run.loop.books.of(strategy)
+    names = ("fees_usd", "funding_usd", "realized_usd", "unrealized_usd", "net_usd", "day_usd")
+    return {
+        "fills": book.fills,
+        **{name: format_decimal(getattr(book, name)) for name in names},
+        "is_halted": book.is_halted,
+    }
+
+
+def _heartbeat(run: Run) -> Data | None:
+    if run.heartbeat is None:
+        return None
+    belief = run.heartbeat.belief()
+    left_ns = None if belief.deadline_boot_ns is None else belief.deadline_boot_ns - boot_ns()
+    return {
+        "alive": belief.alive, "armed": belief.armed, "may_open": belief.may_open, "lapsed": belief.lapsed, "beats": belief.beats,
+        "failures": belief.failures, "error": belief.error or None, "deadline_s": None if left_ns is None else round(left_ns / 1e9, 1),
+        "next_deadline_ms": belief.next_deadline_ms,
+    }  # fmt: skip
+
+
+def _guardians(run: Run) -> list[Data]:
+    """What the config asks for, and whether it stands."""
+    loop = run.loop
+    fallen = {one.name for one in loop.arming.fallen()}
+    return [
+        {
+            "name": one.name,
+            "type": one.request.type,
+            "id": loop.arming.ids.get(one.name),
+            "stands": one.name not in fallen,
+        }
+        for one in loop.arming.wanted
+    ]
+
+
+def _position(loop: Any, one: MirrorPosition) -> Data:
+    stop = loop.mirror.stop_of(one.market)
+    return {
+        "market": one.market, "side": one.side, "size": format_decimal(one.size), "entry_px": _amount(one.entry_px),
+        "mark_px": loop.mirror.marks.get(one.market), "unrealized_usd": round(loop.mirror.unrealized_usd(one), 2),
+        "notional_usd": format_decimal(one.notional_usd), "leverage": one.leverage, "strategy": one.owner,
+        "stop_px": None if stop is None else _amount(stop.trigger_px), "target_px": _amount(one.target_px),
+        "protected": loop.mirror.is_protected(one.market), "opened_ms": one.opened_ms,
+    }  # fmt: skip
+
+
+def _amount(value: Any) -> str | None:
+    return None if value is None else format_decimal(value)

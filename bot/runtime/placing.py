@@ -1,0 +1,60 @@
+"""Placing: from a config to what a run is made of: strategies with their allowances, and the guardians that are to stand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import structlog
+
+from bot.config import Settings, StrategySettings
+from bot.runtime.arming import DEAD_MAN, Wanted
+from bot.runtime.desk import Placed
+from bot.runtime.gate import Allowance
+from bot.runtime.loader import Loaded, build, load
+from bot.wire import INTERVAL_MS, GuardianRequest
+
+log = structlog.get_logger()
+
+
+def place_strategies(settings: Settings) -> list[Placed]:
+    """Every configured strategy, loaded and judged. ConfigError or StrategyError names the one that cannot be used."""
+    return [place(settings, one) for one in settings.strategies]
+
+
+def place(settings: Settings, one: StrategySettings) -> Placed:
+    loaded = load(one.use, settings.strategies_dir)
+    for warning in loaded.warnings:
+        log.warning("strategy.exposed", strategy=one.name, message=warning)
+    strategy = build(loaded, name=one.name, markets=one.markets, params=one.params)
+    log.info("strategy.loaded", strategy=one.name, use=one.use, sha256=(loaded.sha256 or "")[:12] or None)
+    return Placed(strategy, one.interval, allowance_of(settings, one), version_of(one, loaded))
+
+
+def allowance_of(settings: Settings, one: StrategySettings) -> Allowance:
+    return Allowance(
+        strategy=one.name, markets=frozenset(one.markets), interval_ms=INTERVAL_MS[one.interval], budget_usd=one.budget_usd,
+        max_leverage=one.max_leverage, require_protection=settings.safety.require_protection, path=settings.orders.path,
+        daily_loss_usd=one.daily_loss_usd, nets=one.netting == "allow",
+    )  # fmt: skip
+
+
+def version_of(one: StrategySettings, loaded: Loaded) -> str:
+    """What makes two instances of a strategy the same: code, params and what it listens to. A digest: params may hold secrets."""
+    parts = [one.use, loaded.sha256, list(one.markets), one.interval, one.netting, dict(one.params)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+
+
+def wanted_guardians(settings: Settings) -> tuple[Wanted, ...]:
+    """The dead-man first, then the config's own."""
+    wanted = []
+    if settings.dead_man is not None:
+        request = GuardianRequest(
+            type="dead_man_switch",
+            scope="account",
+            heartbeat_seconds=settings.dead_man.heartbeat_seconds,
+            on_miss=settings.dead_man.on_miss,
+        )
+        wanted.append(Wanted(DEAD_MAN, request))
+    wanted += [Wanted(f"config-{index}-{one.type}", one.request()) for index, one in enumerate(settings.guardians)]
+    return tuple(wanted)

@@ -1,0 +1,112 @@
+"""Provenance: which code and config a run began with, noted in the journal, so that a replay can say later what has changed since.
+
+Digests, never values: params may hold secrets, and one whose name says so is left out. Nothing here decides; a start and a reload write a mark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bot import __version__
+from bot.config import Settings, StrategySettings
+from bot.errors import ConfigError, StrategyError
+from bot.logs import is_secret_name
+from bot.money import format_decimal
+from bot.runtime.loader import load
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from bot.runtime.journal import Journal
+
+NOTE: Final = "runs"  # of the journal: a list of marks, oldest first
+MARKS_KEPT: Final = 100  # starts and reloads; the first of an account stays, because a replay begins there
+SECTIONS: Final = ("orders", "safety", "dead_man", "guardians")  # of a config, as far as they change what is decided
+LIMITS: Final = ("use", "markets", "interval", "budget_usd", "max_leverage", "daily_loss_usd", "netting")
+
+Mark = Mapping[str, Any]
+
+
+def mark_of(settings: Settings) -> dict[str, Any]:
+    """The digests of a config and its strategies' sources, as they are now. Loads the strategies: their code is run once more."""
+    plain = settings.model_dump(mode="json", include=set(SECTIONS))
+    return {
+        "version": __version__,
+        "config": {name: _digest(plain[name]) for name in SECTIONS},
+        "strategies": {one.name: _strategy(settings, one) for one in settings.strategies},
+    }
+
+
+def note_run(
+    journal: Journal, mark: Mark, *, at_ms: int, epoch: int, balance_usd: Decimal | None = None, config: Path | None = None
+) -> None:  # fmt: skip
+    """A run begins with this mark's config, or goes on with it after a reload. `at_ms` is the service's clock."""
+    mark = {**mark, "atMs": at_ms, "epoch": epoch, "file": None if config is None else str(config.absolute())}
+    if balance_usd is not None:
+        mark["balanceUsd"] = format_decimal(balance_usd)
+    kept = [*marks_in(journal.note(NOTE)), mark]
+    if len(kept) > MARKS_KEPT:
+        kept = [kept[0], *kept[1 - MARKS_KEPT :]]
+    journal.write_note(NOTE, json.dumps(kept, separators=(",", ":")))
+
+
+def marks_in(text: str | None) -> list[dict[str, Any]]:
+    """The marks of a note; none of a journal that was written before there were any."""
+    found = [] if text is None else json.loads(text)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
+    """Strategy -> [(`code` or `config`, sentence)], what differs between two marks; what concerns all of them stands under ""."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name in SECTIONS:
+        if then["config"].get(name) != now["config"].get(name):
+            found.setdefault("", []).append(("config", f"the config's {name} is another"))
+    if then["version"] != now["version"]:
+        found.setdefault("", []).append(("code", f"bot was version {then['version']}, this is {now['version']}"))
+    for name in sorted({*then["strategies"], *now["strategies"]}):
+        one, other = then["strategies"].get(name), now["strategies"].get(name)
+        if one is None or other is None:
+            said = (
+                "is in this config and was not in that of the run"
+                if one is None
+                else "was in the config of the run and is not in this one"
+            )
+            found.setdefault(name, []).append(("config", f"strategy {name} {said}"))
+            continue
+        if one["source"] != other["source"]:
+            found.setdefault(name, []).append(("code", f"the source of strategy {name} is another"))
+        params = [
+            key
+            for key in sorted({*one["params"], *other["params"]})
+            if one["params"].get(key) != other["params"].get(key)
+        ]
+        found.setdefault(name, []).extend(("config", f"strategy {name}: params.{key} is another") for key in params)
+        limits = [key for key in LIMITS if one["limits"].get(key) != other["limits"].get(key)]
+        found[name].extend(("config", f"strategy {name}: {key} is another") for key in limits)
+    return {name: said for name, said in found.items() if said}
+
+
+def _strategy(settings: Settings, one: StrategySettings) -> dict[str, Any]:
+    plain = one.model_dump(mode="json", include=set(LIMITS))
+    return {
+        "source": _source(settings, one),
+        "limits": {name: _digest(plain[name]) for name in LIMITS},
+        "params": {name: _digest(value) for name, value in one.params.items() if not is_secret_name(name)},
+    }
+
+
+def _source(settings: Settings, one: StrategySettings) -> str:
+    """Of the file as it is now. A daemon that runs is not ended because somebody is just editing it."""
+    try:
+        return (load(one.use, settings.strategies_dir).sha256 or "")[:16]
+    except (ConfigError, StrategyError):
+        return ""
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()[:16]

@@ -1,0 +1,168 @@
+"""Round trips: trades as a person counts them, from flat to flat in one market, out of the journal's events. Pure; money is exact.
+
+A fill that reduces belongs to the trip that is open; a reversal ends one and begins the next. What a liquidation or a
+settlement took without a fill is an exit too. Where the journal begins in the middle of a trip, the trip says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from typing import Any, Final
+
+from bot.clock import iso
+from bot.money import format_decimal
+
+PX_PLACES: Final = Decimal("0.00000001")  # of an average, which need not end; the sums beside it are exact
+TYPES: Final = ("fill", "funding", "liquidation", "settlement", "account", "trigger", "guardian")
+EXACT: Final = Context(prec=60)  # wider than any sum of amounts here
+
+Event = Mapping[str, Any]
+Owners = Callable[[list[str]], list[str]]
+
+COLUMNS: Final = (
+    "market", "side", "strategy", "status", "opened_at", "closed_at", "size", "open_size", "entry_px", "exit_px", "entry_usd", "exit_usd",
+    "fees_usd", "funding_usd", "realized_usd", "net_usd", "exit_reason", "entry_kind", "entry_trade_id", "exit_trade_id", "complete",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Trip:
+    """One trade. `size` is all that was entered; `realized_usd` is without fees and funding, `net_usd` with them."""
+
+    market: str
+    side: str
+    opened_ms: int | None
+    closed_ms: int | None = None
+    size: Decimal = Decimal(0)
+    exited: Decimal = Decimal(0)
+    entry_usd: Decimal = Decimal(0)
+    exit_usd: Decimal = Decimal(0)
+    fees_usd: Decimal = Decimal(0)
+    funding_usd: Decimal = Decimal(0)
+    realized_usd: Decimal = Decimal(0)
+    lost_margin_usd: Decimal = Decimal(0)
+    exit_reason: str | None = None
+    entry_kind: str | None = None
+    entry_trade_id: str | None = None
+    exit_trade_id: str | None = None
+    complete: bool = True  # False: its beginning is not in the journal
+    ended_by: str | None = None  # "reset": the account was wiped with the position open
+    keys: list[str] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        return "closed" if self.closed_ms is not None else self.ended_by or "open"
+
+    @property
+    def net_usd(self) -> Decimal:
+        return self.realized_usd - self.fees_usd + self.funding_usd - self.lost_margin_usd
+
+    def row(self, owners: Owners) -> dict[str, Any]:
+        """The columns, amounts as exact text."""
+        open_size = Decimal(0) if self.closed_ms is not None else max(self.size - self.exited, Decimal(0))
+        entry_px, exit_px = _average(self.entry_usd, self.size), _average(self.exit_usd, self.exited)
+        return {
+            "market": self.market, "side": self.side, "strategy": "+".join(owners(self.keys)) or None, "status": self.status,
+            "opened_at": None if self.opened_ms is None else iso(self.opened_ms),
+            "closed_at": None if self.closed_ms is None else iso(self.closed_ms),
+            "size": _text(self.size), "open_size": _text(open_size), "entry_px": entry_px, "exit_px": exit_px,
+            "entry_usd": _text(self.entry_usd), "exit_usd": _text(self.exit_usd), "fees_usd": _text(self.fees_usd),
+            "funding_usd": _text(self.funding_usd), "realized_usd": _text(self.realized_usd), "net_usd": _text(self.net_usd),
+            "exit_reason": self.exit_reason, "entry_kind": self.entry_kind, "entry_trade_id": self.entry_trade_id,
+            "exit_trade_id": self.exit_trade_id, "complete": self.complete,
+        }  # fmt: skip
+
+
+def trips(events: Iterable[Event]) -> Iterator[Trip]:
+    """Every trade in the order of its end; those still open come last."""
+    open_now: dict[str, Trip] = {}
+    told: dict[str, Decimal] = {}  # trade id -> size that its fills have taken: a liquidation sums up what they said
+    causes: dict[str, str] = {}  # trade id -> what ordered it, said before its fills
+    for event in events:
+        kind, coin, data = event["type"], event.get("coin"), event["data"]
+        if kind == "account":
+            if event["subtype"] == "reset":
+                yield from _wiped(open_now)
+        elif kind == "guardian":
+            for trade_id in data.get("tradeIds") or ():
+                causes[trade_id] = str(data.get("guardianType"))
+        elif kind == "trigger":
+            causes[data["tradeId"]] = event["subtype"]
+        elif kind == "funding":
+            if coin in open_now:
+                open_now[coin].funding_usd += Decimal(data["amountUsd"])
+        elif kind == "fill":
+            told[data["tradeId"]] = told.get(data["tradeId"], Decimal(0)) + Decimal(data["size"])
+            yield from _filled(open_now, event, causes)
+        else:
+            yield from _ended(open_now, event, told)
+    yield from open_now.values()
+
+
+def _filled(open_now: dict[str, Trip], event: Event, causes: Mapping[str, str]) -> Iterator[Trip]:
+    coin, data = event["coin"], event["data"]
+    size, px, fee = Decimal(data["size"]), Decimal(data["px"]), Decimal(data["feeUsd"])
+    is_flat = not Decimal(data["positionSize"])
+    trip = open_now.get(coin)
+    if event["subtype"] == "entry":
+        if trip is None:
+            trip = open_now[coin] = Trip(
+                coin, data["side"], event["ts"], entry_kind=data["kind"], entry_trade_id=data["tradeId"],
+                complete=abs(Decimal(data["positionSize"])) == size,
+            )  # fmt: skip
+        trip.size += size
+        trip.entry_usd = EXACT.add(trip.entry_usd, EXACT.multiply(size, px))
+        if event.get("idempotencyKey"):
+            trip.keys.append(event["idempotencyKey"])
+    else:
+        if trip is None:
+            trip = open_now[coin] = Trip(coin, data["side"], None, complete=False)
+        trip.exited += size
+        trip.exit_usd = EXACT.add(trip.exit_usd, EXACT.multiply(size, px))
+        trip.realized_usd += Decimal(data.get("realizedPnlUsd") or 0)
+        trip.exit_reason = causes.get(data["tradeId"], data["kind"])
+        trip.exit_trade_id = data["tradeId"]
+    trip.fees_usd += fee
+    if is_flat:
+        trip.closed_ms = event["ts"]
+        yield open_now.pop(coin)
+
+
+def _ended(open_now: dict[str, Trip], event: Event, told: Mapping[str, Decimal]) -> Iterator[Trip]:
+    """A liquidation or a settlement: what no fill has told of it is an exit at its price."""
+    coin, data = event["coin"], event["data"]
+    trip = open_now.get(coin)
+    size = Decimal(data["size"]) - told.get(data["tradeId"], Decimal(0))
+    if trip is None:
+        return  # Its fills have closed the trade.
+    trip.exit_reason, trip.exit_trade_id = event["type"], data["tradeId"]
+    trip.lost_margin_usd += Decimal(data.get("marginLostUsd") or 0)
+    if size > 0:
+        px = Decimal(data["outcomePx"] if event["type"] == "settlement" else data["px"])
+        trip.exited += size
+        trip.exit_usd = EXACT.add(trip.exit_usd, EXACT.multiply(size, px))
+        trip.realized_usd += Decimal(data.get("realizedPnlUsd") or 0)
+        trip.fees_usd += Decimal(data.get("feeUsd") or 0)
+    if event["subtype"] != "partial":
+        trip.closed_ms = event["ts"]
+        yield open_now.pop(coin)
+
+
+def _wiped(open_now: dict[str, Trip]) -> Iterator[Trip]:
+    """The account was reset: what was open is gone without an exit."""
+    for trip in open_now.values():
+        trip.ended_by = "reset"
+        yield trip
+    open_now.clear()
+
+
+def _average(usd: Decimal, size: Decimal) -> str | None:
+    if not size:
+        return None
+    return _text(EXACT.divide(usd, size).quantize(PX_PLACES, rounding=ROUND_HALF_EVEN, context=EXACT))
+
+
+def _text(value: Decimal) -> str:
+    return format_decimal(value)

@@ -1,0 +1,146 @@
+"""When the journal's file fails: which faults may pass, a copy in memory to go on with, the way back, and a damaged file set aside.
+
+SQL and files only; the journal decides when. A fault that may pass (a full or read-only disk, a lock, an I/O error) is
+answered with the copy, on which nothing is opened; a damaged file never is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import zlib
+from pathlib import Path
+from typing import Final
+
+from bot.clock import iso
+from bot.errors import JournalError
+
+MEND_BUSY_MS: Final = 250  # that one try to write back may wait for another's lock; the loop waits with it
+ASIDE_MAX: Final = 100  # damaged files of one second; more is no accident
+
+PASSING: Final = frozenset(
+    {
+        sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
+    }
+)  # fmt: skip
+DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_PRIMARY: Final = 0xFF  # of an extended result code
+
+
+def may_pass(error: sqlite3.Error) -> bool:
+    """Whether the file may work again later, as it is."""
+    return _code(error) in PASSING
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file's content can no longer be trusted."""
+    return _code(error) in DAMAGE
+
+
+def copied(conn: sqlite3.Connection) -> sqlite3.Connection:
+    """Everything that is committed, in memory. sqlite3.Error when the file cannot even be read."""
+
+    def look(status: int, _left: int, _pages: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):  # The library itself would ask for ever.
+            raise sqlite3.OperationalError("the file is locked against reading")
+
+    memory = sqlite3.connect(":memory:")
+    try:
+        conn.backup(memory, progress=look)
+    except BaseException:
+        memory.close()
+        raise
+    return memory
+
+
+def write_back(memory: sqlite3.Connection, path: Path) -> None:
+    """Make the file what the memory is, in one transaction that moves changed rows only. sqlite3.Error leaves the file as it was."""
+    if not path.exists():
+        _write_anew(memory, path)
+        return
+    memory.execute("ATTACH ? AS disk", (str(path),))
+    try:
+        memory.execute(f"PRAGMA busy_timeout={MEND_BUSY_MS}")
+        memory.execute("PRAGMA disk.synchronous=FULL")
+        known = {row[0] for row in memory.execute("SELECT name FROM disk.sqlite_master WHERE type='table'")}
+        memory.execute("BEGIN IMMEDIATE")
+        try:
+            memory.execute("PRAGMA defer_foreign_keys=ON")
+            for name, sql in _tables(memory):
+                if name not in known:
+                    memory.execute(sql.replace("CREATE TABLE ", "CREATE TABLE disk.", 1))
+                _move_rows(memory, name)
+            memory.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                memory.rollback()
+            raise
+    finally:
+        memory.execute("DETACH disk")
+
+
+def _tables(memory: sqlite3.Connection) -> list[tuple[str, str]]:
+    rows = memory.execute(
+        "SELECT name, sql FROM main.sqlite_master WHERE type='table' AND name NOT LIKE 'sqlite!_%' ESCAPE '!'"
+    )
+    return [(str(name), str(sql)) for name, sql in rows]
+
+
+def _move_rows(memory: sqlite3.Connection, table: str) -> None:
+    """Rows that the memory has no more go, those that differ are replaced. A row is the same row by its rowid."""
+    named = memory.execute(f'PRAGMA main.table_info("{table}")').fetchall()
+    columns = ", ".join(f'"{row[1]}"' for row in named)
+    has_own_rowid = any(row[5] == 1 and str(row[2]).upper() == "INTEGER" for row in named)
+    if not has_own_rowid:
+        columns = f"rowid, {columns}"
+    source, target = f'main."{table}"', f'disk."{table}"'
+    memory.execute(f"DELETE FROM {target} WHERE rowid NOT IN (SELECT rowid FROM {source})")  # noqa: S608 - names of our own tables
+    memory.execute(
+        f"INSERT OR REPLACE INTO {target} ({columns}) SELECT {columns} FROM {source} EXCEPT SELECT {columns} FROM {target}"  # noqa: S608
+    )
+
+
+def _write_anew(memory: sqlite3.Connection, path: Path) -> None:
+    """The file was taken away: all of it again, and under its name only when it is whole."""
+    fresh = path.with_name(f"{path.name}.new")
+    with contextlib.suppress(FileNotFoundError):
+        fresh.unlink()
+    target = sqlite3.connect(fresh)
+    try:
+        memory.backup(target)
+    finally:
+        target.close()
+    for suffix in ("-wal", "-shm"):  # Of the file that is gone: they would be read as this one's.
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    fresh.rename(path)
+
+
+def set_aside(path: Path, now_ms: int) -> Path:
+    """Move a damaged file, with its log, to a name of its own beside it; nothing is deleted. JournalError when that cannot be done."""
+    stamp = iso(now_ms)[:19].replace("-", "").replace(":", "")
+    names = (path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{n}" if n else "")) for n in range(ASIDE_MAX))
+    aside = next((name for name in names if not name.exists()), None)
+    if aside is None:
+        raise JournalError(
+            f"{ASIDE_MAX} damaged journals of this second stand beside {path}: a person must look at the disk."
+        )
+    try:
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+    except OSError as error:
+        raise JournalError(
+            f"journal {path} is damaged and cannot be moved away: {error.strerror or error}. Move it away by hand and start again."
+        ) from error
+    return aside
+
+
+def seal(*values: object) -> int:
+    """A checksum of a row's values, for what no constraint of the database would notice."""
+    return zlib.crc32("\x1f".join("" if value is None else str(value) for value in values).encode())
+
+
+def _code(error: sqlite3.Error) -> int:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code & _PRIMARY if isinstance(code, int) else 0

@@ -1,0 +1,38 @@
+"""The state of a run in one word, and why. One rule for the control socket, `bot status`, metrics, systemd and the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+
+if TYPE_CHECKING:
+    from bot.runtime.loop import Loop
+
+Word = Literal["STARTING", "RUNNING", "PAUSED", "DEGRADED", "STOPPING"]
+WORDS: Final[tuple[Word, ...]] = get_args(Word)
+ENDING: Final = "the run is ending"  # why the loop opens nothing any more
+
+
+class State(NamedTuple):
+    """`why` is empty when it is RUNNING."""
+
+    word: Word
+    why: str
+
+
+def state_of(loop: Loop, *, is_stopping: bool = False) -> State:
+    """The first that holds: STOPPING, STARTING (not recovered), DEGRADED (something keeps entries out, or a strategy is in
+    quarantine), PAUSED (a person has paused every strategy), RUNNING. `is_stopping`: the run has been told to stop."""
+    if is_stopping or loop.paused == ENDING:
+        return State("STOPPING", "asked to stop")
+    if not loop.ready:
+        return State("STARTING", "; ".join(loop.degraded.values()) or "recovering")
+    reasons = list(loop.degraded.values())
+    no = loop.entries_stopped(loop.now_ms())
+    if no is not None and not reasons:
+        reasons.append(no.message)
+    reasons += [f"{seat.name} is in quarantine: {seat.quarantined}" for seat in loop.desk.seats if seat.quarantined]
+    if reasons:
+        return State("DEGRADED", "; ".join(reasons))
+    if loop.pauses.all_paused:
+        return State("PAUSED", "no strategy opens anything; bot resume lets them go on")
+    return State("RUNNING", "")

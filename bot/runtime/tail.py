@@ -1,0 +1,125 @@
+"""The tail of the log: the newest events in memory for `bot logs`, and a bounded file for after the run. Told by bot.logs, so without secrets.
+
+A log that cannot be written stops nobody: the file is given up until it can be opened again, and the lines in memory say so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bot.clock import SystemClock
+
+FILE: Final = "daemon.log"
+LINES_MAX: Final = 2_000
+FILE_BYTES_MAX: Final = 8 * 1024 * 1024  # then it becomes the older one, of which there is one
+RETRY_MS: Final = 60_000  # before a file that could not be written is tried again
+LINE_CHARS_MAX: Final = 16_000
+VALUE_CHARS_MAX: Final = 4_000  # of one field of a line
+
+
+class Line(NamedTuple):
+    """`seq` counts the run's lines from 1; `event` is what was logged."""
+
+    seq: int
+    at_ms: int
+    event: dict[str, Any]
+
+
+class Tail:
+    """A listener of the log."""
+
+    def __init__(self, path: Path | None, *, lines_max: int = LINES_MAX, bytes_max: int = FILE_BYTES_MAX) -> None:
+        self.path = path
+        self.seq = 0
+        self.lines: deque[Line] = deque(maxlen=lines_max)
+        self._bytes_max = bytes_max
+        self._file: int | None = None
+        self._size = 0
+        self._retry_ms = 0
+        self._clock = SystemClock()
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        self.seq += 1
+        said = {name: _short(value) for name, value in event.items() if name != "timestamp"}
+        line = Line(self.seq, self._clock.now_ms(), said)
+        self.lines.append(line)
+        if self.path is not None and line.at_ms >= self._retry_ms:
+            self._write(line, self.path)
+
+    def newest(self, count: int) -> list[Line]:
+        return list(islice(self.lines, max(0, len(self.lines) - count), None))
+
+    def after(self, seq: int, count: int) -> list[Line]:
+        """The oldest that came later; what has gone from memory meanwhile is left out."""
+        return list(islice((line for line in self.lines if line.seq > seq), count))
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _write(self, line: Line, path: Path) -> None:
+        text = json.dumps({"at_ms": line.at_ms, **line.event}, ensure_ascii=False, separators=(",", ":"), default=str)
+        raw = text.encode(errors="replace")
+        if len(raw) > LINE_CHARS_MAX:
+            raw = json.dumps({"at_ms": line.at_ms, "event": line.event.get("event"), "cut": len(raw)}).encode()
+        try:
+            if self._file is None:
+                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                self._size = os.fstat(self._file).st_size
+            os.write(self._file, raw + b"\n")
+            self._size += len(raw) + 1
+            if self._size > self._bytes_max:
+                self.close()
+                path.replace(older(path))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.close()
+            self._file = None
+            self._retry_ms = line.at_ms + RETRY_MS
+            note = {"level": "warning", "event": "log.unwritten", "path": str(path), "message": error.strerror}
+            self.seq += 1
+            self.lines.append(Line(self.seq, line.at_ms, note))
+
+
+def _short(value: Any) -> Any:
+    """What a strategy logs may be of any size, and two thousand lines of it stay in memory."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if not isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        if len(text) <= VALUE_CHARS_MAX:
+            return value
+        value = text
+    return value if len(value) <= VALUE_CHARS_MAX else f"{value[:VALUE_CHARS_MAX]}... ({len(value)} characters)"
+
+
+def older(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
+    """The newest lines of a log that a run has left, oldest first; what is no line of ours is left out."""
+    found: deque[dict[str, Any]] = deque(maxlen=max(count, 1))
+    for part in (older(path), path):
+        found.extend(_lines(part))
+    return list(found)[-count:] if count else []
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for text in file:
+                with contextlib.suppress(ValueError):
+                    line = json.loads(text)
+                    if isinstance(line, dict) and "event" in line:
+                        yield line
+    except FileNotFoundError:
+        return

@@ -1,0 +1,143 @@
+"""Timekeeping: what the machine's clocks are trusted with. Notices a suspend, a wall clock that jumped, and one that differs from the service's.
+
+Judges and remembers; the daemon looks, and recovers after a lapse. No deadline stands on a wall clock: it is a second opinion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bot.clock import HOUR_MS, SystemClock, boot_ns, monotonic_ns
+from bot.errors import Refusal
+
+if TYPE_CHECKING:
+    from bot.runtime.journal import Journal
+
+log = structlog.get_logger()
+
+SUSPEND_MS: Final = 1_000  # boot time that ran ahead of monotonic time by more: the host slept
+JUMP_MS: Final = 2_000  # the wall clock against boot time between two looks; NTP slews far slower
+SKEW_WARN_MS: Final = 2_000
+SKEW_STOP_MS: Final = 30_000
+BOOT_ID: Final = "boot_id"  # notes of the journal
+WALL_HIGH: Final = "wall_high_ms"
+
+
+class Timekeeper:
+    """`skew_ms` is how far the service's clock is ahead of ours, None while nobody knows or where ours follows it."""
+
+    def __init__(
+        self,
+        *,
+        skew_ms: Callable[[], int | None] = lambda: None,
+        boot_ns: Callable[[], int] = boot_ns,
+        mono_ns: Callable[[], int] = monotonic_ns,
+        wall_ms: Callable[[], int] | None = None,
+    ) -> None:
+        self._skew_ms = skew_ms
+        self._clocks = (boot_ns, mono_ns, SystemClock().now_ms if wall_ms is None else wall_ms)
+        self._seen = self._read()
+        self.lapses = 0
+        self._acknowledged = 0
+        self._level = 0
+
+    def look(self) -> int:
+        """Compare the clocks with the last look; how often they have lapsed so far."""
+        before, self._seen = self._seen, self._read()
+        boot, mono, wall = (now - then for now, then in zip(self._seen, before, strict=True))
+        if boot - mono > SUSPEND_MS:
+            self.lapses += 1
+            log.warning("clock.suspended", seconds=round((boot - mono) / 1000, 1))
+        elif abs(wall - boot) > JUMP_MS:
+            self.lapses += 1
+            log.warning("clock.jumped", seconds=round((wall - boot) / 1000, 1))
+        self._tell_skew()
+        return self.lapses
+
+    @property
+    def lapsed(self) -> bool:
+        """What was believed before may be past: account, guardians and events are read again before anything is opened."""
+        return self.lapses > self._acknowledged
+
+    def acknowledge(self, lapses: int) -> None:
+        """`lapses` as `look` answered before the reading began: a later one asks again."""
+        self._acknowledged = max(self._acknowledged, lapses)
+
+    def belief(self) -> Refusal | None:
+        """Looks first: an order must not leave in the moment after the host woke up."""
+        self.look()
+        if not self.lapsed:
+            return None
+        return Refusal(
+            "clock_lapsed", "the host slept or its clock jumped; the account is read again first", {"action": "wait"}
+        )
+
+    def schedule(self) -> Refusal | None:
+        """Why nothing may be opened on a schedule's word: our clock and the service's differ too much to say what is due."""
+        problem = self.skew_problem
+        return None if problem is None else Refusal("clock_skewed", problem, {"action": "wait"})
+
+    @property
+    def skew_problem(self) -> str | None:
+        skew_ms = self._skew_ms()
+        if skew_ms is None or abs(skew_ms) <= SKEW_STOP_MS:
+            return None
+        return f"this machine's clock is {_said(skew_ms)} the service's; set it right (NTP)"
+
+    def _tell_skew(self) -> None:
+        skew_ms = self._skew_ms() or 0
+        level = 2 if abs(skew_ms) > SKEW_STOP_MS else 1 if abs(skew_ms) > SKEW_WARN_MS else 0
+        if level != self._level:
+            self._level = level
+            tell = (log.info, log.warning, log.error)[level]
+            tell(
+                "clock.skew",
+                skew_ms=skew_ms,
+                message=None if level == 0 else f"this machine's clock is {_said(skew_ms)} the service's",
+            )
+
+    def _read(self) -> tuple[float, float, float]:
+        boot, mono, wall = self._clocks
+        return boot() / 1e6, mono() / 1e6, float(wall())
+
+
+def _said(skew_ms: int) -> str:
+    return f"{abs(skew_ms) / 1000:.1f} s {'behind' if skew_ms > 0 else 'ahead of'}"
+
+
+def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
+    """At a start in real time: after a new boot with a wall clock behind what was stored, entries that never left are taken for too old.
+
+    Nobody knows how old they are then. What may have left stays in doubt: its fence is the service's. Answers how many there were.
+    """
+    before = journal.note(BOOT_ID)
+    high_ms = max(journal.newest_ms(), int(journal.note(WALL_HIGH) or 0))
+    if before != boot_id:
+        journal.write_note(BOOT_ID, boot_id)
+    note_wall(journal, wall_ms)
+    if before in (None, boot_id) or wall_ms >= high_ms - JUMP_MS:
+        return 0
+    log.error(
+        "clock.behind",
+        seconds=round((high_ms - wall_ms) / 1000),
+        message="the wall clock is behind what was stored before this boot",
+    )
+    held = [one for one in journal.live() if one.action == "open" and one.state in ("opened", "planned")]
+    for one in held:
+        journal.end(
+            one,
+            "expired",
+            "clock_behind",
+            "the clock went back over a boot: nobody knows how old it is",
+            now_ms=wall_ms,
+        )
+    return len(held)
+
+
+def note_wall(journal: Journal, wall_ms: int) -> None:
+    """Remember the highest wall clock, now and then."""
+    if wall_ms > int(journal.note(WALL_HIGH) or 0) + HOUR_MS:
+        journal.write_note(WALL_HIGH, str(wall_ms))

@@ -1,0 +1,174 @@
+"""Watching: what a run shows to machines and tells to people. Built by the daemon and ended with it; the run trades on when a part of it fails.
+
+The port for metrics is bound to this machine alone and answers three GETs. It lives on the loop's own thread, so an
+answer is itself a sign of life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bot.clock import boot_ns, monotonic_ns
+from bot.errors import ConfigError, JournalError
+from bot.runtime import metrics, notify
+from bot.runtime.control import READ_S, Problem, read_request, send_answer
+from bot.runtime.notices import notice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from prometheus_client import CollectorRegistry
+
+    from bot.config import Settings
+    from bot.runtime.journal import Journal
+    from bot.runtime.loop import Loop
+
+log = structlog.get_logger()
+
+HOST: Final = "127.0.0.1"
+ASKERS_MAX: Final = 16
+PORT_FILE: Final = "metrics.port"
+TEXT: Final = "text/plain; charset=utf-8"
+EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def notifier_of(settings: Settings, journal: Journal) -> notify.Notifier | None:
+    """The lanes that the config names. ConfigError for an address that cannot be used."""
+    told = settings.notify
+    if told is None:
+        return None
+    wording = notify.Wording(
+        settings.name, level=told.level, mute=frozenset(told.mute), texts=told.texts, per_hour=told.per_hour
+    )
+    targets = [(notify.key_of(url), notify.AppriseTarget(url, index)) for index, url in enumerate(told.urls)]
+    return notify.Notifier(
+        notify.lanes_of(targets, journal=journal, wording=wording, mono_ms=_mono_ms), mono_ms=_mono_ms
+    )
+
+
+def _mono_ms() -> int:
+    return monotonic_ns() // 1_000_000
+
+
+def tell(loop: Loop, kind: str, message: str) -> None:
+    """A notice of the run's own beginning or end; a journal that cannot take it is told of elsewhere."""
+    now_ms = loop.now_ms()
+    with contextlib.suppress(JournalError):
+        loop.journal.notify([notice(kind, f"{kind}:{now_ms}", at_ms=now_ms, message=message)], now_ms=now_ms)
+
+
+@contextlib.asynccontextmanager
+async def notifying(notifier: notify.Notifier | None) -> AsyncIterator[None]:
+    """Carry notices while the block runs, and what is written at its end if that goes quickly."""
+    if notifier is None:
+        yield
+        return
+    task = asyncio.create_task(notifier.run(), name="notifier")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await notifier.flush()
+
+
+@contextlib.asynccontextmanager
+async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> AsyncIterator[None]:
+    """Answer /metrics, /livez and /readyz while the block runs. Which port it is stands in a file of the state directory.
+
+    ConfigError when the port is taken or the package is not there: who asks for metrics relies on them.
+    """
+    if port is None:
+        yield
+        return
+    registry = metrics.registry_of(sources)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"metrics.port: {port} on {HOST} cannot be used: {error.strerror}. Give another, or 0."
+        ) from error
+    scraped = Scraped(registry, sources)
+    server = await asyncio.start_server(scraped.accept, sock=listener)
+    path = folder / PORT_FILE
+    taken = listener.getsockname()[1]
+    path.write_text(f"{taken}\n")
+    log.info("metrics.exposed", url=f"http://{HOST}:{taken}/metrics")
+    try:
+        yield
+    finally:
+        server.close()
+        await scraped.close()
+        path.unlink(missing_ok=True)
+
+
+class Scraped:
+    """One question a connection."""
+
+    def __init__(self, registry: CollectorRegistry, sources: metrics.Sources) -> None:
+        self._registry = registry
+        self._sources = sources
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if len(self._tasks) > ASKERS_MAX:
+                await send_answer(writer, 503, TEXT, b"too many at once\n")
+                return
+            await send_answer(writer, *await self._asked(reader))
+        except asyncio.CancelledError:
+            writer.close()
+        finally:
+            self._tasks.discard(task)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _asked(self, reader: asyncio.StreamReader) -> tuple[int, str, bytes]:
+        try:
+            async with asyncio.timeout(READ_S):
+                method, path, _ = await read_request(reader)
+        except Problem as problem:
+            return problem.status, TEXT, f"{problem.message}\n".encode()
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            return 400, TEXT, b"the request is not whole\n"
+        answer = self.ANSWERS.get(path)
+        if answer is None:
+            return 404, TEXT, f"there are {', '.join(self.ANSWERS)}\n".encode()
+        if method not in ("GET", "HEAD"):
+            return 405, TEXT, b"only GET\n"
+        return answer(self)
+
+    def _metrics(self) -> tuple[int, str, bytes]:
+        return 200, EXPOSITION, metrics.exposition(self._registry)
+
+    def _livez(self) -> tuple[int, str, bytes]:
+        return _word(metrics.is_live(self._sources, boot_ns()), "live", f"no pass for {metrics.STUCK_S:g} s")
+
+    def _readyz(self) -> tuple[int, str, bytes]:
+        return _word(metrics.is_ready(self._sources, boot_ns()), "ready", self._sources.state())
+
+    ANSWERS: Final[dict[str, Callable[[Scraped], tuple[int, str, bytes]]]] = {
+        "/metrics": _metrics,
+        "/livez": _livez,
+        "/readyz": _readyz,
+    }
+
+
+def _word(so: bool, yes: str, no: str) -> tuple[int, str, bytes]:
+    return (200, TEXT, f"{yes}\n".encode()) if so else (503, TEXT, f"{no}\n".encode())

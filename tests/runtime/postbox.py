@@ -1,0 +1,48 @@
+"""A receiver of notifications on a port of its own: keeps every JSON body that was posted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+
+class Postbox:
+    def __init__(self, port: int, bodies: list[dict[str, Any]]) -> None:
+        self.port = port
+        self.bodies = bodies
+
+    @property
+    def url(self) -> str:
+        """As apprise writes it."""
+        return f"json://127.0.0.1:{self.port}/hook"
+
+    @property
+    def titles(self) -> list[str]:
+        return [one["title"] for one in self.bodies]
+
+
+@contextlib.contextmanager
+def postbox() -> Iterator[Postbox]:
+    bodies: list[dict[str, Any]] = []
+
+    class Post(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Post) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield Postbox(server.server_port, bodies)
+        finally:
+            server.shutdown()
+            thread.join()

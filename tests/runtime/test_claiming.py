@@ -1,0 +1,81 @@
+"""A lost journal: what the account holds by our orders is known again by its keys; what another hand did is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+import pytest
+
+from bot.runtime.loop import Loop
+from bot.strategy import Bar, Bracket, Intent, Open, Timer, View
+from bot.wire import OrderRequest
+from tests.fakes import FakeVenue
+from tests.runtime.rooms import Scripted, minutes, room
+
+STOP = Bracket(stop_pct=20)
+
+
+class Wants(Scripted):
+    """One thing, once: on its first bar, or at its timer."""
+
+    timers: ClassVar = {"often": 30}
+
+    def __init__(self, wanted: Sequence[Intent] = (), at_timer: Sequence[Intent] = ()) -> None:
+        super().__init__(self.act, name="trend")
+        self.wanted, self.at_timer = list(wanted), list(at_timer)
+
+    def act(self, view: View, bar: Bar) -> Iterable[Intent]:
+        wanted, self.wanted = self.wanted, []
+        return wanted
+
+    def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
+        wanted, self.at_timer = self.at_timer, []
+        return wanted
+
+
+async def life(venue: FakeVenue, strategy: Wants) -> Loop:
+    """A run with a journal of its own, which ends with it."""
+    loop = room(venue, strategies=[strategy])
+    await loop.recover()
+    await loop.cycle()
+    return loop
+
+
+@pytest.fixture
+def venue() -> FakeVenue:
+    made = FakeVenue()
+    made.minute(BTC="100")
+    return made
+
+
+async def test_a_position_of_a_market_order_is_claimed(venue: FakeVenue) -> None:
+    await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
+    loop = await life(venue, Wants())
+    assert loop.mirror.positions["BTC"].owner == "trend"
+    assert loop.books.of("trend").shares[0].size == 2
+
+
+async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: FakeVenue) -> None:
+    loop = await life(venue, Wants([Open("BTC", "long", usd=200, limit_px=95, bracket=STOP)]))
+    assert venue.positions == {}
+    await minutes(loop, venue, "94")
+    assert venue.positions
+    loop = await life(venue, Wants())
+    assert loop.mirror.positions["BTC"].owner == "trend"
+
+
+async def test_a_position_that_a_timer_opened_is_claimed(venue: FakeVenue) -> None:
+    loop = await life(venue, Wants(at_timer=[Open("BTC", "long", usd=200, bracket=STOP)]))
+    venue.clock.advance(30_000)
+    await loop.cycle()
+    assert venue.positions
+    loop = await life(venue, Wants())
+    assert loop.mirror.positions["BTC"].owner == "trend"
+
+
+async def test_a_position_of_another_hand_stays_foreign(venue: FakeVenue) -> None:
+    order = OrderRequest.from_wire({"market": "BTC", "side": "long", "size": "1", "type": "market"})
+    await venue.place(order, key="STRANGER")
+    loop = await life(venue, Wants())
+    assert loop.mirror.positions["BTC"].owner is None

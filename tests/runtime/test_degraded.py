@@ -1,0 +1,338 @@
+"""Degraded: what keeps entries out and lets exits go, how it is told, and how it ends. Also what is closed while nothing can be learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bot.errors import ApiError, Refusal
+from bot.runtime.arming import Wanted
+from bot.runtime.health import Health, key_problem
+from bot.runtime.journal import open_journal
+from bot.runtime.legs import LEGS, next_leg
+from bot.runtime.loop import EXITS_WAIT_MS, Loop, Settings
+from bot.runtime.reconcile import COVER_MS, REARM_MS, lost_distance_pct
+from bot.runtime.state import state_of
+from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
+from bot.wire import GuardianRequest, OrderRequest
+from tests.fakes import ADDRESS, FakeVenue, Fault, refused
+from tests.runtime.rooms import DEAD_MAN_60, minutes, room
+from tests.runtime.test_journal import intent
+from tests.runtime.test_loop import once
+from tests.runtime.test_reconcile import opened, stop_of, trailing
+
+AWAY = ApiError.of("service_unavailable", "away", retryable=True, order_submitted=False)
+DRAWDOWN = Wanted(
+    "drawdown", GuardianRequest(type="account_drawdown", max_loss_pct_from_day_start=Decimal(5), action="flatten")
+)
+
+
+def told(loop: Loop) -> list[str]:
+    return [row["kind"] for row in loop.journal.db["outbox"].rows]
+
+
+def refusals(loop: Loop) -> list[str]:
+    loop.journal.flush()
+    return [row["code"] for row in loop.journal.db["refusals"].rows]
+
+
+def later(loop: Loop, ms: int) -> None:
+    loop.pacer.now_ms += ms  # type: ignore[attr-defined]
+
+
+def always(view: View, bar: Bar) -> Iterable[Intent]:
+    if view.position(bar.market) is None and bar.close != 101:
+        yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+    elif bar.close == 101:
+        yield Close(bar.market)
+
+
+# -- the service takes not all that the config asks for
+
+
+async def test_a_guardian_that_the_service_refuses_degrades_the_run_and_does_not_end_it() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    venue.faults = [Fault("arm", refused("invalid_input", "no such action"), 1)]
+    loop = room(venue, always, settings=Settings(guardians=(DEAD_MAN_60, DRAWDOWN)))
+    await loop.recover()
+    await loop.cycle()
+    assert state_of(loop).word == "DEGRADED"
+    assert loop.degraded == {
+        "guardian:dead_man": "the service does not take guardian dead_man (invalid_input): no such action"
+    }
+    assert [g.type for g in venue.guards.values()] == ["account_drawdown"], "the other one stands"
+    assert venue.fills == []
+    asked = venue.calls.count("arm")
+    await loop.cycle()
+    assert venue.calls.count("arm") == asked, "it is not asked for again in every pass"
+    later(loop, REARM_MS)
+    await minutes(loop, venue, "100")
+    await minutes(loop, venue, "100")
+    assert state_of(loop).word == "RUNNING"
+    assert len(venue.fills) == 1
+    assert told(loop).count("daemon.degraded") == told(loop).count("daemon.recovered") == 1
+
+
+async def test_a_market_that_is_gone_keeps_entries_out_of_it_and_of_no_other() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    gone = refused("not_found", "BTC is not listed")
+    loop = room(venue, always, markets=("BTC", "ETH"))
+    venue.faults = [Fault("candles", gone, 1)]
+    await loop.recover()
+    venue.faults = [Fault("candles", gone, 1)]
+    await loop.cycle()
+    assert list(loop.degraded) == ["market:BTC"]
+    assert [fill[1] for fill in venue.fills] == ["ETH"]
+    assert loop.health.no_entry("BTC") is not None
+    assert loop.health.no_entry("ETH") is None
+    venue.faults = []
+    later(loop, 1_000)
+    await loop.cycle()
+    await minutes(loop, venue, "100")
+    assert loop.degraded == {}
+    assert [fill[1] for fill in venue.fills] == ["ETH", "BTC"]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "said"),
+    [
+        (("read", "trade"), None), ((), None), (None, None), (("read",), "neither open nor close"),
+        (("read", "trade:close_only"), "closes and protects"),
+    ],
+)  # fmt: skip
+def test_a_key_without_trade_is_said_in_a_sentence(scopes: Any, said: str | None) -> None:
+    key = None if scopes is None else SimpleNamespace(scopes=scopes)
+    found = key_problem(SimpleNamespace(limits=SimpleNamespace(key=key)))  # type: ignore[arg-type]
+    assert (found is None) == (said is None)
+    assert said is None or said in (found or "")
+
+
+async def test_a_position_that_can_be_neither_covered_nor_closed_degrades_its_market_until_it_can() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    venue.faults = [
+        Fault("arm", refused("invalid_input"), 99),
+        Fault("close", refused("market_closed", "opens at nine"), 1),
+    ]
+    await venue.cancel(stop_of(venue))
+    await loop.cycle()
+    assert list(loop.degraded) == ["drift:BTC"]
+    assert "opens at nine" in loop.degraded["drift:BTC"]
+    assert told(loop) == ["protection.lost", "daemon.degraded"]
+    await minutes(loop, venue, "101")
+    await loop.cycle()
+    assert venue.positions == {}
+    assert loop.degraded == {}
+    assert told(loop) == ["protection.lost", "daemon.degraded", "daemon.recovered", "protection.restored"]
+
+
+def test_a_reason_is_told_once_and_one_that_is_only_shown_stops_nothing() -> None:
+    journal = open_journal(None, address=ADDRESS)
+    health = Health(journal=journal, now_ms=lambda: 1)
+    for _ in range(3):
+        health.degrade("clock", "40 s behind")
+    assert journal.db["outbox"].count == 1
+    assert health.no_entry("BTC") is None, "the schedule is judged by itself"
+    health.degrade("foreign_writer", "somebody")
+    no = health.no_entry()
+    assert no is not None
+    assert no.code == "foreign_writer"
+    health.restore("nothing")
+    assert journal.db["outbox"].count == 2
+
+
+# -- protection
+
+
+async def test_each_loss_of_a_stop_is_counted_and_told_once() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    for _ in range(3):
+        if trailing(venue):
+            await venue.disarm(next(g.id for g in venue.guards.values() if g.type == "trailing_stop"))
+        else:
+            await venue.cancel(stop_of(venue))
+        await loop.cycle()
+        await loop.cycle()
+        assert loop.mirror.is_protected("BTC")
+    assert (loop.health.counts["protection.lost"], loop.health.counts["protection.restored"]) == (3, 3)
+    assert told(loop) == ["protection.lost", "protection.restored"] * 3
+
+
+async def test_a_position_that_grows_beyond_its_stop_is_covered() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
+    await loop.cycle()
+    assert str(loop.mirror.positions["BTC"].size) == "8.0000"
+    assert trailing(venue) == [("BTC", 2.0)]
+
+
+async def test_a_stop_of_the_other_side_is_no_protection() -> None:
+    loop = room(FakeVenue())
+    await loop.recover()
+    loop.mirror.positions["BTC"] = position = SimpleNamespace(  # type: ignore[assignment]
+        market="BTC", side="short", size=Decimal(1), owner="trend", entry_px=Decimal(100), opened_ms=0, notional_usd=Decimal(100),
+        leverage=1, first_stop_px=None,
+    )  # fmt: skip
+    stop = SimpleNamespace(
+        market="BTC", kind="stop_loss", action="close", side="long", size=Decimal(1), filled=Decimal(0)
+    )
+    loop.mirror.orders["1"] = stop  # type: ignore[assignment]
+    assert loop.mirror.unprotected() == [position]
+    stop.side = "short"
+    assert loop.mirror.unprotected() == []
+    stop.filled = Decimal("0.5")
+    assert loop.mirror.unprotected() == [position], "half of it has fired"
+
+
+async def test_a_trailing_stop_that_an_entry_came_with_is_replaced_at_its_own_distance() -> None:
+    def trail(view: View, bar: Bar) -> Iterable[Intent]:
+        if not view.state.get("done"):
+            view.state["done"] = True
+            yield Open(bar.market, "long", usd=500, guardians=(TrailingStop(trail_pct=1.5),))
+
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, trail)
+    await loop.recover()
+    await loop.cycle()
+    await venue.disarm(next(g.id for g in venue.guards.values() if g.type == "trailing_stop"))
+    await loop.cycle()
+    assert trailing(venue) == [("BTC", 1.5)]
+
+
+async def test_the_distance_is_that_of_the_newest_stop() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    await venue.place(
+        OrderRequest.from_wire(
+            {"market": "BTC", "side": "long", "usdAmount": 100, "bracket": {"stopLoss": {"px": "95"}}}
+        ),
+        key="a person",
+    )
+    await loop.drain()
+    assert lost_distance_pct(loop, loop.mirror.positions["BTC"]) == 5
+
+
+async def test_a_stop_that_is_not_taken_for_long_ends_in_a_close() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    venue.faults = [Fault("arm", AWAY, 99)]
+    await venue.cancel(stop_of(venue))
+    await loop.cycle()
+    assert "BTC" in venue.positions
+    later(loop, COVER_MS)
+    await loop.cycle()
+    assert venue.positions == {}
+
+
+# -- while the events cannot be read
+
+
+async def test_a_whole_position_is_closed_while_the_events_cannot_be_read() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, always)
+    await loop.recover()
+    await loop.cycle()
+    venue.faults = [Fault("events", AWAY, 999)]
+    await minutes(loop, venue, "101")
+    assert "BTC" in venue.positions, "the bar waits a moment, for the events may come"
+    later(loop, EXITS_WAIT_MS)
+    await loop.cycle()
+    assert venue.positions == {}
+    await minutes(loop, venue, "102")
+    later(loop, EXITS_WAIT_MS)
+    await loop.cycle()
+    assert venue.positions == {}, "nothing is opened"
+    venue.faults = []
+    await loop.cycle()
+    assert loop.mirror.positions == {}
+    assert loop.journal.live() == []
+
+
+async def test_neither_an_entry_nor_a_part_goes_while_the_events_cannot_be_read() -> None:
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        yield from once(view, bar)
+        if bar.close == 101:
+            yield Close(bar.market, fraction=0.5)
+            yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=2))
+
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, script)
+    await loop.recover()
+    await loop.cycle()
+    venue.faults = [Fault("events", AWAY, 999)]
+    await minutes(loop, venue, "101")
+    later(loop, EXITS_WAIT_MS)
+    await loop.cycle()
+    assert str(venue.positions["BTC"].size) == "5.0000"
+    assert refusals(loop) == ["behind", "behind"]
+
+
+# -- another writer
+
+
+@pytest.mark.parametrize(("source", "flagged"), [("agent", True), ("api", True), ("dashboard", False), (None, False)])
+async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(source: str | None, flagged: bool) -> None:
+    venue = FakeVenue(("BTC", "ETH"))
+    venue.minute(BTC="100")
+    loop = room(venue, always, markets=("BTC",))
+    await loop.recover()
+    await loop.cycle()
+    assert loop.mirror.keys_proven
+    trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", source)
+    venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
+    await loop.cycle()
+    assert ("foreign_writer" in loop.degraded) is flagged
+    assert told(loop) == (["account.foreign", "daemon.degraded"] if flagged else [])
+    await minutes(loop, venue, "101", "102")
+    assert ("BTC" in venue.positions) is not flagged, "exits went, and entries only if nobody else writes"
+    assert loop.strangers.waiting == {}
+
+
+async def test_our_own_orders_and_what_the_service_does_are_no_other_writer() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, always)
+    await loop.recover()
+    await minutes(loop, venue, "100", "90", "100", "101", "100")
+    assert len(venue.fills) >= 4
+    assert loop.degraded == {}
+
+
+# -- legs
+
+
+def test_a_stale_plan_asks_for_another_leg_and_only_an_entrys_in_time() -> None:
+    stale: dict[str, Any] = {"state": "expired", "code": "plan_stale", "not_after_ms": 100}
+    leg = next_leg(intent(1, **stale), address=ADDRESS, now_ms=99)
+    assert leg is not None
+    assert (leg.state, leg.leg, leg.attempts, leg.confirm_token, leg.code) == ("opened", "order-2", 0, None, None)
+    assert leg.not_after_ms == 100, "the entry grows no younger by it"
+    assert leg.id != "KEY1"
+    for change in (
+        {"state": "sending"}, {"state": "accepted"}, {"state": "quarantined"}, {"code": "insufficient_funds"}, {"action": "close"},
+        {"not_after_ms": 99}, {"leg": LEGS[-1]}, {"leg": "guardian"},
+    ):  # fmt: skip
+        assert next_leg(intent(1, **stale | change), address=ADDRESS, now_ms=99) is None, change
+
+
+async def test_a_clock_that_is_far_off_stops_what_a_bar_wants_and_not_its_exits() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, always)
+    await loop.recover()
+    await loop.cycle()
+    loop.schedule = lambda: Refusal("clock_skewed", "40 s")
+    await minutes(loop, venue, "101", "102")
+    assert venue.positions == {}
+    assert refusals(loop) == ["clock_skewed"]

@@ -1,0 +1,193 @@
+"""What one daemon alone may have, how private its process is, and what it tells a service manager."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.errors import BotError, ConfigError
+from bot.runtime import systemd
+from bot.runtime.holding import (
+    PR_GET_DUMPABLE,
+    hold_account,
+    hold_state,
+    holder_pid,
+    is_held,
+    private_dir,
+    runtime_dir,
+)
+
+ADDRESS = "0x" + "ab" * 20
+
+
+# -- holding
+
+
+def test_a_folder_is_held_by_one_and_free_again_afterwards(tmp_path: Path) -> None:
+    assert not is_held(tmp_path)
+    with hold_state(tmp_path):
+        assert is_held(tmp_path)
+        assert holder_pid(tmp_path) == os.getpid()
+        with (
+            pytest.raises(BotError, match=rf"another daemon runs on .* \(pid {os.getpid()}\): stop it"),
+            hold_state(tmp_path),
+        ):
+            pass
+        assert is_held(tmp_path), "and the one who came too late has taken nothing"
+    assert not is_held(tmp_path)
+
+
+def test_whoever_only_looks_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from bot.runtime.holding import is_held\nwhile True: is_held(Path(sys.argv[1]))"
+    (tmp_path / "lock").touch()
+    looker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    try:
+        for _ in range(50):
+            with hold_state(tmp_path):
+                pass
+    finally:
+        looker.kill()
+        looker.wait()
+
+
+def test_a_hold_ends_with_its_process(tmp_path: Path) -> None:
+    code = "import os, sys; from pathlib import Path; from bot.runtime.holding import hold_state\nwith hold_state(Path(sys.argv[1])): print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert is_held(tmp_path)
+        assert holder_pid(tmp_path) == holder.pid
+        holder.kill()
+        holder.wait()
+    with hold_state(tmp_path):
+        assert holder_pid(tmp_path) == os.getpid()
+
+
+def test_an_account_is_traded_by_one_daemon_of_a_user_on_a_machine(tmp_path: Path) -> None:
+    with hold_account(ADDRESS, tmp_path / "one", tmp_path):
+        with (
+            pytest.raises(BotError, match=rf"(?i)trades account {ADDRESS} \(pid .*{tmp_path / 'one'}"),
+            hold_account(ADDRESS.upper().replace("X", "x"), tmp_path / "two", tmp_path),
+        ):
+            pass
+        with hold_account("0x" + "cd" * 20, tmp_path / "two", tmp_path):
+            pass
+    with hold_account(ADDRESS, tmp_path / "two", tmp_path):
+        pass
+
+
+def test_an_address_that_is_no_name_names_no_other_file(tmp_path: Path) -> None:
+    with hold_account("../../etc/passwd\n", tmp_path, tmp_path):
+        (file,) = tmp_path.iterdir()
+    assert file.name.startswith("account-")
+    assert ".." not in file.name
+
+
+def test_locks_go_to_a_folder_that_is_ours_alone(tmp_path: Path) -> None:
+    assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "bot"
+    assert (tmp_path / "bot").stat().st_mode & 0o077 == 0
+    (tmp_path / "bot").chmod(0o777)
+    assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) != tmp_path / "bot", "others may write there"
+    (tmp_path / "bot").rmdir()
+    (tmp_path / "bot").symlink_to(tmp_path)
+    assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) != tmp_path / "bot", "somebody else's link"
+
+
+def test_a_state_directory_that_cannot_be_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    before = os.umask(0o022)
+    try:
+        with pytest.raises(ConfigError, match="Set state_dir to a folder that you may write"):
+            private_dir(tmp_path / "file" / "state")
+        assert private_dir(tmp_path / "state").stat().st_mode & 0o077 == 0
+    finally:
+        os.umask(before)
+
+
+def test_a_hardened_process_leaves_no_core_and_shows_its_memory_to_nobody() -> None:
+    code = (
+        "import ctypes, json, os, resource; from bot.runtime.holding import harden; harden(); mask = os.umask(0);"
+        f"print(json.dumps([resource.getrlimit(resource.RLIMIT_CORE), ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}, 0, 0, 0, 0), mask]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[0, 0], 0, 0o077]
+
+
+# -- the service manager
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """What listens where a service manager would."""
+    name = f"@bot-test-{os.getpid()}"
+    monkeypatch.setenv("NOTIFY_SOCKET", name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind("\0" + name[1:])
+        listening.setblocking(False)
+        yield listening
+
+
+def heard(manager: socket.socket) -> list[str]:
+    found = []
+    while True:
+        try:
+            found.append(manager.recv(4096).decode())
+        except BlockingIOError:
+            return found
+
+
+def test_nothing_is_told_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert not systemd.notify("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", "@nobody-listens-here")
+    assert not systemd.notify("READY=1")
+
+
+def test_a_status_is_one_line(manager: socket.socket) -> None:
+    systemd.status("RUNNING:\n2 strategies\nREADY=1")
+    assert heard(manager) == ["STATUS=RUNNING: 2 strategies READY=1"]
+
+
+def test_the_watchdog_is_fed_by_passes_and_not_more_often_than_it_asks(manager: socket.socket) -> None:
+    now_ns = [0]
+    dog = systemd.Watchdog(lambda: now_ns[0], {"WATCHDOG_USEC": "20000000", "WATCHDOG_PID": str(os.getpid())})
+    told = 0
+    for _ in range(120):
+        dog.pass_done()
+        now_ns[0] += 500_000_000  # a pass each half second, for a minute
+        told += len(heard(manager))
+    assert told == 12
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "20000000", "WATCHDOG_PID": "1"}],
+)
+def test_a_watchdog_that_is_not_meant_is_not_fed(manager: socket.socket, environ: dict[str, str]) -> None:
+    dog = systemd.Watchdog(lambda: 0, environ)
+    dog.pass_done()
+    assert heard(manager) == []
+
+
+async def test_a_long_start_asks_for_time_until_it_is_over(manager: socket.socket) -> None:
+    asking = asyncio.create_task(systemd.ask_for_time(lambda: "STARTING: asking the service", every_s=0.01))
+    seen: list[str] = []
+    while seen.count("EXTEND_TIMEOUT_USEC=30000000") < 3:
+        await asyncio.sleep(0.005)
+        seen += heard(manager)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert "STATUS=STARTING: asking the service" in seen
+    heard(manager)
+    await asyncio.sleep(0.03)
+    assert heard(manager) == []

@@ -1,0 +1,408 @@
+"""Many strategies in one account: shares of a market, daily losses, pauses, quarantine and timers, over a fake venue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from bot.clock import DAY_MS
+from bot.runtime.books import FOREIGN
+from bot.runtime.desk import Placed
+from bot.runtime.feed import Series
+from bot.runtime.loop import Loop
+from bot.runtime.ports import Calm
+from bot.runtime.timers import instants, newest_until, next_after
+from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, Timer, View
+from bot.wire import CloseRequest
+from tests.fakes import START_MS, FakeVenue, Fault
+from tests.runtime.rooms import Scripted, kill, minutes, room
+
+STOP = Bracket(stop_pct=50)
+
+
+class Told(Scripted):
+    """Wants what it is told to, once; remembers what it was told of."""
+
+    def __init__(self, name: str, markets: tuple[str, ...] = ("BTC",)) -> None:
+        super().__init__(self.act, name=name, markets=markets)
+        self.wants: list[Intent] = []
+        self.fills: list[Fill] = []
+        self.holds: list[float] = []
+
+    def act(self, view: View, bar: Bar) -> Iterable[Intent]:
+        position = view.position(bar.market)
+        self.holds.append(position.size if position else 0)
+        wants, self.wants = self.wants, []
+        return wants
+
+    def on_fill(self, view: View, fill: Fill) -> Iterable[Intent]:
+        self.fills.append(fill)
+        return ()
+
+
+def codes(loop: Loop) -> list[tuple[str, str]]:
+    return [(row["strategy"], row["code"]) for row in loop.journal.db["refusals"].rows]
+
+
+def notices(loop: Loop) -> list[tuple[str, str]]:
+    return [(row["kind"], json.loads(row["payload"]).get("strategy")) for row in loop.journal.db["outbox"].rows]
+
+
+async def begun(venue: FakeVenue, *told: Strategy, path: Path | None = None, **more: Any) -> Loop:
+    loop = room(venue, strategies=told, path=path, **more)
+    await loop.recover()
+    await loop.cycle()
+    return loop
+
+
+@pytest.fixture
+def venue() -> FakeVenue:
+    made = FakeVenue()
+    made.minute(BTC="100")
+    return made
+
+
+# -- sharing a market
+
+
+async def test_each_has_its_share_and_a_close_takes_no_more_than_that(venue: FakeVenue) -> None:
+    a, b = Told("alpha"), Told("beta")
+    loop = await begun(venue, a, b, nets=True)
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "110")
+    b.wants = [Open("BTC", "long", size=3, bracket=STOP)]
+    await minutes(loop, venue, "120")
+    await minutes(loop, venue, "120")
+    assert (a.holds[-1], b.holds[-1]) == (1, 3)
+    b.wants = [Close("BTC")]
+    await minutes(loop, venue, "130")
+    assert venue.positions["BTC"].size == 1
+    assert (loop.books.of("alpha").unrealized_usd, loop.books.of("beta").realized_usd) == (20, 30)
+    assert [(fill.action, fill.size, fill.position_size) for fill in b.fills] == [("open", 3, 3), ("close", 3, 0)]
+    assert [fill.action for fill in a.fills] == ["open"], "it is told of its own fills alone"
+
+
+async def test_a_share_is_closed_once_however_often_it_is_asked_for(venue: FakeVenue) -> None:
+    a, b = Told("alpha"), Told("beta")
+    loop = await begun(venue, a, b, nets=True)
+    a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    b.wants = [Close("BTC", fraction=0.5), Close("BTC"), Close("BTC")]
+    venue.faults = [Fault("close", "drop", count=2)]
+    await minutes(loop, venue, "100")
+    b.wants = [Close("BTC")]
+    loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+    await minutes(loop, venue, "100", "100")
+    assert venue.positions["BTC"].size == 1
+    assert loop.books.share("BTC", "alpha") is not None
+    assert ("beta", "closing") in codes(loop)
+
+
+async def test_nobody_goes_against_the_others_share_and_budgets_are_their_own(venue: FakeVenue) -> None:
+    a, b = Told("alpha"), Told("beta")
+    loop = await begun(venue, a, b, nets=True)
+    a.wants = [Open("BTC", "long", usd=900, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    b.wants = [Open("BTC", "short", usd=50, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    a.wants, b.wants = [Open("BTC", "long", usd=200, bracket=STOP)], [Open("BTC", "long", usd=900, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    assert codes(loop) == [("beta", "against_others"), ("alpha", "over_budget")]
+    assert venue.positions["BTC"].size == 18
+    a.wants, b.wants = [Close("BTC")], [Close("BTC")]
+    await minutes(loop, venue, "100")
+    assert venue.positions == {}
+
+
+async def test_when_the_first_holder_has_left_the_next_one_answers_for_the_position(venue: FakeVenue) -> None:
+    a, b = Told("alpha"), Told("beta")
+    loop = await begun(venue, a, b, nets=True)
+    a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=2, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    a.wants = [Close("BTC")]
+    await minutes(loop, venue, "100")
+    assert loop.mirror.positions["BTC"].owner == "beta"
+    assert loop.mirror.is_protected("BTC")
+
+
+async def test_a_position_of_a_strategy_that_is_gone_is_left_to_its_stop(venue: FakeVenue, tmp_path: Path) -> None:
+    a = Told("alpha")
+    loop = await begun(venue, a, path=tmp_path / "j.db")
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    kill(loop)
+    b = Told("beta")
+    venue.minute(BTC="100")
+    loop = await begun(venue, b, path=tmp_path / "j.db")
+    b.wants = [Close("BTC"), Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "101")
+    assert codes(loop) == [("beta", "anothers_position")] * 2
+    assert loop.books.of("alpha").unrealized_usd == 1
+    assert loop.mirror.is_protected("BTC")
+
+
+# -- daily losses
+
+
+async def test_a_daily_loss_stops_entries_for_the_day_and_not_exits(venue: FakeVenue, tmp_path: Path) -> None:
+    a, b = Told("alpha"), Told("beta", markets=("ETH",))
+    loop = await begun(venue, a, b, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
+    a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
+    await minutes(loop, venue, "100", "90.01")
+    assert loop.losses.refusal("alpha", loop.now_ms()) is None
+    await minutes(loop, venue, "90", "99")
+    a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("ETH", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    assert codes(loop) == [("alpha", "daily_loss")]
+    assert set(venue.positions) == {"BTC", "ETH"}, "the other one goes on"
+    assert notices(loop).count(("strategy.daily_loss", "alpha")) == 1
+    kill(loop)
+    again = Told("alpha")
+    venue.minute(BTC="100")
+    loop = await begun(venue, again, b, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
+    again.wants = [Open("BTC", "long", size=1, bracket=STOP), Close("BTC")]
+    await minutes(loop, venue, "100")
+    assert codes(loop)[-1] == ("alpha", "daily_loss")
+    assert "BTC" not in venue.positions, "its exit went"
+    assert notices(loop).count(("strategy.daily_loss", "alpha")) == 1
+    venue.clock.advance(DAY_MS)
+    venue.minute(BTC="100")
+    again.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await loop.cycle()
+    await minutes(loop, venue, "100")
+    assert "BTC" in venue.positions, "a new day"
+
+
+async def test_a_session_steps_through_the_bars_that_could_reach_a_daily_loss(venue: FakeVenue) -> None:
+    a = Told("alpha")
+    loop = await begun(venue, a, daily_loss_usd=Decimal(20))
+    a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    calm = Calm(50.0, 150.0, START_MS + 10 * DAY_MS)
+    now = venue.clock.now_ms()
+    bars = [
+        Bar("BTC", now + 60_000 * n, px, px, px, px, 1.0) for n, px in enumerate((100, 95, 90.5, 90.0, 95), start=1)
+    ]
+    bar, decision = loop.decide_run(Series("BTC", "1m"), iter(bars), calm)
+    assert bar is not None
+    assert (bar.close, decision) == (90.0, None)
+
+
+# -- pauses and quarantine
+
+
+async def test_a_pause_stops_entries_of_one_or_all_and_outlives_a_restart(venue: FakeVenue, tmp_path: Path) -> None:
+    a, b = Told("alpha"), Told("beta", markets=("ETH",))
+    loop = await begun(venue, a, b, path=tmp_path / "j.db")
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    assert loop.pauses.pause("alpha")
+    assert not loop.pauses.pause("alpha"), "it was so already"
+    kill(loop)
+    a, b = Told("alpha"), Told("beta", markets=("ETH",))
+    venue.minute(BTC="100")
+    loop = await begun(venue, a, b, path=tmp_path / "j.db")
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP), Close("BTC")]
+    b.wants = [Open("ETH", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    assert codes(loop) == [("alpha", "paused")]
+    assert set(venue.positions) == {"ETH"}
+    loop.pauses.pause(None)
+    b.wants = [Open("ETH", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    assert codes(loop)[1:] == [("beta", "paused")]
+    loop.pauses.resume(None)
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    assert "BTC" in venue.positions
+
+
+async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venue: FakeVenue) -> None:
+    a = Told("alpha")
+    loop = await begun(venue, a)
+    venue.faults = [Fault("plan", "drop", count=3)]
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    loop.pauses.pause("alpha")
+    loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+    await loop.cycle()
+    assert venue.positions == {}
+
+
+async def test_a_quarantine_outlives_a_restart_until_the_code_changes(venue: FakeVenue, tmp_path: Path) -> None:
+    class Raises(Told):
+        def act(self, view: View, bar: Bar) -> Iterable[Intent]:
+            raise RuntimeError("a mistake")
+
+    loop = await begun(venue, Raises("alpha"), path=tmp_path / "j.db")
+    assert loop.desk.seats[0].quarantined is not None
+    assert notices(loop).count(("strategy.quarantined", "alpha")) == 1
+    kill(loop)
+    again = Told("alpha")
+    venue.minute(BTC="100")
+    loop = await begun(venue, again, path=tmp_path / "j.db")
+    assert loop.desk.seats[0].quarantined == "alpha: RuntimeError: a mistake"
+    assert again.seen == []
+    kill(loop)
+    loop = room(venue, strategies=[again], path=tmp_path / "j.db")
+    other = loop.desk.made(loop_placed(loop, again)._replace(version="2"))
+    assert other.quarantined is None
+
+
+def loop_placed(loop: Loop, strategy: Strategy) -> Any:
+    return Placed(strategy, "1m", loop.gate.allowances[strategy.name])
+
+
+# -- timers
+
+
+class Clocked(Told):
+    timers: ClassVar = {"often": 30, "hourly": "0 * * * *"}
+
+    def __init__(self) -> None:
+        super().__init__("alpha")
+        self.rung: list[Timer] = []
+        self.wanted: list[Intent] = []
+
+    def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
+        self.rung.append(timer)
+        view.state["rung"] = view.state.get("rung", 0) + 1
+        wanted, self.wanted = self.wanted, []
+        return wanted
+
+
+async def test_a_timer_fires_once_an_instant_with_a_key_that_its_instant_makes(venue: FakeVenue) -> None:
+    one = Clocked()
+    loop = await begun(venue, one)
+    assert one.rung == [], "its first instant lies ahead"
+    venue.clock.advance(29_999)
+    await loop.cycle()
+    assert one.rung == []
+    venue.clock.advance(1)
+    one.wanted = [Open("BTC", "long", size=1, bracket=STOP)]
+    await loop.cycle()
+    await loop.cycle()
+    at_ms = venue.clock.now_ms()
+    assert one.rung == [Timer("often", at_ms)]
+    (row,) = loop.journal.db["intents"].rows
+    assert (row["cause"], row["state"]) == (f"timer:often:{at_ms}", "accepted")
+    venue.clock.set((at_ms // 3_600_000 + 1) * 3_600_000)
+    await loop.cycle()
+    assert {timer.name for timer in one.rung[1:]} == {"often", "hourly"}
+
+
+async def test_of_the_instants_missed_while_down_only_the_newest_fires(venue: FakeVenue, tmp_path: Path) -> None:
+    loop = await begun(venue, Clocked(), path=tmp_path / "j.db")
+    venue.clock.advance(30_000)
+    await loop.cycle()
+    kill(loop)
+    venue.clock.advance(5 * 3_600_000 + 1_234)
+    one = Clocked()
+    loop = await begun(venue, one, path=tmp_path / "j.db")
+    hour = venue.clock.now_ms() // 3_600_000 * 3_600_000
+    assert [timer for timer in one.rung if timer.name == "hourly"] == [Timer("hourly", hour)]
+    assert [timer.at_ms for timer in one.rung if timer.name == "often"] == [venue.clock.now_ms() // 30_000 * 30_000]
+    assert loop.journal.state_of("alpha")["rung"] == 3
+    kill(loop)
+    one = Clocked()
+    await begun(venue, one, path=tmp_path / "j.db")
+    assert one.rung == [], "what fired does not fire again"
+
+
+async def test_a_timer_that_raises_is_quarantined_and_stays_fired(venue: FakeVenue) -> None:
+    class Raises(Clocked):
+        def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
+            raise RuntimeError("a mistake")
+
+    loop = await begun(venue, Raises())
+    venue.clock.advance(60_000)
+    await loop.cycle()
+    await loop.cycle()
+    assert loop.desk.seats[0].quarantined == "alpha: RuntimeError: a mistake"
+
+
+async def test_a_session_steps_at_the_next_timer(venue: FakeVenue) -> None:
+    loop = await begun(venue, Clocked())
+    assert loop.timers.next_ms is not None
+    now = venue.clock.now_ms()
+    bars = [Bar("BTC", now + 10_000 * n, 100, 100, 100, 100, 1.0) for n in range(1, 9)]
+    bar, _ = loop.decide_run(Series("BTC", "1m"), iter(bars), Calm(1.0, 200.0, now + DAY_MS))
+    assert bar is not None
+    assert bar.at_ms == loop.timers.next_ms
+
+
+def test_instants_are_those_of_the_clock() -> None:
+    assert [next_after(30, 0), next_after(30, 29_999), next_after(30, 30_000)] == [30_000, 30_000, 60_000]
+    assert (newest_until(30, 89_999), newest_until("*/5 * * * *", 600_000), newest_until("*/5 * * * *", 599_999)) == (
+        60_000, 600_000, 300_000,
+    )  # fmt: skip
+    assert list(instants("*/5 * * * *", 0, 900_000)) == [300_000, 600_000, 900_000]
+
+
+# -- the direct path
+
+
+async def test_the_direct_path_is_taken_only_when_the_service_is_known_to_keep_keys(venue: FakeVenue) -> None:
+    a = Told("alpha")
+    loop = await begun_direct(venue, a)
+    for _ in range(2):
+        a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+        await minutes(loop, venue, "100")
+    assert [call for call in venue.calls if call in ("plan", "confirm", "place")] == ["plan", "confirm", "place"]
+    assert [row["path"] for row in loop.journal.db["intents"].rows] == ["plan", "direct"]
+
+
+async def begun_direct(venue: FakeVenue, told: Strategy) -> Loop:
+    loop = room(venue, strategies=[told])
+    loop.gate.allowances = {name: replace(one, path="direct") for name, one in loop.gate.allowances.items()}
+    await loop.recover()
+    await loop.cycle()
+    return loop
+
+
+async def test_another_hands_close_is_booked_as_such(venue: FakeVenue) -> None:
+    a = Told("alpha")
+    loop = await begun(venue, a)
+    a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    await venue.close("BTC", CloseRequest(size="1"), key="STRANGER")
+    await minutes(loop, venue, "110")
+    book = loop.books.of("alpha")
+    assert (book.shares[0].size, book.unrealized_usd) == (1, 10)
+    assert loop.books.of(FOREIGN).fills == 0
+
+
+async def test_an_entry_in_answer_to_the_very_fill_that_lost_too_much_is_refused(venue: FakeVenue) -> None:
+    class Again(Told):
+        def on_fill(self, view: View, fill: Fill) -> Iterable[Intent]:
+            if fill.action == "close":
+                yield Open("BTC", "long", size=1, bracket=STOP)
+
+    a = Again("alpha")
+    loop = await begun(venue, a, daily_loss_usd=Decimal(20))
+    a.wants = [Open("BTC", "long", size=2, bracket=Bracket(stop_pct=10))]
+    await minutes(loop, venue, "100", "89")
+    assert venue.positions == {}
+    assert codes(loop) == [("alpha", "daily_loss")]
+    assert notices(loop).count(("strategy.daily_loss", "alpha")) == 1
+
+
+async def test_a_day_that_began_while_it_was_down_counts_from_its_midnight(venue: FakeVenue, tmp_path: Path) -> None:
+    a = Told("alpha")
+    loop = await begun(venue, a, path=tmp_path / "j.db", daily_loss_usd=Decimal(15))
+    a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
+    await minutes(loop, venue, "100", "104")
+    kill(loop)
+    venue.clock.set(START_MS + DAY_MS - 60_000)
+    venue.minute(BTC="110")
+    for _ in range(3):
+        venue.minute(BTC="101")
+    loop = await begun(venue, Told("alpha"), path=tmp_path / "j.db", daily_loss_usd=Decimal(15))
+    assert loop.books.of("alpha").day_usd == -18, "from 110 at 00:00 to 101 now, for a size of 2"
+    assert loop.books.is_halted("alpha")

@@ -1,0 +1,271 @@
+"""What a person is told: the words, the outbox, and lanes that fail, repeat themselves and say too much."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+from pydantic import SecretStr
+
+from bot.errors import ConfigError
+from bot.runtime import notices, notify
+from bot.runtime.journal import Journal, open_journal
+from bot.runtime.notices import Message, notice
+from bot.wire import Event
+from tests.runtime.postbox import postbox
+
+HOUR_MS = 3_600_000
+
+
+class Inbox:
+    """A target that keeps what it took, and takes nothing while `down`."""
+
+    name = "inbox"
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.down = False
+        self.raises: Exception | None = None
+
+    async def send(self, message: Message) -> bool:
+        if self.raises is not None:
+            raise self.raises
+        if not self.down:
+            self.messages.append(message)
+        return not self.down
+
+    @property
+    def titles(self) -> list[str]:
+        return [one.title for one in self.messages]
+
+
+@pytest.fixture
+def journal() -> Iterator[Journal]:
+    one = open_journal(None, address="0x" + "0" * 40)
+    yield one
+    one.close()
+
+
+def lane_of(journal: Journal, inbox: Inbox, *, now_ms: int = 0, **wording: object) -> notify.Lane:
+    return notify.Lane(inbox, "a", journal=journal, wording=notify.Wording("b", **wording), now_ms=now_ms)  # type: ignore[arg-type]
+
+
+def lost(ref: str, *, market: str = "BTC", message: str = "gone") -> notices.Notice:
+    return notice("protection.lost", ref, at_ms=int(ref), market=market, message=message)
+
+
+def test_an_event_is_told_with_its_figures_and_its_strategy() -> None:
+    event = Event.model_validate(
+        {
+            "id": "evt_1", "type": "fill", "subtype": "exit", "ts": 1, "coin": "BTC", "idempotencyKey": "KEY",
+            "data": {
+                "tradeId": "trd_1", "oid": "1", "kind": "stop_loss", "side": "long", "intent": "close", "reduceOnly": True,
+                "size": "0.1", "px": "100", "feeUsd": "0.01", "realizedPnlUsd": "-1.5", "liquidity": "taker",
+                "remainingSize": "0", "positionSize": "0", "balanceUsd": "998.49",
+            },
+        }
+    )  # fmt: skip
+    (one,) = notices.of_event(event, lambda key: "trend" if key == "KEY" else None)
+    message = notices.render(one.kind, one.payload, bot="b")
+    assert (message.level, message.title[:12]) == ("info", "[b] BTC: clo")
+    assert "trend: -1.5 USD by stop_loss" in message.text
+
+
+def test_what_nobody_needs_to_hear_is_no_notice() -> None:
+    data = {"oid": "1", "kind": "stop_loss", "side": "long", "intent": "close", "size": "1", "filledSize": "0"}
+    event = Event.model_validate({"id": "evt_1", "type": "order", "subtype": "armed", "ts": 1, "data": data})
+    assert list(notices.of_event(event)) == []
+
+
+def test_a_text_of_others_is_one_line_of_bounded_length_without_secrets() -> None:
+    one = notice("protection.lost", "1", at_ms=1, message="a\nb\x1b[31m " + "x" * 999 + " bbk_test_aaaaaaaa_secret")
+    said = json.loads(one.payload)["message"]
+    assert said.isprintable()
+    assert len(said) == notices.FIELD_MAX
+    assert "bbk_test" not in notice("protection.lost", "1", at_ms=1, message="bbk_test_aaaaaaaa_secret").payload
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "problem"),
+    [
+        ("fill.exot", "x", "there is no notice"),
+        ("fill.exit", "{pnl}", "{pnl} is no field of fill.exit"),
+        ("fill.exit", "{px.__class__}", "is no field"),
+        ("fill.exit", "{px!r}", "without a format"),
+        ("fill.exit", "{px:>9}", "without a format"),
+        ("fill.exit", "{px", "is no template"),
+        ("fill.exit", "{market} {px} {strategy} {realized_pnl_usd}", None),
+    ],
+)
+def test_a_template_is_judged_before_it_is_needed(kind: str, text: str, problem: str | None) -> None:
+    found = notices.problem_of(kind, text)
+    assert found is None if problem is None else problem in (found or "")
+
+
+def test_every_template_names_only_fields_of_its_own() -> None:
+    for kind, template in notices.TEMPLATES.items():
+        assert notices.problem_of(kind, template.text) is None, kind
+        assert notices.problem_of(kind, template.title) is None, kind
+
+
+async def test_each_notice_is_sent_once_in_order_also_after_a_restart(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    journal.notify([lost("1"), lost("2", market="ETH")], now_ms=0)
+    journal.notify([lost("1")], now_ms=0)
+    await lane.step(0)
+    await lane_of(journal, inbox).step(0)
+    assert inbox.titles == ["[b] BTC is without a stop", "[b] ETH is without a stop"]
+
+
+async def test_a_thousand_quiet_notices_are_passed_over_in_a_few_writes(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, level="error")
+    journal.notify([notice("strategy.paused", str(n), at_ms=n, message="so") for n in range(1_000)], now_ms=0)
+    journal.notify([lost("1")], now_ms=0)
+    before = journal.db.conn.total_changes
+    await lane.step(0)
+    assert journal.db.conn.total_changes - before <= 1_001 // notify.PAGE + 2
+    assert inbox.titles == ["[b] BTC is without a stop"]
+    again = lane_of(journal, inbox, level="error")
+    assert again.cursor == lane.cursor == journal.newest_notice()
+
+
+async def test_a_new_target_hears_nothing_of_what_was_before_it(journal: Journal) -> None:
+    journal.notify([lost("1")], now_ms=0)
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    journal.notify([lost("2", market="ETH")], now_ms=0)
+    await lane.step(0)
+    assert inbox.titles == ["[b] ETH is without a stop"]
+
+
+@pytest.mark.parametrize("raises", [None, ConnectionRefusedError("no"), ValueError("a plug-in's own")])
+async def test_a_target_that_is_down_loses_nothing_and_is_asked_less_and_less(
+    journal: Journal, raises: Exception | None
+) -> None:
+    inbox = Inbox()
+    inbox.down, inbox.raises = True, raises
+    lane = lane_of(journal, inbox)
+    journal.notify([lost("1")], now_ms=0)
+    now_ms, waits = 0, []
+    for _ in range(10):
+        again_ms = await lane.step(now_ms)
+        waits.append(again_ms - now_ms)
+        assert await lane.step(now_ms + 1) == again_ms, "it is not asked before its time"
+        now_ms = again_ms
+    assert waits[0] == 5_000
+    assert waits[-1] == 600_000
+    assert lane.failed_total == 10
+    inbox.down, inbox.raises = False, None
+    await lane.step(now_ms)
+    assert inbox.titles == ["[b] BTC is without a stop"]
+    assert lane.failures == 0
+
+
+async def test_what_repeats_is_counted_and_told_once_more_at_the_end(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    journal.notify([lost(str(n)) for n in range(1, 6)], now_ms=0)
+    again_ms = await lane.step(0)
+    assert inbox.titles == ["[b] BTC is without a stop"]
+    assert again_ms == notify.DEDUP_MS
+    await lane.step(again_ms)
+    assert inbox.titles[1:] == ["[b] BTC is without a stop (4 more times)"]
+
+
+async def test_more_than_the_allowance_becomes_one_digest_and_nothing_is_lost(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, per_hour=60)
+    journal.notify([lost(str(n), market=f"M{n}") for n in range(1, 41)], now_ms=0)
+    again_ms = await lane.step(0)
+    assert len(inbox.messages) == notify.BURST
+    assert inbox.titles[-1] == "[b] 31 more notices"
+    assert "31 x protection.lost" in inbox.messages[-1].text
+    journal.notify([lost("99", market="LAST")], now_ms=0)
+    again_ms = await lane.step(0)
+    assert 0 < again_ms <= HOUR_MS / 60 + 1, "it waits for the next message's allowance"
+    await lane.step(again_ms)
+    assert inbox.titles[-1] == "[b] LAST is without a stop"
+
+
+async def test_muted_kinds_and_lower_levels_are_passed_over(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, level="error", mute=frozenset({"intent.quarantined"}))
+    journal.notify(
+        [
+            notice("strategy.paused", "1", at_ms=1, strategy="s", message="m"),
+            notice("intent.quarantined", "2", at_ms=1, market="BTC", message="m"),
+            lost("3"),
+        ],
+        now_ms=0,
+    )
+    await lane.step(0)
+    assert inbox.titles == ["[b] BTC is without a stop"]
+
+
+async def test_one_lane_that_hangs_holds_up_no_other(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "SEND_S", 0.01)
+
+    class Hangs(Inbox):
+        async def send(self, message: Message) -> bool:
+            await asyncio.Event().wait()
+            return True
+
+    good, bad = Inbox(), Hangs()
+    lanes = notify.lanes_of(
+        [("good", good), ("bad", bad)], journal=journal, wording=notify.Wording("b"), mono_ms=lambda: 0
+    )
+    notifier = notify.Notifier(lanes, mono_ms=lambda: 0)
+    journal.notify([lost("1")], now_ms=0)
+    task = asyncio.create_task(notifier.run())
+    while not (good.messages and lanes[1].failed_total):
+        await asyncio.sleep(0)
+    journal.notify([lost("2", market="ETH")], now_ms=0)
+    notifier.ring()
+    while len(good.messages) < 2:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_apprise_delivers_to_a_real_receiver(journal: Journal) -> None:
+    pytest.importorskip("apprise")
+    with postbox() as box:
+        target = notify.AppriseTarget(SecretStr(box.url), 0)
+        lane = notify.Lane(target, "a", journal=journal, wording=notify.Wording("b"), now_ms=0)
+        journal.notify([lost("1")], now_ms=0)
+        await lane.step(0)
+    assert [(one["title"], one["type"]) for one in box.bodies] == [("[b] BTC is without a stop", "failure")]
+    assert target.name == "JSON#0"
+
+
+def test_an_address_that_apprise_does_not_know_is_a_config_error_without_the_address() -> None:
+    pytest.importorskip("apprise")
+    with pytest.raises(ConfigError, match=r"notify.urls\[3\]") as caught:
+        notify.AppriseTarget(SecretStr("nosuch://hunter2"), 3)
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_target_that_hangs_holds_up_neither_the_loop_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = notify.AppriseTarget(SecretStr("json://127.0.0.1:9/hook"), 0)
+    hangs, ended = threading.Event(), threading.Event()
+
+    def hang(**_message: object) -> bool:
+        hangs.set()
+        return ended.wait(30)
+
+    monkeypatch.setattr(target._apprise, "notify", hang)
+    sending = asyncio.create_task(target.send(Message("info", "title", "text")))
+    await asyncio.to_thread(hangs.wait, 10)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    left = [one for one in threading.enumerate() if one.name.startswith("notify-")]
+    assert [one.daemon for one in left] == [True]
+    ended.set()
+    left[0].join(10)

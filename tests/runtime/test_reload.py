@@ -1,0 +1,377 @@
+"""Reload, pause, resume: what a config's change does to a running loop, and that a refused one does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.config import Settings, load
+from bot.errors import ApiError, BotError
+from bot.runtime import controls
+from bot.runtime.arming import DEAD_MAN
+from bot.runtime.controls import Controls
+from bot.runtime.journal import open_journal
+from bot.runtime.loop import Loop
+from bot.runtime.loop import Settings as LoopSettings
+from bot.runtime.placing import place_strategies, wanted_guardians
+from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused, unknown
+
+HOLDS = '''\
+from bot import Bracket, Open, Params, Strategy
+
+
+class Holds(Strategy):
+    """Long with a stop, once; counts."""
+
+    class Params(Params):
+        usd: float = 200
+
+    seen = 0
+
+    def on_start(self, view):
+        view.state["starts"] = view.state.get("starts", 0) + 1
+
+    def on_bar(self, view, bar):
+        self.seen += 1
+        if not view.position(bar.market):
+            yield Open(bar.market, "long", usd=self.params.usd, bracket=Bracket(stop_pct=20))
+
+    def on_stop(self, view):
+        view.state["stops"] = view.state.get("stops", 0) + 1
+'''
+
+IDLE = """\
+from bot import Strategy
+
+
+class Idle(Strategy):
+    def on_bar(self, view, bar):
+        return ()
+"""
+
+CONFIG = """\
+account: {base_url: "https://example.com", api_key: "${env:KEY}"}
+dead_man: {heartbeat_seconds: 300, on_miss: flatten}
+guardians: [{type: account_drawdown, max_loss_pct_from_day_start: 5, action: flatten}]
+state_dir: state
+strategies:
+  - {name: one, use: "holds:Holds", markets: [BTC], budget_usd: 500}
+"""
+TWO = '  - {name: two, use: "idle:Idle", markets: [ETH], budget_usd: 500}\n'
+
+
+@dataclass
+class House:
+    """What Controls know of a run: a loop over a fake venue, and a config in a folder."""
+
+    folder: Path
+    venue: FakeVenue = field(default_factory=FakeVenue)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    workers: dict[str, Any] = field(default_factory=dict)
+    renewed: list[str] = field(default_factory=list)
+    heartbeats: list[Any] = field(default_factory=list)
+    guarded: list[Any] = field(default_factory=list)  # what stood at each change of the heartbeat
+
+    def __post_init__(self) -> None:
+        self.client = self.venue
+        self.operations = self
+        (self.folder / "strategies").mkdir()
+        self.code("holds", HOLDS)
+        self.code("idle", IDLE)
+        self.write(CONFIG)
+        self.settings = self.reread()
+        self.controls = Controls(self, self.reread)  # type: ignore[arg-type]
+
+    def code(self, name: str, text: str) -> None:
+        (self.folder / "strategies" / f"{name}.py").write_text(text)
+
+    def write(self, text: str) -> None:
+        (self.folder / "bot.yaml").write_text(text)
+
+    def reread(self) -> Settings:
+        return load(self.folder / "bot.yaml", {"KEY": "bbk_test_x"})
+
+    def renew(self, name: str) -> None:
+        self.renewed.append(name)
+
+    def change_heartbeat(self) -> None:
+        self.heartbeats.append(self.settings.dead_man)
+        self.guarded.append(self.guards())
+
+    async def begin(self) -> None:
+        self.loop = Loop(
+            port=self.venue, journal=open_journal(self.folder / "j.db", address=ADDRESS), placed=place_strategies(self.settings),  # type: ignore[arg-type]
+            pacer=FakePacer(), settings=LoopSettings(guardians=wanted_guardians(self.settings)), run=self._call,
+        )  # fmt: skip
+        for px in ("99", "100"):
+            self.venue.minute(BTC=px)
+        await self.loop.recover()
+        await self.loop.cycle()
+
+    async def _call(self, name: str, call: Callable[[], Any]) -> Any:
+        return call()
+
+    async def minute(self, **closes: str) -> None:
+        self.venue.minute(**closes)
+        await self.loop.cycle()
+
+    def state(self, name: str) -> dict[str, Any]:
+        return self.loop.journal.state_of(name)
+
+    def guards(self) -> list[tuple[str, Any]]:
+        return sorted(
+            (g.type, g.heartbeat_seconds or g.max_loss_pct_from_day_start) for g in self.venue.guards.values()
+        )
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> House:
+    made = House(tmp_path)
+    await made.begin()
+    return made
+
+
+async def test_a_new_strategy_starts_warm_and_a_removed_one_leaves_its_position_with_its_stop(house: House) -> None:
+    house.write(CONFIG + TWO)
+    result = await house.controls.reload()
+    assert (result.refused, result.applied) == ((), ("two: started",))
+    seat = house.loop.desk.seats[1]
+    assert len(seat.view.closes("ETH", 5)) == 1, "the newest bar is still to be decided"
+    await house.minute()
+    await house.loop.cycle()
+    assert house.loop.feed.histories[seat.series[0]].last_at_ms == house.venue.clock.now_ms()
+    house.write(CONFIG.replace("name: one", "name: two").replace("holds:Holds", "idle:Idle").replace("[BTC]", "[ETH]"))
+    result = await house.controls.reload()
+    assert "one: stopped; its BTC stays with its stop" in result.applied
+    assert house.state("one")["stops"] == 1
+    await house.minute(BTC="101")
+    assert house.loop.mirror.positions["BTC"].owner == "one"
+    assert house.loop.mirror.is_protected("BTC")
+    assert [seat.name for seat in house.loop.desk.seats] == ["two"]
+    await house.loop.reconcile()
+    assert house.loop.books.of("one").unrealized_usd == 2, "the account still says what it is worth"
+
+
+async def test_other_params_build_it_anew_with_its_durable_state(house: House) -> None:
+    before = house.loop.desk.seats[0]
+    house.write(CONFIG.replace("budget_usd: 500", "budget_usd: 600, params: {usd: 300}"))
+    changes = [str(change) for change in await house.controls.diff()]
+    assert changes == ["~ strategies.one.budget_usd: 500 -> 600", "+ strategies.one.params.usd: 300"]
+    assert house.loop.desk.seats[0] is before, "a look changes nothing"
+    result = await house.controls.reload()
+    assert [str(change) for change in result.diff] == changes
+    seat = house.loop.desk.seats[0]
+    assert (seat.strategy.params.usd, seat.strategy.seen) == (300, 2)
+    assert (house.state("one")["starts"], house.state("one")["stops"]) == (2, 1)
+    assert house.loop.gate.allowances["one"].budget_usd == 600
+    assert len(house.venue.fills) == 1, "what it wanted on the bars of the past is not wanted again"
+    assert (await house.controls.reload()).diff == ()
+
+
+async def test_a_budget_alone_changes_without_touching_the_strategy(house: House) -> None:
+    before = house.loop.desk.seats[0]
+    house.write(CONFIG.replace("budget_usd: 500", "budget_usd: 50, daily_loss_usd: 5"))
+    assert (await house.controls.reload()).applied == ("settings: in force",)
+    assert house.loop.desk.seats == [before]
+    assert house.loop.gate.allowances["one"].daily_loss_usd == 5
+
+
+async def test_changed_code_is_seen_though_the_config_is_the_same(house: House) -> None:
+    house.code("holds", HOLDS.replace("seen = 0", "seen = 100"))
+    result = await house.controls.reload()
+    assert [str(change) for change in result.diff] == [
+        "~ strategies.one.use: holds:Holds (as it was) -> holds:Holds (changed code)"
+    ]
+    assert house.loop.desk.seats[0].strategy.seen == 102
+    assert house.renewed == ["one"]
+
+
+REFUSED = [
+    ("a broken file", lambda h: h.write("strategies: ["), "not YAML"),
+    (
+        "a bad param",
+        lambda h: h.write(CONFIG.replace("budget_usd: 500", "budget_usd: 500, params: {usd: x}")),
+        "params.usd",
+    ),
+    ("broken code", lambda h: h.code("holds", "def ("), "invalid syntax"),
+    (
+        "another state directory",
+        lambda h: h.write(CONFIG.replace("state_dir: state", "state_dir: other")),
+        "state_dir cannot change",
+    ),
+    (
+        "another account",
+        lambda h: h.write(CONFIG.replace("example.com", "example.org")),
+        "account.base_url cannot change",
+    ),
+    ("a market twice", lambda h: h.write(CONFIG + TWO.replace("ETH", "BTC")), "netting: allow"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+async def test_what_cannot_be_taken_over_leaves_the_running_one_as_it_was(
+    house: House, change: Callable[[House], None], says: str
+) -> None:
+    seats, settings = list(house.loop.desk.seats), house.settings
+    change(house)
+    result = await house.controls.reload()
+    assert result.applied == ()
+    assert says in result.refused[0]
+    assert result.refused[0].endswith("Nothing was changed.")
+    assert (house.loop.desk.seats, house.settings, house.renewed) == (seats, settings, [])
+    await house.minute()
+    assert house.loop.desk.seats[0].quarantined is None
+
+
+async def test_a_service_that_is_away_or_refuses_a_guardian_leaves_everything_as_it_was(house: House) -> None:
+    house.write((CONFIG + TWO).replace("start: 5", "start: 7"))
+    guards = house.guards()
+    for fault in (Fault("candles", unknown()), Fault("arm", refused("limit_exceeded"))):
+        house.venue.faults = [fault]
+        result = await house.controls.reload()
+        assert result.refused, fault
+        assert (house.guards(), [seat.name for seat in house.loop.desk.seats]) == (guards, ["one"])
+        assert house.loop.arming.fallen() == []
+    await house.minute()
+    assert house.loop.arming.fallen() == []
+    assert (await house.controls.reload()).refused == ()
+
+
+async def test_new_guardians_stand_before_the_old_ones_go(house: House) -> None:
+    house.write(CONFIG.replace("start: 5", "start: 7").replace("heartbeat_seconds: 300", "heartbeat_seconds: 600"))
+    seen: list[list[tuple[str, Any]]] = []
+    disarm = house.venue.disarm
+
+    async def watched(guardian_id: str) -> None:
+        seen.append(house.guards())
+        await disarm(guardian_id)
+
+    house.venue.disarm = watched  # type: ignore[method-assign]
+    result = await house.controls.reload()
+    assert result.applied[0] == "guardians: dead_man, config-0-account_drawdown"
+    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
+    assert {("account_drawdown", 7), ("dead_man_switch", 600)} <= set(seen[0])
+    assert [one.heartbeat_seconds for one in house.heartbeats] == [600]
+    assert house.loop.arming.fallen() == []
+    await house.minute()
+    await house.loop.reconcile()
+    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
+
+
+async def test_guardians_that_change_places_are_neither_disarmed_nor_doubled(house: House) -> None:
+    two = CONFIG.replace("guardians: [", "guardians: [{type: schedule, cron: '0 0 * * *', action: flatten}, ")
+    before = {g.id for g in house.venue.guards.values()}
+    house.write(two)
+    await house.controls.reload()
+    after = {g.id for g in house.venue.guards.values()}
+    assert before < after
+    assert len(after) == 3
+
+
+async def test_a_guardian_that_could_not_be_disarmed_goes_in_the_next_pass(house: House) -> None:
+    house.write(CONFIG.replace("start: 5", "start: 7"))
+    house.venue.faults = [
+        Fault("disarm", ApiError.of("service_unavailable", "later", order_submitted=False, retryable=True))
+    ]
+    result = await house.controls.reload()
+    assert any("still stand" in line for line in result.applied)
+    assert len(house.venue.guards) == 3
+    await house.loop.cycle()
+    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 300)]
+
+
+async def test_a_switch_that_is_no_longer_wanted_is_gone_before_its_beats_end(house: House) -> None:
+    house.write(CONFIG.replace("dead_man: {heartbeat_seconds: 300, on_miss: flatten}", "dead_man: off"))
+    assert (await house.controls.reload()).refused == ()
+    assert (house.heartbeats, house.guarded) == ([None], [[("account_drawdown", 5)]])
+
+
+async def test_bars_that_do_not_come_refuse_a_reload_in_time_for_the_next_beat(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controls, "WARM_S", 0.01)
+
+    async def never(*_given: Any) -> None:
+        await asyncio.Event().wait()
+
+    house.venue.candles = never  # type: ignore[method-assign, assignment]
+    house.write(CONFIG + TWO)
+    result = await house.controls.reload()
+    assert "were not there within" in result.refused[0]
+    assert [seat.name for seat in house.loop.desk.seats] == ["one"]
+
+
+async def test_a_reload_runs_no_code_of_a_strategy_on_the_loops_own_thread(house: House) -> None:
+    house.code(
+        "holds", HOLDS + "\nimport threading\nassert threading.current_thread() is not threading.main_thread()\n"
+    )
+    assert (await house.controls.reload()).applied == ("one: built anew",)
+
+
+async def test_a_switch_of_an_older_config_goes_at_the_next_start(house: House) -> None:
+    house.loop.journal.close()
+    house.write(
+        CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 600").replace("guardians:", "guardians: []\n#")
+    )
+    house.settings = house.reread()
+    await house.begin()
+    assert house.guards() == [("dead_man_switch", 600)]
+    assert house.loop.arming.ids.keys() == {DEAD_MAN}
+
+
+async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house: House) -> None:
+    house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
+    result = await house.controls.reload()
+    assert result.applied == ("one: in quarantine, one: ZeroDivisionError: division by zero",)
+    assert house.controls.state.word == "DEGRADED"
+    assert house.loop.mirror.is_protected("BTC")
+    with pytest.raises(BotError, match="failed again"):
+        await house.controls.resume("one")
+    house.code("holds", HOLDS)
+    await house.controls.resume("one")
+    assert (house.controls.state.word, house.loop.desk.seats[0].strategy.seen) == ("RUNNING", 2)
+    await house.minute()
+    assert house.loop.desk.seats[0].strategy.seen == 3
+
+
+async def test_a_quarantined_strategy_stays_so_through_a_reload_of_something_else(house: House) -> None:
+    house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
+    await house.controls.reload()
+    house.write(CONFIG + TWO)
+    assert (await house.controls.reload()).applied == ("two: started",)
+    assert house.loop.desk.seats[0].quarantined is not None
+    house.code("holds", HOLDS)
+    assert (await house.controls.reload()).applied == ("one: built anew",)
+    assert house.loop.desk.seats[0].quarantined is None
+
+
+async def test_resume_for_all_is_the_word_of_a_person_on_another_writer_and_on_nothing_else(house: House) -> None:
+    house.loop.health.degrade("market:ETH", "gone")
+    house.loop.health.degrade("foreign_writer", "somebody")
+    assert house.controls.state.word == "DEGRADED"
+    await house.controls.resume("one")
+    assert set(house.loop.degraded) == {"market:ETH", "foreign_writer"}
+    await house.controls.resume()
+    assert set(house.loop.degraded) == {"market:ETH"}
+    assert house.controls.state.word == "DEGRADED"
+
+
+async def test_pause_and_resume_say_what_they_cannot_do(house: House) -> None:
+    assert house.controls.pause("one") == ()
+    assert house.controls.paused == {"one": "one is paused; bot resume one lets it go on"}
+    assert house.controls.state.word == "RUNNING", "only one of them is paused"
+    house.controls.pause()
+    assert house.controls.state.word == "PAUSED"
+    with pytest.raises(BotError, match="every strategy is paused"):
+        await house.controls.resume("one")
+    await house.controls.resume()
+    assert (house.controls.state.word, house.controls.paused) == ("RUNNING", {})
+    with pytest.raises(BotError, match="no strategy nobody; there are one"):
+        house.controls.pause("nobody")
+    house.stop.set()
+    assert house.controls.state.word == "STOPPING"

@@ -1,0 +1,58 @@
+"""The tail of the log: bounded in memory and on disk, and nobody's trouble when the disk is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bot.runtime.tail import Tail, last_lines, older
+
+
+def test_memory_keeps_the_newest_and_a_follower_misses_none_that_are_kept(tmp_path: Path) -> None:
+    tail = Tail(None, lines_max=5)
+    for n in range(8):
+        tail({"event": "n", "n": n, "timestamp": "dropped"})
+    assert [one.event for one in tail.newest(2)] == [{"event": "n", "n": 6}, {"event": "n", "n": 7}]
+    assert [one.seq for one in tail.after(5, 2)] == [6, 7]
+    assert [one.seq for one in tail.after(0, 99)] == [4, 5, 6, 7, 8], "what has gone is left out"
+    assert tail.after(8, 9) == []
+    assert tail.newest(0) == []
+
+
+def test_the_file_is_for_its_owner_and_bounded_and_read_back_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.log"
+    tail = Tail(path, bytes_max=2_000)
+    for n in range(200):
+        tail({"event": "n", "n": n})
+    tail.close()
+    assert path.stat().st_size + older(path).stat().st_size < 2 * 2_100
+    assert path.stat().st_mode & 0o077 == 0
+    assert [one["n"] for one in last_lines(path, 30)] == list(range(170, 200)), "across both files"
+    with path.open("a") as file:
+        file.write("not ours\n" + json.dumps([1]) + "\n")
+    assert last_lines(path, 1)[0]["n"] == 199
+    assert last_lines(tmp_path / "none", 5) == []
+
+
+def test_a_log_that_cannot_be_written_is_said_once_and_stops_nobody(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "no such folder" / "daemon.log")
+    for n in range(3):
+        tail({"event": "n", "n": n})
+    assert [one.event["event"] for one in tail.newest(9)] == ["n", "log.unwritten", "n", "n"]
+
+
+def test_one_line_cannot_fill_the_memory() -> None:
+    tail = Tail(None)
+    tail({"event": "long", "text": "x" * 1_000_000, "list": ["y" * 1_000_000], "n": 3, "short": [1]})
+    (line,) = tail.newest(1)
+    assert len(str(line.event)) < 10_000
+    assert line.event["text"].endswith("(1000000 characters)")
+    assert (line.event["n"], line.event["short"]) == (3, [1])
+
+
+def test_one_line_cannot_fill_the_file(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "daemon.log")
+    tail({"event": "long", "text": "x" * 1_000_000})
+    tail.close()
+    assert last_lines(tmp_path / "daemon.log", 1)[0]["event"] == "long"
+    assert (tmp_path / "daemon.log").stat().st_size < 5_000

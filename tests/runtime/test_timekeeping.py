@@ -1,0 +1,148 @@
+"""What the machine's clocks are trusted with: a suspend, a jump, a skew, and a clock that went back over a boot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from bot.runtime.feed import Closed, Series
+from bot.runtime.journal import Journal, open_journal
+from bot.runtime.timekeeping import Timekeeper, expire_held, note_wall
+from bot.strategy import Bar, Bracket, Intent, Open, View
+from tests.fakes import ADDRESS, START_MS, FakeVenue
+from tests.runtime.rooms import room
+from tests.runtime.test_journal import in_state, intent
+
+HOUR_MS, YEAR_MS = 3_600_000, 365 * 86_400_000
+
+
+class Clocks:
+    def __init__(self) -> None:
+        self.boot = self.mono = self.wall = 1_000_000
+        self.skew: int | None = None
+
+    def keeper(self) -> Timekeeper:
+        return Timekeeper(
+            skew_ms=lambda: self.skew, boot_ns=lambda: self.boot * 1_000_000, mono_ns=lambda: self.mono * 1_000_000,
+            wall_ms=lambda: self.wall,
+        )  # fmt: skip
+
+    def run(self, ms: int, *, asleep: int = 0, wall: int = 0) -> None:
+        self.mono += ms
+        self.boot += ms + asleep
+        self.wall += ms + asleep + wall
+
+
+@pytest.mark.parametrize(
+    ("asleep", "wall", "lapses"),
+    [
+        (0, 0, 0), (900, 0, 0), (1_001, 0, 1), (8 * HOUR_MS, 0, 1), (0, 1_900, 0), (0, -1_900, 0), (0, HOUR_MS, 1), (0, -HOUR_MS, 1),
+        (0, YEAR_MS, 1), (0, -YEAR_MS, 1), (HOUR_MS, -HOUR_MS, 1),
+    ],
+)  # fmt: skip
+def test_a_sleep_and_a_jump_are_lapses_and_a_nudge_is_none(asleep: int, wall: int, lapses: int) -> None:
+    clocks = Clocks()
+    times = clocks.keeper()
+    clocks.run(2_000, asleep=asleep, wall=wall)
+    no = times.belief()
+    assert times.lapses == lapses
+    assert (no is not None) == bool(lapses)
+    assert no is None or no.code == "clock_lapsed"
+    clocks.run(10 * HOUR_MS)
+    assert times.look() == lapses, "one jump is one lapse"
+
+
+def test_a_lapse_during_the_reading_asks_for_another() -> None:
+    clocks = Clocks()
+    times = clocks.keeper()
+    clocks.run(10, asleep=5_000)
+    lapses = times.look()
+    clocks.run(10, asleep=5_000)
+    times.look()
+    times.acknowledge(lapses)
+    assert times.lapsed
+    times.acknowledge(times.look())
+    assert times.belief() is None
+
+
+@pytest.mark.parametrize(
+    ("skew", "stops"), [(None, False), (2_500, False), (30_000, False), (31_000, True), (-31_000, True)]
+)
+def test_a_clock_that_is_far_off_opens_nothing_on_a_schedule(skew: int | None, stops: bool) -> None:
+    clocks = Clocks()
+    clocks.skew = skew
+    times = clocks.keeper()
+    times.look()
+    no = times.schedule()
+    assert (no is not None) is stops
+    assert no is None or ("behind" if (skew or 0) > 0 else "ahead of") in no.message
+    assert times.belief() is None
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return open_journal(tmp_path / "journal.db", address=ADDRESS)
+
+
+def states(journal: Journal) -> dict[str, str]:
+    return {row["id"]: row["state"] for row in journal.db["intents"].rows}
+
+
+def test_after_a_boot_with_a_clock_that_went_back_held_entries_are_too_old(journal: Journal) -> None:
+    assert expire_held(journal, wall_ms=START_MS, boot_id="a") == 0
+    journal.open(intent(1, opened_ms=START_MS))
+    journal.open(intent(2, opened_ms=START_MS, action="close", path="direct", body=b"{}"))
+    in_state(journal, "sending", 3)
+    assert expire_held(journal, wall_ms=START_MS - HOUR_MS, boot_id="a") == 0, "the same boot: its own time tells"
+    assert expire_held(journal, wall_ms=START_MS + 1, boot_id="b") == 0, "the clock went on"
+    assert expire_held(journal, wall_ms=START_MS - HOUR_MS, boot_id="c") == 1
+    assert states(journal) == {"KEY1": "expired", "KEY2": "opened", "KEY3": "sending"}
+
+
+def test_the_highest_wall_clock_is_remembered_without_any_intent(journal: Journal) -> None:
+    expire_held(journal, wall_ms=START_MS, boot_id="a")
+    note_wall(journal, START_MS + 2 * HOUR_MS)
+    note_wall(journal, START_MS + 2 * HOUR_MS + 5)
+    assert journal.note("wall_high_ms") == str(START_MS + 2 * HOUR_MS)
+    journal.open(intent(1, opened_ms=0))
+    assert expire_held(journal, wall_ms=START_MS + HOUR_MS, boot_id="b") == 1
+
+
+async def test_nothing_is_opened_between_a_lapse_and_the_reading(tmp_path: Path) -> None:
+    def always(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.position(bar.market) is None:
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+
+    clocks = Clocks()
+    times = clocks.keeper()
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, always)
+    loop.belief = times.belief
+    await loop.recover()
+    clocks.run(2_000, asleep=HOUR_MS)
+    await loop.cycle()
+    assert venue.fills == []
+    lapses = times.look()
+    await loop.recover()
+    times.acknowledge(lapses)
+    venue.minute(BTC="100")
+    await loop.cycle()
+    assert len(venue.fills) == 1
+
+
+async def test_a_clock_that_went_back_does_not_starve_the_strategies_of_bars() -> None:
+    venue = FakeVenue(speed=1)
+    venue.minute(BTC="100")
+    loop = room(venue)
+    await loop.recover()
+    await loop.cycle()
+    series = Series("BTC", "1m")
+    assert loop.feed.due(venue.clock.now_ms()) == []
+    behind_ms = venue.clock.now_ms() - HOUR_MS
+    assert loop.feed.due(behind_ms) == [series]
+    venue.minute(BTC="101")
+    found: list[Closed] = await loop.feed.poll(venue, behind_ms)
+    assert [one.bar.close for one in found] == [101]

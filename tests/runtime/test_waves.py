@@ -1,0 +1,182 @@
+"""Several orders at a time: exits first, one entry a market, each on disk before it leaves, and nothing sent twice whatever happens to a wave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.errors import AccessLost, OutcomeUnknown
+from bot.runtime.desk import Placed
+from bot.runtime.feed import Closed
+from bot.runtime.intents import Intent
+from bot.runtime.journal import open_journal
+from bot.runtime.loop import Loop, Settings
+from bot.runtime.waves import ABREAST, builds_on, next_wave, side_by_side
+from bot.strategy import Bar, Bracket, Close, Open, View
+from bot.strategy import Intent as Wish
+from tests.fakes import ADDRESS, FakePacer, FakeVenue
+from tests.runtime.rooms import DEAD_MAN_60, Scripted, allowance
+from tests.runtime.test_journal import intent
+
+MARKETS = ("BTC", "ETH", "SOL")
+
+
+def wanted(*words: str) -> list[Intent]:
+    """`a BTC open`: strategy, market, action."""
+    made = []
+    for n, text in enumerate(words):
+        strategy, market, action = text.split()
+        made.append(intent(n, strategy=strategy, market=market, action=action))
+    return made
+
+
+def waves(*words: str) -> list[list[str]]:
+    waiting, found = wanted(*words), []
+    while waiting:
+        wave = next_wave(waiting)
+        assert wave
+        found.append([f"{one.strategy} {one.market} {one.action}" for one in wave])
+        waiting = [one for one in waiting if one not in wave]
+    return found
+
+
+def test_exits_go_before_every_entry_and_of_entries_one_a_market() -> None:
+    assert waves("a BTC open", "b BTC open", "c ETH open", "d ETH close", "e BTC cancel") == [
+        ["d ETH close", "e BTC cancel"], ["a BTC open", "c ETH open"], ["b BTC open"],
+    ]  # fmt: skip
+
+
+def test_a_strategys_own_order_in_a_market_stands() -> None:
+    assert waves("a BTC close", "a BTC open", "b ETH open", "b ETH close") == [
+        ["a BTC close"], ["a BTC open", "b ETH open"], ["b ETH close"],
+    ]  # fmt: skip
+    reversal = wanted("a BTC close", "a BTC open")
+    assert builds_on(reversal[1:], reversal[:1])
+    assert not builds_on(wanted("b BTC open"), reversal[:1])
+
+
+def test_a_wave_is_bounded() -> None:
+    assert [len(wave) for wave in waves(*(f"s{n} BTC close" for n in range(30)))] == [
+        ABREAST,
+        ABREAST,
+        30 - 2 * ABREAST,
+    ]
+    assert len(waves(*(f"s M{n} open" for n in range(30)))[0]) == ABREAST
+
+
+def test_bars_are_decided_together_when_they_are_of_one_instant_and_nobody_hears_two_of_them() -> None:
+    def due(*pairs: tuple[int, str]) -> list[Closed]:
+        return [Closed(at, coin, "1m", Bar(coin, at, 1, 1, 1, 1, 1)) for at, coin in pairs]
+
+    names = {"BTC": frozenset("ab"), "ETH": frozenset("c"), "SOL": frozenset("cd")}
+    assert side_by_side(due((1, "BTC"), (1, "ETH"), (1, "SOL")), names) == 2, "c hears both ETH and SOL"
+    assert side_by_side(due((1, "BTC"), (2, "ETH")), names) == 1
+    assert side_by_side(due((1, "BTC"), (1, "BTC")), names) == 1, "two intervals of one market"
+    assert side_by_side(due((1, "BTC")), names) == 1
+
+
+# -- the loop that sends them
+
+
+class Busy(FakeVenue):
+    """Notes how many orders are under way at once, and what the journal says of each when it arrives."""
+
+    path: Path
+    most = 0
+    under_way = 0
+    lost: set[str] = set()  # noqa: RUF012 - of one test
+    refuses_key = False
+
+    async def place(self, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await asyncio.sleep(0)
+            reader = open_journal(self.path, address=ADDRESS)
+            (row,) = reader.db.conn.execute("SELECT state, attempts FROM intents WHERE id=?", (key,)).fetchall()
+            reader.db.close()
+            assert row[0] == "sending", "on disk before a byte leaves"
+            if self.refuses_key:
+                raise AccessLost("unauthorized", "revoked")
+            done = await super().place(request, key=key, expires_at_ms=expires_at_ms)
+            if request.market in self.lost:
+                self.lost = self.lost - {request.market}
+                raise OutcomeUnknown("timeout", "the answer was lost")
+            return done
+        finally:
+            self.under_way -= 1
+
+
+def three(path: Path, script: Any) -> tuple[Loop, Busy]:
+    venue = Busy(MARKETS)
+    venue.path = path
+    strategies = [Scripted(script, name=f"s-{coin.lower()}", markets=(coin,)) for coin in MARKETS]
+    placed = [Placed(one, "1m", allowance(one.name, one.markets, path="direct")) for one in strategies]
+    journal: Any = open_journal(path, address=ADDRESS)
+    loop = Loop(
+        port=venue, journal=journal, placed=placed, pacer=FakePacer(), settings=Settings(guardians=(DEAD_MAN_60,)), abreast=ABREAST
+    )  # fmt: skip
+    return loop, venue
+
+
+def once(view: View, bar: Bar) -> Iterable[Wish]:
+    if not view.position(bar.market):
+        yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=5))
+
+
+def in_turn(view: View, bar: Bar) -> Iterable[Wish]:
+    yield (
+        Close(bar.market)
+        if view.position(bar.market)
+        else Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=5))
+    )
+
+
+async def minute(loop: Loop, venue: Busy) -> None:
+    venue.minute(BTC="100", ETH="100", SOL="100")
+    await loop.cycle()
+
+
+async def test_orders_of_several_markets_are_under_way_at_once_and_each_once(tmp_path: Path) -> None:
+    loop, venue = three(tmp_path / "journal.db", in_turn)
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    for _ in range(4):
+        await minute(loop, venue)
+    assert venue.most == len(MARKETS)
+    rows = loop.journal.db.conn.execute(
+        "SELECT state, attempts, count(*) FROM intents GROUP BY state, attempts"
+    ).fetchall()
+    assert rows == [("accepted", 1, 12)]
+    assert venue.positions == {}
+    assert not loop.live or all(one.state == "accepted" for one in loop.live.values())
+
+
+async def test_a_reply_that_is_lost_in_a_wave_is_settled_with_its_own_key_and_holds_up_no_other(tmp_path: Path) -> None:
+    loop, venue = three(tmp_path / "journal.db", once)
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    venue.lost = {"ETH"}
+    await minute(loop, venue)
+    await minute(loop, venue)
+    rows = loop.journal.db.conn.execute("SELECT market, state FROM intents ORDER BY market").fetchall()
+    assert rows == [(coin, "accepted") for coin in MARKETS]
+    assert {coin: one.size for coin, one in venue.positions.items()} == dict.fromkeys(MARKETS, 1), "nothing twice"
+
+
+async def test_what_ends_the_run_in_a_wave_leaves_the_others_written(tmp_path: Path) -> None:
+    loop, venue = three(tmp_path / "journal.db", once)
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    venue.refuses_key = True
+    with pytest.raises(AccessLost):
+        await minute(loop, venue)
+    assert {one.state for one in loop.journal.live()} == {"sending"}
+    venue.refuses_key = False
+    again = open_journal(tmp_path / "journal.db", address=ADDRESS)
+    assert len(again.live()) == len(MARKETS), "the next start goes on with the same keys"
+    again.db.close()
