@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -71,13 +72,12 @@ def demo(
     if clock == "manual":
         raise click.UsageError("the demo runs by itself; a manual clock is for `bot sandbox --clock manual`")
     from bot.cli import crash
-    from bot.cli.statedir import one_run
     from bot.config.settings import default_state_dir
-    from bot.runtime.daemon import private_dir
+    from bot.runtime.holding import hold_state, private_dir
 
     folder = private_dir((state_dir or default_state_dir("demo")).absolute())
     crash.goes_to(folder / "crash.log")
-    with one_run(folder):
+    with hold_state(folder):
         show = Demo(folder, recordings(data, otherwise="BTC"), clock, as_json=as_json)
         return asyncio.run(show.go(span, fresh=fresh))
 
@@ -163,20 +163,26 @@ class Demo:
         from bot.cli.summary import tally
         from bot.client import Client
         from bot.clock import monotonic_ns
+        from bot.runtime.tail import FILE, Tail
 
         minted = await service.mint()
         narrator = Narrator(self._show or (lambda _line, _style: None))
-        with (run.folder / "daemon.log").open("a", buffering=1, encoding="utf-8") as log_file:
-            logs.configure(
-                pretty=False, stream=log_file, listen=narrator if not self.as_json else self._listen(narrator)
-            )
+        tail = Tail(run.folder / FILE)
+        show = self._listen(narrator) if self.as_json else narrator
+
+        def listen(event: Any) -> None:
+            tail(event)
+            show(event)
+
+        with contextlib.closing(tail), _nowhere() as nowhere:
+            logs.configure(pretty=False, stream=nowhere, listen=listen)
             async with Client(running.base_url, minted.api_key) as client:
                 start_usd = await _start_value(client)
                 self._greet(run, running, settings, minted.account_id)
                 started_ns = monotonic_ns()
                 watchers = [asyncio.create_task(_ended(client, run.data, settings, narrator, stop))] if run.data else []
                 end = await play(
-                    settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service,
+                    settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, tail=tail,
                     on_ready=lambda: _set_after(span, stop),
                 )  # fmt: skip
                 for watcher in watchers:
@@ -326,6 +332,11 @@ def _interval(file: Path) -> str:
 
 def _plays(data: tuple[tuple[str, Path], ...]) -> str:
     return ", ".join(f"{coin} from {path.name}" for coin, path in data) or "simulated markets"
+
+
+def _nowhere() -> TextIO:
+    """Where lines go that a listener has taken already."""
+    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 async def _start_value(client: Client) -> Decimal:

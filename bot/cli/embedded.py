@@ -27,11 +27,12 @@ from bot import __version__
 from bot.client import ControlClient
 from bot.clock import monotonic_ns
 from bot.errors import BotError, Exit
-from bot.runtime.daemon import private_dir
+from bot.runtime.holding import private_dir
 
 READY_S: Final = 30.0  # a long log to replay and a cold disk
 STOP_S: Final = 5.0
 LOOK_S: Final = 0.05  # between two looks at what another process does
+LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # of the service's log; at the next start it is the older one
 SOCKET_BYTES_MAX: Final = 107  # of a Unix socket's name
 UNLIMITED_FROM_SPEED: Final = (
     60.0  # rate limits count real seconds, in which a faster clock asks more than anybody would
@@ -117,6 +118,12 @@ class Embedded:
         said = self._said()
         return None if said is None else int(said["pid"])
 
+    @property
+    def base_url(self) -> str | None:
+        """Where it listens, as it said when it was ready."""
+        said = self._said()
+        return None if said is None else str(said["baseUrl"])
+
     def is_alive(self) -> bool:
         with self._locked() as lock:
             if lock is None:
@@ -161,6 +168,9 @@ class Embedded:
         ready.unlink(missing_ok=True)
         (self.folder / "sandbox.options").write_text(json.dumps(self._wanted()))
         reader, writer = os.pipe()
+        with contextlib.suppress(OSError):  # It says little; of years of starts the newest are enough.
+            if self.log.stat().st_size > LOG_BYTES_MAX:
+                self.log.replace(self.log.with_name(f"{self.log.name}.1"))
         with self.log.open("ab") as log:
             told = log.tell()
             try:

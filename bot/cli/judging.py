@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from bot.config import Settings, Source, read
+from bot.config import Settings, Source, read, read_text
+from bot.config.references import Noted
 from bot.errors import BotError, ConfigError, Problem, StrategyError
-from bot.runtime import loader
+from bot.runtime import loader, notices
 
 
 def judged(path: Path) -> Source:
     """The config, fit to run. ConfigError with every problem that can be found without starting anything."""
-    source = read(path)
+    return _judged(path, read(path))
+
+
+def judged_without_secrets(path: Path) -> tuple[Settings, Sequence[tuple[str, str]]]:
+    """The same where its secrets are out of reach, and the references to them: (credential, file or env; name)."""
+    noted = Noted(path.absolute().parent, os.environ)
+    source = _judged(path, read(path, lookup=noted))
+    return source.settings, noted.found
+
+
+def judged_text(text: str, path: Path) -> Settings:
+    """The settings of a config that was kept as text, as if it stood in the file `path`; its secrets are not looked up."""
+    noted = Noted(path.absolute().parent, os.environ)
+    return _judged(path, read_text(text, path, lookup=noted)).settings
+
+
+def _judged(path: Path, source: Source) -> Source:
     problems: list[Problem] = []
     for index, one in enumerate(source.settings.strategies):
         at = ("strategies", index)
@@ -28,6 +47,9 @@ def judged(path: Path) -> Source:
             except BotError as error:
                 problems.append(source.problem((*at, "use"), str(error)))
     problems += _of_markets(source)
+    if source.settings.notify is not None:
+        told = source.settings.notify
+        problems += [source.problem(("notify", *at), text) for at, text in notices.problems(told.texts, told.mute)]
     if problems:
         head = f"{path}: {len(problems)} problems\n" if len(problems) > 1 else ""
         raise ConfigError(head + "\n".join(map(str, problems)), tuple(problems))

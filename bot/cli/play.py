@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +20,8 @@ from bot.config import Settings
 from bot.errors import Exit
 from bot.runtime import daemon
 from bot.runtime.daemon import DaemonEnd
+from bot.runtime.holding import Held
+from bot.runtime.tail import Tail
 
 log = structlog.get_logger()
 
@@ -30,13 +34,21 @@ async def play(
     stop: asyncio.Event,
     embedded: Embedded | None = None,
     on_ready: Callable[[], None] = lambda: None,
+    held: Held | None = None,
+    tail: Tail | None = None,
+    config: Path | None = None,
+    reread: Callable[[], Settings] | None = None,
+    hangup: asyncio.Event | None = None,
 ) -> DaemonEnd:
     """Run the daemon until `stop`, with its service kept alive beside it. ServiceFailed when that cannot be."""
     keeper = None if embedded is None else asyncio.create_task(embedded.keep_alive(_restarted), name="service-keeper")
     if keeper is not None:
         keeper.add_done_callback(lambda task: None if task.cancelled() else stop.set())
     try:
-        return await daemon.run(settings, base_url=base_url, api_key=api_key, stop=stop, on_ready=on_ready)
+        return await daemon.run(
+            settings, base_url=base_url, api_key=api_key, stop=stop, on_ready=on_ready, held=held, tail=tail, config=config,
+            reread=reread, hangup=hangup,
+        )  # fmt: skip
     finally:
         if keeper is not None:
             keeper.cancel()
@@ -49,11 +61,21 @@ def _restarted(running: Running) -> None:
 
 
 @contextlib.contextmanager
-def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Iterator[None]:
-    """SIGINT, SIGTERM and a closed terminal ask for a clean end; a second time ends the process at once, which loses nothing either."""
+def stopped_by_signals(
+    stop: asyncio.Event, say: Callable[[str], None], hangup: asyncio.Event | None = None
+) -> Iterator[None]:
+    """SIGINT, SIGTERM and a closed terminal ask for a clean end; a second time ends the process at once, which loses nothing either.
+
+    SIGHUP sets `hangup`, when one is given and the terminal, if there was one, is still there: somebody asks for a reload.
+    """
     loop = asyncio.get_running_loop()
 
+    had_terminal = sys.stdin is not None and os.isatty(0)
+
     def ask(number: int) -> None:
+        if number == signal.SIGHUP and hangup is not None and os.isatty(0) == had_terminal:
+            hangup.set()
+            return
         if stop.is_set():
             os._exit(int(Exit.ERROR))
         say(f"Stopping ({signal.Signals(number).name}); once more ends it at once.")

@@ -16,6 +16,7 @@ CONFIG = """\b
 Examples:
   bot config show configs/paper.yaml
   bot config schema > bot.schema.json
+  bot config diff configs/paper.yaml my.yaml
 """
 
 STRATEGIES = """\b
@@ -34,6 +35,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
 
     from bot.cli.judging import judged
     from bot.errors import ConfigError, Exit
+    from bot.runtime.loader import load
 
     try:
         settings = judged(config_file).settings
@@ -46,19 +48,37 @@ def check(config_file: Path, *, as_json: bool) -> int:
         ]
         click.echo(json.dumps({"ok": False, "message": str(error), "problems": problems}))
         return int(Exit.CONFIG)
+    timers = {one.name: dict(load(one.use, settings.strategies_dir).strategy.timers) for one in settings.strategies}
     if as_json:
         names = [one.name for one in settings.strategies]
-        click.echo(
-            json.dumps({"ok": True, "name": settings.name, "strategies": names, "stateDir": str(settings.state_dir)})
-        )
+        limits = {
+            one.name: {
+                "markets": one.markets, "budgetUsd": str(one.budget_usd), "maxLeverage": one.max_leverage, "netting": one.netting,
+                "dailyLossUsd": None if one.daily_loss_usd is None else str(one.daily_loss_usd), "timers": timers[one.name],
+            }
+            for one in settings.strategies
+        }  # fmt: skip
+        told = {
+            "ok": True,
+            "name": settings.name,
+            "strategies": names,
+            "limits": limits,
+            "stateDir": str(settings.state_dir),
+        }
+        click.echo(json.dumps(told))
         return int(Exit.DONE)
     click.echo(f"{config_file} is good.")
     where = "the embedded service, play money" if settings.account.embedded else settings.account.base_url
     click.echo(f"  service     {where}")
     for one in settings.strategies:
+        loss = "" if one.daily_loss_usd is None else f", {one.daily_loss_usd} USD lost a day"
+        shares = ", shares its markets" if one.netting == "allow" else ""
         click.echo(
-            f"  strategy    {one.name}: {one.use} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD, {one.max_leverage}x"
+            f"  strategy    {one.name}: {one.use} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD,"
+            f" {one.max_leverage}x{loss}{shares}"
         )
+        for name, spec in timers[one.name].items():
+            click.echo(f"    timer     {name}: {spec if isinstance(spec, str) else f'every {spec} s'}")
     dead_man = settings.dead_man
     click.echo(
         "  dead-man    off"
@@ -73,7 +93,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
 
 @click.group(epilog=CONFIG)
 def config() -> None:
-    """Show a config as it is understood, or its JSON Schema."""
+    """Show a config as it is understood, what differs between two, or the JSON Schema."""
 
 
 @config.command(epilog="\b\nExample:\n  bot config show configs/paper.yaml")
@@ -110,6 +130,27 @@ def schema(*, _as_json: bool) -> None:
     from bot.config import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))
+
+
+@config.command(epilog="\b\nExample:\n  bot config diff configs/paper.yaml my.yaml")
+@click.argument("one", metavar="A", type=click.Path(path_type=Path))
+@click.argument("other", metavar="B", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="A list of path, old and new as JSON.")
+def diff(one: Path, other: Path, *, as_json: bool) -> None:
+    """What differs from config A to config B, with every default filled in and every secret hidden."""
+    import json
+
+    from bot.config import load
+    from bot.config.diff import diff as changes_of
+
+    changes = changes_of(load(one), load(other))
+    if as_json:
+        click.echo(json.dumps({"changes": [change._asdict() for change in changes]}))
+        return
+    for change in changes:
+        click.echo(str(change))
+    if not changes:
+        click.echo("They say the same.")
 
 
 @click.command(epilog=STRATEGIES)

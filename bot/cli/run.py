@@ -11,6 +11,8 @@ import click
 if TYPE_CHECKING:
     from bot.config import Settings
     from bot.runtime.daemon import DaemonEnd
+    from bot.runtime.holding import Held
+    from bot.runtime.tail import Tail
 
 EPILOG = """\b
 Examples:
@@ -18,7 +20,7 @@ Examples:
   bot check configs/paper.yaml && bot run configs/paper.yaml
 
 \b
-SIGTERM and Ctrl-C stop it cleanly within five seconds. Killed at any moment and started again, it continues:
+SIGTERM and Ctrl-C stop it cleanly within five seconds; SIGHUP reads the config again. Killed at any moment and started again, it continues:
 what it wants is written down before it is sent.
 """
 
@@ -34,15 +36,21 @@ def run(config: Path, *, as_json: bool) -> int:
     from bot.cli import crash
     from bot.cli.judging import judged
     from bot.cli.play import judge_end, left_data, left_lines
-    from bot.cli.statedir import one_run
-    from bot.runtime.daemon import private_dir
+    from bot.runtime.holding import harden, hold_state, private_dir
+    from bot.runtime.tail import FILE, Tail
 
+    harden()
     settings = judged(config).settings
-    logs.configure(pretty=settings.log.pretty, level=settings.log.level)
     folder = private_dir(settings.state_dir)
     crash.goes_to(folder / "crash.log")
-    with one_run(folder):
-        end, note = asyncio.run(_run(settings))
+    with hold_state(folder) as held:
+        tail = Tail(folder / FILE)
+        logs.configure(pretty=settings.log.pretty, level=settings.log.level, listen=tail)
+        try:
+            end, note = asyncio.run(_run(settings, config.absolute(), held, tail))
+        finally:
+            logs.configure(pretty=settings.log.pretty, level=settings.log.level)
+            tail.close()
     if as_json:
         click.echo(json.dumps({"exitCode": int(end.exit_code), "message": end.message or None, "left": left_data(end)}))
     else:
@@ -54,16 +62,24 @@ def run(config: Path, *, as_json: bool) -> int:
     return int(end.exit_code)
 
 
-async def _run(settings: Settings) -> tuple[DaemonEnd, str]:
+async def _run(settings: Settings, config: Path, held: Held, tail: Tail) -> tuple[DaemonEnd, str]:
     from bot.cli.embedded import Embedded
+    from bot.cli.judging import judged
     from bot.cli.play import play, stopped_by_signals
 
-    stop = asyncio.Event()
-    with stopped_by_signals(stop, lambda text: click.echo(text, err=True)):
+    def reread() -> Settings:
+        return judged(config).settings
+
+    stop, hangup = asyncio.Event(), asyncio.Event()
+    with stopped_by_signals(stop, lambda text: click.echo(text, err=True), hangup):
         account = settings.account
         if not account.embedded:
             assert account.api_key is not None, "the config demands a key for every other service"
-            return await play(settings, base_url=account.base_url, api_key=account.api_key, stop=stop), ""
+            end = await play(
+                settings, base_url=account.base_url, api_key=account.api_key, stop=stop, held=held, tail=tail, config=config,
+                reread=reread, hangup=hangup,
+            )  # fmt: skip
+            return end, ""
         section = settings.embedded
         service = Embedded(
             settings.state_dir, clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
@@ -71,6 +87,9 @@ async def _run(settings: Settings) -> tuple[DaemonEnd, str]:
         )  # fmt: skip
         running = await asyncio.to_thread(service.ensure)
         minted = await service.mint()
-        end = await play(settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service)
+        end = await play(
+            settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, held=held, tail=tail, config=config,
+            reread=reread, hangup=hangup,
+        )  # fmt: skip
         note = f"The service goes on at {running.base_url} with its database {service.db}; the next run finds it (kill {service.pid} stops it)."
         return end, note if service.is_alive() else ""

@@ -40,26 +40,40 @@ Then, from anywhere on this machine:
     "--control-socket", type=click.Path(path_type=Path), default=None, metavar="PATH", help="Serve /sandbox/v1 there."
 )
 @click.option("--no-rate-limits", is_flag=True, help="Refuse nobody for asking too often.")
+@click.option(
+    "--allow-origin", "origins", multiple=True, metavar="URL", help="A web page that may call /mcp; repeatable."
+)
+@click.option(
+    "--invite-codes", type=click.Path(path_type=Path), default=None, metavar="FILE",
+    help="Sign-in by phone opens an account only with one of these codes, one a line.",
+)  # fmt: skip
+@click.option(
+    "--private-webhooks/--no-private-webhooks", default=None,
+    help="Deliver webhooks to private addresses (the default on loopback; refused elsewhere).",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Say where it listens as one JSON object on standard output.")
 @click.option("--start", type=click.IntRange(0), default=None, hidden=True, help="Service time to begin at, unix ms.")
 @click.option("--ready-fd", type=click.IntRange(3), default=None, hidden=True, help="Told when requests are served.")
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, hidden=True, help="Written then.")
 def sandbox(
     port: int, host: str, db: str, clock: str, seed: int | None, data: tuple[Candles, ...], markets: str,
-    control_socket: Path | None, no_rate_limits: bool, as_json: bool, start: int | None, ready_fd: int | None,
+    control_socket: Path | None, no_rate_limits: bool, origins: tuple[str, ...], invite_codes: Path | None,
+    private_webhooks: bool | None, as_json: bool, start: int | None, ready_fd: int | None,
     ready_file: Path | None,
 ) -> int:  # fmt: skip
     """Serve the whole trading service on play money, offline. Ctrl-C stops it; with --db it goes on where it was."""
     import json
 
     from bot import logs
-    from bot.service.host import MEMORY, HostOptions, serve
+    from bot.service.host import MEMORY, HostOptions, read_invite_codes, serve
 
     logs.configure()
     options = HostOptions(
         host=host, port=port, db=MEMORY if db == MEMORY else Path(db), clock=clock, seed=seed,
         data=recordings(data, otherwise=None), markets=tuple(one.strip().upper() for one in markets.split(",") if one.strip()),
-        start_ms=start, control_socket=control_socket, rate_limits=not no_rate_limits, ready_fd=ready_fd, ready_file=ready_file,
+        start_ms=start, control_socket=control_socket, rate_limits=not no_rate_limits,
+        origins=origins, invite_codes=() if invite_codes is None else read_invite_codes(invite_codes),
+        webhooks_private=private_webhooks, ready_fd=ready_fd, ready_file=ready_file,
     )  # fmt: skip
 
     def say(base_url: str) -> None:

@@ -1,39 +1,17 @@
-"""The state directory as the command line uses it: one run a folder, and the demo's folders of runs."""
+"""The demo's folders: one a run, and a marker of the run that has not ended."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from bot.clock import SystemClock, datetime_of
-from bot.errors import BotError
 
 RUNS_KEPT: Final = 5  # of the demo, the newest; an older one's folder is removed
-
-
-@contextlib.contextmanager
-def one_run(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process, before anything in it is touched: a second start must not take the first one's key."""
-    with (folder / "run.lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            pid = lock.read(20).strip()
-            raise BotError(
-                f"another bot runs on {folder}{f' (pid {pid})' if pid else ''}: stop it, or give this one a state directory of its own"
-            ) from None
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        yield
 
 
 class DemoFolder:
@@ -51,6 +29,11 @@ class DemoFolder:
             return None
         return found if isinstance(found, dict) and (self.folder / str(found.get("run"))).is_dir() else None
 
+    def newest(self) -> Path | None:
+        """The run that has not ended, else the last one; None when the folder is not a demo's."""
+        kept = self.unfinished()
+        return self.again(kept) if kept is not None else max(self._runs(), default=None)
+
     def begin(self, **what: Any) -> Path:
         """A new run's folder, with the marker set."""
         name = datetime_of(SystemClock().now_ms()).strftime("%Y%m%d-%H%M%S-%f")[:-3]
@@ -67,11 +50,11 @@ class DemoFolder:
 
     def tidy(self) -> None:
         """Only the newest runs stay."""
-        runs = sorted(
-            one for one in self.folder.iterdir() if one.is_dir() and re.fullmatch(r"\d{8}-\d{6}-\d{3}", one.name)
-        )
-        for old in runs[:-RUNS_KEPT]:
+        for old in sorted(self._runs())[:-RUNS_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
+
+    def _runs(self) -> list[Path]:
+        return [one for one in self.folder.iterdir() if re.fullmatch(r"\d{8}-\d{6}-\d{3}", one.name) and one.is_dir()]
 
     def _mark(self, what: Mapping[str, Any]) -> None:
         part = self._marker.with_suffix(".part")

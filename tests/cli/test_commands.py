@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import re
 import resource
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from bot import __version__
-from bot.cli.app import COMMANDS, call
+from bot.cli.app import COMMANDS, bot, call
 
 HELP_WITHIN_S = 0.15  # of processor time, so that a busy machine is not blamed on us
+HELP_WITHIN_STARTS = 10  # of a bare interpreter, so that a slow one is not either
 
 GOOD = """\
 account: {base_url: embedded}
@@ -41,21 +45,49 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == f"bot {__version__}\n"
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["config", "show"], ["config", "schema"]])
+@pytest.mark.parametrize(
+    "command", [[], *([name] for name in COMMANDS), ["config", "show"], ["config", "diff"], ["config", "schema"]]
+)
 def test_every_command_has_a_help_text_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert call([*command, "--help"]) == 0
     text = capsys.readouterr().out
     assert re.search(rf"^ +bot {' '.join(command)}".rstrip(), text, re.MULTILINE), text
 
 
+def every_command(name: str = "bot", command: click.Command = bot) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        ctx = click.Context(command)
+        for inner in command.list_commands(ctx):
+            found = command.get_command(ctx, inner)
+            assert found is not None
+            yield from every_command(f"{name} {inner}", found)
+
+
+def test_every_example_of_a_help_text_is_a_command_line_that_is_taken() -> None:
+    """Two spaces part an example from what is said of it."""
+    commands = dict(every_command())
+    examples = [
+        part.split("#")[0].split("  ")[0].split(" > ")[0].strip()
+        for command in commands.values() for line in (command.epilog or "").splitlines() for part in line.strip().split(" && ")
+    ]  # fmt: skip
+    examples = [one for one in examples if one.startswith("bot ")]
+    assert len(examples) >= len(COMMANDS)
+    for example in examples:
+        name = max((one for one in commands if f"{example} ".startswith(f"{one} ")), key=len)
+        arguments = shlex.split(example.removeprefix(name))
+        commands[name].make_context(name, arguments)  # UsageError otherwise.
+
+
 def test_help_starts_quickly_and_imports_no_heavy_module(repository: Path) -> None:
-    took = []
-    for _ in range(3):
+    def took(*arguments: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "bot", "--help"], cwd=repository, check=True, capture_output=True)
+        subprocess.run([sys.executable, *arguments], cwd=repository, check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(took) < HELP_WITHIN_S, took
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    bare = min(took("-c", "pass") for _ in range(3))
+    assert min(took("-m", "bot", "--help") for _ in range(3)) < max(HELP_WITHIN_S, HELP_WITHIN_STARTS * bare)
     code = "import sys; from bot.cli.app import call; call(['--help']); print(sorted(m for m in sys.modules if '.' not in m))"
     done = subprocess.run([sys.executable, "-c", code], cwd=repository, check=True, capture_output=True, text=True)
     loaded = done.stdout.splitlines()[-1]
@@ -216,3 +248,41 @@ def test_a_mistake_of_ours_is_one_line_and_a_log(
     monkeypatch.setenv("BOT_DEBUG", "1")
     assert call([]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_check_names_each_strategys_limits_and_timers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "clocked.py").write_text(
+        "from bot import Strategy\n\n\nclass Clocked(Strategy):\n    timers = {'hourly': '0 * * * *', 'look': 30}\n\n"
+        "    def on_bar(self, view, bar):\n        return ()\n"
+    )
+    config = tmp_path / "mine.yaml"
+    config.write_text(
+        "account: {base_url: embedded}\nstate_dir: state\nstrategies_dir: .\nstrategies:\n"
+        "  - {name: a, use: clocked, markets: [BTC], budget_usd: 500, max_leverage: 3, daily_loss_usd: 20, netting: allow}\n"
+        "  - {name: b, use: clocked, markets: [BTC], budget_usd: 5, netting: allow}\n"
+    )
+    assert call(["check", str(config)]) == 0
+    text = capsys.readouterr().out
+    assert "a: clocked on BTC, 1m bars, at most 500 USD, 3x, 20 USD lost a day, shares its markets" in text
+    assert "timer     hourly: 0 * * * *" in text
+    assert "timer     look: every 30 s" in text
+    assert call(["check", "--json", str(config)]) == 0
+    limits = json.loads(capsys.readouterr().out)["limits"]
+    assert limits["a"]["dailyLossUsd"] == "20"
+    assert limits["b"]["timers"] == {"hourly": "0 * * * *", "look": 30}
+    config.write_text(config.read_text().replace("budget_usd: 5, netting: allow", "budget_usd: 5"))
+    assert call(["check", str(config)]) == 4
+    assert "to share it: netting: allow on b" in capsys.readouterr().err
+
+
+def test_two_configs_are_compared(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = config.with_name("other.yaml")
+    other.write_text("name: mine\n" + config.read_text().replace("fast_bars: 5", "fast_bars: 6"))
+    assert call(["config", "diff", str(config), str(config)]) == 0
+    assert capsys.readouterr().out == "They say the same.\n"
+    assert call(["config", "diff", str(config), str(other)]) == 0
+    assert capsys.readouterr().out == "~ strategies.trend.params.fast_bars: 5 -> 6\n"
+    assert call(["config", "diff", "--json", str(config), str(other)]) == 0
+    assert json.loads(capsys.readouterr().out)["changes"] == [
+        {"path": "strategies.trend.params.fast_bars", "old": "5", "new": "6"}
+    ]

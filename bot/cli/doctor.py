@@ -1,0 +1,580 @@
+"""`bot doctor`: looks at everything that a run needs, one line each, with the way out of what is wrong. Changes nothing, orders nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from bot.errors import BotError, ConfigError, Exit
+
+if TYPE_CHECKING:
+    from bot.cli.place import Place
+    from bot.client import Client
+    from bot.config import Settings
+
+SKEW_WARN_MS: Final = 3_000  # the service's Date has whole seconds, and the answer takes a while
+SKEW_FAIL_MS: Final = 30_000
+DISK_WARN_MB: Final = 1_024
+DISK_FAIL_MB: Final = 64
+WAL_WARN_MB: Final = 64  # a log that is never folded back: a reader holds it
+SQLITE_SAFE: Final = (3, 51, 3)  # before it two processes that both write could damage a file; the daemon is one
+ASK_S: Final = 5.0
+
+EPILOG = """\b
+Examples:
+  bot doctor configs/paper.yaml
+  bot doctor --json configs/paper.yaml
+
+\b
+Exit 0: nothing fails (warnings may stand). Otherwise the code of the first failure: 4 config, 6 journal, 7 key, 1 another.
+"""
+
+Level = Literal["ok", "warn", "fail", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line. `fix` is the way out of a warning or a failure."""
+
+    check: str
+    level: Level
+    message: str
+    fix: str | None = None
+    code: int = 0
+
+
+@dataclass(slots=True)
+class Patient:
+    """What is looked at, as far as it could be read."""
+
+    place: Place
+    settings: Settings | None = None
+    references: Sequence[tuple[str, str]] = ()
+    findings: list[Finding] = field(default_factory=list)
+
+    def say(self, check: str, level: Level, message: str, fix: str | None = None, code: int = 0) -> None:
+        assert (level in ("ok", "skip")) or fix, f"{check} has no way out"
+        self.findings.append(Finding(check, level, message, fix, code))
+
+
+@click.command(epilog=EPILOG)
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    metavar="DIR",
+    help="Its state directory, without a config.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The findings as one JSON object.")
+def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Look at config, secrets, service, key, clock, disk, journal, heartbeat and unit of a daemon, and say what to do."""
+    import asyncio
+
+    from bot.cli.place import find
+
+    patient = Patient(find(config, state_dir))
+    _config(patient)
+    _secrets(patient)
+    _state_dir(patient)
+    _disk(patient)
+    _journal(patient)
+    _daemon(patient)
+    _heartbeat(patient)
+    asyncio.run(_service(patient))
+    _unit(patient)
+    failed = next((one for one in patient.findings if one.level == "fail"), None)
+    code = 0 if failed is None else failed.code or int(Exit.ERROR)
+    if as_json:
+        click.echo(
+            json.dumps({"ok": failed is None, "exit_code": code, "findings": [asdict(one) for one in patient.findings]})
+        )
+        return code
+    for one in patient.findings:
+        click.echo(f"{one.level:<5} {one.check:<11} {one.message}")
+        if one.fix is not None:
+            click.echo(f"{'':<17} -> {one.fix}")
+    return code
+
+
+def _config(patient: Patient) -> None:
+    from bot.cli.judging import judged_without_secrets
+
+    path = patient.place.config
+    if path is None:
+        patient.say("config", "skip", "none given: bot doctor CONFIG looks at it, its secrets and its service too")
+        return
+    try:
+        patient.settings, patient.references = judged_without_secrets(path)
+    except ConfigError as error:
+        patient.say("config", "fail", str(error), f"change it, then bot check {path}", int(Exit.CONFIG))
+        return
+    names = ", ".join(one.name for one in patient.settings.strategies)
+    patient.say("config", "ok", f"{path}: {names}")
+    from bot.runtime import loader
+
+    for strategy in patient.settings.strategies:
+        for warning in loader.load(strategy.use, patient.settings.strategies_dir).warnings:
+            patient.say(
+                "strategies",
+                "warn",
+                f"{strategy.name}: {warning}",
+                "others must not be able to change what trades for you: chmod go-w it",
+            )
+
+
+def _secrets(patient: Patient) -> None:
+    from bot.config.document import Rejected
+    from bot.config.references import References
+
+    assert patient.settings is None or patient.place.config is not None
+    for kind, name in patient.references:
+        assert patient.place.config is not None
+        what = f"${{{kind}:{name}}}"
+        if kind == "credential" and not os.environ.get("CREDENTIALS_DIRECTORY"):
+            _credential(patient, name)
+            continue
+        try:
+            References(patient.place.config.absolute().parent, os.environ)(what, "api_key")
+        except Rejected as error:
+            patient.say(
+                "secrets", "fail", str(error), "put the secret there, or change the reference", int(Exit.CONFIG)
+            )
+            continue
+        if kind == "env":
+            patient.say(
+                "secrets",
+                "warn",
+                f"{what}: every process of yours can read the environment",
+                "a file for you alone: ${file:PATH}, or ${credential:NAME}",
+            )
+        else:
+            patient.say("secrets", "ok", f"{what} is there, for its owner alone")
+
+
+def _credential(patient: Patient, name: str) -> None:
+    """A unit hands it over; here only the file that it takes it from can be looked at."""
+    from bot.cli.unit import credential_file
+
+    assert patient.place.config is not None
+    file = credential_file(patient.place.config, name)
+    if file is None:
+        patient.say(
+            "secrets",
+            "warn",
+            f"the credential {name} is handed over by a unit, and none is installed",
+            f"bot systemd {patient.place.config} --install",
+        )
+        return
+    try:
+        mode = file.stat().st_mode
+    except PermissionError:
+        patient.say("secrets", "skip", f"the credential {name} comes from {file}, which is not for you to see")
+    except OSError:
+        patient.say(
+            "secrets",
+            "fail",
+            f"the unit takes the credential {name} from {file}, which is not there",
+            f"install -D -m 600 /dev/stdin {file}",
+        )
+    else:
+        if stat.S_IMODE(mode) & 0o077:
+            patient.say(
+                "secrets", "fail", f"{file} can be read by others (mode {stat.S_IMODE(mode):04o})", f"chmod 600 {file}"
+            )
+        else:
+            patient.say("secrets", "ok", f"the credential {name} comes from {file}, for its owner alone")
+
+
+def _state_dir(patient: Patient) -> None:
+    folder = patient.place.folder
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        patient.say("state", "ok", f"{folder} will be made by the first run")
+        return
+    except OSError as error:
+        patient.say(
+            "state", "fail", f"{folder}: {error.strerror}", "ask as the user who runs the daemon, or as root (sudo)"
+        )
+        return
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        patient.say(
+            "state",
+            "fail",
+            f"{folder} is open to others (mode {stat.S_IMODE(status.st_mode):04o})",
+            f"chmod 700 {folder}",
+        )
+    elif not os.access(folder, os.W_OK):
+        patient.say(
+            "state",
+            "fail",
+            f"{folder} cannot be written",
+            f"give it to the user who runs the daemon: chown it, or set state_dir (uid {status.st_uid} owns it)",
+        )
+    else:
+        patient.say("state", "ok", f"{folder}, for its owner alone")
+
+
+def _disk(patient: Patient) -> None:
+    folder = patient.place.folder
+    while not folder.exists():
+        folder = folder.parent
+    free_mb = shutil.disk_usage(folder).free // 1_048_576
+    text = f"{free_mb:,} MB free where {patient.place.folder} is"
+    if free_mb < DISK_FAIL_MB:
+        patient.say(
+            "disk", "fail", text, "make room: a journal that cannot be written stops every entry", int(Exit.UNSAFE)
+        )
+    elif free_mb < DISK_WARN_MB:
+        patient.say("disk", "warn", text, "make room before it is less")
+    else:
+        patient.say("disk", "ok", text)
+
+
+def _journal(patient: Patient) -> None:
+    import sqlite3
+
+    from bot.errors import JournalError
+    from bot.runtime import reading
+
+    version = ".".join(map(str, sqlite3.sqlite_version_info))
+    if sqlite3.sqlite_version_info < SQLITE_SAFE:
+        patient.say(
+            "sqlite",
+            "ok",
+            f"{version}; the daemon is its journal's only writer, as every version before {'.'.join(map(str, SQLITE_SAFE))} needs it",
+        )
+    else:
+        patient.say("sqlite", "ok", version)
+    folder = patient.place.folder
+    try:
+        with reading.opened(folder) as db:
+            found = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
+            mode = db.execute("PRAGMA journal_mode").fetchone()[0]
+    except reading.NotFound:
+        patient.say("journal", "ok", "none yet: the first run makes it")
+        return
+    except JournalError as error:
+        patient.say("journal", "fail", str(error), _AWAY, int(Exit.UNSAFE))
+        return
+    if found != ["ok"]:
+        patient.say("journal", "fail", f"damaged: {'; '.join(found)}", _AWAY, int(Exit.UNSAFE))
+        return
+    wal = folder / f"{reading.FILE}-wal"
+    wal_mb = wal.stat().st_size // 1_048_576 if wal.exists() else 0
+    size_mb = (folder / reading.FILE).stat().st_size / 1_048_576
+    if mode != "wal":
+        patient.say(
+            "journal", "warn", f"whole, but in mode {mode}", "the next run sets it; its folder must be on a local disk"
+        )
+    elif wal_mb > WAL_WARN_MB:
+        patient.say(
+            "journal",
+            "warn",
+            f"whole, {size_mb:.1f} MB and {wal_mb} MB of write-ahead log",
+            "some program holds it open: end it, or restart the daemon",
+        )
+    else:
+        patient.say("journal", "ok", f"whole, {size_mb:.1f} MB")
+
+
+_AWAY: Final = (
+    "move the file away and start again: the service has the account, and a decision made twice has the same key"
+)
+
+
+def _daemon(patient: Patient) -> None:
+    from bot.cli.place import NotRunning
+
+    try:
+        told = patient.place.ask("GET", "/status")
+    except NotRunning:
+        patient.say("daemon", "ok", "not running")
+        return
+    except BotError as error:
+        patient.say("daemon", "fail", str(error), f"bot logs {patient.place.flag}", int(error.exit_code))
+        return
+    text = f"{told['state']} (pid {told['pid']}){': ' + told['why'] if told.get('why') else ''}"
+    if not told.get("is_safe", True):
+        patient.say(
+            "daemon",
+            "fail",
+            f"{text}; without a stop: {', '.join(told['unprotected'])}",
+            "bot reconcile --apply, or bot kill --flatten",
+            int(Exit.UNSAFE),
+        )
+    elif told["state"] == "DEGRADED":
+        patient.say("daemon", "warn", text, "bot status has the reason; entries wait for it, exits go on")
+    elif told.get("intents", {}).get("quarantined"):
+        patient.say(
+            "daemon",
+            "warn",
+            f"{text}; {told['intents']['quarantined']} intents wait for a person",
+            "bot explain each of them (bot status --json), then look at the account",
+        )
+    else:
+        patient.say("daemon", "ok", text)
+
+
+def _heartbeat(patient: Patient) -> None:
+    settings = patient.settings
+    if settings is None:
+        return
+    dead_man = settings.dead_man
+    if dead_man is None:
+        patient.say(
+            "dead-man",
+            "warn",
+            "off: when the daemon dies, nobody acts",
+            "dead_man: {heartbeat_seconds: 300, on_miss: flatten}",
+        )
+        return
+    speed = settings.embedded.speed if settings.account.embedded else 1.0
+    if speed <= 0:
+        patient.say("dead-man", "ok", "beats when the clock is moved by hand")
+        return
+    from bot.runtime import beat
+
+    try:
+        lengths = beat.rhythm(dead_man.heartbeat_seconds / speed)
+    except ValueError as error:
+        patient.say("dead-man", "fail", str(error), "a larger dead_man.heartbeat_seconds", int(Exit.CONFIG))
+        return
+    patient.say(
+        "dead-man", "ok",
+        f"acts ({dead_man.on_miss}) after {lengths.deadline_ns / 1e9:g} s of real silence; a beat every {lengths.period_ns / 1e9:g} s, while the loop moves",
+    )  # fmt: skip
+
+
+# -- the service
+
+
+async def _service(patient: Patient) -> None:
+    settings = patient.settings
+    if settings is None:
+        return
+    from bot.client import Client
+    from bot.client.http import Timeouts
+    from bot.errors import ApiError
+
+    found = await _way(patient, settings)
+    if found is None:
+        return
+    base_url, api_key = found
+    async with Client(base_url, api_key, timeouts=Timeouts(total=ASK_S)) as client:
+        try:
+            await _versions(patient, client, base_url)
+        except ApiError as error:
+            patient.say(
+                "service",
+                "fail",
+                f"{base_url}: {error.message} ({error.code})",
+                "is it up, and is account.base_url right?",
+                int(Exit.TIMEOUT),
+            )
+            return
+        _skew(patient, client)
+        if api_key is None:
+            return
+        try:
+            await _key(patient, client, settings)
+            await _keys_proven(patient, client, settings)
+        except ApiError as error:
+            patient.say(
+                "key",
+                "fail",
+                f"{error.message} ({error.code})",
+                "make a new key and hand it over; bot check shows where it is read from",
+                int(Exit.REFUSED),
+            )
+
+
+async def _way(patient: Patient, settings: Settings) -> tuple[str, str | None] | None:
+    """Where the service is, and the key when one is within reach. An embedded one gives no key while its daemon has one."""
+    from bot.cli.embedded import Embedded
+    from bot.cli.kill import key_of
+
+    if not settings.account.embedded:
+        try:
+            assert patient.place.config is not None
+            return settings.account.base_url, key_of(patient.place.config)
+        except ConfigError as error:
+            patient.say("key", "skip", f"not looked at: {error}")
+            return settings.account.base_url, None
+    service = Embedded(patient.place.folder)
+    base_url = service.base_url
+    if not patient.place.folder.is_dir() or base_url is None or not service.is_alive():
+        patient.say("service", "ok", "embedded: it starts with the daemon")
+        return None
+    return base_url, None
+
+
+async def _versions(patient: Patient, client: Client, base_url: str) -> None:
+    from bot.wire.headers import API_VERSION, LIMITS_VERSION
+
+    told = await client.status()
+    problems = []
+    if told.api_version is not None and told.api_version != API_VERSION:
+        problems.append(f"its API is of {told.api_version}, this client is of {API_VERSION}")
+    if told.limits_version is not None and told.limits_version != LIMITS_VERSION:
+        problems.append(f"its limits are version {told.limits_version}, this client knows {LIMITS_VERSION}")
+    if told.api_version is None:
+        problems.append("it does not say its API version")
+    words = f"{base_url}: {told.status}, version {told.version or 'not told'}"
+    if problems:
+        patient.say(
+            "service",
+            "warn",
+            f"{words}; {'; '.join(problems)}",
+            "read its changelog (GET /v1/changelog), and try on its sandbox first",
+        )
+    else:
+        patient.say("service", "ok", f"{words}, API {told.api_version}, limits version {told.limits_version}")
+
+
+def _skew(patient: Patient, client: Client) -> None:
+    skew = client.clock.skew_ms
+    if skew is None:
+        patient.say(
+            "clock",
+            "warn",
+            "the service sends no Date: the skew cannot be measured",
+            "keep this machine's clock right (NTP)",
+        )
+        return
+    text = f"this machine and the service are {abs(skew) / 1000:.0f} s apart"
+    if abs(skew) >= SKEW_FAIL_MS:
+        patient.say(
+            "clock",
+            "fail",
+            text,
+            "set this machine's clock (timedatectl set-ntp true): bars and deadlines are told by the service's",
+        )
+    elif abs(skew) >= SKEW_WARN_MS:
+        patient.say("clock", "warn", text, "set this machine's clock (timedatectl set-ntp true)")
+    else:
+        patient.say("clock", "ok", text)
+
+
+async def _key(patient: Patient, client: Client, settings: Settings) -> None:
+    limits = await client.limits()
+    key = limits.key
+    if key is None:
+        patient.say(
+            "key",
+            "warn",
+            "this is a person's session, not a key",
+            "make a key for the daemon: a session ends by itself",
+        )
+        return
+    for check in (_scopes, _caps):
+        for level, message, fix in check(key, settings):
+            patient.say("key", level, message, fix, int(Exit.REFUSED) if level == "fail" else 0)
+
+
+def _scopes(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | None]]:
+    has = set(key.scopes)
+    events = sorted(coin for one in settings.strategies for coin in one.markets if coin.startswith("event:"))
+    missing = [one for one in ("read", "trade") if one not in has]
+    if events and "outcomes" not in has:
+        missing.append("outcomes")
+    if missing:
+        yield (
+            "fail",
+            f"{key.id} lacks {', '.join(missing)} (it has {', '.join(key.scopes) or 'nothing'})",
+            "make a key with these scopes",
+        )
+    else:
+        yield "ok", f"{key.id} may {', '.join(key.scopes)}", None
+    if key.expires_at is not None:
+        from bot.clock import iso
+
+        yield (
+            "warn",
+            f"it expires at {iso(key.expires_at)}",
+            "hand over a new one before that: openings and beats end with it",
+        )
+
+
+def _caps(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | None]]:
+    allowed = key.allowed_coins
+    for one in settings.strategies:
+        barred = [coin for coin in one.markets if allowed is not None and coin not in allowed]
+        if barred:
+            yield (
+                "fail",
+                f"{one.name} trades {', '.join(barred)}, which the key may not",
+                "allow these coins on the key, or take them out of the config",
+            )
+        if key.max_leverage is not None and one.max_leverage > key.max_leverage:
+            yield (
+                "warn",
+                f"{one.name} may use {one.max_leverage}x, the key {key.max_leverage}x",
+                "lower max_leverage in the config",
+            )
+    budget = sum(one.budget_usd for one in settings.strategies)
+    if key.max_exposure_usd is not None and budget > key.max_exposure_usd:
+        yield (
+            "warn",
+            f"the strategies' budgets are {budget} USD, the key's exposure at most {key.max_exposure_usd}",
+            "lower the budgets, or raise the cap",
+        )
+
+
+async def _keys_proven(patient: Patient, client: Client, settings: Settings) -> None:
+    """Whether trades show the idempotency key that they were ordered with. Only looked for: an order would be one."""
+    page = await client.trades(limit=50)
+    ours = [one for one in page.trades if one.source is not None]
+    if any(one.idempotency_key for one in ours):
+        patient.say("idempotency", "ok", "trades show their keys: doubt is settled by them")
+    elif not ours:
+        patient.say(
+            "idempotency",
+            "ok",
+            "no trade yet to see; until one shows its key, doubt is settled by the plan's single-use token",
+        )
+    elif settings.orders.path == "direct":
+        patient.say(
+            "idempotency",
+            "warn",
+            "trades show no keys, and orders.path is direct",
+            "orders: {path: plan}: then the plan's single-use token settles doubt",
+        )
+    else:
+        patient.say("idempotency", "ok", "trades show no keys; doubt is settled by the plan's single-use token")
+
+
+def _unit(patient: Patient) -> None:
+    from bot.cli.unit import installed, unit_of
+
+    settings, config = patient.settings, patient.place.config
+    if settings is None or config is None:
+        return
+    path = installed(settings.name)
+    if path is None:
+        patient.say("unit", "skip", f"none installed; bot systemd {config} makes one")
+        return
+    user = "" if path.is_relative_to("/etc") else " --user"
+    try:
+        same = path.read_text(encoding="utf-8") == unit_of(config, is_user=bool(user)).text
+    except (BotError, OSError) as error:
+        patient.say("unit", "warn", f"{path}: {error}", f"bot systemd {config}{user}")
+        return
+    if same:
+        patient.say("unit", "ok", f"{path} is up to date")
+    else:
+        patient.say(
+            "unit",
+            "warn",
+            f"{path} is not what bot systemd makes now",
+            f"bot systemd {config}{user} shows it; --install --force writes it",
+        )

@@ -1,0 +1,105 @@
+"""`bot explain` and `bot export`: what the journal says of one order, and of all trades. Reads the file alone; the daemon need not run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from bot.cli.place import where
+
+FORMATS: Final = ("csv", "json")
+
+EXPLAIN = """\b
+Examples:
+  bot explain trd_00001000000001
+  bot explain 1000000013 --json
+
+\b
+ORDER is an order's number (oid), a trade's id, an intent's id or its first letters, or an event's id.
+"""
+EXPORT = "\b\nExample:\n  bot export trades --format csv --out trades.csv"
+TRADES = """\b
+Examples:
+  bot export trades
+  bot export trades --format json --out trades.json
+
+\b
+A trade is from flat to flat in one market. Amounts are exact; entry_px and exit_px are averages to eight places.
+"""
+
+
+@click.command(epilog=EXPLAIN)
+@click.argument("order", metavar="ORDER|TRADE")
+@where
+@click.option("--json", "as_json", is_flag=True, help="The steps as JSON.")
+def explain(order: str, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Tell how one order came to be and what became of it: bar, decision, intent, plan, request, events, fill."""
+    from bot.cli.place import find
+    from bot.clock import iso
+    from bot.errors import Exit
+    from bot.runtime import explaining, reading
+
+    place = find(config, state_dir)
+    with reading.opened(place.folder) as db:
+        steps = explaining.explain(db, order.strip())
+    if as_json:
+        click.echo(json.dumps({"id": order, "steps": [step.plain() for step in steps]}, default=str))
+        return int(Exit.DONE)
+    for step in steps:
+        click.echo(f"{'' if step.at_ms is None else iso(step.at_ms):<24}  {step.what:<11} {step.text}")
+    return int(Exit.DONE)
+
+
+@click.group(epilog=EXPORT)
+def export() -> None:
+    """Write what the journal has for other programs."""
+
+
+@export.command(epilog=TRADES)
+@where
+@click.option("--format", "kind", type=click.Choice(FORMATS), default="csv", show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Instead of standard output.",
+)
+def trades(config: Path | None, state_dir: Path | None, kind: str, out: Path | None) -> int:
+    """Every trade with entry, exit, size, prices, fees, funding, profit, strategy and the reason of its exit."""
+    from bot.cli.files import write_atomic
+    from bot.cli.place import find
+    from bot.errors import Exit
+    from bot.runtime import reading
+    from bot.runtime.roundtrips import COLUMNS, TYPES, trips
+
+    place = find(config, state_dir)
+    with reading.opened(place.folder) as db:
+        rows = [one.row(lambda keys: reading.strategies_of(db, keys)) for one in trips(reading.all_events(db, TYPES))]
+    text = json.dumps({"trades": rows}, indent=1) + "\n" if kind == "json" else _csv(rows, COLUMNS)
+    if out is None:
+        click.echo(text, nl=False)
+        return int(Exit.DONE)
+    write_atomic(out, text)
+    click.echo(f"{len(rows)} trades written to {out}")
+    return int(Exit.DONE)
+
+
+def _csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _safe(value: Any) -> Any:
+    """No cell begins a formula: names come from a service. Amounts are digits and may be negative."""
+    if isinstance(value, str) and value[:1] in "=+@\t\r" and value:
+        return "'" + value
+    return value

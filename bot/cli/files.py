@@ -1,0 +1,34 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from bot.errors import BotError
+
+
+def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write beside, sync, rename, sync the folder: a reader sees the old file or the new one. BotError when it cannot be written."""
+    try:
+        descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            Path(part).replace(path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                Path(part).unlink()
+            raise
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise BotError(f"{path} cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,237 @@
+"""`bot kill`: stop an account now, at the service itself. Needs no daemon, no strategy and no journal, only an address and a key."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.cli.place import where
+
+if TYPE_CHECKING:
+    from bot.cli.place import Place
+    from bot.client import Client
+    from bot.wire.account import KillResult
+
+WITHIN_S: Final = 60.0  # of asking with the same key; after that a person must look
+WAIT_S_MAX: Final = 5.0
+FLAT_WITHIN_S: Final = 15.0  # the service closes by itself, again and again, until all is closed
+LOOK_S: Final = 0.5
+
+EPILOG = """\b
+Examples:
+  bot kill
+  bot kill --flatten
+  bot kill --flatten --config live.yaml --key '${file:/etc/bot/api-key}'
+
+\b
+Entries are canceled and openings blocked until the account's owner lifts it; stops stay. --flatten closes every position besides.
+"""
+
+
+@click.command(epilog=EPILOG)
+@where
+@click.option("--flatten", is_flag=True, help="Close every position too.")
+@click.option(
+    "--key", "reference", default=None, metavar="REFERENCE",
+    help="Where the API key is, when not where the config says: ${file:PATH} or ${env:NAME}; never the key itself.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The service's answer.")
+def kill(config: Path | None, state_dir: Path | None, reference: str | None, *, flatten: bool, as_json: bool) -> int:
+    """Throw the kill switch of the account. Asks the service directly, whether the daemon runs or not."""
+    import asyncio
+
+    from bot.cli.place import find
+
+    place = find(config, state_dir)
+    return asyncio.run(_kill(place, reference, flatten=flatten, as_json=as_json))
+
+
+async def _kill(place: Place, reference: str | None, *, flatten: bool, as_json: bool) -> int:
+    import secrets
+
+    from bot.client import Client
+
+    key = f"kill-{secrets.token_hex(12)}"
+    found = await _way(place, reference)
+    if found is None:
+        # The daemon alone has a key that works just now; it sends the same call.
+        body = await _asked(place, key, flatten=flatten)
+        return _tell(body, flatten=flatten, as_json=as_json)
+    base_url, api_key = found
+    async with Client(base_url, api_key) as client:
+        result = await _sent(client, key, flatten=flatten)
+        body = result.model_dump(mode="json", by_alias=True)
+        if flatten and body["positions"]:
+            body["positions"] = await _flat(client)
+    return _tell(body, flatten=flatten, as_json=as_json)
+
+
+async def _way(place: Place, reference: str | None) -> tuple[str, str] | None:
+    """Where the service is and with which key; None when the daemon has to be asked. An embedded service gives out one key at a time."""
+    from bot.cli.embedded import Embedded
+    from bot.cli.place import NotRunning, plain_data
+    from bot.errors import ConfigError
+
+    config = place.config or _config_of(place)
+    if config is None:
+        if place.is_running():
+            return None
+        raise ConfigError(
+            f"which service? The daemon of {place.folder} does not run and left no word of its config: give --config CONFIG"
+        )
+    section = plain_data(config).get("account")
+    account: dict[str, Any] = section if isinstance(section, dict) else {}
+    base_url = account.get("base_url")
+    if not isinstance(base_url, str):
+        raise ConfigError(f"{config}: account.base_url is required: it says where the service is")
+    if base_url == "embedded":
+        if place.is_running():
+            return None
+        service = Embedded(place.folder)
+        address = service.base_url
+        if address is None or not service.is_alive():
+            raise NotRunning(
+                "the embedded service does not run either: no price moves and nothing trades; the next `bot run` starts both"
+            )
+        return address, (await service.mint()).api_key.get_secret_value()
+    asked = reference if reference is not None else account.get("api_key")
+    try:
+        return base_url, _key(config, asked)
+    except ConfigError:
+        if reference is None and place.is_running():
+            return None
+        raise
+
+
+def _config_of(place: Place) -> Path | None:
+    """Of a daemon that runs, as it says itself."""
+    from bot.errors import BotError
+
+    try:
+        said = place.ask("GET", "/status").get("config")
+    except BotError:
+        return None
+    return Path(said) if said is not None and Path(said).is_file() else None
+
+
+def key_of(config: Path) -> str:
+    """The key of a config, found as well as it can be from outside its daemon. ConfigError with the way out."""
+    from bot.cli.place import plain_data
+
+    section = plain_data(config).get("account")
+    return _key(config, section.get("api_key") if isinstance(section, dict) else None)
+
+
+def _key(config: Path, reference: Any) -> str:
+    """The key that a reference stands for, looked up as `bot run` does; a unit's credential is looked for where its unit file says."""
+    from bot.cli.unit import credential_file
+    from bot.config.document import Rejected
+    from bot.config.references import FORMS, References
+    from bot.errors import ConfigError
+
+    if not isinstance(reference, str):
+        raise ConfigError(f"{config}: account.api_key is required; write {FORMS}")
+    look = References(config.absolute().parent, os.environ)
+    try:
+        return look(reference, "api_key")
+    except Rejected as error:
+        why = str(error)
+    name = reference.removeprefix("${credential:").removesuffix("}")
+    file = credential_file(config, name) if reference == f"${{credential:{name}}}" else None
+    if file is not None:
+        try:
+            return look(f"${{file:{file}}}", "api_key")
+        except Rejected as error:
+            why = str(error)
+    raise ConfigError(f"api_key: {why}. Say where the key is: --key '${{file:PATH}}', or ask as root (sudo)")
+
+
+async def _asked(place: Place, key: str, *, flatten: bool) -> dict[str, Any]:
+    """The daemon's answer. One that is silent, or whose service is, is asked again with the same key."""
+    import asyncio
+
+    from bot.cli.place import Silent
+    from bot.clock import monotonic_ns
+
+    end_ns = monotonic_ns() + int(WITHIN_S * 1e9)
+    while True:
+        try:
+            result: dict[str, Any] = place.ask("POST", "/kill", {"flatten": flatten, "key": key})["result"]
+        except Silent as error:
+            if monotonic_ns() > end_ns:
+                raise
+            click.echo(f"no answer yet ({error}); asking again", err=True)
+            await asyncio.sleep(LOOK_S)
+        else:
+            return result
+
+
+async def _sent(client: Client, key: str, *, flatten: bool) -> KillResult:
+    """The same call with the same key, until it is answered: a kill that was lost on its way back is not thrown twice."""
+    import asyncio
+
+    from bot.cli.place import Silent
+    from bot.client.retry import Backoff
+    from bot.clock import monotonic_ns
+    from bot.errors import OutcomeUnknown, TryLater
+
+    end_ns = monotonic_ns() + int(WITHIN_S * 1e9)
+    tries = 0
+    while True:
+        try:
+            return await client.kill(flatten=flatten, key=key)
+        except (TryLater, OutcomeUnknown) as error:
+            tries += 1
+            if monotonic_ns() > end_ns:
+                raise Silent(
+                    f"the service did not answer within {WITHIN_S:g} s ({error.code}: {error.message}); whether the switch was thrown is"
+                    " not known. Try again, and look at the account by another way"
+                ) from None
+            click.echo(f"no answer yet ({error.code}: {error.message}); asking again", err=True)
+            wait_ms = max(getattr(error, "after_ms", 0) or 0, Backoff().wait_ms(tries, 0.5))
+            await asyncio.sleep(min(wait_ms / 1000, WAIT_S_MAX))
+
+
+async def _flat(client: Client) -> list[dict[str, Any]]:
+    """What is open still, once the service has had its time."""
+    import asyncio
+
+    from bot.clock import monotonic_ns
+    from bot.errors import ApiError
+
+    end_ns = monotonic_ns() + int(FLAT_WITHIN_S * 1e9)
+    while True:
+        try:
+            positions = (await client.account()).positions
+        except ApiError as error:
+            return [{"coin": "?", "side": "", "size": f"unknown ({error.code})"}]
+        if not positions or monotonic_ns() > end_ns:
+            return [one.model_dump(mode="json", by_alias=True) for one in positions]
+        await asyncio.sleep(LOOK_S)
+
+
+def _tell(body: dict[str, Any], *, flatten: bool, as_json: bool) -> int:
+    from bot.errors import Exit
+
+    still_open = flatten and bool(body["positions"])
+    if as_json:
+        click.echo(json.dumps(body))
+        return int(Exit.TIMEOUT if still_open else Exit.DONE)
+    guardian = body["guardian"]["id"]
+    click.echo(f"The kill switch is thrown ({guardian}): nothing opens on this account until its owner lifts it.")
+    click.echo(f"  entries     {len(body['canceledOids'])} canceled")
+    for one in body["trades"]:
+        click.echo(f"  closed      {one['symbol']} {one['side']} {one['size']} ({one['id']})")
+    for one in body["positions"]:
+        click.echo(
+            f"  {'STILL OPEN' if flatten else 'stays open':<11} {one['coin']} {one['side']} {one['size']}"
+            + ("" if flatten else ", with its stop")
+        )
+    if still_open:
+        click.echo("The service goes on closing; look again: bot status")
+    click.echo(f"To lift it: DELETE /v1/guardians/{guardian} with the owner's key.")
+    return int(Exit.TIMEOUT if still_open else Exit.DONE)

@@ -1,0 +1,344 @@
+"""`bot status`, `positions`, `orders`, `events`, `logs`: what a running daemon says of itself. What is old is never shown as if it were so now."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.cli.place import where
+
+if TYPE_CHECKING:
+    from bot.cli.place import Place
+
+FOLLOW_S: Final = 0.5  # between two looks for new lines
+LINES_MAX: Final = 2_000  # as many as the daemon keeps in memory
+
+STATUS = """\b
+Examples:
+  bot status
+  bot status --config configs/paper.yaml --json
+
+\b
+Exit 0: it runs and every position has its stop. 3: it does not run. 6: a position without a stop.
+"""
+POSITIONS = "\b\nExample:\n  bot positions --json"
+ORDERS = "\b\nExample:\n  bot orders"
+EVENTS = """\b
+Examples:
+  bot events --limit 20
+  bot events --since 2h --type fill,liquidation
+  bot events --since evt_00000000000000000042 --json
+"""
+LOGS = """\b
+Examples:
+  bot logs -n 50
+  bot logs -f
+"""
+
+
+@click.command(epilog=STATUS)
+@where
+@click.option("--json", "as_json", is_flag=True, help="The daemon's answer as one JSON object.")
+def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Say how the daemon is, now. With the daemon dead: what its journal last knew, and how old that is. Exit 3 then."""
+    from bot.cli.place import NotRunning, find
+    from bot.errors import Exit
+
+    place = find(config, state_dir)
+    try:
+        told = place.ask("GET", "/status")
+    except NotRunning as error:
+        last = _last(place)
+        if as_json:
+            click.echo(json.dumps({"running": False, "state": "NOT_RUNNING", "message": str(error), "last": last}))
+        else:
+            click.echo(f"NOT RUNNING  {error}")
+            for line in _last_lines(last):
+                click.echo(line)
+            click.echo(f"Start it: bot run {place.config or 'CONFIG'}. Close everything without it: bot kill --flatten")
+        return int(Exit.NOT_RUNNING)
+    if as_json:
+        click.echo(json.dumps({"running": True, **told}))
+    else:
+        for line in _status_lines(told):
+            click.echo(line)
+    return int(Exit.DONE if told.get("is_safe", True) else Exit.UNSAFE)
+
+
+@click.command(epilog=POSITIONS)
+@where
+@click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
+def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """List the open positions, each with its stop, from the running daemon."""
+    from bot.cli.place import find
+    from bot.errors import Exit
+
+    told = find(config, state_dir).ask("GET", "/positions")
+    if as_json:
+        click.echo(json.dumps(told))
+    else:
+        columns = (
+            "market",
+            "side",
+            "size",
+            "entry_px",
+            "mark_px",
+            "unrealized_usd",
+            "stop_px",
+            "target_px",
+            "strategy",
+        )
+        _table(told["positions"], columns, empty="no open position", marks={"stop_px": "NO STOP"})
+    bare = [one["market"] for one in told["positions"] if not one["protected"] and one["strategy"] is not None]
+    return int(Exit.UNSAFE if bare else Exit.DONE)
+
+
+@click.command(epilog=ORDERS)
+@where
+@click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
+def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """List what rests at the service: entries, armed stops and targets, from the running daemon."""
+    from bot.cli.place import find
+    from bot.errors import Exit
+
+    told = find(config, state_dir).ask("GET", "/orders")
+    if as_json:
+        click.echo(json.dumps(told))
+    else:
+        columns = ("oid", "market", "kind", "side", "action", "size", "limit_px", "trigger_px", "strategy")
+        _table(told["orders"], columns, empty="nothing rests")
+    return int(Exit.DONE)
+
+
+@click.command(epilog=EVENTS)
+@where
+@click.option(
+    "--since", default=None, metavar="WHEN", help="An event's id, or how far back: 30m, 2h, 1d (of the service's time)."
+)
+@click.option(
+    "--type",
+    "types",
+    default=None,
+    metavar="TYPES",
+    help="fill, trigger, guardian, order, funding, ...; type.subtype narrows it.",
+)
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="The events as the service sent them.")
+def events(
+    config: Path | None, state_dir: Path | None, since: str | None, types: str | None, limit: int, *, as_json: bool
+) -> int:
+    """List the service's events as the journal has them: the newest, or those since WHEN. Also with the daemon dead."""
+    from bot.cli.place import find
+    from bot.errors import Exit
+    from bot.runtime import reading
+
+    place = find(config, state_dir)
+    with reading.opened(place.folder) as db:
+        since_id, since_ms = _since(since, reading.newest_event_ms(db))
+        wanted = tuple(one.strip() for one in (types or "").split(",") if one.strip())
+        found = reading.events(db, since_id=since_id, since_ms=since_ms, types=wanted, limit=limit)
+    _say_if_dead(place)
+    if as_json:
+        click.echo(json.dumps({"running": place.is_running(), "events": found}))
+        return int(Exit.DONE)
+    from bot.clock import iso
+    from bot.runtime.explaining import event_step
+
+    for one in found:
+        step = event_step(one)
+        click.echo(f"{iso(one['ts'])}  {one['id']}  {one['type']:<11} {one.get('coin') or '':<8} {step.text}".rstrip())
+    if not found:
+        click.echo("no event")
+    return int(Exit.DONE)
+
+
+@click.command(epilog=LOGS)
+@where
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, LINES_MAX), default=100, show_default=True, help="The newest so many."
+)
+@click.option("-f", "--follow", is_flag=True, help="And then each new one, until Ctrl-C or the daemon's end.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def logs(config: Path | None, state_dir: Path | None, lines: int, *, follow: bool, as_json: bool) -> int:
+    """Show the daemon's log. With the daemon dead, the end of what it has left, and exit 3."""
+    from bot.cli.place import NotRunning, find
+    from bot.errors import Exit
+    from bot.runtime.tail import FILE, last_lines
+
+    place = find(config, state_dir)
+    try:
+        told = place.ask("GET", "/logs", query={"lines": lines})
+    except NotRunning as error:
+        found = last_lines(place.folder / FILE, lines)
+        click.echo(f"{error}; these are its last lines", err=True)
+        _show(found, as_json=as_json)
+        return int(Exit.NOT_RUNNING)
+    _show(told["lines"], as_json=as_json)
+    return _follow(place, told["last"], as_json=as_json) if follow else int(Exit.DONE)
+
+
+def _follow(place: Place, last: int, *, as_json: bool) -> int:
+    import time
+
+    from bot.cli.place import NotRunning
+    from bot.errors import Exit
+
+    try:
+        while True:
+            time.sleep(FOLLOW_S)
+            told = place.ask("GET", "/logs", query={"after": last, "lines": LINES_MAX})
+            last = told["last"]
+            _show(told["lines"], as_json=as_json)
+    except NotRunning:
+        click.echo("the daemon has ended", err=True)
+        return int(Exit.NOT_RUNNING)
+    except KeyboardInterrupt:
+        return int(Exit.DONE)
+
+
+# -- words
+
+
+def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
+    from bot.clock import iso
+
+    why = f": {told['why']}" if told.get("why") else ""
+    yield f"{told['state']}  {told['name']} (pid {told['pid']}, up {span(told['at_ms'] - told['started_ms'])}){why}"
+    yield f"  service     {told['base_url']}" + _clock(told.get("service"))
+    if "account" not in told:
+        return
+    account = told["account"]
+    yield f"  account     {told['address']}, value {account['value_usd']:,.2f} USD, free {account['free_usd']:,.2f} USD, epoch {told['epoch']}"
+    bare = told["unprotected"]
+    stops = f"WITHOUT A STOP: {', '.join(bare)}" if bare else "each with its stop" if told["positions"] else "flat"
+    yield f"  positions   {told['positions']}, {stops}; {told['orders']} orders"
+    doubt = told["intents"]
+    yield f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
+    beat = told["heartbeat"]
+    if beat is None:
+        yield "  dead-man    no heartbeat process (off, or a clock that is moved by hand)"
+    else:
+        left = "nothing armed" if beat["deadline_s"] is None else f"acts in {beat['deadline_s']} s unless a beat comes"
+        trouble = f", last error {beat['error']}" if beat["error"] else ""
+        yield f"  dead-man    {left}, {beat['beats']} beats{trouble}"
+    for one in told["guardians"]:
+        if not one["stands"]:
+            yield f"  guardian    {one['name']} DOES NOT STAND; it is armed anew"
+    for one in told["strategies"]:
+        why = f": {one['why']}" if one["why"] else ""
+        book = one.get("book")
+        gain = f", net {book['net_usd']} USD" if book and "net_usd" in book else ""
+        yield f"  strategy    {one['name']} {one['state']} on {', '.join(one['markets'])}, {one['interval']}{gain}{why}"
+    passed = told["last_pass_ms"]
+    if passed is not None:
+        bar = "no bar yet" if told["last_bar_ms"] is None else f"last bar {iso(told['last_bar_ms'])}"
+        yield f"  loop        last pass {passed / 1000:.1f} s ago, {bar}"
+
+
+def _clock(service: Mapping[str, Any] | None) -> str:
+    if service is None:
+        return ""
+    speed = (
+        ""
+        if service["speed"] == 1
+        else ", clock moved by hand"
+        if not service["speed"]
+        else f", clock {service['speed']:g}x"
+    )
+    skew = service["skew_ms"]
+    return speed + (
+        f", this machine's clock is {abs(skew) / 1000:.0f} s off" if skew is not None and abs(skew) >= 2_000 else ""
+    )
+
+
+def _last(place: Place) -> dict[str, Any] | None:
+    from bot.clock import SystemClock
+    from bot.runtime import reading
+
+    try:
+        last = reading.last_state(place.folder)
+    except reading.NotFound:
+        return None
+    return {"age_ms": SystemClock().now_ms() - last.written_ms, **last._asdict()}
+
+
+def _last_lines(last: Mapping[str, Any] | None) -> Iterable[str]:
+    if last is None:
+        yield "  It has left no journal."
+        return
+    yield f"  OLD, from its journal as it was {span(last['age_ms'])} ago; the account may look different now:"
+    yield f"  account     {last['address']}, epoch {last['epoch']}, last event {last['last_event_id']}"
+    for one in last["positions"]:
+        yield f"  position    {one['market']} {one['side']} {one['size']} @ {one['entry_px']}"
+    if not last["positions"]:
+        yield "  positions   none"
+    for one in last["open_intents"]:
+        yield f"  intent      {one['id'][:12]} {one['strategy']} {one['action']} {one['market']}: {one['state']}; the next start settles it"
+
+
+def _since(text: str | None, newest_ms: int | None) -> tuple[str | None, int | None]:
+    if text is None or text.startswith("evt_"):
+        return text, None
+    found = re.fullmatch(r"([0-9]{1,6})([smhd])", text.strip(), re.ASCII)
+    if found is None:
+        raise click.UsageError(f"--since {text!r}: write an event's id, or 30m, 2h, 1d")
+    ms = int(found[1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[found[2]]
+    from bot.clock import SystemClock
+
+    return None, max(SystemClock().now_ms(), newest_ms or 0) - ms
+
+
+def _say_if_dead(place: Place) -> None:
+    if not place.is_running():
+        click.echo(f"the daemon of {place.folder} is not running; this is its journal as it left it", err=True)
+
+
+def _show(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    from bot.clock import iso
+
+    for line in lines:
+        if as_json:
+            click.echo(json.dumps(dict(line), ensure_ascii=False))
+            continue
+        at = iso(line["at_ms"]) if "at_ms" in line else line.get("timestamp", "")
+        said = " ".join(
+            f"{name}={value}"
+            for name, value in line.items()
+            if name not in ("seq", "at_ms", "timestamp", "level", "event")
+        )
+        click.echo(f"{at}  {line.get('level', ''):<8} {line['event']:<22} {said}".rstrip())
+
+
+def _table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str, marks: Mapping[str, str] | None = None
+) -> None:
+    """`marks`: what stands where a column has nothing."""
+    if not rows:
+        click.echo(empty)
+        return
+    cells = [[name.replace("_", " ") for name in columns]]
+    cells += [[_cell(row.get(name), (marks or {}).get(name, "-")) for name in columns] for row in rows]
+    widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
+    for line in cells:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any, nothing: str) -> str:
+    return nothing if value is None else f"{value:,}" if isinstance(value, float) else str(value)
+
+
+def span(ms: int) -> str:
+    """`3 d 4 h`, `12 s`: two units at most."""
+    seconds = max(0, ms // 1000)
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    parts = []
+    for name, size in units:
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2]) or "0 s"

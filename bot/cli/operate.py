@@ -1,0 +1,172 @@
+"""`bot pause`, `resume`, `reload`, `stop`, `reconcile`: what an operator asks of a running daemon, over its control socket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.cli.place import where
+
+if TYPE_CHECKING:
+    from bot.cli.place import Place
+
+STOP_WITHIN_S: Final = 15.0  # it promises five; a busy machine may need more
+LOOK_S: Final = 0.1
+
+PAUSE = """\b
+Examples:
+  bot pause
+  bot pause trend
+"""
+RESUME = """\b
+Examples:
+  bot resume
+  bot resume trend
+"""
+RELOAD = """\b
+Examples:
+  bot reload
+  bot reload --yes
+"""
+STOP = "\b\nExample:\n  bot stop --config configs/paper.yaml"
+RECONCILE = """\b
+Examples:
+  bot reconcile
+  bot reconcile --apply
+"""
+
+
+@click.command(epilog=PAUSE)
+@click.argument("strategy", required=False)
+@where
+@click.option("--json", "as_json", is_flag=True, help="The daemon's answer.")
+def pause(strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Open nothing more: of STRATEGY, or of all. Exits, stops and guardians go on; `bot resume` ends it."""
+    return _switch("/pause", strategy, config, state_dir, as_json=as_json)
+
+
+@click.command(epilog=RESUME)
+@click.argument("strategy", required=False)
+@where
+@click.option("--json", "as_json", is_flag=True, help="The daemon's answer.")
+def resume(strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Let entries go on, of STRATEGY or of all."""
+    return _switch("/resume", strategy, config, state_dir, as_json=as_json)
+
+
+def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    from bot.cli.place import find
+    from bot.errors import Exit
+
+    told = find(config, state_dir).ask("POST", path, {} if strategy is None else {"strategy": strategy})
+    if as_json:
+        click.echo(json.dumps(told))
+    else:
+        click.echo(f"{told['state']}{': ' + told['why'] if told.get('why') else ''}")
+        for one in told["strategies"]:
+            click.echo(f"  {one['name']:<20} {one['state']}{': ' + one['why'] if one['why'] else ''}")
+        if told.get("resting"):
+            click.echo(f"Entries that rest may still fill: {', '.join(told['resting'])} (bot orders)")
+    return int(Exit.DONE)
+
+
+@click.command("reload", epilog=RELOAD)
+@where
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="The changes as JSON; nothing is asked, and without --yes nothing is done."
+)
+def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_json: bool) -> int:
+    """Read the config and its strategies anew. What would change is shown first."""
+    from bot.cli.place import find
+    from bot.errors import ConfigError, Exit
+
+    place = find(config, state_dir)
+    told = place.ask("GET", "/reload")
+    changes = told["changes"]
+    if not as_json:
+        click.echo("\n".join(changes) if changes else "nothing has changed")
+    if not changes or (as_json and not yes) or not (yes or click.confirm("Apply these changes?")):
+        if as_json:
+            click.echo(json.dumps(told | {"applied": [], "refused": []}))
+        return int(Exit.DONE)
+    done = place.ask("POST", "/reload", {})
+    if as_json:
+        click.echo(json.dumps(done))
+    else:
+        for line in done["applied"]:
+            click.echo(line)
+    if done["refused"]:
+        raise ConfigError("; ".join(done["refused"]))
+    return int(Exit.DONE)
+
+
+@click.command(epilog=STOP)
+@where
+@click.option("--force", is_flag=True, help="Also when a service manager runs it, which will start it again.")
+@click.option("--json", "as_json", is_flag=True, help="What became of it.")
+def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: bool) -> int:
+    """Ask the daemon to end as SIGTERM does, and wait until it has: safety.on_exit says what becomes of orders and positions."""
+    from bot.cli.place import Denied, Silent, find
+    from bot.errors import Exit
+
+    place = find(config, state_dir)
+    told = place.ask("GET", "/status")
+    if told.get("managed_by") == "systemd" and not force:
+        from bot.cli.unit import unit_name
+
+        raise Denied(
+            f"systemd runs this daemon and would start it again: systemctl stop {unit_name(told['name'])} (or --force)"
+        )
+    asked = place.ask("POST", "/stop", {})
+    if not _ends(place):
+        raise Silent(
+            f"the daemon (pid {told['pid']}) has not ended within {STOP_WITHIN_S:g} s; its log: bot logs {place.flag}"
+        )
+    if as_json:
+        click.echo(json.dumps({"stopped": True, "pid": told["pid"], "on_exit": asked["on_exit"]}))
+    else:
+        click.echo(
+            f"stopped (pid {told['pid']}, safety.on_exit: {asked['on_exit']}); what stays is in its last lines: bot logs {place.flag}"
+        )
+    return int(Exit.DONE)
+
+
+def _ends(place: Place) -> bool:
+    import time
+
+    from bot.clock import monotonic_ns
+
+    end_ns = monotonic_ns() + int(STOP_WITHIN_S * 1e9)
+    while place.is_running():
+        if monotonic_ns() > end_ns:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+@click.command(epilog=RECONCILE)
+@where
+@click.option(
+    "--apply", "applies", is_flag=True, help="Repair what is found, as the daemon does by itself every few minutes."
+)
+@click.option("--json", "as_json", is_flag=True, help="The drifts as JSON.")
+def reconcile(config: Path | None, state_dir: Path | None, *, applies: bool, as_json: bool) -> int:
+    """Compare what the daemon believes with what the service says. Shows the differences; --apply repairs them."""
+    from bot.cli.place import find
+    from bot.errors import Exit
+
+    told: Any = find(config, state_dir).ask("POST" if applies else "GET", "/reconcile", {} if applies else None)
+    if as_json:
+        click.echo(json.dumps(told))
+        return int(Exit.DONE)
+    for one in told["drifts"]:
+        click.echo(f"{one['kind']:<18} {one['market'] or '':<8} {one['message']}".rstrip())
+    if not told["drifts"]:
+        click.echo("no difference")
+    elif not applies:
+        click.echo("Nothing was changed; bot reconcile --apply repairs it.")
+    return int(Exit.DONE)

@@ -1,0 +1,267 @@
+"""Which daemon a command means: its state directory, found from what was given or from where one runs; and the questions to its control socket.
+
+A config is read here for its name and folder alone: its secrets may be out of an operator's reach, and are not looked up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from bot.errors import BotError, ConfigError, Exit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CONNECT_S: Final = 2.0
+ANSWER_S: Final = 70.0  # longer than the daemon takes for anything
+SYSTEM_STATE: Final = Path("/var/lib")  # where systemd keeps the folders of system units
+PROJECT: Final = "bot.yaml"  # the config of a project that `bot init` has made
+TRIES_OF_A_NAME: Final = 200  # folders looked at; nobody has so many daemons
+
+
+class NotRunning(BotError):
+    """There is no daemon to ask."""
+
+    exit_code = Exit.NOT_RUNNING
+
+
+class Silent(BotError):
+    """A daemon holds the folder and does not answer."""
+
+    exit_code = Exit.TIMEOUT
+
+
+class Denied(BotError):
+    """The daemon said no to what was asked."""
+
+    exit_code = Exit.USAGE
+
+
+class DaemonRefused(BotError):
+    """What was asked came to nothing; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A daemon's folder. `config` when the command was given one, or found it."""
+
+    folder: Path
+    config: Path | None = None
+
+    @property
+    def flag(self) -> str:
+        """What to give another command so that it means the same daemon."""
+        return f"--state-dir {self.folder}" if self.config is None else f"--config {self.config}"
+
+    def is_running(self) -> bool:
+        from bot.runtime.holding import is_held
+
+        return is_held(self.folder)
+
+    def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The answer of the daemon. NotRunning, Silent, or Denied with the daemon's words."""
+        return _ask(self, method, path, body, query)
+
+
+def where(command: F) -> F:
+    """The two options that say which daemon is meant."""
+    for option in (
+        click.option(
+            "--state-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=None,
+            metavar="DIR",
+            help="Its state directory.",
+        ),
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path, dir_okay=False),
+            default=None,
+            metavar="CONFIG",
+            help="Its config.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def find(config: Path | None, state_dir: Path | None) -> Place:
+    """The daemon that is meant: as given; else that of ./bot.yaml; else the one that runs, if it is one; else the only one there has been."""
+    if config is not None and state_dir is not None:
+        raise click.UsageError("give --config or --state-dir, not both")
+    if state_dir is not None:
+        if not state_dir.is_dir():
+            raise click.UsageError(f"there is no folder {state_dir}")
+        from bot.cli.statedir import DemoFolder
+
+        return Place(DemoFolder(state_dir.absolute()).newest() or state_dir.absolute())
+    if config is not None:
+        return Place(folder_of(config), config)
+    if Path(PROJECT).is_file():
+        return Place(folder_of(Path(PROJECT)), Path(PROJECT))
+    known = _known()
+    from bot.runtime.holding import is_held
+
+    running = [one for one in known if is_held(one)]
+    found = running or known
+    if len(found) == 1:
+        return Place(found[0])
+    if not found:
+        raise NotRunning(
+            "no daemon has run here yet: start one (bot run CONFIG), or say where it is with --config or --state-dir"
+        )
+    raise click.UsageError(
+        f"{'these run' if running else 'none runs, and these have been'}: {', '.join(map(str, found))}; say which with --state-dir or --config"
+    )
+
+
+def folder_of(config: Path) -> Path:
+    """The state directory of a config. Without `state_dir` it is where its daemon runs or has run, as a user's or as a system unit."""
+    from bot.config.settings import default_state_dir
+    from bot.runtime.holding import is_held
+
+    name, given = outline(config)
+    if given is not None:
+        return given
+    places = [default_state_dir(name), SYSTEM_STATE / unit_state(name)]
+    for good in (is_held, lambda one: (one / "journal.db").exists()):
+        for one in places:
+            with contextlib.suppress(OSError):
+                if good(one):
+                    return one
+    return places[0]
+
+
+def unit_state(name: str) -> str:
+    """The folder of a unit's state, as StateDirectory= takes it."""
+    return f"bot-{name}"
+
+
+def outline(config: Path) -> tuple[str, Path | None]:
+    """A config's name and its `state_dir`."""
+    from bot.config.source import name_of
+
+    data = plain_data(config)
+    name, given = data.get("name"), data.get("state_dir")
+    if not isinstance(name, str):
+        name = name_of(config)
+    if not isinstance(given, str) or not given:
+        return name, None
+    return name, Path(os.path.normpath(config.absolute().parent / Path(given).expanduser()))
+
+
+def plain_data(config: Path) -> Mapping[str, Any]:
+    """A config's data with its secrets still references. ConfigError when it is no config at all; what its keys are worth is not judged."""
+    from bot.config.document import Document
+    from bot.config.references import Referred
+    from bot.config.source import FILE_BYTES_MAX
+
+    try:
+        text = config.read_text(encoding="utf-8-sig")[:FILE_BYTES_MAX]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{config}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    document = Document(str(config), text)
+    document.read(lambda text, key: _plain(text, key, Referred))
+    if document.data is None:
+        raise ConfigError("\n".join(str(document.shown(one)) for one in document.problems))
+    data: Mapping[str, Any] = document.data
+    return data
+
+
+def _plain(text: str, key: str, kind: Callable[[str], str]) -> str:
+    """What the environment may fill is filled; a secret stays a reference that nobody follows."""
+    import re
+
+    from bot.logs import is_secret_name
+
+    if is_secret_name(key):
+        return kind(text)
+    return kind(re.sub(r"\$\{env:([^{}]*)\}", lambda match: os.environ.get(match.group(1), match.group(0)), text))
+
+
+def _known() -> list[Path]:
+    """Folders in which a daemon has run, of this user and of system units as far as they can be seen."""
+    from bot.config.settings import default_state_dir
+
+    found: list[Path] = []
+    user = default_state_dir(
+        "bot", {name: value for name, value in os.environ.items() if name != "STATE_DIRECTORY"}
+    ).parent
+    for place, pattern in ((user, "*/lock"), (user, "demo/*/lock"), (SYSTEM_STATE, "bot-*/lock")):
+        with contextlib.suppress(OSError):
+            found += [
+                one.parent
+                for one in sorted(place.glob(pattern))[:TRIES_OF_A_NAME]
+                if (one.parent / "journal.db").exists()
+            ]
+    return found
+
+
+# -- the socket
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=CONNECT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        from bot.runtime.control import reachable
+
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(CONNECT_S)
+        with reachable(self._path) as name:
+            self.sock.connect(name)
+        self.sock.settimeout(ANSWER_S)
+
+
+def _ask(place: Place, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any] | None) -> Any:
+    from urllib.parse import urlencode
+
+    from bot.runtime.control import SOCKET
+    from bot.runtime.holding import holder_pid
+
+    target = path + (
+        f"?{urlencode({name: value for name, value in query.items() if value is not None})}" if query else ""
+    )
+    connection = _Connection(place.folder / SOCKET)
+    try:
+        connection.request(method, target, body=None if body is None else json.dumps(dict(body)))
+        answer = connection.getresponse()
+        data = json.loads(answer.read())
+    except PermissionError:
+        raise Denied(f"{place.folder} belongs to another user: ask as that user, or as root (sudo)") from None
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+        if place.is_running():
+            raise Silent(
+                f"a daemon (pid {holder_pid(place.folder)}) holds {place.folder} and its control socket is not there: it is just starting or ending"
+            ) from None
+        raise NotRunning(f"the daemon of {place.folder} is not running") from None
+    except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
+        if not place.is_running():
+            raise NotRunning(f"the daemon of {place.folder} ended meanwhile") from None
+        raise Silent(
+            f"the daemon (pid {holder_pid(place.folder)}) did not answer ({type(error).__name__}); its log: bot logs {place.flag}"
+        ) from None
+    finally:
+        connection.close()
+    if answer.status == 200:
+        return data
+    said = data.get("error", {}) if isinstance(data, dict) else {}
+    message = str(said.get("message") or f"HTTP {answer.status}")
+    if said.get("code") == "ConfigError":
+        raise ConfigError(message)
+    if answer.status == 504 or said.get("code") in ("starting", "busy"):
+        raise Silent(message)
+    raise Denied(message) if answer.status in (400, 403, 404, 405) else DaemonRefused(message)

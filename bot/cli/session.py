@@ -1,0 +1,511 @@
+"""`bot backtest`: the daemon of a config in simulated time. Parses what it is told, shows how it goes, and says what came of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.cli.accepting import accepted, accepting
+from bot.cli.options import Duration
+
+if TYPE_CHECKING:
+    from bot.session.backtest import Backtest
+    from bot.session.options import MarketRules, Outage, SessionOptions
+    from bot.session.result import Result
+
+EPILOG = """\b
+Examples:
+  bot backtest configs/paper.yaml --data candles/ --from 2025-05-01 --to 2025-06-01 --balance 10000
+  bot backtest configs/paper.yaml --data BTC=btc_1m.csv.gz --fee 0.05% --path adaptive --band --prove-causal
+  bot backtest configs/paper.yaml --data candles/ --outage 2025-05-03T10:00+2h --out runs
+
+\b
+The config is the one that runs live; nothing in it is rewritten. The same strategies, gate, journal and guardians trade against the same venue,
+under a clock that nobody waits for. A fee, a spread, a depth, a tick or a lot is for all markets, or for one class or market:
+  --fee 0.05%   --spread stocks=2bps   --depth BTC=50000   --tick BTC=0.1
+Ctrl-C ends it at the next stop; what was reached by then is kept. Results go to runs/<name>-<time>/.
+"""
+CUTS: Final = 5  # repeated runs of --prove-causal
+_SIDED: Final = re.compile(r"(?:((?:event:)?[A-Za-z0-9][A-Za-z0-9-]*)=)?(.+)", re.DOTALL)
+_OUTAGE: Final = re.compile(r"(.+?)\+([0-9.]+ *[smhd]?)")
+_CLASSES: Final = ("crypto", "stocks", "bonds", "prediction")
+
+
+class Instant(click.ParamType[int]):
+    """`2025-05-01`, `2025-05-01T10:30`, with `Z` or an offset; UTC when none is given. Or unix milliseconds."""
+
+    name = "time"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from datetime import UTC, datetime
+
+        from bot.clock import ms_of
+
+        if isinstance(value, int):
+            return value
+        text = value.strip()
+        if text.isascii() and text.isdigit() and len(text) in (12, 13):
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{value!r} is no time; write 2025-05-01, 2025-05-01T10:30 or unix milliseconds", param, ctx)
+        return ms_of(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+
+
+class Amount(click.ParamType[Decimal]):
+    """A plain decimal number."""
+
+    name = "usd"
+
+    def convert(self, value: str | Decimal, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
+        return value if isinstance(value, Decimal) else _number(value, lambda text: self.fail(text, param, ctx))
+
+
+def _number(text: str, fail: Callable[[str], Any]) -> Decimal:
+    try:
+        number = Decimal(text.strip().replace("_", ""))
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite() or number < 0:
+        fail(f"{text!r} is no number from 0 on")
+    return number
+
+
+class Sided(click.ParamType[tuple[str, Decimal]]):
+    """`VALUE`, `CLASS=VALUE` or `MARKET=VALUE`; the value with `%` or `bps` where it is a rate."""
+
+    def __init__(self, name: str, unit: str) -> None:
+        self.name = name
+        self._unit = unit
+
+    def convert(
+        self, value: str | tuple[str, Decimal], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Decimal]:
+        if isinstance(value, tuple):
+            return value
+        matched = _SIDED.fullmatch(value.strip())
+        assert matched is not None
+        whose, text = matched[1] or "", matched[2].strip()
+        if whose and whose.lower() not in _CLASSES:
+            from bot.session.candles import market_name
+
+            whose = market_name(whose)
+        else:
+            whose = whose.lower()
+        scale = Decimal(1)
+        if self._unit in ("rate", "bps"):
+            found = re.fullmatch(r"([0-9.]+) *(%|bps)?", text)
+            if found is None:
+                self.fail(f"{text!r} is no rate; write 0.05% or 5bps", param, ctx)
+            text = found[1]
+            parts = {
+                "%": Decimal("0.01"),
+                "bps": Decimal("0.0001"),
+                None: Decimal(1 if self._unit == "rate" else "0.0001"),
+            }
+            scale = parts[found[2]] * (1 if self._unit == "rate" else 10_000)
+        return whose, _number(text, lambda said: self.fail(said, param, ctx)) * scale
+
+
+class Out(click.ParamType["Outage"]):
+    """`2025-05-03T10:00+2h`."""
+
+    name = "time+duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Outage:
+        from bot.session.options import Outage
+
+        if isinstance(value, Outage):
+            return value
+        found = _OUTAGE.fullmatch(value.strip())
+        if found is None:
+            self.fail(f"{value!r} is no outage; write 2025-05-03T10:00+2h", param, ctx)
+        return Outage(Instant().convert(found[1], param, ctx), int(Duration().convert(found[2], param, ctx) * 1000))
+
+
+@click.command(epilog=EPILOG)
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    "data",
+    multiple=True,
+    required=True,
+    metavar="FILE|FOLDER",
+    help="Candles: CSV, CSV.gz or Parquet, or a folder of them; MARKET=FILE names the market. Repeatable.",
+)
+@click.option(
+    "--from", "start_ms", type=Instant(), help="Begin here; what lies before is history. Default: where the data begin."
+)
+@click.option("--to", "end_ms", type=Instant(), help="End here, exclusive. Default: where the data end.")
+@click.option("--balance", type=Amount(), default="10000", show_default=True, help="What the account begins with.")
+@click.option(
+    "--path",
+    type=click.Choice(("sl_first", "ohlc", "olhc", "adaptive")),
+    default="sl_first",
+    show_default=True,
+    help="In which order a bar visits its extremes.",
+)
+@click.option("--latency", type=Duration(), default=None, help="How long an order is on its way: 0.5s. Default: none.")
+@click.option(
+    "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the service's."
+)
+@click.option("--maker-fee", "maker_fees", type=Sided("rate", "rate"), multiple=True, help="Maker fee.")
+@click.option(
+    "--spread",
+    "spreads",
+    type=Sided("rate", "bps"),
+    multiple=True,
+    help="Best ask over best bid: 2bps. Default: the service's, by turnover.",
+)
+@click.option(
+    "--depth",
+    "depths",
+    type=Sided("usd", "usd"),
+    multiple=True,
+    help="USD on the first of twenty levels; 0 is unlimited.",
+)
+@click.option(
+    "--tick",
+    "ticks",
+    type=Sided("price", "price"),
+    multiple=True,
+    help="Grid of prices: 0.1. Default: the service's five figures.",
+)
+@click.option("--lot", "lots", type=Sided("size", "size"), multiple=True, help="Grid of sizes: 0.001.")
+@click.option(
+    "--funding",
+    "funding",
+    multiple=True,
+    metavar="FILE",
+    help="Recorded rates (ts,rate); MARKET=FILE names the market. Default: the baseline.",
+)
+@click.option(
+    "--outage", "outages", type=Out(), multiple=True, help="The daemon is down: 2025-05-03T10:00+2h. Repeatable."
+)
+@click.option(
+    "--outages", "outage_count", type=click.IntRange(0, 1_000), default=0, help="So many outages at seeded times."
+)
+@click.option("--outage-for", type=Duration(), default="30m", show_default=True, help="Their mean length.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Of everything that is left to chance."
+)
+@accepting
+@click.option("--band", is_flag=True, help="Run under a second path policy too, and show how far the two are apart.")
+@click.option(
+    "--prove-causal",
+    is_flag=True,
+    help=f"Run again on data cut at {CUTS} instants: decisions before a cut must be equal.",
+)
+@click.option(
+    "--journal", "with_journal", is_flag=True, help="Keep the daemon's journal in the folder, on disk as live; slower."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where results go."
+)
+@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object on standard output.")
+def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
+    """Run the daemon of CONFIG over recorded candles, in simulated time."""
+    import json
+
+    from bot import logs
+    from bot.clock import SystemClock
+    from bot.session import result as results
+
+    logs.configure(pretty=None, level="error")
+    asked = _Asked(config, given)
+    prepared = asked.prepared()  # What cannot be played is said before a folder is made for it.
+    folder = results.folder_for(out, asked.settings.name, SystemClock().now_ms())
+    with _stopping() as is_stopped:
+        found, band, proof = asked.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
+    results.write(folder, found, asked.manifest(), band=band)
+    if as_json:
+        click.echo(json.dumps({"folder": str(folder), "proof": proof, **found.summary(band)}, ensure_ascii=False))
+    else:
+        for line in summary_lines(found, asked.assumptions, band=band, proof=proof):
+            click.echo(line)
+        click.echo(f"\nResults: {folder}")
+    if proof is not None and proof["differs"] is not None:
+        click.echo(f"error: not causal: {proof['differs']}", err=True)
+        return 1
+    return 0
+
+
+class _Asked:
+    """Everything that was asked for, read and judged."""
+
+    def __init__(self, config: Path, given: Mapping[str, Any]) -> None:
+        from bot.cli.judging import judged_without_secrets
+        from bot.session import audit, backtest
+        from bot.session.candles import drivers, load, market_name
+
+        self.given = given
+        self.config = config
+        self.settings, _ = judged_without_secrets(config)  # Nothing in a session asks for a key.
+        markets = sorted({market for one in self.settings.strategies for market in one.markets})
+        read = drivers(load([Path(one) for one in given["data"]], markets=markets))
+        self.accepted = tuple(accepted(dict(given)))
+        self.candles, _ = audit.checked(read, accept=self.accepted)
+        self.rates: dict[str, list[tuple[int, int]]] = {}
+        self.funding: dict[str, str] = {}
+        for text in given["funding"]:
+            name, _, path = text.rpartition("=")
+            market = market_name(name) if name else _market_of(Path(path), markets)
+            self.rates[market], self.funding[market] = backtest.read_funding(Path(path))
+        self.options = self._options()
+        self.assumptions: list[str] = []
+
+    def _options(self) -> SessionOptions:
+        from bot.clock import iso
+        from bot.errors import ConfigError
+        from bot.session.options import SessionOptions
+
+        given = self.given
+        ends = [one.end_ms for one in self.candles]
+        start_ms = given["start_ms"] if given["start_ms"] is not None else max(one.at_ms[0] for one in self.candles)
+        end_ms = given["end_ms"] if given["end_ms"] is not None else max(ends)
+        outages = (*given["outages"], *_chance_outages(given, start_ms, end_ms))
+        for one in given["outages"]:
+            if not start_ms <= one.at_ms < end_ms:
+                raise ConfigError(
+                    f"--outage {iso(one.at_ms)}: the session is of {iso(start_ms)} to {iso(end_ms)}, and the outage begins outside of it"
+                )
+        return SessionOptions(
+            start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
+            latency_ms=0 if given["latency"] is None else int(given["latency"] * 1000), rules=rules_of(given), outages=outages, seed=given["seed"],
+        )  # fmt: skip
+
+    def manifest(self) -> dict[str, Any]:
+        from bot.session import backtest
+        from bot.session import result as results
+
+        return results.manifest_of(
+            name=self.settings.name, config_text=self.config.read_text(encoding="utf-8"), strategies=backtest.strategies_of(self.settings),
+            candles=self.candles, funding=self.funding, options=self.options, accepted=self.accepted, assumptions=self.assumptions,
+        )  # fmt: skip
+
+    def prepared(self) -> Backtest:
+        """The session, not begun."""
+        from bot.session import result as results
+
+        made = self._make(self.options)
+        self.assumptions = results.assumptions_of(
+            made.session.ground, self.options, made.stage, funded=list(self.rates)
+        )
+        return made
+
+    def run(
+        self, made: Backtest, folder: Path, *, is_stopped: Callable[[], bool], quiet: bool
+    ) -> tuple[Result, dict[str, Any] | None, dict[str, Any] | None]:
+        """The session, and what was asked for besides: a second path policy, the proof."""
+        from dataclasses import replace
+
+        from bot.session import backtest
+
+        given = self.given
+        if given["with_journal"]:
+            made = self._make(self.options, journal=folder / "journal.db")
+        with (folder / "events.jsonl").open("w", encoding="utf-8", newline="") as events, _bar(quiet=quiet) as told:
+            found = made.run(progress=lambda done, of: not is_stopped() and told(done, of), events=events)
+        band = proof = None
+        if given["band"] and not found.course.is_partial:
+            path = backtest.OTHER_PATH[self.options.path]
+            other = self._make(replace(self.options, path=path)).run()
+            band = backtest.band_of(found, other, path)
+        if given["prove_causal"] and not found.course.is_partial:
+            whole = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+            cuts = _cuts(found.start_ms, found.end_ms, self.options.seed)
+            proved = backtest.prove_causal(self._make, self.options, whole, cuts)
+            proof = {"cutsMs": list(proved.cut_ms), "eventsCompared": proved.compared, "differs": proved.differs}
+        return found, band, proof
+
+    def _make(self, options: SessionOptions, cut_ms: int | None = None, *, journal: Path | None = None) -> Backtest:
+        from bot.session.backtest import Backtest
+
+        candles = (
+            self.candles if cut_ms is None else [part for one in self.candles if len(part := one.slice(None, cut_ms))]
+        )
+        return Backtest(self.settings, candles, options, rates=self.rates, journal_path=journal)
+
+
+def _market_of(path: Path, markets: Sequence[str]) -> str:
+    from bot.service.recorded import coin_of
+
+    return coin_of(path, tuple(markets))
+
+
+def rules_of(given: Mapping[str, Any]) -> dict[str, MarketRules]:
+    """What the options --fee, --maker-fee, --spread, --depth, --tick and --lot say of the markets."""
+    from dataclasses import replace
+
+    from bot.session.options import MarketRules
+
+    names = {
+        "fees": "taker",
+        "maker_fees": "maker",
+        "spreads": "spread_bps",
+        "depths": "depth_usd",
+        "ticks": "tick",
+        "lots": "lot",
+    }
+    rules: dict[str, MarketRules] = {}
+    for option, name in names.items():
+        for whose, value in given[option]:
+            rules[whose] = replace(rules.get(whose, MarketRules()), **{name: value})
+    return rules
+
+
+def _chance_outages(given: Mapping[str, Any], start_ms: int, end_ms: int) -> tuple[Outage, ...]:
+    """Seeded outages that do not touch each other: one somewhere in each of as many equal parts of the range."""
+    from random import Random
+
+    from bot.session.options import Outage
+
+    count: int = given["outage_count"]
+    if not count or end_ms <= start_ms:
+        return ()
+    chance = Random(f"{given['seed']}:outages")
+    part = (end_ms - start_ms) // count
+    found = []
+    for number in range(count):
+        length = min(part // 2, max(1_000, int(chance.expovariate(1 / (given["outage_for"] * 1000)))))
+        at = start_ms + number * part + int(chance.random() * (part - length))
+        found.append(Outage(at, max(1, length)))
+    return tuple(found)
+
+
+def _cuts(start_ms: int, end_ms: int, seed: int) -> list[int]:
+    """Minutes at which the data are cut: the middle of each of so many parts, moved a little by chance."""
+    from random import Random
+
+    chance = Random(f"{seed}:cuts")
+    part = (end_ms - start_ms) // CUTS
+    found = [start_ms + int((number + 0.25 + chance.random() / 2) * part) for number in range(CUTS)]
+    return [at - at % 60_000 for at in found if at - at % 60_000 > start_ms]
+
+
+# ── What a person sees ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C asks the session to stop at its next look; a second one ends the process as usual."""
+    import signal
+
+    stopped = False
+
+    def on_signal(_number: int, _frame: object) -> None:
+        nonlocal stopped
+        stopped = True
+        signal.signal(signal.SIGINT, before)
+        click.echo("stopping; what was reached is kept (Ctrl-C again ends at once)", err=True)
+
+    try:
+        before = signal.signal(signal.SIGINT, on_signal)
+    except ValueError:  # Not the main thread: somebody else has the keyboard.
+        yield lambda: False
+        return
+    try:
+        yield lambda: stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _bar(*, quiet: bool) -> Iterator[Callable[[int, int], bool]]:
+    """A progress bar with bars a second on a terminal; elsewhere nothing."""
+    import sys
+
+    if quiet or not sys.stderr.isatty():
+        yield lambda _done, _of: True
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from bot.clock import monotonic_ns
+
+    started_ns = monotonic_ns()
+    columns = (
+        TextColumn("bars"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8) as progress:
+        task = progress.add_task("bars", total=None, rate="")
+
+        def told(done: int, of: int) -> bool:
+            rate = done / max(1e-9, (monotonic_ns() - started_ns) / 1e9)
+            progress.update(task, completed=done, total=of, rate=f"{rate:,.0f} bars/s")
+            return True
+
+        yield told
+
+
+def summary_lines(
+    found: Result,
+    assumptions: Sequence[str],
+    *,
+    band: Mapping[str, Any] | None = None,
+    proof: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """The summary for a terminal."""
+    from bot.clock import iso
+    from bot.money import format_e8
+
+    course, book = found.course, found.book
+    lines = [
+        f"{iso(found.start_ms)[:16]} to {iso(found.end_ms)[:16]}   {course.bars:,} bars, {course.touched:,} of them met something"
+    ]
+    if course.is_partial:
+        lines.append(f"PARTIAL: stopped after {course.bars:,} of {course.bars_in_all:,} bars")
+    other = {} if band is None else band["figures"]
+    for name, value in found.figures.items():
+        shown = f"  {name:<28}{_shown(value):>16}"
+        lines.append(
+            shown
+            + (f"   {band['path']}: {_shown(other.get(name))}" if band is not None and other.get(name) != value else "")
+        )
+    lines.append(f"  {'Fees [$]':<28}{format_e8(book.fees):>16}")
+    lines.append(f"  {'Funding [$]':<28}{format_e8(book.funding):>16}")
+    lines.append(f"  {'Slippage [$]':<28}{format_e8(book.slippage):>16}   inside the prices")
+    if book.kinds:
+        lines.append("  exits: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(book.kinds.items())))
+    if found.refusals:
+        lines.append(
+            "  refused by the gate: " + ", ".join(f"{code} {count:,}" for code, count in sorted(found.refusals.items()))
+        )
+    if found.liquidations:
+        lines.append(f"  LIQUIDATIONS: {found.liquidations}")
+    lines += [
+        f"  guardian {one.guardian_type} fired at {iso(one.ts)}" + (f" on {one.coin}" if one.coin else "")
+        for one in book.guardians[:20]
+    ]
+    for down in course.downs:
+        lines.append(
+            f"  down {iso(down.outage.at_ms)[:19]} for {down.outage.ms // 1000} s: {max(0, down.last_event - down.first_event + 1)} events, "
+            f"equity {down.equity_before_usd:,.2f} -> {down.equity_after_usd:,.2f}"
+        )
+    lines += [f"  QUARANTINED {name}: {why}" for name, why in course.quarantined.items()]
+    lines += [f"  open at the end: {one}" for one in found.left]
+    if proof is not None:
+        verdict = "causal: equal decisions" if proof["differs"] is None else "NOT CAUSAL"
+        lines.append(
+            f"  {verdict} on data cut at {len(proof['cutsMs'])} instants, {proof['eventsCompared']:,} events compared"
+        )
+    lines.append("  assumptions:")
+    lines += [f"    {one}" for one in assumptions]
+    return lines
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"

@@ -1,0 +1,324 @@
+"""`bot systemd CONFIG`: the unit of one daemon, for the system or for one user, as text or installed. Starts nothing itself.
+
+What is hidden from a hardened unit (home folders, /tmp) and yet needed (this installation, the config, its strategies and
+candle files) is bound in, read-only. A config that a unit could not start is refused here, with the line to change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from bot.errors import BotError, ConfigError, Exit
+
+if TYPE_CHECKING:
+    from bot.config import Settings
+
+SYSTEM_UNITS: Final = Path("/etc/systemd/system")
+CREDENTIALS: Final = Path("/etc/bot")  # where a system unit takes its secrets from; root's alone
+HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - by ProtectHome= and PrivateTmp=
+WATCHDOG_S: Final = 20
+TASKS: Final = 64  # without the strategies' threads
+MEMORY_MB: Final = 512
+EMBEDDED_MB: Final = 512  # of the service of `base_url: embedded`, which lives in the same unit
+
+_NO_RESTART: Final = "2 4 7"  # usage, config, refused by the service: the next start would end the same way
+
+EPILOG = """\b
+Examples:
+  bot systemd configs/paper.yaml
+  bot systemd configs/paper.yaml --user --install
+  sudo bot systemd /etc/bot/live.yaml --install
+"""
+
+_BOTH: Final = (
+    "WatchdogSignal=SIGABRT",
+    "Restart=always",
+    "RestartSec=5s",
+    f"RestartPreventExitStatus={_NO_RESTART}",
+    "TimeoutStartSec=60s",
+    "TimeoutStopSec=20s",
+    "KillMode=mixed",
+    "LimitNOFILE=4096",
+    "LimitCORE=0",
+    "UMask=0077",
+    "NoNewPrivileges=yes",
+    "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX",
+    "RestrictNamespaces=yes",
+    "RestrictRealtime=yes",
+    "RestrictSUIDSGID=yes",
+    "LockPersonality=yes",
+    "MemoryDenyWriteExecute=yes",
+    "KeyringMode=private",
+    "SystemCallArchitectures=native",
+    "SystemCallFilter=@system-service",
+    "SystemCallFilter=~@privileged @resources",
+    "SystemCallErrorNumber=EPERM",
+)
+_SYSTEM: Final = (
+    "OOMScoreAdjust=-500",
+    "CPUWeight=500",
+    "CapabilityBoundingSet=",
+    "AmbientCapabilities=",
+    "ProtectSystem=strict",
+    "PrivateTmp=yes",
+    "PrivateMounts=yes",
+    "PrivateDevices=yes",
+    "PrivateUsers=yes",
+    "PrivateIPC=yes",
+    "ProtectClock=yes",
+    "ProtectHostname=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes",
+    "ProtectKernelTunables=yes",
+    "ProtectControlGroups=yes",
+    "ProtectProc=invisible",
+    "ProcSubset=pid",
+    "RemoveIPC=yes",
+    "DevicePolicy=closed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit's name, text and place, and the secrets that it takes: credential name -> file."""
+
+    name: str
+    text: str
+    path: Path
+    is_user: bool
+    credentials: Mapping[str, Path]
+
+
+@click.command("systemd", epilog=EPILOG)
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option(
+    "--user", "is_user", is_flag=True, help="A unit of yours (systemctl --user); it needs no root and is hardened less."
+)
+@click.option("--install", is_flag=True, help="Write it where systemd looks, and say the next commands.")
+@click.option("--print", "prints", is_flag=True, help="Print it; what is done without --install.")
+@click.option("--force", is_flag=True, help="Overwrite a unit that is there and differs.")
+@click.option("--json", "as_json", is_flag=True, help="Name, path and text as one JSON object.")
+def systemd(config: Path, *, is_user: bool, install: bool, prints: bool, force: bool, as_json: bool) -> int:
+    """Print or install the systemd unit of CONFIG: hardened, restarted, watched, with its secrets as credentials."""
+    unit = unit_of(config, is_user=is_user)
+    if as_json:
+        click.echo(json.dumps({"name": unit.name, "path": str(unit.path), "text": unit.text,
+                               "credentials": {name: str(file) for name, file in unit.credentials.items()}}))  # fmt: skip
+    elif prints or not install:
+        click.echo(unit.text, nl=False)
+    if install:
+        written = _install(unit, force=force)
+        if not as_json:
+            click.echo(f"{unit.path} {'written' if written else 'is so already'}. Next:")
+            for line in next_commands(unit):
+                click.echo(f"  {line}")
+    elif not as_json:
+        click.echo(f"# Install it with: bot systemd {config}{' --user' if is_user else ''} --install", err=True)
+    return int(Exit.DONE)
+
+
+def unit_name(name: str) -> str:
+    return f"bot-{name}.service"
+
+
+def unit_of(config: Path, *, is_user: bool) -> Unit:
+    """The unit that runs this config with this installation. ConfigError when a unit could not start it."""
+    from bot.cli.judging import judged_without_secrets
+
+    settings, references = judged_without_secrets(config)
+    config = config.resolve()
+    _check(config, settings, references, is_user=is_user)
+    home = Path.home()
+    store = home / ".config" / "bot" if is_user else CREDENTIALS
+    credentials = {name: store / name for kind, name in references if kind == "credential"}
+    lines = _system_lines(config, settings) if not is_user else ()
+    text = "\n".join(_text(config, settings, credentials, lines, is_user=is_user)) + "\n"
+    folder = home / ".config" / "systemd" / "user" if is_user else SYSTEM_UNITS
+    return Unit(unit_name(settings.name), text, folder / unit_name(settings.name), is_user, credentials)
+
+
+def next_commands(unit: Unit) -> Iterator[str]:
+    """What a person does after the installation."""
+    control = "systemctl --user" if unit.is_user else "systemctl"
+    for name, file in unit.credentials.items():
+        if not file.exists():
+            yield f"install -D -m 600 /dev/stdin {file}      # then type the secret {name}, Enter, Ctrl-D"
+    if unit.is_user:
+        yield "loginctl enable-linger                     # it shall run while you are not logged in"
+    yield f"{control} daemon-reload"
+    yield f"{control} enable --now {unit.name}"
+    yield f"{control} status {unit.name}"
+
+
+def credential_file(config: Path, name: str) -> Path | None:
+    """The file that an installed unit of this config takes a credential from."""
+    from bot.cli.place import outline
+
+    file_name = unit_name(outline(config)[0])
+    for folder in (Path.home() / ".config" / "systemd" / "user", SYSTEM_UNITS):
+        try:
+            text = (folder / file_name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        found = re.search(rf"^LoadCredential={re.escape(name)}:(.+)$", text, re.MULTILINE)
+        if found is not None:
+            return Path(found[1])
+    return None
+
+
+def installed(name: str) -> Path | None:
+    """Where a unit of that daemon is installed, if it is."""
+    places = (Path.home() / ".config" / "systemd" / "user", SYSTEM_UNITS)
+    return next((folder / unit_name(name) for folder in places if (folder / unit_name(name)).is_file()), None)
+
+
+def _text(
+    config: Path, settings: Settings, credentials: Mapping[str, Path], system: Sequence[str], *, is_user: bool
+) -> Iterator[str]:
+    from bot.cli.place import unit_state
+
+    yield "# Made by `bot systemd`; `bot doctor` says when it is out of date."
+    yield "[Unit]"
+    yield f"Description=Bracketbot {settings.name}"
+    if not is_user:
+        yield "After=network-online.target time-sync.target"
+        yield "Wants=network-online.target"
+    yield "StartLimitIntervalSec=0"
+    yield ""
+    yield "[Service]"
+    yield "Type=notify"
+    yield "NotifyAccess=main"
+    yield f"ExecStart={_command('run', str(config))}"
+    folder = str(settings.state_dir) if is_user else f"%S/{unit_state(settings.name)}"
+    yield f"ExecReload={_command('reload', '--yes', '--state-dir')} {_escaped(folder) if is_user else folder}"
+    yield "Environment=PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1"
+    for name, file in credentials.items():
+        yield f"LoadCredential={name}:{_escaped(str(file))}"
+    yield f"WatchdogSec={WATCHDOG_S}s"
+    yield from _BOTH
+    yield f"TasksMax={TASKS + len(settings.strategies)}"
+    memory = MEMORY_MB + (EMBEDDED_MB if settings.account.embedded else 0)
+    yield f"MemoryHigh={memory * 3 // 4}M"
+    yield f"MemoryMax={memory}M"
+    yield from system
+    yield ""
+    yield "[Install]"
+    yield f"WantedBy={'default' if is_user else 'multi-user'}.target"
+
+
+def _system_lines(config: Path, settings: Settings) -> Sequence[str]:
+    from bot.cli.place import unit_state
+
+    needed = _needed(config, settings)
+    bound = sorted({str(path) for path in needed if _is_hidden(path)})
+    lines = ["DynamicUser=yes", f"StateDirectory={unit_state(settings.name)}", "StateDirectoryMode=0700", *_SYSTEM]
+    lines.append(f"ProtectHome={'tmpfs' if bound else 'yes'}")
+    lines += [f"BindReadOnlyPaths={_escaped(path)}" for path in bound]
+    if settings.account.embedded or re.match(r"http://", settings.account.base_url):
+        lines += ["IPAddressDeny=any", "IPAddressAllow=localhost"]
+    return lines
+
+
+def _needed(config: Path, settings: Settings) -> list[Path]:
+    """What the daemon reads: this installation, the interpreter that it stands on, the config, strategies, candle files."""
+    code = Path(__file__).resolve().parents[2]
+    interpreter = Path(sys.executable)
+    found = [
+        Path(sys.prefix),
+        Path(sys.base_prefix),
+        interpreter.resolve().parent.parent,
+        config.parent,
+        settings.strategies_dir,
+    ]
+    found += [one.file for one in settings.embedded.data]
+    found += [] if code.is_relative_to(sys.prefix) else [code]
+    return [
+        one
+        for one in dict.fromkeys(found)
+        if one.exists() and not any(one != other and one.is_relative_to(other) for other in found)
+    ]
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(path.is_relative_to(one) for one in HIDDEN)
+
+
+def _check(config: Path, settings: Settings, references: Sequence[tuple[str, str]], *, is_user: bool) -> None:
+    """What would keep the unit from starting."""
+    from bot.cli.place import outline, unit_state
+
+    problems = []
+    for kind, name in references:
+        if kind == "env":
+            problems.append(
+                f"${{env:{name}}} is not set in a unit: write ${{credential:{_credential_name(name)}}} instead"
+            )
+        elif kind == "file" and not is_user:
+            problems.append(
+                f"${{file:{name}}} belongs to you, and the unit runs as a user of its own: write ${{credential:{_credential_name(Path(name).name)}}}"
+                " instead (or --user)"
+            )
+    if outline(config)[1] is not None and not is_user:
+        problems.append(
+            f"state_dir: a system unit keeps its files in /var/lib/{unit_state(settings.name)}: remove the key (or --user)"
+        )
+    if problems:
+        raise ConfigError(f"{config}: a unit could not start this\n" + "\n".join(f"  {one}" for one in problems))
+
+
+def _credential_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.@-]+", "-", text).strip("-.").lower().replace("_", "-") or "api-key"
+
+
+def _command(*words: str) -> str:
+    """This installation's own: the `bot` beside the interpreter, else the interpreter with the package."""
+    script = Path(sys.executable).parent / "bot"
+    start = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "bot"]
+    return " ".join(_escaped(one) for one in (*start, *words))
+
+
+def _escaped(text: str) -> str:
+    """As unit files want it: % and $ doubled, quoted where a space would part it."""
+    text = text.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")
+    return '"' + text.replace('"', '\\"') + '"' if re.search(r"[\s\"';]", text) else text
+
+
+def _install(unit: Unit, *, force: bool) -> bool:
+    """False when it is there already, just so."""
+    from bot.cli.files import write_atomic
+
+    try:
+        there = unit.path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        there = None
+    except OSError as error:
+        raise BotError(f"{unit.path} cannot be read: {error.strerror}") from None
+    if there == unit.text:
+        return False
+    if there is not None and not force:
+        raise Differs(f"{unit.path} is there and differs: look at it, then --force")
+    try:
+        unit.path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BotError(f"{unit.path.parent} cannot be made: {error.strerror}") from None
+    if not os.access(unit.path.parent, os.W_OK):
+        raise BotError(
+            f"{unit.path.parent} is root's: sudo {sys.argv[0]} {' '.join(sys.argv[1:])}, or --user for a unit of yours"
+        )
+    write_atomic(unit.path, unit.text)
+    return True
+
+
+class Differs(BotError):
+    """Something else stands where a file is to be written."""
+
+    exit_code = Exit.USAGE

@@ -1,0 +1,58 @@
+"""`bot init` and `bot new-strategy`: what they write passes check and its own tests, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bot.cli.app import call
+
+
+def test_a_project_is_checked_and_its_tests_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "My Bot"
+    assert call(["init", str(folder)]) == 0
+    assert "bot run bot.yaml" in capsys.readouterr().out
+    assert call(["new-strategy", "meanRevert", "--dir", str(folder / "strategies")]) == 0
+    assert call(["check", str(folder / "bot.yaml"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["name"] == "my-bot"
+    assert {one.name for one in (folder / "tests").iterdir()} == {"test_first.py", "test_mean_revert.py"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests" / "test_mean_revert.py")], cwd=folder,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bot.yaml").write_text("mine")
+    assert call(["init", str(tmp_path)]) == 2
+    assert "is there already; nothing was written" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["bot.yaml"]
+    assert call(["new-strategy", "a", "--dir", str(tmp_path / "strategies")]) == 0
+    assert call(["new-strategy", "a", "--dir", str(tmp_path / "strategies")]) == 2
+
+
+@pytest.mark.parametrize("name", ["../evil", "1st", "class", "a.b", "", "x" * 41, "naïve"])
+def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["new-strategy", name, "--dir", str(tmp_path / "strategies")]) == 2
+    assert "is no name for a strategy" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_strategy_that_raises_fails_the_test_that_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(
+        '"""Bad."""\nfrom bot import Strategy\n\n\nclass Bad(Strategy):\n    def on_bar(self, view, bar):\n        raise RuntimeError("a mistake")\n'
+    )
+    from bot.testing.sandbox import Options, Sandbox
+
+    with (
+        Sandbox(Options(markets=["BTC"])) as sandbox,
+        sandbox.run("bad:Bad", strategies_dir=tmp_path) as daemon,
+        pytest.raises(AssertionError, match="a mistake"),
+    ):
+        daemon.minutes(2)

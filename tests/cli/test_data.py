@@ -1,0 +1,233 @@
+"""`bot data`: what each command writes, says and ends with; all in this process."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bot.cli.app import call
+from bot.session import tables
+from bot.session.candles import load, read_file
+from bot.session.store import Store
+from bot.testing.sandbox import START_MS, Sandbox
+
+HEADER = "ts,open,high,low,close,volume"
+MS = 1_750_032_000_000
+MINUTE = 60_000
+
+
+def rows(count: int, *, skip: range = range(0)) -> list[str]:
+    return [f"{MS + n * MINUTE},100,101,99,100.5,{n + 1}" for n in range(count) if n not in skip]
+
+
+def write(path: Path, lines: list[str], header: str = HEADER) -> str:
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is ./data."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["import", "audit", "gen", "list", "pull"])
+def test_every_command_has_a_help_text_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["data", command, "--help"]) == 0
+    assert f"\n    bot data {command}" in capsys.readouterr().out
+
+
+def test_files_go_into_the_store_and_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "BTC_1m.csv", rows(20))
+    write(tmp_path / "eth.txt", [f"{MS // 1000 + n * 3600};1;2;1;2" for n in range(5)], "Time;Open;High;Low;Close")
+    assert call(["data", "import", "BTC_1m.csv", "eth.txt", "--columns", "volume=none"]) == 0
+    text = capsys.readouterr().out
+    assert "BTC 1m: 20 candles in data/BTC/1m." in text
+    assert "(20 new), 2025-06-16 to 2025-06-16 00:19" in text
+    assert "ETH 1h: 5 candles" in text
+    assert "no row has any volume" in text
+    assert text.endswith("Next: bot backtest CONFIG --data data\n")
+    assert call(["data", "list"]) == 0
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()] == [
+        ["BTC", "1m", "20"],
+        ["ETH", "1h", "5"],
+    ]
+    assert call(["data", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["candles"]
+    assert [(one["market"], one["rows"], one["firstTs"]) for one in listed] == [("BTC", 20, MS), ("ETH", 5, MS)]
+
+
+def test_an_import_again_appends_and_a_correction_asks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "BTC.csv", rows(20))
+    assert call(["data", "import", path]) == 0
+    write(tmp_path / "BTC.csv", rows(30))
+    capsys.readouterr()
+    assert call(["data", "import", path, "--json"]) == 0
+    (done,) = json.loads(capsys.readouterr().out)["written"]
+    assert (done["rows"], done["added"], done["same"]) == (30, 10, 20)
+    write(tmp_path / "BTC.csv", [line.replace("100.5", "100.25") for line in rows(3)])
+    assert call(["data", "import", path]) == 1
+    assert "3 candles are in the store with other values; nothing was changed" in capsys.readouterr().err
+    assert call(["data", "import", path, "--replace"]) == 0
+    read = Store(Path("data")).read("BTC", "1m")
+    assert read is not None
+    assert list(read.close[:4]) == [100.25, 100.25, 100.25, 100.5]
+
+
+def test_all_files_are_imported_or_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = write(tmp_path / "BTC.csv", rows(20))
+    bad = write(tmp_path / "ETH.csv", [*rows(5), f"{MS},1,2,1,2,1"])
+    assert call(["data", "import", good, bad]) == 1
+    said = capsys.readouterr().err
+    assert f"{bad}: row 7: 2025-06-16 00:00: comes after 2025-06-16 00:04" in said
+    assert "--accept-unsorted" in said
+    assert not Path("data").exists()
+    assert call(["data", "import", good, bad, "--accept-unsorted", "--accept-duplicates"]) == 0
+    assert len(load([Path("data")], markets=["ETH"])[0]) == 5
+
+
+def test_holes_are_imported_and_left_for_the_session_to_judge(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "BTC.csv", rows(60, skip=range(10, 20)))
+    assert call(["data", "import", path]) == 0
+    assert "10 missing bars before it" in capsys.readouterr().out
+    assert call(["data", "audit", "data"]) == 1
+    assert capsys.readouterr().out.endswith("A session refuses 1 of 1. It takes them with --accept-gaps.\n")
+    assert call(["data", "audit", "--accept-gaps"]) == 0
+    assert capsys.readouterr().out.endswith("A session takes them with --accept-gaps.\n")
+
+
+def test_an_audit_as_data_has_file_row_and_instant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "x.csv", [*rows(9), f"{MS + 9 * MINUTE},100,99,100,100,1"])
+    assert call(["data", "audit", f"BTC={path}", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    (found,) = told["reports"][0]["findings"]
+    assert told["sound"] is False
+    assert (found["kind"], found["severity"], found["flag"]) == ("ohlc", "fault", "--accept-ohlc")
+    assert found["examples"][0] == {
+        "file": path, "row": 11, "ts": MS + 9 * MINUTE, "text": "high 99 is below low 100"
+    }  # fmt: skip
+    assert call(["data", "audit", f"BTC={path}", "--to", "2025-06-16T00:05"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "header", "code", "says"),
+    [
+        (rows(3), "time,o,h,l,c,v", 4, "row 1: the columns are"),
+        ([f"{MS // 1000},1,2,1,2,1", f"{MS // 1000 + 60},1,2,1,2,1"], HEADER, 1, "import the file with --unit s"),
+        ([*rows(2), f"{MS // 1000 + 120},1,2,1,2,1"], HEADER, 1, "units are mixed"),
+        ([*rows(3), rows(2)[1]], HEADER, 1, "row 5: 2025-06-16 00:01: comes after"),
+        ([*rows(3), "x"], HEADER, 4, "row 5: has 1 columns, not 6"),
+        ([], HEADER, 4, "has no candles below its header"),
+    ],
+)
+def test_a_bad_file_ends_with_its_code_and_its_row(
+    tmp_path: Path, lines: list[str], header: str, code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "BTC.csv", lines, header)
+    assert call(["data", "audit", path]) == code
+    out, err = capsys.readouterr()
+    assert says in out + err
+    assert path in out + err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["audit"], 2, "there is no store data here"),
+        (["list"], 2, "there is no store data here"),
+        (["import"], 2, "Missing argument"),
+        (["import", "none.csv"], 4, "no such file or folder"),
+        (["import", "BTC.csv", "--market", "BTCUS"], 0, "BTCUS is not listed by the embedded service"),
+        (["import", "BTC.csv", "--interval", "2m"], 4, "--interval '2m'"),
+        (["import", "BTC.csv", "--columns", "ts"], 4, "write it like ts=Time"),
+        (["audit", "BTC.csv", "--from", "2031-01-01"], 4, "no candle in this span"),
+        (["audit", "BTC.csv", "--hours", "nyse"], 4, "there are continuous, equity, index"),
+        (["audit", "BTC.csv", "--market", "B/C"], 4, "is not listed"),
+        (["gen", "BTCC", "--from", "2025-01-01", "--days", "1"], 4, "did you mean BTC"),
+        (["gen", "BTC", "--from", "soon", "--days", "1"], 2, "is no time"),
+        (["gen", "BTC", "--from", "2025-01-01", "--days", "1", "--out", "x.json"], 2, "must end with .csv, .csv.gz or .parquet"),
+        (["pull", "BTC", "--config", "x.yaml", "--base-url", "http://127.0.0.1:1"], 2, "give one of them"),
+        (["pull", "BTC", "--base-url", "http://example.com"], 4, "must be https"),
+        (["pull", "BTC", "--config", "x.yaml"], 4, "x.yaml"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_call_is_said(
+    tmp_path: Path, arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "BTC.csv", rows(9))
+    assert call(["data", *arguments]) == code
+    out, err = capsys.readouterr()
+    assert says in out + err
+    assert "Traceback" not in err
+
+
+def test_generated_candles_are_sound_repeatable_and_never_put_over_others(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["data", "gen", "BTC", "--from", "2025-01-01", "--days", "2", "--seed", "7"]
+    assert call(asked) == 0
+    digest = capsys.readouterr().out.split()[-1]
+    assert call([*asked, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["rows"], told["same"], told["digest"]) == (2_880, 2_880, digest)
+    assert call(["data", "audit"]) == 0
+    assert call([*asked[:-1], "8"]) == 1
+    assert "holds 2,880 other candles; nothing was changed" in capsys.readouterr().err
+    assert call([*asked, "--out", "BTC.csv"]) == 0
+    assert read_file(Path("BTC.csv"), market="BTC").digest() == digest
+    assert call([*asked, "--out", "BTC.csv"]) == 1
+
+
+def test_a_pull_takes_closed_candles_appends_and_compares(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["data", "pull", "BTC", "--base-url", sandbox.base_url]
+    assert call([*asked, "--json"]) == 0
+    (first,) = json.loads(capsys.readouterr().out)["written"]
+    assert first["lastTs"] == START_MS - MINUTE
+    assert first["rows"] == 1_000
+    sandbox.advance(10 * MINUTE)
+    assert call([*asked, "--json"]) == 0
+    (more,) = json.loads(capsys.readouterr().out)["written"]
+    assert (more["added"], more["missingBefore"], more["lastTs"]) == (10, 0, START_MS + 9 * MINUTE)
+    assert call(["data", "audit", "--accept-jumps"]) == 0
+
+
+def test_a_pull_refuses_other_prices_and_tells_of_a_hole(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["data", "pull", "ETH", "--interval", "1h", "--base-url", sandbox.base_url]
+    assert call(asked) == 0
+    store = Store(Path("data"))
+    held = store.read("ETH", "1h")
+    assert held is not None
+    other = replace(held, close=array("d", (px + 1 for px in held.close)))
+    store.put(other, replacing=True)
+    assert call(asked) == 1
+    assert "1,000 candles are in the store with other values; nothing was changed" in capsys.readouterr().err
+    assert store.read("ETH", "1h") == other
+    long_ago = array("q", (at - 1_050 * held.step_ms for at in held.at_ms))
+    store.put(replace(held, at_ms=long_ago), replacing=True)
+    assert call(asked) == 0
+    lost = "50 candles between the store and what the service still keeps are lost; pull at least every 208 days"
+    assert lost in capsys.readouterr().err
+
+
+def test_a_pull_from_nobody_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["data", "pull", "BTC", "--base-url", "http://127.0.0.1:9"]) != 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_store_is_csv_without_the_extra_with_the_same_digest(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not tables.has_research():
+        pytest.skip("the research extra (polars, numpy) is not installed")
+    asked = ["data", "gen", "SOL", "--from", "2025-01-01", "--days", "1", "--store"]
+    assert call([*asked, "with"]) == 0
+    monkeypatch.setattr(tables, "has_research", lambda: False)
+    assert call([*asked, "without"]) == 0
+    assert Path("with/SOL/1m.parquet").is_file()
+    assert Path("without/SOL/1m.csv.gz").is_file()
+    assert load([Path("with")])[0].digest() == load([Path("without")])[0].digest()

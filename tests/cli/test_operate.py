@@ -1,0 +1,450 @@
+"""The operator's commands against one running daemon, and against a dead one: `bot run` as a process, the commands in this one."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.cli.app import call
+from bot.cli.embedded import Embedded
+
+WAIT_S = 60
+
+STRATEGY = '''\
+"""Opens on one bar and closes on the next."""
+
+from bot import Bracket, Close, Open, Strategy
+
+
+class InAndOut(Strategy):
+    """A trade every second bar; what it wants beyond its budget is refused."""
+
+    def on_bar(self, view, bar):
+        if view.position(bar.market):
+            yield Close(bar.market)
+        else:
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=20))
+            yield Open(bar.market, "long", usd=100_000, bracket=Bracket(stop_pct=20))
+
+
+class Holds(Strategy):
+    def on_bar(self, view, bar):
+        if not view.position(bar.market):
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=40))
+'''
+
+CONFIG = """\
+account: {base_url: embedded}
+embedded: {clock: 60x, markets: [BTC]}
+dead_man: {heartbeat_seconds: 3600}
+state_dir: state
+strategies:
+  - {name: mine, use: "mine:%s", markets: [BTC], interval: 1m, budget_usd: 500}
+log: {format: json}
+"""
+
+
+@dataclass
+class Ran:
+    """A daemon as a process, its folder, and what it told its service manager."""
+
+    folder: Path
+    manager: socket.socket
+    process: subprocess.Popen[bytes] | None = None
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "mine.yaml"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    def start(self) -> None:
+        environ = os.environ | {"NOTIFY_SOCKET": str(self.folder / "notify"), "WATCHDOG_USEC": "2000000"}
+        with (self.folder / "err").open("ab") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "bot", "run", str(self.config)], env=environ, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=err,
+            )  # fmt: skip
+
+    def heard(self) -> list[str]:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.told.append(self.manager.recv(4096).decode())
+        return self.told
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        if not (self.state / "journal.db").exists():
+            return []
+        with contextlib.closing(sqlite3.connect(f"file:{self.state / 'journal.db'}?mode=ro", uri=True)) as db:
+            return db.execute(sql).fetchall()
+
+    def until(self, what: str, holds: Callable[[], Any]) -> Any:
+        end = time.monotonic() + WAIT_S
+        while time.monotonic() < end:
+            assert self.process is None or self.process.poll() is None, (self.folder / "err").read_text()[-2000:]
+            with contextlib.suppress(sqlite3.Error):
+                found = holds()
+                if found:
+                    return found
+            time.sleep(0.05)
+        raise AssertionError(f"not within {WAIT_S} s: {what}; {(self.folder / 'err').read_text()[-2000:]}")
+
+    def has_traded(self) -> Any:
+        return self.query("SELECT 1 FROM events WHERE type='fill' AND subtype='exit' LIMIT 1")
+
+
+@contextlib.contextmanager
+def made(kind: str) -> Iterator[Ran]:
+    folder = Path(tempfile.mkdtemp(prefix="bot-"))
+    (folder / "strategies").mkdir()
+    (folder / "strategies" / "mine.py").write_text(STRATEGY)
+    (folder / "mine.yaml").write_text(CONFIG % kind)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        manager.setblocking(False)
+        ran = Ran(folder, manager)
+        try:
+            yield ran
+        finally:
+            if ran.process is not None and ran.process.poll() is None:
+                ran.process.kill()
+                ran.process.wait()
+            if ran.state.is_dir():
+                Embedded(ran.state).stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def ran() -> Iterator[Ran]:
+    """Shared by the commands that leave it as it was."""
+    with made("InAndOut") as one:
+        one.start()
+        one.until("ready", lambda: "READY=1" in one.heard())
+        one.until("a trade", one.has_traded)
+        yield one
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """A command: its exit code, what it printed, what it complained of."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = call(list(words))
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return code, captured.out, captured.err
+
+    return run
+
+
+Ask = Callable[..., tuple[int, str, str]]
+
+
+# -- telling
+
+
+def test_status_says_how_the_daemon_is(ran: Ran, ask: Ask) -> None:
+    code, out, _ = ask("status", "--config", str(ran.config), "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["running"] is True
+    assert told["pid"] == (ran.process and ran.process.pid)
+    assert (told["epoch"], told["managed_by"], told["is_safe"]) == (0, "systemd", True)
+    assert abs(told["at_ms"] - time.time_ns() // 1_000_000) < 60_000
+    assert told["config"] == str(ran.config)
+    assert told["heartbeat"]["armed"]
+    assert [one["stands"] for one in told["guardians"]] == [True]
+    assert told["strategies"][0]["book"]["fills"] >= 2
+    code, out, _ = ask("status", "--state-dir", str(ran.state))
+    assert code == 0
+    assert out.startswith("RUNNING  mine (pid")
+    assert "strategy    mine RUNNING on BTC, 1m" in out
+
+
+def test_positions_have_their_stops_and_orders_their_strategy(ran: Ran, ask: Ask) -> None:
+    def held() -> list[Any]:
+        code, out, _ = ask("positions", "--config", str(ran.config), "--json")
+        assert code == 0
+        found: list[Any] = json.loads(out)["positions"]
+        return found
+
+    (position,) = ran.until("a position", held)
+    assert (position["market"], position["strategy"], position["protected"]) == ("BTC", "mine", True)
+    assert Decimal(position["stop_px"]) < Decimal(position["entry_px"])
+    for command in ("positions", "orders"):
+        assert ask(command, "--config", str(ran.config))[0] == 0
+    code, out, _ = ask("orders", "--config", str(ran.config), "--json")
+    assert code == 0
+    assert all(one["kind"] == "stop_loss" for one in json.loads(out)["orders"])
+
+
+def test_events_are_narrowed_by_what_was_asked(ran: Ran, ask: Ask) -> None:
+    at = ("--config", str(ran.config))
+    code, out, err = ask("events", *at, "--type", "fill", "--limit", "2", "--json")
+    fills = json.loads(out)["events"]
+    assert (code, err, [one["type"] for one in fills]) == (0, "", ["fill", "fill"])
+    _, out, _ = ask("events", *at, "--since", fills[0]["id"], "--limit", "1", "--json")
+    (following,) = json.loads(out)["events"]
+    assert following["id"] > fills[0]["id"]
+    _, out, _ = ask("events", *at, "--since", "1d", "--type", "fill.entry", "--json")
+    found = json.loads(out)["events"]
+    assert {one["subtype"] for one in found} == {"entry"}
+    assert "entry: kind market, side long" in ask("events", *at, "--type", "fill.entry")[1]
+    code, _, err = ask("events", *at, "--since", "yesterday")
+    assert (code, "write an event's id, or 30m, 2h, 1d" in err) == (2, True)
+    code, _, err = ask("events", *at, "--since", "evt_none")
+    assert (code, "no event evt_none" in err) == (2, True)
+
+
+def test_logs_show_the_newest_lines(ran: Ran, ask: Ask) -> None:
+    code, out, _ = ask("logs", "--config", str(ran.config), "-n", "7", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (code, len(lines)) == (0, 7)
+    assert [line["seq"] for line in lines] == list(range(lines[0]["seq"], lines[0]["seq"] + 7))
+    assert "bar.closed" in ask("logs", "--config", str(ran.config), "-n", "500")[1]
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "bot", "logs", "-f", "-n", "0", "--json", "--config", str(ran.config)], stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    try:
+        assert follower.stdout is not None
+        assert json.loads(follower.stdout.readline())["seq"] > lines[0]["seq"], "what is logged after it began"
+        follower.send_signal(signal.SIGINT)
+        follower.communicate(timeout=WAIT_S)
+        assert follower.returncode == 0
+    finally:
+        follower.kill()
+        follower.wait()
+
+
+def test_an_order_is_explained_from_its_bar_to_its_exit(ran: Ran, ask: Ask) -> None:
+    sql = "SELECT i.id, i.trade_id FROM intents i JOIN events e ON e.idempotency_key=i.id WHERE e.subtype='exit' AND i.action='close' LIMIT 1"
+    (_, closing) = ran.query(sql)[0]
+    (opened, trade) = ran.query(
+        "SELECT id, trade_id FROM intents WHERE action='open' AND state='accepted' ORDER BY seq LIMIT 1"
+    )[0]
+    at = ("--config", str(ran.config))
+    code, out, _ = ask("explain", trade, *at, "--json")
+    steps = json.loads(out)["steps"]
+    assert code == 0
+    whats = [step["what"] for step in steps]
+    assert whats[:7] == ["bar", "decision", "refused", "intent", "plan", "request", "answer"]
+    assert whats[7] == "fill"
+    assert (steps[-1]["what"], steps[-1]["text"].split(":")[0]) == ("fill", "exit"), (
+        "what became of it is told to its end"
+    )
+    assert "budget" in steps[2]["text"]
+    assert steps[3]["data"]["id"] == opened
+    times = [step["at_ms"] for step in steps if step["what"] in ("bar", "request", "fill")]
+    assert times == sorted(times)
+    assert ask("explain", opened[:10].lower(), *at)[1] == ask("explain", trade, *at)[1], (
+        "the first letters of an intent do"
+    )
+    stop = json.loads(
+        ran.query("SELECT payload FROM events WHERE subtype='armed' AND type='order' ORDER BY seq LIMIT 1")[0][0]
+    )["data"]["oid"]
+    assert ask("explain", stop, *at)[1] == ask("explain", trade, *at)[1], "a stop is explained by its position's entry"
+    assert "Close" in ask("explain", closing, *at)[1]
+    code, _, err = ask("explain", "trd_none", *at)
+    assert (code, "knows nothing of trd_none" in err) == (2, True)
+    assert "confirm" not in out.lower().replace("confirmed", ""), "a plan's token is a secret"
+
+
+def test_doctor_finds_nothing_wrong(ran: Ran, ask: Ask) -> None:
+    code, out, _ = ask("doctor", str(ran.config), "--json")
+    told = json.loads(out)
+    assert (code, told["ok"]) == (0, True), out
+    by_name = {one["check"]: one for one in told["findings"]}
+    assert by_name["daemon"]["message"].startswith("RUNNING")
+    assert by_name["service"]["level"] == by_name["journal"]["level"] == by_name["clock"]["level"] == "ok"
+    assert all(one["fix"] for one in told["findings"] if one["level"] in ("warn", "fail"))
+
+
+# -- asking
+
+
+def test_a_pause_stops_entries_until_it_is_resumed(ran: Ran, ask: Ask) -> None:
+    at = ("--config", str(ran.config))
+    code, out, _ = ask("pause", *at)
+    assert (code, out.splitlines()[0].split(":")[0]) == (0, "PAUSED")
+    assert json.loads(ask("status", *at, "--json")[1])["state"] == "PAUSED"
+    assert ask("resume", *at)[1].startswith("RUNNING")
+    code, out, _ = ask("pause", "mine", *at, "--json")
+    assert json.loads(out)["strategies"][0]["state"] == "PAUSED"
+    assert ask("resume", "mine", *at)[0] == 0
+    code, _, err = ask("pause", "yours", *at)
+    assert (code, "no strategy yours; there are mine" in err) == (2, True)
+
+
+def test_a_reload_is_shown_first_and_done_when_it_is_wanted(ran: Ran, ask: Ask) -> None:
+    at = ("--config", str(ran.config))
+    good = ran.config.read_text()
+    assert ask("reload", *at)[1] == "nothing has changed\n"
+    try:
+        ran.config.write_text(good.replace("budget_usd: 500", "budget_usd: 600"))
+        code, out, _ = ask("reload", *at, "--json")
+        assert (code, len(json.loads(out)["changes"]), json.loads(out)["applied"]) == (0, 1, [])
+        assert "500 -> 600" in ask("reload", *at, "--yes")[1]
+        assert json.loads(ask("status", *at, "--json")[1])["strategies"][0]["budget_usd"] == "600"
+        ran.config.write_text(good.replace("budget_usd: 500", "budget: 500"))
+        code, _, err = ask("reload", *at, "--yes")
+        assert (code, "unknown key; did you mean budget_usd?" in err) == (4, True)
+    finally:
+        ran.config.write_text(good)
+    assert ask("reload", *at, "--yes")[0] == 0
+
+
+def test_a_reconcile_finds_a_daemon_that_believes_what_is_so(ran: Ran, ask: Ask) -> None:
+    for words in ((), ("--apply",)):
+        code, out, _ = ask("reconcile", "--config", str(ran.config), "--json", *words)
+        assert code == 0
+        assert json.loads(out)["drifts"] == []
+        assert json.loads(out)["applied"] is bool(words)
+
+
+def test_a_daemon_that_a_service_manager_runs_is_not_stopped_behind_its_back(ran: Ran, ask: Ask) -> None:
+    code, _, err = ask("stop", "--config", str(ran.config))
+    assert (code, "systemctl stop bot-mine.service" in err) == (2, True)
+
+
+def test_a_second_daemon_says_which_one_is_there_and_how_to_stop_it(ran: Ran) -> None:
+    second = subprocess.run(
+        [sys.executable, "-m", "bot", "run", str(ran.config)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert ran.process is not None
+    assert (
+        f"another daemon runs on {ran.state} (pid {ran.process.pid}): stop it (bot stop --state-dir {ran.state})"
+        in second.stderr
+    )
+
+
+def test_the_process_is_private_and_tells_its_manager_only_what_is_so(ran: Ran) -> None:
+    assert ran.process is not None
+    limits = Path(f"/proc/{ran.process.pid}/limits").read_text()
+    assert [line.split()[4] for line in limits.splitlines() if line.startswith("Max core file size")] == ["0"]
+    status = Path(f"/proc/{ran.process.pid}/status").read_text()
+    assert "Umask:\t0077" in status
+    for path in (ran.state, *ran.state.iterdir()):
+        assert path.stat().st_mode & 0o077 == 0, path
+    told = ran.until("the watchdog is fed", lambda: "WATCHDOG=1" in ran.heard() and ran.heard())
+    ready = told.index("READY=1")
+    assert told.index("WATCHDOG=1") > ready, "only completed passes feed the watchdog, and there is none before READY"
+    assert any(one.startswith("EXTEND_TIMEOUT_USEC=") for one in told[:ready])
+    assert any(one.startswith("STATUS=STARTING") for one in told[:ready])
+    assert any(one.startswith("STATUS=RUNNING") for one in told[ready:])
+
+
+# -- the end of a daemon, and after it
+
+
+def test_a_daemon_that_is_gone_is_never_shown_as_live_and_its_account_can_be_closed(ask: Ask) -> None:
+    with made("Holds") as one:
+        at = ("--config", str(one.config))
+        code, _, err = ask("status", *at)
+        assert (code, err) == (3, ""), "it has not run yet"
+        one.start()
+        one.until("a position", lambda: one.query("SELECT 1 FROM events WHERE type='fill' LIMIT 1"))
+        assert one.process is not None
+        one.process.kill()
+        one.process.wait()
+
+        code, out, _ = ask("status", *at, "--json")
+        told = json.loads(out)
+        assert (code, told["running"], told["state"]) == (3, False, "NOT_RUNNING")
+        assert told["last"]["age_ms"] >= 0
+        assert [p["market"] for p in told["last"]["positions"]] == ["BTC"]
+        code, out, _ = ask("status", *at)
+        assert code == 3
+        assert out.startswith("NOT RUNNING")
+        assert "OLD, from its journal" in out
+        for command in ("positions", "orders", "pause", "resume", "reload", "stop", "reconcile"):
+            code, out, err = ask(command, *at)
+            assert (code, out) == (3, ""), command
+            assert "is not running" in err
+        code, out, err = ask("logs", *at, "-n", "3")
+        assert (code, len(out.splitlines()), "not running" in err) == (3, 3, True)
+        code, out, err = ask("events", *at, "--limit", "1")
+        assert (code, len(out.splitlines()), "not running" in err) == (0, 1, True)
+        assert ask("doctor", str(one.config))[0] == 0
+
+        code, out, _ = ask("kill", "--flatten", *at, "--json")
+        killed = json.loads(out)
+        assert code == 0
+        assert (killed["guardian"]["type"], killed["flatten"], killed["positions"]) == ("kill_switch", True, [])
+        assert [trade["symbol"] for trade in killed["trades"]] == ["BTC"]
+
+        one.start()
+        one.until(
+            "it knows",
+            lambda: one.query("SELECT 1 FROM events WHERE type='guardian' AND payload LIKE '%kill_switch%' LIMIT 1"),
+        )
+        one.until("ready again", lambda: one.heard().count("READY=1") == 2)
+        assert json.loads(ask("positions", *at, "--json")[1])["positions"] == []
+        assert ask("kill", *at)[0] == 0, "with the daemon alive it is the daemon that has the key"
+        code, out, _ = ask("stop", *at, "--force")
+        assert (code, out.startswith("stopped (pid")) == (0, True)
+        assert one.process.wait(WAIT_S) == 0
+        assert "STOPPING=1" in one.heard()
+        assert not (one.state / "control.sock").exists()
+
+        _, out, _ = ask("export", "trades", *at, "--format", "json")
+        (trip,) = json.loads(out)["trades"]
+        assert (trip["market"], trip["strategy"], trip["status"], trip["exit_reason"]) == (
+            "BTC",
+            "mine",
+            "closed",
+            "kill_switch",
+        )
+
+
+def test_the_exported_trades_add_up_to_the_account(ran: Ran, ask: Ask, tmp_path: Path) -> None:
+    at = ("--config", str(ran.config))
+    ask("pause", *at)
+    try:
+        ran.until("flat", lambda: not json.loads(ask("positions", *at, "--json")[1])["positions"])
+        _, out, _ = ask("export", "trades", *at, "--format", "json")
+        file = tmp_path / "trades.csv"
+        assert ask("export", "trades", *at, "--out", str(file))[1].endswith(f"trades written to {file}\n")
+    finally:
+        ask("resume", *at)
+    trips = json.loads(out)["trades"]
+    assert trips
+    (balance,) = ran.query(
+        "SELECT json_extract(payload, '$.data.balanceUsd') FROM events WHERE type IN ('fill', 'funding') ORDER BY seq DESC LIMIT 1"
+    )[0]
+    assert sum(Decimal(one["net_usd"]) for one in trips) == Decimal(balance) - 10_000
+    for one in trips:
+        assert (one["strategy"], one["status"], one["complete"], one["open_size"]) == ("mine", "closed", True, "0")
+        assert one["exit_reason"] in ("close", "market", "stop_loss")
+        assert Decimal(one["exit_usd"]) - Decimal(one["entry_usd"]) == pytest.approx(
+            Decimal(one["realized_usd"]), abs=Decimal("0.000001")
+        )
+    assert [dict(row)["net_usd"] for row in csv.DictReader(io.StringIO(file.read_text()))] == [
+        one["net_usd"] for one in trips
+    ]

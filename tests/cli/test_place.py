@@ -1,0 +1,100 @@
+"""Which daemon a command means: as given, the project's, the one that runs, or the only one there has been; and never a guess between two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+import pytest
+
+from bot.cli import place as place_module
+from bot.cli.place import NotRunning, Silent, find, folder_of, plain_data
+from bot.errors import ConfigError
+from bot.runtime.holding import hold_state
+
+CONFIG = 'account: {base_url: "https://x.example", api_key: "${credential:none}"}\nstrategies: []\n'
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(place_module, "SYSTEM_STATE", tmp_path / "system")
+    return tmp_path
+
+
+@pytest.fixture
+def held() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def been(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "journal.db").touch()
+    (folder / "lock").touch()
+    return folder
+
+
+def test_the_one_that_runs_is_meant_and_else_the_only_one(home: Path, held: ExitStack) -> None:
+    with pytest.raises(NotRunning, match="no daemon has run here yet"):
+        find(None, None)
+    one = been(home / "home" / "bot" / "one")
+    assert find(None, None).folder == one
+    two = been(home / "system" / "bot-two")
+    with pytest.raises(click.UsageError, match=f"none runs, and these have been: {one}, {two}"):
+        find(None, None)
+    held.enter_context(hold_state(two))
+    assert find(None, None).folder == two
+    held.enter_context(hold_state(one))
+    with pytest.raises(click.UsageError, match=f"these run: {one}, {two}"):
+        find(None, None)
+
+
+def test_what_is_given_comes_first_and_then_the_project_here(home: Path) -> None:
+    been(home / "home" / "bot" / "one")
+    (home / "bot.yaml").write_text(CONFIG + "state_dir: state\n")
+    assert find(None, None).folder == home / "state"
+    (home / "other.yaml").write_text(CONFIG + "state_dir: ../elsewhere\n")
+    assert find(Path("other.yaml"), None).folder == home.parent / "elsewhere"
+    assert find(None, home).folder == home
+    with pytest.raises(click.UsageError, match="not both"):
+        find(Path("other.yaml"), home)
+    with pytest.raises(click.UsageError, match="there is no folder"):
+        find(None, home / "none")
+
+
+def test_a_config_without_a_folder_is_where_its_daemon_runs_or_has_run(home: Path, held: ExitStack) -> None:
+    (home / "live.yaml").write_text(CONFIG)
+    user, system = home / "home" / "bot" / "live", home / "system" / "bot-live"
+    assert folder_of(Path("live.yaml")) == user
+    been(system)
+    assert folder_of(Path("live.yaml")) == system
+    been(user)
+    assert folder_of(Path("live.yaml")) == user
+    held.enter_context(hold_state(system))
+    assert folder_of(Path("live.yaml")) == system
+
+
+def test_a_secret_of_the_config_is_not_looked_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "hunter2")
+    (home / "live.yaml").write_text(CONFIG.replace("${credential:none}", "${env:KEY}"))
+    assert plain_data(Path("live.yaml"))["account"]["api_key"] == "${env:KEY}"
+    for text, words in (("", "the file is empty"), ("a: [", "bad.yaml:1")):
+        (home / "bad.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            plain_data(Path("bad.yaml"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        plain_data(Path("none.yaml"))
+
+
+def test_a_folder_that_is_held_without_a_socket_is_no_dead_daemon(home: Path, held: ExitStack) -> None:
+    folder = been(home / "home" / "bot" / "one")
+    with pytest.raises(NotRunning, match="is not running"):
+        find(None, folder).ask("GET", "/status")
+    held.enter_context(hold_state(folder))
+    with pytest.raises(Silent, match="just starting or ending"):
+        find(None, folder).ask("GET", "/status")

@@ -1,0 +1,172 @@
+"""`bot systemd`: the unit's text as systemd itself judges it, its installation, and the configs that a unit could not start."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bot.cli import unit as unit_module
+from bot.cli.app import call
+from bot.cli.unit import Unit, credential_file, unit_of
+
+EXPOSURE_MAX = 12  # of `--threshold`, in tenths
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here (Debian: apt install systemd)"
+)
+
+CONFIG = """\
+account: {base_url: "https://trading.example", api_key: "%s"}
+strategies:
+  - {name: mine, use: "trend:Trend", markets: [BTC], budget_usd: 100}
+strategies_dir: %s
+%s
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Units go into a home of the test's own, and into no system's folder."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.setattr(unit_module, "SYSTEM_UNITS", tmp_path / "system")
+    return folder
+
+
+def write(tmp_path: Path, repository: Path, *, key: str = "${credential:api-key}", more: str = "") -> Path:
+    file = tmp_path / "live.yaml"
+    file.write_text(CONFIG % (key, repository / "strategies", more))
+    return file
+
+
+def judged(unit: Unit, folder: Path) -> tuple[str, float]:
+    """What `systemd-analyze verify` complains of, and the exposure that it sees."""
+    file = folder / unit.name
+    file.write_text(unit.text)
+    verify = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False)
+    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", str(file)]
+    security = subprocess.run(command, capture_output=True, text=True, check=False)
+    exposure = re.search(r"exposure level for \S+: ([0-9.]+)", security.stdout)
+    assert exposure is not None, security.stderr
+    assert (security.returncode == 0) is (float(exposure[1]) <= EXPOSURE_MAX / 10)
+    return f"{verify.returncode}{verify.stdout}{verify.stderr}", float(exposure[1])
+
+
+@needs_systemd
+@pytest.mark.parametrize("hosted", [True, False])
+def test_systemd_finds_no_fault_in_a_system_unit_and_little_exposure(
+    tmp_path: Path, repository: Path, *, hosted: bool
+) -> None:
+    config = write(tmp_path, repository) if hosted else repository / "configs" / "paper.yaml"
+    verdict, exposure = judged(unit_of(config, is_user=False), tmp_path)
+    assert verdict == "0"
+    assert exposure <= (1.2 if hosted else 1.0), "an embedded service needs no network beyond this machine"
+
+
+@needs_systemd
+def test_systemd_finds_no_fault_in_a_user_unit(tmp_path: Path, repository: Path) -> None:
+    verdict, exposure = judged(unit_of(write(tmp_path, repository), is_user=True), tmp_path)
+    assert verdict == "0"
+    assert exposure < 7
+
+
+def test_a_unit_runs_this_installation_and_hands_over_each_secret(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit_module, "HIDDEN", (str(tmp_path),))
+    unit = unit_of(write(tmp_path, repository, more='notify: {urls: ["${credential:pager}"]}'), is_user=False)
+    lines = unit.text.splitlines()
+    (start,) = [line for line in lines if line.startswith("ExecStart=")]
+    command = start.removeprefix("ExecStart=").split(" ")
+    assert Path(command[0]).is_file()
+    assert command[-2:] == ["run", str(tmp_path / "live.yaml")]
+    assert [line for line in lines if line.startswith("LoadCredential=")] == [
+        "LoadCredential=api-key:/etc/bot/api-key", "LoadCredential=pager:/etc/bot/pager",
+    ]  # fmt: skip
+    for line in ("Type=notify", "NotifyAccess=main", "DynamicUser=yes", "StateDirectory=bot-live", "StateDirectoryMode=0700",
+                 "WatchdogSec=20s", "WatchdogSignal=SIGABRT", "Restart=always", "RestartPreventExitStatus=2 4 7", "KillMode=mixed",
+                 "LimitCORE=0", "UMask=0077", "NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict",
+                 "MemoryDenyWriteExecute=yes", "SystemCallFilter=~@privileged @resources", "StartLimitIntervalSec=0"):  # fmt: skip
+        assert line in lines
+    bound = [line.removeprefix("BindReadOnlyPaths=") for line in lines if line.startswith("BindReadOnlyPaths=")]
+    assert str(tmp_path) in bound, "the config is where the unit would not see it"
+    assert "ProtectHome=tmpfs" in lines
+
+
+@pytest.mark.parametrize(
+    ("key", "more", "words"),
+    [
+        ("${env:BOT_API_KEY}", "", "write ${credential:bot-api-key} instead"),
+        ("${file:secrets/key}", "", "write ${credential:key} instead"),
+        ("${credential:api-key}", "state_dir: here", "remove the key (or --user)"),
+    ],
+)
+def test_a_config_that_a_unit_could_not_start_is_refused_with_the_way_out(
+    tmp_path: Path, repository: Path, key: str, more: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["systemd", str(write(tmp_path, repository, key=key, more=more))]) == 4
+    assert words in capsys.readouterr().err
+
+
+def test_a_unit_is_installed_once_and_another_is_not_overwritten_unasked(
+    tmp_path: Path, repository: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write(tmp_path, repository)
+    path = home / ".config" / "systemd" / "user" / "bot-live.service"
+    words = ["systemd", str(config), "--user", "--install"]
+    assert call(words) == 0
+    said = capsys.readouterr().out
+    assert path.read_text() == unit_of(config, is_user=True).text
+    assert f"install -D -m 600 /dev/stdin {home / '.config' / 'bot' / 'api-key'}" in said
+    assert "systemctl --user enable --now bot-live.service" in said
+    assert call(words) == 0
+    assert "is so already" in capsys.readouterr().out
+    path.write_text("mine")
+    assert call(words) == 2
+    assert "--force" in capsys.readouterr().err
+    assert path.read_text() == "mine"
+    assert call([*words, "--force"]) == 0
+    assert path.read_text() != "mine"
+    assert not [one for one in path.parent.iterdir() if one != path], "nothing half written is left"
+    assert credential_file(config, "api-key") == home / ".config" / "bot" / "api-key"
+
+
+def test_a_system_unit_goes_where_the_system_looks(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["systemd", str(write(tmp_path, repository)), "--install", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["path"] == str(tmp_path / "system" / "bot-live.service")
+    assert Path(told["path"]).read_text() == told["text"]
+
+
+def test_doctor_tells_a_unit_that_is_out_of_date_and_a_secret_that_is_open(
+    tmp_path: Path, repository: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bot.cli.doctor.ASK_S", 0.5)
+    config = write(tmp_path, repository)
+    config.write_text(config.read_text().replace("https://trading.example", "http://127.0.0.1:9"))
+    call(["systemd", str(config), "--user", "--install"])
+    key = home / ".config" / "bot" / "api-key"
+    key.parent.mkdir(parents=True)
+    key.write_text("bbk_test_abcdefgh_" + "A" * 43)
+    key.chmod(0o644)
+    path = home / ".config" / "systemd" / "user" / "bot-live.service"
+    path.write_text(path.read_text() + "# changed\n")
+    capsys.readouterr()
+    code = call(["doctor", str(config), "--json"])
+    text = capsys.readouterr().out
+    found = {one["check"]: one for one in json.loads(text)["findings"]}
+    assert code != 0
+    assert (found["secrets"]["level"], found["secrets"]["fix"]) == ("fail", f"chmod 600 {key}")
+    assert found["service"]["level"] == "fail"
+    assert (found["unit"]["level"], "--install --force" in found["unit"]["fix"]) == ("warn", True)
+    assert "AAAA" not in text
