@@ -1,0 +1,226 @@
+"""Are candles sound? The look at every one of them, and what a session takes: refused with the report, accepted by flags, mended as findings.py says.
+
+Reading is candles.py's, time and holes are holes.py's; nothing here changes a file.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from operator import gt, lt, truediv
+from typing import Final
+
+from bot.clock import DAY_MS
+from bot.errors import ConfigError
+from bot.session.candles import MS_MAX, MS_MIN, Candles, unit_of
+from bot.session.findings import ACCEPTS, EXAMPLES_MAX, AuditReport, FaultyData, Finding, Severity, finding, rows_of
+from bot.session.holes import CONTINUOUS, HOURS, hours_of, times
+
+ZERO_VOLUME_SHARE: Final = 0.05
+# What one bar moves at most, as a share of the price, before it is worth a look; more in a market whose bars usually move much.
+JUMPS: Final = {"1m": 0.05, "5m": 0.10, "15m": 0.12, "1h": 0.20, "4h": 0.25, "1d": 0.35}
+FALL_MAX: Final = 0.5  # however wild a market is, half of its price at once is worth a look
+LONG_MS: Final = 14 * DAY_MS
+JUMP_DEVIATIONS: Final = 12.0
+DEVIATION_SAMPLE: Final = 5_000
+MAD_TO_DEVIATION: Final = 1.4826  # of a normal variate: standard deviation over median absolute deviation
+SPLITS: Final = (2, 3, 4, 5, 7, 10, 20)
+SPLIT_WITHIN: Final = 0.02
+
+
+def checked(
+    candles: Iterable[Candles], *, accept: Collection[str] = (), hours: str | None = None
+) -> tuple[list[Candles], list[AuditReport]]:
+    """The candles as a session takes them, with their reports. FaultyData when something in them is not accepted."""
+    unknown = sorted(set(accept) - set(ACCEPTS))
+    if unknown:
+        raise ConfigError(
+            f"--accept-{unknown[0]} is not known; there are {', '.join(f'--accept-{one}' for one in ACCEPTS)}"
+        )
+    given = list(candles)
+    reports = [audit(one, hours=hours) for one in given]
+    refused = [report for report in reports if report.refused(accept)]
+    if refused:
+        raise FaultyData(refused, accept)
+    return [mended(one, report) for one, report in zip(given, reports, strict=True)], reports
+
+
+def mended(candles: Candles, report: AuditReport) -> Candles:
+    """Sorted candles on their grid, one an instant, whose high and low hold open and close: what KINDS says is done. The same object when nothing is."""
+    kinds = {one.kind for one in report.findings}
+    if not kinds & {"unsorted", "duplicate", "off_grid", "ohlc"}:
+        return candles
+    step = candles.step_ms
+    at_ms = array("q", (at - at % step for at in candles.at_ms)) if "off_grid" in kinds else candles.at_ms
+    last: dict[int, int] = {}
+    for index, at in enumerate(at_ms):
+        last[at] = index
+    made = candles.pick([last[at] for at in sorted(last)])
+    made = replace(made, at_ms=array("q", sorted(last)))
+    if "ohlc" in kinds:
+        highs = array("d", map(max, made.open, made.high, made.low, made.close))
+        lows = array("d", map(min, made.open, made.high, made.low, made.close))
+        made = replace(made, high=highs, low=lows)
+    return made
+
+
+# ── The audit ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
+    """Look at every candle. `hours` is continuous, equity or index; by default what the service lists for the market, or what the rows show."""
+    hours = hours or hours_of(candles)
+    if hours not in HOURS:
+        raise ConfigError(f"hours {hours!r} are not known; there are {', '.join(HOURS)}")
+    files = tuple(dict.fromkeys(part.path for part in candles.parts))
+    found: list[Finding] = []
+    if len(candles):
+        found += _units(candles)
+        if not found:
+            found += [*_prices(candles), *times(candles, hours), *_ohlc(candles), *_volumes(candles)]
+            if not candles.market.startswith("event:") and not any(one.kind in ("price", "unsorted") for one in found):
+                found += _jumps(candles, hours)
+    found.sort(key=lambda one: one.severity == "note")
+    first, last = (min(candles.at_ms), max(candles.at_ms)) if len(candles) else (0, 0)
+    return AuditReport(candles.market, candles.interval, len(candles), first, last, hours, files, tuple(found))
+
+
+def _units(candles: Candles) -> Iterator[Finding]:
+    at_ms = candles.at_ms
+    if min(at_ms) >= MS_MIN and max(at_ms) < MS_MAX:
+        return
+    units = Counter(map(unit_of, at_ms))
+    names = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+    wrong = [
+        (index, f"ts {at} looks like {names[unit_of(at)]}")
+        for index, at in enumerate(at_ms)
+        if not MS_MIN <= at < MS_MAX
+    ]
+    if len(units) > 1:
+        text = "units are mixed: " + ", ".join(
+            f"{count:,} rows in {names[unit]}" for unit, count in units.most_common()
+        )
+    else:
+        unit = next(iter(units))
+        text = f"the instants look like {names[unit]}, they must be milliseconds; import the file with --unit {unit}"
+    yield finding(candles, "units", "fault", text + "; nothing else was looked at", wrong)
+
+
+def _prices(candles: Candles) -> Iterator[Finding]:
+    columns = (("open", candles.open), ("high", candles.high), ("low", candles.low), ("close", candles.close))
+    places: list[tuple[int, str]] = []
+    for name, column in columns:
+        if not math.isfinite(sum(column)) or min(column) <= 0:
+            places += [
+                (index, f"{name} is {px:g}, it must be above 0")
+                for index, px in enumerate(column)
+                if not (math.isfinite(px) and px > 0)
+            ]
+    if not math.isfinite(sum(candles.volume)) or min(candles.volume) < 0:
+        places += [
+            (index, f"volume is {size:g}, it must be at least 0")
+            for index, size in enumerate(candles.volume)
+            if not (math.isfinite(size) and size >= 0)
+        ]
+    if places:
+        places.sort()
+        rows = len({index for index, _ in places})
+        yield finding(candles, "price", "fault", f"{rows_of(rows)} with a price or volume that is none", places)
+
+
+def _ohlc(candles: Candles) -> Iterator[Finding]:
+    opens, highs, lows, closes = candles.open, candles.high, candles.low, candles.close
+    sound = not (
+        any(map(gt, opens, highs))
+        or any(map(gt, closes, highs))
+        or any(map(lt, opens, lows))
+        or any(map(lt, closes, lows))
+    )
+    if sound:
+        return
+    places: list[tuple[int, str]] = []
+    for index, (o, h, low, c) in enumerate(zip(opens, highs, lows, closes, strict=True)):
+        if h < low:
+            places.append((index, f"high {h:g} is below low {low:g}"))
+        elif not low <= o <= h:
+            places.append((index, f"open {o:.12g} lies outside low..high ({low:.12g}..{h:.12g})"))
+        elif not low <= c <= h:
+            places.append((index, f"close {c:.12g} lies outside low..high ({low:.12g}..{h:.12g})"))
+    if places:
+        yield finding(
+            candles, "ohlc", "fault", f"{rows_of(len(places))} whose high and low do not hold open and close", places
+        )
+
+
+def _volumes(candles: Candles) -> Iterator[Finding]:
+    count = candles.volume.count(0.0)
+    if not count:
+        return
+    share = count / len(candles)
+    severity: Severity = "fault" if share > ZERO_VOLUME_SHARE else "note"
+    first = [index for index, size in zip(range(len(candles)), candles.volume, strict=True) if size == 0][:EXAMPLES_MAX]
+    text = f"{rows_of(count)} ({share:.2%}) without any volume"
+    if count == len(candles):
+        text = "no row has any volume: an index, a mark price, or a source that does not know it"
+    yield finding(candles, "zero_volume", severity, text, [(index, "volume is 0") for index in first], count)
+
+
+# ── Jumps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
+    """Closes far from the close before, and wicks far from their bar's open and close. A break in the data may move as far as a day does."""
+    closes, highs, lows, opens, at_ms, step = (
+        candles.close,
+        candles.high,
+        candles.low,
+        candles.open,
+        candles.at_ms,
+        candles.step_ms,
+    )
+    most = max(JUMPS[candles.interval], JUMP_DEVIATIONS * _deviation(closes))
+    moves = array("d", map(truediv, islice(closes, 1, None), closes))
+    fell = 1 - min(most, FALL_MAX)
+    if (not moves or (max(moves) <= 1 + most and min(moves) >= fell)) and max(map(truediv, highs, lows)) <= 1 + most:
+        return
+    places: list[tuple[int, str]] = []
+    for index, (o, h, low, c) in enumerate(zip(opens, highs, lows, closes, strict=True)):
+        if index:
+            bars = (at_ms[index] - at_ms[index - 1]) / step
+            bound = most if bars <= 1 else most * math.sqrt(bars) if hours == CONTINUOUS else max(most, JUMPS["1d"])
+            if at_ms[index] - at_ms[index - 1] > LONG_MS:
+                bound = math.inf  # A hole of weeks is a finding of its own.
+            if not 1 - min(bound, FALL_MAX) <= moves[index - 1] <= 1 + bound:
+                places.append((index, _jump_text(candles, index, moves[index - 1])))
+                continue
+        top, bottom = max(o, c), min(o, c)
+        if h > top * (1 + most):
+            places.append((index, f"high {h:.12g} is {h / top - 1:.0%} above open and close"))
+        elif low < bottom * fell:
+            places.append((index, f"low {low:.12g} is {1 - low / bottom:.0%} below open and close"))
+    if places:
+        text = f"{rows_of(len(places))} with a move of more than {most:.0%} at once"
+        yield finding(candles, "jump", "fault", text, places)
+
+
+def _jump_text(candles: Candles, index: int, move: float) -> str:
+    closes = candles.close
+    text = f"close {closes[index]:.12g} is {move - 1:+.1%} from {closes[index - 1]:.12g}"
+    if index + 1 < len(closes) and abs(closes[index + 1] / closes[index - 1] - 1) < abs(move - 1) / 4:
+        return text + " and comes back at once: probably a wrong price"
+    opened = candles.open[index] / closes[index - 1]
+    factor = next(
+        (n for n in SPLITS if abs(opened * n - 1) < SPLIT_WITHIN and abs(move * n - 1) < 2 * SPLIT_WITHIN), None
+    )
+    return text + (f": perhaps a {factor}-for-1 split that was not adjusted" if factor is not None else "")
+
+
+def _deviation(closes: array[float]) -> float:
+    """The usual move of a bar: a standard deviation out of the median absolute return of a sample, which a few jumps do not change."""
+    stride = max(1, len(closes) // DEVIATION_SAMPLE)
+    moves = sorted(abs(closes[i] / closes[i - 1] - 1) for i in range(1, len(closes), stride))
+    return moves[len(moves) // 2] * MAD_TO_DEVIATION if moves else 0.0

@@ -1,0 +1,223 @@
+"""A backtest whole: candles, funding and config become a session, the session a result, the result a folder. What `bot backtest` calls."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from decimal import Decimal, InvalidOperation
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from bot.clock import HOUR_MS
+from bot.config import Settings
+from bot.errors import ConfigError
+from bot.runtime.desk import Placed
+from bot.runtime.journal import Journal, open_journal
+from bot.runtime.loader import load as load_strategy
+from bot.session import result as results
+from bot.session.book import Book
+from bot.session.candles import Candles
+from bot.session.journal import SessionJournal
+from bot.session.options import PathPolicy, SessionOptions
+from bot.session.result import Result
+from bot.session.run import Session, Told, local
+from bot.session.slippage import Prices, Slips
+from bot.session.stage import ADDRESS, EVENTS_SHOWN, Stage
+from bot.session.tables import opened
+from bot.venue.numbers import E8, E12
+
+EVENTS_HELD: Final = 20_000  # in memory before they are folded and written
+OTHER_PATH: Final[Mapping[str, PathPolicy]] = {
+    "sl_first": "adaptive",
+    "adaptive": "sl_first",
+    "ohlc": "olhc",
+    "olhc": "ohlc",
+}
+
+Rates = Mapping[str, list[tuple[int, int]]]
+
+
+@dataclass(slots=True)
+class Backtest:
+    """One session with its book. Make it, `run` it once."""
+
+    settings: Settings
+    candles: Sequence[Candles]
+    options: SessionOptions
+    rates: Rates = field(default_factory=dict)
+    journal_path: Path | None = None
+    place: Callable[[Settings], list[Placed]] | None = None
+    address: str = ADDRESS
+    session: Session = field(init=False)
+    stage: Stage = field(init=False)
+    journal: Journal = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.journal = (
+            SessionJournal(address=self.address)
+            if self.journal_path is None
+            else open_journal(self.journal_path, address=self.address)
+        )
+        named: dict[str, Any] = {} if self.place is None else {"place": self.place}
+        try:
+            self.session, self.stage = local(
+                self.settings,
+                self.candles,
+                self.options,
+                journal=self.journal,
+                address=self.address,
+                rates=self.rates,
+                **named,
+            )
+        except BaseException:
+            self.journal.close()
+            raise
+
+    def run(self, *, progress: Told | None = None, events: TextIO | None = None) -> Result:
+        """To the end, or until `progress` says stop. `events` takes the lines of events.jsonl."""
+        stage, session = self.stage, self.session
+        slips = Slips(Prices(session.ground.lanes, self.options.path))
+        book = Book(int(self.options.balance_usd * E8), self._owner_of, None if events is None else events.write, slips)
+        told = stage.told
+
+        def spill(done: int, of: int) -> bool:
+            if len(told.events) > EVENTS_HELD:
+                ready = len(told.events) - EVENTS_SHOWN
+                book.take(told.events[book.count + 1 - told.first : ready])
+                del told.events[:ready]
+                told.first += ready
+            return True if progress is None else progress(done, of)
+
+        try:
+            course = session.run(spill)
+            refusals = self._refusals()
+            return results.result_of(stage, book, course, session.ground, self.options, refusals)
+        finally:
+            self.journal.close()
+
+    def _owner_of(self, key: str) -> str | None:
+        loop = self.session.loop
+        if loop is not None:
+            return loop.owner_of(key)
+        intent = self.journal.find(key)
+        return None if intent is None else intent.strategy
+
+    def _refusals(self) -> Counter[str]:
+        """Codes of what the gate refused, as far as the journal keeps them."""
+        if isinstance(self.journal, SessionJournal):
+            return self.journal.refusals
+        self.journal.flush()
+        return Counter({str(code): int(count) for code, count in self.journal.db.execute(_REFUSALS)})
+
+
+_REFUSALS: Final = "SELECT code, count(*) FROM refusals GROUP BY code"
+
+
+def strategies_of(settings: Settings) -> list[dict[str, Any]]:
+    """For the manifest: each strategy and the hash of its source."""
+    return [
+        {"name": one.name, "use": one.use, "sha256": load_strategy(one.use, settings.strategies_dir).sha256}
+        for one in settings.strategies
+    ]
+
+
+def band_of(first: Result, second: Result, path: str) -> dict[str, Any]:
+    """How far two path policies are apart: the figures of the other, and how many trades differ."""
+    rows = [[trip.row(0) for trip in one.book.trips] for one in (first, second)]
+    same = len(set(rows[0]) & set(rows[1]))
+    return {
+        "path": path,
+        "figures": dict(second.figures),
+        "differing": {"here": len(rows[0]) - same, "there": len(rows[1]) - same},
+        "endUsd": [min(first.end_usd, second.end_usd), max(first.end_usd, second.end_usd)],
+    }
+
+
+# ── Causality ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """`cut_ms` are the instants at which the data ended in the repeated runs. `differs` names the first event that was not the same, if any was."""
+
+    cut_ms: tuple[int, ...]
+    compared: int
+    differs: str | None = None
+
+
+def prove_causal(
+    make: Callable[[SessionOptions, int], Backtest], options: SessionOptions, whole: Sequence[str], cuts: Sequence[int]
+) -> Proof:
+    """Run again on data that end at each cut: all that happened before it must be the same, line by line.
+
+    `make(options, cut_ms)` gives the session no candle that opens at the cut or later. Outages after a cut are left out with the data.
+    """
+    compared = 0
+    for cut_ms in cuts:
+        again = make(replace(options, end_ms=cut_ms), cut_ms)
+        lines = io.StringIO(newline="")
+        again.run(events=lines)
+        mine = lines.getvalue().splitlines(keepends=True)
+        compared += len(mine)
+        if mine != list(whole[: len(mine)]) or (len(whole) > len(mine) and _ts(whole[len(mine)]) < cut_ms - 1):
+            at = next(
+                (n for n, (a, b) in enumerate(zip(mine, whole, strict=False)) if a != b), min(len(mine), len(whole))
+            )
+            seen = whole[at].strip() if at < len(whole) else "nothing"
+            cut = mine[at].strip() if at < len(mine) else "nothing"
+            return Proof(tuple(cuts), compared, f"event {at + 1}: with all data {seen}, with data until {cut_ms} {cut}")
+    return Proof(tuple(cuts), compared)
+
+
+def _ts(line: str) -> int:
+    import json
+
+    return int(json.loads(line)["ts"])
+
+
+# ── Funding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_funding(path: Path) -> tuple[list[tuple[int, int]], str]:
+    """(from when, hourly rate scaled 1e12) of a file `ts,rate` (ms UTC of the payment, fraction), oldest first; and the file's SHA-256.
+
+    A rate that is paid every eight hours is an eighth of it every hour.
+    """
+    found: list[tuple[int, int]] = []
+    with opened(path) as stream:
+        rows = csv.reader(stream)
+        header = [name.strip().lower() for name in next(rows, [])]
+        rate_name = next((name for name in ("rate", "funding_rate", "fundingrate") if name in header), None)
+        ts_name = next((name for name in ("ts", "time", "at_ms") if name in header), None)
+        if rate_name is None or ts_name is None:
+            raise ConfigError(f"{path}: row 1: the columns are {','.join(header)[:120]!r}, they must hold ts and rate")
+        ts_at, rate_at = header.index(ts_name), header.index(rate_name)
+        for number, row in enumerate(rows, start=2):
+            if not row:
+                continue
+            rate = None
+            with suppress(InvalidOperation, IndexError, ValueError):
+                rate = int(Decimal(row[rate_at]) * E12)
+                ts = int(row[ts_at])
+            if rate is None or abs(rate) > E12 // 25:
+                raise ConfigError(
+                    f"{path}: row {number}: the rate must be a fraction of at most 0.04 an hour either way, and ts an integer"
+                )
+            ts -= ts % 1_000  # Venues stamp a payment some milliseconds after the hour.
+            if found and ts <= found[-1][0]:
+                raise ConfigError(f"{path}: row {number}: ts {ts} does not come after the row before it")
+            found.append((ts, rate))
+    if not found:
+        raise ConfigError(f"{path}: has no rates below its header")
+    apart = Counter(b[0] - a[0] for a, b in pairwise(found))
+    hours = max(1, round(apart.most_common(1)[0][0] / HOUR_MS)) if apart else 1
+    if hours > 24:
+        raise ConfigError(f"{path}: its rates are {hours} hours apart; at most a day")
+    found = [(ts - (hours - 1) * HOUR_MS, rate // hours if rate >= 0 else -(-rate // hours)) for ts, rate in found]
+    return found, hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,264 @@
+"""The book of a session: round trips, steps of cash and holdings, and the digest, folded from the venue's events in their order. Pure.
+
+Figures here are floats and texts for people; money was reckoned by the venue, exactly, and the last line is held against its ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from bot.money import format_e8
+from bot.service import event_views
+from bot.session.slippage import Slips
+from bot.venue.events import Event, Fill, FundingPaid, GuardianMoved, Liquidated, OrderChanged, Settled, Triggered
+from bot.venue.numbers import E8
+
+_dumps: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
+
+
+class Step(NamedTuple):
+    """From `ts` on: the account's cash (less what positions cost), and in `coin` this signed size at that entry price."""
+
+    ts: int
+    cash: int
+    coin: str
+    size: int
+    entry_px: int
+
+
+@dataclass(slots=True)
+class Trip:
+    """A round trip, from flat to flat in one market. Amounts scaled 1e8; `exit_ms` 0: still open at the end."""
+
+    coin: str
+    side: str
+    strategy: str
+    entry_ms: int
+    entry_kind: str
+    size: int = 0  # the largest it was
+    held: int = 0
+    bought: int = 0  # opening size and notional, summed
+    entry_notional: int = 0
+    sold: int = 0
+    exit_notional: int = 0
+    exit_ms: int = 0
+    exit_kind: str = ""
+    realized: int = 0
+    fees: int = 0
+    funding: int = 0
+    stop_px: int | None = None  # the first
+    target_px: int | None = None
+    fills: int = 0
+    slipped: int = 0  # scaled 1e16, not rounded; it is inside the prices, and so inside `realized`
+
+    @property
+    def slippage(self) -> int:
+        """In USD, toward zero."""
+        return usd_of(self.slipped)
+
+    @property
+    def pnl(self) -> int:
+        """After fees and funding."""
+        return self.realized - self.fees + self.funding
+
+    @property
+    def risk(self) -> int | None:
+        """What 1 R is in USD: the distance of the first stop, times the size."""
+        if self.stop_px is None or not self.bought:
+            return None
+        return abs(self.entry_notional * E8 // self.bought - self.stop_px) * self.size // E8 or None
+
+    @property
+    def r_multiple(self) -> float | None:
+        return None if self.risk is None else self.pnl / self.risk
+
+    def row(self, number: int) -> tuple[str, ...]:
+        """The columns of trades.csv, in the order of COLUMNS."""
+        r = self.r_multiple
+        return (
+            str(number), self.strategy, self.coin, self.side, format_e8(self.size), str(self.entry_ms), _px(self.entry_notional, self.bought),
+            self.entry_kind, str(self.exit_ms or ""), _px(self.exit_notional, self.sold), self.exit_kind, format_e8(self.realized),
+            format_e8(self.fees), format_e8(self.funding), format_e8(self.pnl), "" if r is None else f"{r:.4f}",
+            "" if self.stop_px is None else format_e8(self.stop_px), "" if self.target_px is None else format_e8(self.target_px), str(self.fills),
+            format_e8(self.slippage),
+        )  # fmt: skip
+
+
+COLUMNS: Final = (
+    "trade", "strategy", "market", "side", "size", "entry_ms", "entry_px", "entry_kind", "exit_ms", "exit_px", "exit_kind", "realized_usd",
+    "fees_usd", "funding_usd", "pnl_usd", "r_multiple", "stop_px", "target_px", "fills",
+    "slippage_usd",
+)  # fmt: skip
+
+
+def usd_of(product: int) -> int:
+    """A price times a size as USD scaled 1e8, toward zero."""
+    return product // E8 if product >= 0 else -(-product // E8)
+
+
+def _px(notional: int, size: int) -> str:
+    return format_e8(notional * E8 // size) if size else ""
+
+
+@dataclass(slots=True)
+class Book:
+    """Feed it every event once. `owner_of` names the strategy of an idempotency key; `write` takes each line of events.jsonl; `slips` knows the prices
+    that orders met."""
+
+    cash: int
+    owner_of: Callable[[str], str | None]
+    write: Callable[[str], object] | None = None
+    slips: Slips | None = None
+    trips: list[Trip] = field(default_factory=list)
+    open: dict[str, Trip] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    fees: int = 0
+    funding: int = 0
+    realized: int = 0
+    fills: int = 0
+    slipped: int = 0  # as of a Trip
+    count: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)  # exits by what caused them
+    guardians: list[GuardianMoved] = field(default_factory=list)  # those that fired
+    _hash: Any = field(default_factory=hashlib.sha256)
+
+    def take(self, events: Iterable[Event]) -> None:
+        """The next events."""
+        write, update = self.write, self._hash.update
+        for one in events:
+            kind = type(one)
+            if kind is Fill:
+                self._fill(one)  # type: ignore[arg-type]
+            elif kind is OrderChanged:
+                if one.trigger_px is not None:  # type: ignore[union-attr]
+                    self._leg(one)  # type: ignore[arg-type]
+            elif kind is FundingPaid:
+                self._paid(one)  # type: ignore[arg-type]
+            elif kind is GuardianMoved:
+                if one.subtype == "fired":  # type: ignore[union-attr]
+                    self.guardians.append(one)  # type: ignore[arg-type]
+                    if self.slips is not None:
+                        self.slips.fired(one)  # type: ignore[arg-type]
+            elif kind is Triggered:
+                if self.slips is not None:
+                    self.slips.triggered(one)  # type: ignore[arg-type]
+            elif kind is Liquidated:
+                if one.subtype == "backstop":  # type: ignore[union-attr]
+                    self._lost(one)  # type: ignore[arg-type]
+            elif kind is Settled:
+                self._settled(one)  # type: ignore[arg-type]
+            self.count += 1
+            line = line_of(one)
+            update(line.encode())
+            if write is not None:
+                write(line)
+
+    @property
+    def slippage(self) -> int:
+        """Of all fills, in USD, toward zero."""
+        return usd_of(self.slipped)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all lines so far: equal when the same happened at the same instants, whoever asked."""
+        return str(self._hash.hexdigest())
+
+    # -- folds
+
+    def _fill(self, e: Fill) -> None:
+        self.fills += 1
+        self.fees += e.fee
+        self.cash -= e.fee
+        trip = self.open.get(e.coin)
+        if e.subtype == "entry":
+            if trip is None:
+                owner = None if e.idempotency_key is None else self.owner_of(e.idempotency_key)
+                trip = self.open[e.coin] = Trip(e.coin, e.side, owner or "", e.ts, e.kind)
+                self.trips.append(trip)
+            trip.bought += e.size
+            trip.entry_notional += e.size * e.px // E8
+            trip.size = max(trip.size, e.position_size)
+        elif trip is not None:
+            realized = e.realized or 0
+            trip.sold += e.size
+            trip.exit_notional += e.size * e.px // E8
+            trip.realized += realized
+            self.realized += realized
+            self.cash += realized
+            self.kinds[e.kind] += 1
+        slipped = 0 if self.slips is None else self.slips.of(e)
+        self.slipped += slipped
+        if trip is not None:
+            trip.slipped += slipped
+            trip.fees += e.fee
+            trip.fills += 1
+            trip.held = e.position_size
+            if not e.position_size:
+                self._end(trip, e.ts, e.kind)
+        self._step(e.ts, e.coin, e.side, e.position_size, e.entry_px or 0)
+
+    def _end(self, trip: Trip, ts: int, kind: str) -> None:
+        trip.exit_ms, trip.exit_kind, trip.held = ts, kind, 0
+        del self.open[trip.coin]
+
+    def _leg(self, e: OrderChanged) -> None:
+        trip = self.open.get(e.coin)
+        if trip is None or e.subtype != "armed":
+            return
+        if e.kind == "stop_loss" and trip.stop_px is None:
+            trip.stop_px = e.trigger_px
+        elif e.kind == "take_profit" and trip.target_px is None:
+            trip.target_px = e.trigger_px
+
+    def _paid(self, e: FundingPaid) -> None:
+        self.funding += e.amount
+        self.cash += e.amount
+        trip = self.open.get(e.coin)
+        if trip is not None:
+            trip.funding += e.amount
+        last = next((step for step in reversed(self.steps) if step.coin == e.coin), None)
+        self.steps.append(Step(e.ts, self.cash, e.coin, last.size if last else 0, last.entry_px if last else 0))
+
+    def _lost(self, e: Liquidated) -> None:
+        """Taken by the backstop: no fill says so."""
+        self._taken(e.ts, e.coin, e.realized, e.px, e.size, "liquidation")
+        self.cash -= e.margin_lost
+        self._step(e.ts, e.coin, e.side, 0, 0)
+
+    def _settled(self, e: Settled) -> None:
+        self._taken(e.ts, e.coin, e.realized, e.outcome_px, e.size, "settlement")
+        self._step(e.ts, e.coin, e.side, 0, 0)
+
+    def _taken(self, ts: int, coin: str, realized: int, px: int, size: int, kind: str) -> None:
+        self.realized += realized
+        self.cash += realized
+        self.kinds[kind] += 1
+        trip = self.open.get(coin)
+        if trip is not None:
+            trip.realized += realized
+            trip.sold += size
+            trip.exit_notional += size * px // E8
+            self._end(trip, ts, kind)
+
+    def _step(self, ts: int, coin: str, side: str, size: int, entry_px: int) -> None:
+        self.steps.append(Step(ts, self.cash, coin, size if side == "long" else -size, entry_px))
+
+
+def line_of(event: Event) -> str:
+    """One event as a line of events.jsonl: the wire's own object, without the request that caused it, whose number means nothing to others."""
+    body = event_views.event(event)
+    body.pop("requestId", None)
+    return _dumps(body) + "\n"
+
+
+def digest_of(bodies: Iterable[dict[str, Any]]) -> str:
+    """The digest of events as a client has them: parsed JSON, in order."""
+    made = hashlib.sha256()
+    for body in bodies:
+        made.update((_dumps({name: value for name, value in body.items() if name != "requestId"}) + "\n").encode())
+    return made.hexdigest()

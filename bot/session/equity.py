@@ -1,0 +1,133 @@
+"""The equity of a session at every close, made afterwards from its steps and the candles; and the figures that follow from it. Pure Python, no numpy."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bot.session.book import Step, Trip
+from bot.session.lanes import Lane
+from bot.session.statistics import Trade, statistics
+from bot.venue.numbers import E8
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """`at_ms` are closes of candles; equity and the notional of what is held, in USD, as of then."""
+
+    at_ms: array[int]
+    equity: array[float]
+    exposure: array[float]
+
+    def npy(self) -> bytes:
+        """The rows as a .npy file (format 1.0): a structured array of at_ms (int64), equity_usd and exposure_usd (float64)."""
+        head = "{'descr': [('at_ms', '<i8'), ('equity_usd', '<f8'), ('exposure_usd', '<f8')], 'fortran_order': False, 'shape': (%d,), }"
+        text = (head % len(self.at_ms)).encode()
+        text += b" " * (-(len(text) + 11) % 64) + b"\n"
+        rows = bytearray(24 * len(self.at_ms))
+        # Columns are laid into the rows eight bytes at a time, each with a stride of three.
+        view = memoryview(rows).cast("q")
+        columns: tuple[array[Any], ...] = (self.at_ms, self.equity, self.exposure)
+        for at, column in enumerate(columns):
+            view[at::3] = memoryview(column).cast("B").cast("q")
+        return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(rows)
+
+
+def curve_of(lanes: Sequence[Lane], steps: Sequence[Step], *, start_cash: int) -> Curve:
+    """Equity = cash + size * (close - entry) of each market, at every close that was reached."""
+    grid = _grid(lanes)
+    cash = array("d", bytes(8 * len(grid)))
+    _fill(cash, grid, [(step.ts, step.cash / E8) for step in steps], start_cash / E8)
+    exposure = array("d", bytes(8 * len(grid)))
+    for lane in lanes:
+        mine = [step for step in steps if step.coin == lane.coin]
+        if not mine:
+            continue
+        at = array("q", [ts + lane.step_ms for ts in lane.ts[lane.first : lane.at]])
+        gains, worth = _held(lane, at, mine)
+        if len(at) != len(grid):
+            gains, worth = _spread(gains, at, grid), _spread(worth, at, grid)
+        cash = array("d", map(float.__add__, cash, gains))
+        exposure = array("d", map(float.__add__, exposure, worth))
+    return Curve(grid, cash, exposure)
+
+
+def _grid(lanes: Sequence[Lane]) -> array[int]:
+    columns = [[ts + lane.step_ms for ts in lane.ts[lane.first : lane.at]] for lane in lanes]
+    if all(column == columns[0] for column in columns[1:]):
+        return array("q", columns[0])
+    return array("q", sorted(set().union(*columns)))
+
+
+def _fill(out: array[float], grid: array[int], steps: list[tuple[int, float]], value: float) -> None:
+    done = 0
+    for ts, after in steps:
+        row = bisect_right(grid, ts, done)
+        if row > done:
+            out[done:row] = array("d", [value]) * (row - done)
+            done = row
+        value = after
+    out[done:] = array("d", [value]) * (len(grid) - done)
+
+
+def _held(lane: Lane, at: array[int], steps: Sequence[Step]) -> tuple[array[float], array[float]]:
+    """Unrealised gain and notional at each of the lane's closes."""
+    gains, worth = array("d", bytes(8 * len(at))), array("d", bytes(8 * len(at)))
+    close, first = lane.close, lane.first
+    done, size, entry = 0, 0.0, 0.0
+    last: list[Step] = [*steps, steps[-1]._replace(ts=1 << 62)]
+    for step in last:
+        row = bisect_right(at, step.ts, done)
+        if row > done:
+            if size:
+                closes = close[first + done : first + row]
+                gains[done:row] = array("d", [size * (px - entry) for px in closes])
+                much = abs(size)
+                worth[done:row] = array("d", [much * px for px in closes])
+            done = row
+        size, entry = step.size / E8, step.entry_px / E8
+    return gains, worth
+
+
+def _spread(values: array[float], at: array[int], grid: array[int]) -> array[float]:
+    """The last value known at each instant of the grid."""
+    out = array("d", bytes(8 * len(grid)))
+    done, value = 0, 0.0
+    for row, instant in enumerate(at):
+        start = bisect_right(grid, instant - 1, done)
+        if start > done:
+            out[done:start] = array("d", [value]) * (start - done)
+            done = start
+        value = values[row]
+    out[done:] = array("d", [value]) * (len(grid) - done)
+    return out
+
+
+# ── Figures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def figures_of(
+    curve: Curve,
+    trips: Sequence[Trip],
+    *,
+    start_usd: float,
+    start_ms: int,
+    prices: Mapping[str, tuple[float, float]] | None = None,
+) -> dict[str, Any]:
+    """What the field calls them; `prices` are the first and last of each market. The formulas are statistics.py's."""
+    trades = [
+        Trade(
+            trip.entry_ms, trip.exit_ms, trip.realized / E8, trip.fees / E8, trip.funding / E8, None if trip.risk is None else trip.risk / E8,
+        )
+        for trip in trips
+        if trip.exit_ms
+    ]  # fmt: skip
+    held = len(curve.exposure) - curve.exposure.count(0.0)
+    exposed = held / len(curve.exposure) if curve.exposure else 0.0
+    return statistics(
+        curve.at_ms, curve.equity, trades, start_ms=start_ms, start_usd=start_usd, prices=prices, exposed=exposed
+    )

@@ -1,0 +1,196 @@
+"""Candles and time: rows off their grid, out of order and twice, and holes; what of a share's nights, weekends and quiet minutes is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
+from itertools import islice
+from operator import sub
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
+from bot.session.candles import Candles
+from bot.session.findings import Finding, finding, instant, many, rows_of
+
+GAP_BARS: Final = 5  # so many missing bars in a row are a note; more are a fault
+GAP_SHARE: Final = 0.01  # of all bars: so many small holes are a fault together
+QUIET_MS: Final = 30 * MINUTE_MS  # without a trade in the regular hours of a share is a note; longer is a fault
+EARLY_CLOSE_MS: Final = 3 * 60 * MINUTE_MS + QUIET_MS  # some days before holidays end at 13:00
+CONTINUOUS: Final = "continuous"
+EVENING_MS: Final = 6 * HOUR_MS  # of a Friday in New York is Saturday in UTC
+SATURDAY: Final = 2  # of the days from 1 January 1970, a Thursday, counted by sevens
+HOURS: Final = (CONTINUOUS, "equity", "index")
+
+_NEW_YORK: Final = ZoneInfo("America/New_York")
+_OPEN: Final = time_of_day(9, 30)
+_CLOSE: Final = time_of_day(16)
+
+
+def times(candles: Candles, hours: str) -> Iterator[Finding]:
+    """What is wrong with the instants of candles, and where some are missing. Their unit is right."""
+    at_ms, step = candles.at_ms, candles.step_ms
+    apart = Counter(map(sub, islice(at_ms, 1, None), at_ms))
+    off = any(gap % step for gap in apart) or at_ms[0] % step != 0
+    if off:
+        places = [(index, f"is not on the grid of {candles.interval}") for index, at in enumerate(at_ms) if at % step]
+        if places:
+            yield finding(
+                candles, "off_grid", "fault", f"{rows_of(len(places))} off the grid of {candles.interval} (UTC)", places
+            )
+    if any(gap < 0 for gap in apart):
+        places = [
+            (index, f"comes after {instant(at_ms[index - 1])}")
+            for index in range(1, len(at_ms))
+            if at_ms[index] < at_ms[index - 1]
+        ]
+        yield finding(candles, "unsorted", "fault", f"{rows_of(len(places))} earlier than the row before", places)
+    in_order = all(gap > 0 for gap in apart)
+    if not in_order:
+        yield from _duplicates(candles)
+    if not all(gap == step for gap in apart):
+        stamps: Sequence[int] = at_ms if in_order else sorted(set(at_ms))
+        yield from _gaps(candles, stamps, hours, in_order=in_order)
+
+
+def _duplicates(candles: Candles) -> Iterator[Finding]:
+    seen: dict[int, int] = {}
+    same: list[tuple[int, str]] = []
+    other: list[tuple[int, str]] = []
+    columns = candles.columns[1:]
+    for index, at in enumerate(candles.at_ms):
+        if (before := seen.get(at)) is not None:
+            file, row = candles.where(before)
+            place = f"row {row}" + (f" of {file}" if file is not None and file != candles.where(index)[0] else "")
+            if all(column[before] == column[index] for column in columns):
+                same.append((index, f"is there already, the same, in {place}"))
+            else:
+                other.append((index, f"is there already, with other values, in {place}"))
+        seen[at] = index
+    if other:
+        yield finding(
+            candles,
+            "duplicate",
+            "fault",
+            f"{rows_of(len(other))} of an instant that another row gives otherwise",
+            other,
+        )
+    if same:
+        yield finding(
+            candles, "duplicate", "note", f"{rows_of(len(same))} twice with the same values; one counts", same
+        )
+
+
+class _Hole(NamedTuple):
+    """A stretch without candles between two of them: the bars that are missing, and how long of it trade was to be expected."""
+
+    at: int
+    bars: int
+    text: str
+    is_fault: bool
+
+
+def _gaps(candles: Candles, stamps: Sequence[int], hours: str, *, in_order: bool) -> Iterator[Finding]:
+    step = candles.step_ms
+    holes = [
+        hole
+        for index, (before, at) in enumerate(zip(stamps, islice(stamps, 1, None), strict=False), start=1)
+        if at - before > step and (hole := _hole(index, before, at, step, hours)) is not None
+    ]
+    if not holes:
+        return
+    if not in_order:
+        rows = {at: index for index, at in enumerate(candles.at_ms)}
+        holes = [hole._replace(at=rows[stamps[hole.at]]) for hole in holes]
+    missing = sum(hole.bars for hole in holes)
+    large = [hole for hole in holes if hole.is_fault]
+    share = missing / (missing + len(stamps))
+    kept = large or holes
+    worst = max(kept, key=lambda hole: hole.bars)
+    text = f"{many(len(holes), 'hole')}, {many(missing, 'missing bar')} ({share:.2%}); the longest ends at {instant(candles.at_ms[worst.at])}: {worst.text}"
+    is_fault = bool(large) or (hours == CONTINUOUS and share > GAP_SHARE and missing > 2 * GAP_BARS)
+    yield finding(
+        candles, "gap", "fault" if is_fault else "note", text, [(hole.at, hole.text) for hole in kept], len(kept)
+    )
+
+
+def _hole(index: int, before: int, at: int, step: int, hours: str) -> _Hole | None:
+    bars = -(-(at - before) // step) - 1
+    if bars <= 0:
+        return None
+    if hours == CONTINUOUS:
+        return _Hole(index, bars, _missing(bars), bars > GAP_BARS)
+    a, b = _trading_date(before, step), _trading_date(at, step)
+    days = _days_between(a, b)
+    if days:
+        shown = f"{days[0]}" if len(days) == 1 else f"{days[0]} to {days[-1]}"
+        whole = DAY_MS if step == DAY_MS else round(6.5 * 60) * MINUTE_MS
+        count = len(days) * max(1, whole // step)
+        return _Hole(
+            index,
+            count,
+            f"{len(days)} trading {'day is' if len(days) == 1 else 'days are'} missing ({shown})",
+            is_fault=True,
+        )
+    if step == DAY_MS:
+        return None
+    if a == b:
+        quiet = _regular(a, before + step, at)
+        lost, limit = quiet, max(QUIET_MS, GAP_BARS * step)
+    else:
+        tail, head = _regular(a, before + step, before + DAY_MS), _regular(b, at - DAY_MS, at)
+        if tail < EARLY_CLOSE_MS:
+            tail = 0
+        lost, limit = tail + head, max(QUIET_MS, GAP_BARS * step)
+    bars = lost // step
+    return _Hole(index, bars, f"{_missing(bars)} in regular hours", lost > limit) if bars > 0 else None
+
+
+def _missing(bars: int) -> str:
+    return f"{many(bars, 'missing bar')} before it"
+
+
+def _trading_date(at_ms: int, step: int) -> date:
+    """The date that a candle of a share belongs to: daily ones are stamped by the date in UTC, others by New York's clock."""
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return moment.date() if step == DAY_MS and at_ms % DAY_MS == 0 else moment.astimezone(_NEW_YORK).date()
+
+
+def _days_between(a: date, b: date) -> list[date]:
+    """The trading days after `a` and before `b`."""
+    from bot.service.sessions import is_trading_day
+
+    day, found = a + timedelta(days=1), []
+    while day < b:
+        if is_trading_day(day):
+            found.append(day)
+        day += timedelta(days=1)
+    return found
+
+
+def _regular(day: date, start_ms: int, end_ms: int) -> int:
+    """How much of a span lies in the regular hours of a day, 09:30 to 16:00 in New York; a Sunday evening of currencies has none."""
+    from bot.service.sessions import is_trading_day
+
+    if not is_trading_day(day):
+        return 0
+    opens, closes = (int(datetime.combine(day, moment, _NEW_YORK).timestamp()) * 1000 for moment in (_OPEN, _CLOSE))
+    return max(0, min(end_ms, closes) - max(start_ms, opens))
+
+
+def hours_of(candles: Candles) -> str:
+    """When prices of a market come: as the service lists it. One that it does not list has the hours of an exchange when no candle is on a Saturday."""
+    from bot.service.catalogue import CATALOGUE
+
+    listing = CATALOGUE.get(candles.market)
+    if listing is not None:
+        return CONTINUOUS if listing.spec.hours is None else listing.spec.hours
+    at_ms = candles.at_ms
+    rests = (
+        len(at_ms) > 0
+        and max(at_ms) - min(at_ms) >= 7 * DAY_MS
+        and not any((at - EVENING_MS) // DAY_MS % 7 == SATURDAY for at in at_ms)
+    )
+    return "equity" if rests else CONTINUOUS

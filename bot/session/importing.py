@@ -1,0 +1,403 @@
+"""Foreign files into candles: column names, delimiters, time zones and units of others. A wrong row is named; nothing is repaired in silence."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from bot.errors import ConfigError
+from bot.session import tables
+from bot.session.candles import COLUMNS, Candles, Part, interval_in, interval_of, unit_of
+from bot.wire.vocabulary import INTERVAL_MS
+
+# The names that exports of exchanges, terminals and data sellers use. What is not here is said by --columns.
+ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "ts": (
+        "ts",
+        "timestamp",
+        "time",
+        "date",
+        "datetime",
+        "open_time",
+        "opentime",
+        "open time",
+        "unix",
+        "date_time",
+        "t",
+    ),
+    "open": ("open", "o", "open_price"),
+    "high": ("high", "h", "high_price", "max"),
+    "low": ("low", "l", "low_price", "min"),
+    "close": ("close", "c", "close_price", "last"),
+    "volume": ("volume", "vol", "v", "base_volume", "tick_volume", "tickvol"),
+}
+UNITS: Final = ("auto", "s", "ms", "us", "ns", "iso")
+STAMPS: Final = ("open", "close")
+NO_COLUMN: Final = "none"  # as in volume=none
+SAMPLE_CHARS: Final = 65_536
+SAMPLE_LINES: Final = 20
+DATE_CHARS: Final = 10  # 2025-06-01
+QUARTER_MS: Final = 900_000  # time zones change at quarters of an hour, if not at hours
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock's reading, of whatever zone
+_PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
+_STAMP: Final = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{1,12})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """How a foreign file is to be read. `columns`: our name -> its name, its number from 1, two joined by `+`, or `none` for the volume."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    tz: str = "UTC"
+    unit: str = "auto"  # one of UNITS, or a strptime format
+    stamp: str = "open"  # what a row's time is: the open of its candle, or the close
+    decimal: str = "."
+    interval: str | None = None
+    skip: int = 0  # lines before the header
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS and "%" not in self.unit:
+            raise ConfigError(
+                f"--unit {self.unit!r} is not known; write {', '.join(UNITS)}, or a format like '%d/%m/%Y %H:%M'"
+            )
+        if self.stamp not in STAMPS:
+            raise ConfigError(f"--stamp is open or close, not {self.stamp!r}")
+        if self.decimal not in (".", ","):
+            raise ConfigError(f"--decimal is a point or a comma, not {self.decimal!r}")
+        try:
+            ZoneInfo(self.tz)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise ConfigError(f"--tz {self.tz!r} is no time zone; write one like UTC or America/New_York") from None
+
+
+def columns_of(text: str) -> dict[str, str]:
+    """`ts=Time,open=O,volume=none` as a mapping. ConfigError says what is wrong with it."""
+    found: dict[str, str] = {}
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        name, sign, column = (one.strip() for one in part.partition("="))
+        if not sign or not column:
+            raise ConfigError(f"--columns {part!r} says no column; write it like ts=Time,open=O")
+        if name not in COLUMNS:
+            near = get_close_matches(name, COLUMNS, n=1)
+            raise ConfigError(
+                f"--columns {name!r} is none of {', '.join(COLUMNS)}{f'; did you mean {near[0]}?' if near else ''}"
+            )
+        if name in found:
+            raise ConfigError(f"--columns names {name} twice")
+        found[name] = column
+    return found
+
+
+def read_foreign(path: Path, market: str, mapped: Mapped, told: Callable[[int], None] = lambda _rows: None) -> Candles:
+    """The candles of a foreign file, in its order. `told` hears how many rows have been read. What is wrong is a ConfigError with file and row."""
+    if tables.is_parquet(path):
+        columns, rows = _parquet(path, mapped)
+    else:
+        columns, rows = _text(path, mapped, told)
+    at_ms = columns[0]
+    if not at_ms:
+        raise ConfigError(f"{path}: has no candles")
+    interval = _interval(path, at_ms, mapped)
+    if mapped.stamp == "close":
+        at_ms = array("q", (at - INTERVAL_MS[interval] for at in at_ms))
+    _, opens, highs, lows, closes, volumes = columns
+    return Candles(market, interval, at_ms, opens, highs, lows, closes, volumes, (Part(path, 0, rows[0], rows),))
+
+
+def _interval(path: Path, at_ms: array[int], mapped: Mapped) -> str:
+    wanted = mapped.interval
+    found = interval_of(path, at_ms, None if len(at_ms) > 2 else wanted)
+    said = interval_in(path.name)
+    if wanted is not None and wanted != found:
+        coarser = INTERVAL_MS[wanted] > INTERVAL_MS[found]
+        way = (
+            f"import them as {found}: coarser candles are built from finer ones"
+            if coarser
+            else "finer candles cannot be made of them"
+        )
+        raise ConfigError(f"{path}: most of its rows are {found} apart, not {wanted}; {way}")
+    if wanted is None and said is not None and said != found:
+        raise ConfigError(
+            f"{path}: its name says {said} candles, but most of its rows are {found} apart; say which with --interval"
+        )
+    return found
+
+
+# ── Text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _text(path: Path, mapped: Mapped, told: Callable[[int], None]) -> tuple[tuple[array[Any], ...], array[int]]:
+    columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
+    rows = array("q")
+    delimiter, header, cells = _sniff(path, mapped)
+    places = _places(path, header, cells, mapped)
+    wanted = sorted({index for indices in places.values() for index in indices})
+    stamps = _Stamps(path, mapped)
+    with tables.opened(path) as stream:
+        first = mapped.skip + (1 if header is None else 2)
+        for _ in range(first - 1):
+            stream.readline(tables.LINE_CHARS_MAX)
+        for block in tables.blocks(stream, path, width=len(cells), wanted=wanted, delimiter=delimiter, row=first):
+            by_index = dict(zip(wanted, block.columns, strict=True))
+            times = [by_index[index] for index in places["ts"]]
+            texts = times[0] if len(times) == 1 else list(map(" ".join, zip(*times, strict=True)))
+            columns[0].extend(stamps.read(texts, block.rows))
+            for number, name in enumerate(COLUMNS[1:], start=1):
+                if not places[name]:
+                    columns[number].frombytes(bytes(8 * len(block.rows)))
+                    continue
+                texts = by_index[places[name][0]]
+                if mapped.decimal == ",":
+                    texts = [text.replace(".", " ").replace(",", ".") for text in texts]
+                columns[number].extend(tables.floats(tables.Block([texts], block.rows, block.plain), 0, path, name))
+            rows.extend(block.rows)
+            told(len(rows))
+    return columns, rows
+
+
+def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str]]:
+    """The delimiter, the header (None when the first row has values already), and the cells of the first row."""
+    with tables.opened(path) as stream:
+        lines = [line for line in stream.read(SAMPLE_CHARS).splitlines()[mapped.skip :][:SAMPLE_LINES] if line.strip()]
+    if not lines:
+        raise ConfigError(f"{path}: the file is empty")
+    if len(lines[0]) > tables.LINE_CHARS_MAX:
+        raise ConfigError(
+            f"{path}: row 1: is longer than {tables.LINE_CHARS_MAX:,} characters; this is no table of candles"
+        )
+    usable = [one for one in tables.DELIMITERS if not (one == "," == mapped.decimal)]
+    delimiter = max(usable, key=lambda one: (min(line.count(one) for line in lines), one == ","))
+    cells = tables.split_line(lines[0], delimiter)
+    if len(cells) < 5:
+        raise ConfigError(
+            f"{path}: row 1: {lines[0][:80]!r} has {len(cells)} columns by {delimiter!r}; candles have at least time, open, high, low, close"
+        )
+    names = [cell.strip().strip("<>").strip() for cell in cells]
+    is_header = (
+        sum(1 for name in names if re.search(r"[A-Za-z]", name) and not re.fullmatch(r"[0-9TZ:.+\- ]+", name)) >= 4
+    )
+    return delimiter, names if is_header else None, cells
+
+
+def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapped) -> dict[str, list[int]]:
+    """Where each of our columns is, by --columns, by its usual names, or by position in a file without a header."""
+    if header is None and not mapped.columns:
+        if len(cells) < 6:
+            raise ConfigError(
+                f"{path}: row 1: there is no header and {len(cells)} columns; say which is which, like --columns ts=1,open=2,high=3,low=4,close=5,volume=none"
+            )
+        return {name: [index] for index, name in enumerate(COLUMNS)}
+    names = [] if header is None else [name.lower() for name in header]
+    found: dict[str, list[int]] = {}
+    for name in COLUMNS:
+        given = mapped.columns.get(name)
+        if given is not None and given.lower() == NO_COLUMN:
+            if name != "volume":
+                raise ConfigError(f"--columns {name}=none: only the volume can be missing")
+            found[name] = []
+        elif given is not None:
+            found[name] = [
+                _place(path, part.strip(), names, len(cells)) for part in given.split("+" if name == "ts" else "\0")
+            ]
+        elif name == "ts" and "date" in names and "time" in names:
+            found[name] = [names.index("date"), names.index("time")]
+        else:
+            index = next((names.index(alias) for alias in ALIASES[name] if alias in names), None)
+            if index is None:
+                shown = ",".join(header) if header is not None else f"{len(cells)} without names"
+                none = " (volume=none when there is none)" if name == "volume" else ""
+                raise ConfigError(
+                    f"{path}: row 1: no column for {name!r} among {shown[:200]!r}; say it with --columns {name}=NAME{none}"
+                )
+            found[name] = [index]
+    return found
+
+
+def _place(path: Path, column: str, names: list[str], width: int) -> int:
+    if column.lower() in names:
+        return names.index(column.lower())
+    if column.isascii() and column.isdigit() and 1 <= int(column) <= width:
+        return int(column) - 1
+    near = get_close_matches(column.lower(), names, n=1)
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"there are {', '.join(names)[:200]}"
+        if names
+        else f"there are 1 to {width}"
+    )
+    raise ConfigError(f"{path}: row 1: there is no column {column!r}; {hint}")
+
+
+class _Stamps:
+    """Times of rows as milliseconds UTC. A file has one unit: a row of another is an error, not a guess."""
+
+    def __init__(self, path: Path, mapped: Mapped) -> None:
+        self._path = path
+        self._unit = mapped.unit
+        self._zone = _Zone(path, mapped.tz)
+        self._last = -(1 << 62)
+
+    def read(self, texts: Sequence[str], rows: Sequence[int]) -> array[int]:
+        if self._unit == "auto":
+            text = texts[0].strip()
+            if _STAMP.fullmatch(text) and not re.fullmatch(r"(19|20)[0-9]{6}", text):
+                self._unit = unit_of(int(float(text)))
+            else:
+                self._unit = "iso" if not re.fullmatch(r"[0-9]{4}\.[0-9]{2}\.[0-9]{2}.*", text) else "dotted"
+        if self._unit in _PER_MS:
+            return self._numbers(texts, rows)
+        found = array("q")
+        parse = self._parser()
+        for text, row in zip(texts, rows, strict=True):
+            try:
+                moment = parse(text.strip())
+            except ValueError:
+                raise ConfigError(f"{self._path}: row {row}: {text.strip()[:40]!r} is no time {self._wish()}") from None
+            if moment.tzinfo is None and len(text.strip()) <= DATE_CHARS:
+                at = (moment - _EPOCH) // timedelta(
+                    milliseconds=1
+                )  # A date is a day of candles, which the service counts in UTC.
+            elif moment.tzinfo is None:
+                at = self._zone.utc((moment - _EPOCH) // timedelta(milliseconds=1), row, self._last)
+            else:
+                at = (moment.astimezone(UTC).replace(tzinfo=None) - _EPOCH) // timedelta(milliseconds=1)
+            found.append(at)
+            self._last = at
+        return found
+
+    def _parser(self) -> Callable[[str], datetime]:
+        if self._unit == "iso":
+            return datetime.fromisoformat
+        if self._unit == "dotted":
+            return lambda text: datetime.fromisoformat(text[:10].replace(".", "-") + text[10:])
+        form = self._unit
+        return lambda text: datetime.strptime(text, form)  # noqa: DTZ007 - its zone is the file's
+
+    def _wish(self) -> str:
+        if self._unit in ("iso", "dotted"):
+            return "like 2025-06-01T00:00:00Z; say its form with --unit, like --unit '%d/%m/%Y %H:%M'"
+        return f"of the form {self._unit!r}"
+
+    def _numbers(self, texts: Sequence[str], rows: Sequence[int]) -> array[int]:
+        if not self._zone.is_utc:
+            raise ConfigError(f"{self._path}: its times are numbers, which count from 1970 UTC; leave --tz out")
+        times, parts = _PER_MS[self._unit]
+        found = array("q")
+        for text, row in zip(texts, rows, strict=True):
+            stamp = text.strip()
+            if not _STAMP.fullmatch(stamp):
+                raise ConfigError(
+                    f"{self._path}: row {row}: time {stamp[:40]!r} is no number of {_UNIT_NAMES[self._unit]}"
+                )
+            whole, _, fraction = stamp.partition(".")
+            unit = unit_of(int(whole))
+            if unit != self._unit:
+                raise ConfigError(
+                    f"{self._path}: row {row}: time {stamp[:40]} looks like {_UNIT_NAMES[unit]}, not {_UNIT_NAMES[self._unit]}"
+                    " as the rows before or --unit say; a file has one unit"
+                )
+            at = int(whole) * times // parts
+            if fraction.strip("0"):
+                at += int(float("0." + fraction) * times / parts + 0.5)
+            found.append(at)
+        return found
+
+
+_UNIT_NAMES: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+class _Zone:
+    """Wall clock readings of a time zone as UTC. The hour that a clock repeats in autumn is taken in the order of the rows; the hour that it leaves
+    out in spring is an error."""
+
+    def __init__(self, path: Path, tz: str) -> None:
+        self._path = path
+        self._tz = tz
+        self._zone = ZoneInfo(tz)
+        self.is_utc = tz in ("UTC", "Etc/UTC", "Z", "GMT", "Zulu")
+        self._known: dict[int, tuple[int, int]] = {}
+
+    def utc(self, wall_ms: int, row: int, last_ms: int) -> int:
+        """`last_ms` is the instant of the row before."""
+        if self.is_utc:
+            return wall_ms
+        quarter = wall_ms // QUARTER_MS
+        known = self._known.get(quarter)
+        if known is None:
+            known = self._known[quarter] = self._offsets(wall_ms, row)
+        first, second = known
+        at = wall_ms - first
+        return at if first == second or at > last_ms else wall_ms - second
+
+    def _offsets(self, wall_ms: int, row: int) -> tuple[int, int]:
+        wall = _EPOCH + timedelta(milliseconds=wall_ms)
+        aware = wall.replace(tzinfo=self._zone)
+        first, second = (aware.replace(fold=fold).utcoffset() for fold in (0, 1))
+        assert first is not None
+        assert second is not None
+        if aware.astimezone(UTC).astimezone(self._zone).replace(tzinfo=None) != wall:
+            raise ConfigError(
+                f"{self._path}: row {row}: {wall} does not exist in {self._tz}: the clocks go forward there; is it the right --tz?"
+            )
+        return first // timedelta(milliseconds=1), second // timedelta(milliseconds=1)
+
+
+# ── Parquet ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parquet(path: Path, mapped: Mapped) -> tuple[tuple[array[Any], ...], array[int]]:
+    frame = tables.scan_parquet(path)
+    pl = tables.research()
+    schema = frame.collect_schema()
+    header = list(schema.names())
+    places = _places(path, header, header, mapped)
+    if len(places["ts"]) != 1:
+        raise ConfigError(f"{path}: a Parquet file's time is one column")
+    table = frame.collect()
+    rows = array("q", range(1, len(table) + 1))
+    columns: list[array[Any]] = [_parquet_times(path, table.get_column(header[places["ts"][0]]), mapped, rows)]
+    for name in COLUMNS[1:]:
+        if not places[name]:
+            columns.append(array("d", bytes(8 * len(table))))
+            continue
+        series = table.get_column(header[places[name][0]])
+        if not series.dtype.is_numeric():
+            raise ConfigError(f"{path}: column {series.name!r} holds {series.dtype}, not numbers")
+        columns.append(tables.column_of(pl.DataFrame({name: series}), name, "d"))
+    return tuple(columns), rows
+
+
+def _parquet_times(path: Path, series: Any, mapped: Mapped, rows: Sequence[int]) -> array[int]:
+    pl = tables.research()
+    if series.null_count():
+        raise ConfigError(f"{path}: row {int(series.is_null().arg_max()) + 1}: the time is empty")
+    if series.dtype in (pl.Date, pl.Datetime):
+        zone = getattr(series.dtype, "time_zone", None)
+        stamps = tables.column_of(pl.DataFrame({"ts": series.cast(pl.Datetime("ms", zone)).dt.epoch("ms")}), "ts", "q")
+        if zone is not None:
+            return stamps
+        place, last, found = _Zone(path, mapped.tz), -(1 << 62), array("q")
+        for wall, row in zip(stamps, rows, strict=True):
+            last = place.utc(wall, row, last)
+            found.append(last)
+        return found
+    if not (series.dtype.is_integer() or series.dtype == pl.String):
+        raise ConfigError(f"{path}: column {series.name!r} holds {series.dtype}, which is no time")
+    return _Stamps(path, mapped).read([str(value) for value in series], rows)
+
+
+def ordered(candles: Candles) -> Candles:
+    """Newest first, as some sources write it, turned round; anything else as it is."""
+    at_ms = candles.at_ms
+    if len(at_ms) < 2 or any(a <= b for a, b in pairwise(at_ms)):
+        return candles
+    return candles.pick(range(len(at_ms) - 1, -1, -1))

@@ -1,0 +1,277 @@
+"""The journal of a session: the same moves and the same answers as the file's, in dictionaries. Nothing of it outlives the process.
+
+What every order writes is kept here; everything else (guardians, notes, notifications) is the Journal's own, on a database in memory. A test
+runs both through the same lives. A session that is to be looked at afterwards takes the real journal, in its folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from bot.errors import Refusal
+from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State
+from bot.runtime.journal import Cursor, Journal, Notice, Outcome, TraceKind, open_journal
+from bot.runtime.trimming import Held
+
+if TYPE_CHECKING:
+    from bot.runtime.books import BookChanges
+    from bot.wire import Event
+
+EVENTS_KEPT: Final = (
+    2_000  # of those that may be asked for again: by the overlap check, and for the stop of an open position
+)
+FINISHED_KEPT: Final = (
+    50_000  # intents that came to their end; whose they were is asked only of what is new or still open
+)
+
+
+_SET: Final = {one.name: getattr(Intent, one.name).__set__ for one in fields(Intent)}
+_WRITES: Final = tuple(_SET.values())
+_READ: Final = attrgetter(*_SET)
+
+
+def _moved(intent: Intent, **changes: Any) -> Intent:
+    """dataclasses.replace without the checks of a call: an intent moves four times."""
+    made = object.__new__(Intent)
+    for write, value in zip(_WRITES, _READ(intent), strict=True):
+        write(made, value)
+    for name, value in changes.items():
+        _SET[name](made, value)
+    return made
+
+
+class SessionJournal(Journal):
+    """A Journal whose order path writes no SQL."""
+
+    def __init__(self, *, address: str) -> None:
+        made = open_journal(None, address=address)
+        super().__init__(made.db, address=address)
+        self.keeps_traces = self.keeps_bodies = False
+        self.refusals: Counter[str] = Counter()
+        self._by_id: dict[str, Intent] = {}
+        self._open: dict[str, Intent] = {}  # not final, in the order of the decisions
+        self._unsure: dict[str, bool] = {}  # intents with an attempt that may have arrived
+        self._taken: dict[str, Event] = {}
+        self._cursor: Cursor | None = None
+        self._opens: dict[str, Intent] = {}
+        self._own_key_seen = False
+        self._finished: dict[tuple[str, str], int] = {}
+        self._memory: dict[str, str] = {}
+        self._rows: dict[str, Any] = {}
+        self._shares: dict[str, tuple[Any, ...]] = {}
+
+    # -- intents
+
+    def decided(
+        self,
+        intents: Sequence[Intent],
+        *,
+        states: Mapping[str, str] | None = None,
+        bar: tuple[str, str, int] | None = None,
+        bars: Sequence[tuple[str, str, int]] = (),
+    ) -> list[Intent]:
+        if states:
+            self._memory.update(states)
+        for market, interval, at_ms in bars if bar is None else [bar, *bars]:
+            self._finished[market, interval] = at_ms
+        return [intent for intent in intents if self._insert(intent)]
+
+    def _insert(self, i: Intent) -> bool:
+        assert i.state == "opened", i.state
+        if i.id in self._by_id:
+            return False
+        self._by_id[i.id] = self._open[i.id] = i
+        if len(self._by_id) > 2 * FINISHED_KEPT:
+            kept = list(self._by_id.items())[FINISHED_KEPT:]
+            self._by_id = {**self._open, **dict(kept)}
+        return True
+
+    def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:
+        return self._go(
+            _moved(intent, state="planned", confirm_token=confirm_token, token_expires_ms=token_expires_ms),
+            intent.state,
+        )
+
+    def sending(self, intent: Intent, *, now_ms: int) -> Intent:
+        self._unsure[intent.id] = True
+        moved = _moved(intent, state="sending", attempts=intent.attempts + 1)
+        if intent.state == "sending":
+            self._by_id[intent.id] = self._open[intent.id] = moved
+            return moved
+        return self._go(moved, intent.state)
+
+    def sending_all(self, intents: Sequence[Intent], *, now_ms: int) -> list[Intent]:
+        return [self.sending(intent, now_ms=now_ms) for intent in intents]
+
+    def accept_all(self, answered: Sequence[tuple[Intent, str]], *, now_ms: int) -> list[Intent]:
+        return [self.accept(intent, trade_id, now_ms=now_ms) for intent, trade_id in answered]
+
+    def attempt_ended(self, intent: Intent, outcome: Outcome, *, code: str, order_submitted: object) -> None:
+        if outcome != "unknown":
+            self._unsure.pop(intent.id, None)
+
+    def accept(self, intent: Intent, trade_id: str, *, now_ms: int) -> Intent:
+        self._unsure.pop(intent.id, None)
+        return self._go(_moved(intent, state="accepted", trade_id=trade_id), intent.state)
+
+    def end(self, intent: Intent, state: State, code: str, message: str, *, now_ms: int) -> Intent:
+        if state != "quarantined":
+            self._unsure.pop(intent.id, None)
+        return self._go(_moved(intent, state=state, code=code, message=message), intent.state)
+
+    def _go(self, moved: Intent, before: State) -> Intent:
+        to = moved.state
+        assert to in INTENT_MOVES[before], f"{moved.id}: {before} -> {to}"
+        known = self._open.get(moved.id)
+        assert known is not None and known.state == before, f"{moved.id} is not {before} in the journal"
+        self._by_id[moved.id] = moved
+        if to not in FINAL:
+            self._open[moved.id] = moved
+            return moved
+        del self._open[moved.id]
+        if to == "accepted" and moved.action == "open":
+            self._opens[moved.market] = moved
+        return moved
+
+    def is_ambiguous(self, intent: Intent) -> bool:
+        return intent.id in self._unsure
+
+    def live(self) -> list[Intent]:
+        return list(self._open.values())
+
+    def find(self, intent_id: str) -> Intent | None:
+        return self._by_id.get(intent_id)
+
+    def last_open(self, market: str, epoch: int) -> Intent | None:
+        found = self._opens.get(market)
+        return found if found is not None and found.epoch == epoch else None
+
+    # -- events
+
+    def take(
+        self, events: Sequence[Event], last_id: str, *, epoch: int, states: Mapping[str, str] | None = None, intents: Sequence[Intent] = (),
+        notices: Iterable[Notice] = (), books: BookChanges | None = None, now_ms: int = 0,
+    ) -> list[Intent]:  # fmt: skip
+        taken = self._taken
+        for event in events:
+            taken[event.id] = event
+            if not self._own_key_seen and event.idempotency_key is not None:
+                self._own_key_seen = event.idempotency_key in self._by_id
+        if len(taken) > 2 * EVENTS_KEPT:
+            self._taken = dict(list(taken.items())[-EVENTS_KEPT:])
+        old = self._cursor
+        if old is None or old.last_id != last_id:
+            prev_id = events[-2].id if len(events) > 1 and events[-1].id == last_id else None
+            if prev_id is None and old is not None and len(events) == 1 and events[0].id == last_id:
+                prev_id = old.last_id
+            self._cursor = Cursor(last_id, prev_id, epoch)
+        if states:
+            self._memory.update(states)
+        said = list(notices)
+        if said:
+            self.notify(said, now_ms=now_ms)
+        self._write_books(books)
+        return [intent for intent in intents if self._insert(intent)]
+
+    def unseen(self, events: Sequence[Event]) -> list[Event]:
+        taken = self._taken
+        return list({event.id: event for event in events if event.id not in taken}.values())
+
+    @property
+    def cursor(self) -> Cursor | None:
+        return self._cursor
+
+    def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
+        old = [intent for intent in self.live() if intent.epoch != epoch]
+        void = [
+            self._go(_moved(one, state="void", code="account_reset", message="the account was reset"), one.state)
+            for one in old
+        ]
+        self._cursor = Cursor(last_id, None, epoch)
+        return void
+
+    def last_event(
+        self, coin: str, type_: str, subtype: str, *, epoch: int, kind: str | None = None
+    ) -> dict[str, Any] | None:
+        for event in reversed(self._taken.values()):
+            if (event.coin, event.type, event.subtype) == (coin, type_, subtype) and kind in (
+                None,
+                getattr(event.data, "kind", None),
+            ):
+                found: dict[str, Any] = json.loads(event.model_dump_json())
+                return found
+        return None
+
+    def entry_keys(self, coin: str, *, epoch: int, since_ms: int) -> list[str]:
+        return [
+            event.idempotency_key
+            for event in self._taken.values()
+            if (event.coin, event.type, event.subtype) == (coin, "fill", "entry")
+            and event.ts >= since_ms
+            and event.idempotency_key
+        ]
+
+    # -- bars, state, refusals
+
+    def has_seen_own_key(self) -> bool:
+        return self._own_key_seen
+
+    def bar_done(self, market: str, interval: str, at_ms: int) -> None:
+        self._finished[market, interval] = at_ms
+
+    def done_until(self, market: str, interval: str) -> int | None:
+        return self._finished.get((market, interval))
+
+    def newest_ms(self) -> int:
+        return max((*self._finished.values(), *(intent.opened_ms for intent in self._opens.values())), default=0)
+
+    def state_of(self, strategy: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._memory.get(strategy, "{}"))
+        return found
+
+    def flush(self) -> None:
+        """Nothing waits for a file."""
+
+    def refused(self, refusal: Refusal, *, strategy: str, market: str, trigger: str, ordinal: int, at_ms: int) -> None:
+        self.refusals[refusal.code] += 1
+
+    def trace(self, intent_id: str, kind: TraceKind, payload: str, *, at_ms: int) -> None:
+        """Nobody reads them afterwards."""
+
+    # -- books
+
+    def write_books(self, books: BookChanges | None, notices: Iterable[Notice] = (), *, now_ms: int = 0) -> None:
+        self._write_books(books)
+        said = list(notices)
+        if said:
+            self.notify(said, now_ms=now_ms)
+
+    def _write_books(self, books: BookChanges | None) -> None:
+        if books is None:
+            return
+        if books.wiped:
+            self._rows, self._shares = {}, {}
+        for row in books.rows:
+            self._rows[row.strategy] = row
+        for market in books.markets:
+            self._shares[market] = tuple(share for share in books.shares if share.market == market)
+
+    def book_rows(self, epoch: int) -> list[tuple[Any, ...]]:
+        return [tuple(self._rows[name]) for name in sorted(self._rows)]
+
+    def share_rows(self, epoch: int) -> list[tuple[Any, ...]]:
+        return [tuple(share) for shares in self._shares.values() for share in shares]
+
+    # -- the rest is the Journal's
+
+    def _write_waiting(self) -> None:
+        """What waits here waits for good; a transaction of the rest must not take it away."""
+
+    def trim(self, held: Callable[[], Held] = Held, *, now_ms: int = 0) -> int:
+        """It is bounded by itself."""
+        return 0

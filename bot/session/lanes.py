@@ -1,0 +1,158 @@
+"""Lanes: each market's candles on their way through a session. Where a lane stands, the points of its bars, and the bars that strategies hear.
+
+A lane hands out what has passed and nothing later; the columns themselves are the session's own. No decision is made here.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from functools import partial
+from itertools import repeat
+from typing import Final
+
+from bot.session.candles import Candles, resample
+from bot.strategy import Bar
+from bot.strategy.indicators import Columns
+from bot.venue.numbers import E8
+
+AHEAD: Final = 1_024  # rows that are lists at a time
+_MAKE_BAR: Final = partial(tuple.__new__, Bar)
+
+Point = tuple[int, str, int, int, int, int, tuple[int, int] | None]
+
+
+class Lane:
+    """One market. `at` is the next bar that is not wholly past, `step` how many of its four points are."""
+
+    __slots__ = (
+        "at",
+        "close",
+        "coin",
+        "end",
+        "first",
+        "high",
+        "interval",
+        "low",
+        "open",
+        "step",
+        "step_ms",
+        "third_ms",
+        "ts",
+        "volume",
+    )
+
+    def __init__(self, candles: Candles, *, start_ms: int, end_ms: int) -> None:
+        self.coin = candles.market
+        self.interval = candles.interval
+        self.step_ms = candles.step_ms
+        self.third_ms = candles.step_ms // 3
+        self.ts: array[int] = candles.at_ms
+        self.open, self.high, self.low, self.close, self.volume = (
+            candles.open, candles.high, candles.low, candles.close, candles.volume,
+        )  # fmt: skip
+        self.first = self.at = bisect_left(self.ts, start_ms)
+        self.end = max(self.first, bisect_left(self.ts, end_ms - self.step_ms + 1))  # only whole bars
+        self.step = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.at >= self.end
+
+    def next_close_ms(self) -> int | None:
+        """When the bar that is next closes."""
+        return self.ts[self.at] + self.step_ms if self.at < self.end else None
+
+    def last_px(self) -> float | None:
+        """Close of the newest bar that is wholly past."""
+        return self.close[self.at - 1] if self.at else None
+
+    def ints(self, index: int) -> tuple[int, int, int, int, int]:
+        """A bar's open, high, low, close and volume as the venue counts them."""
+        return (
+            round(self.open[index] * E8), round(self.high[index] * E8), round(self.low[index] * E8), round(self.close[index] * E8),
+            round(self.volume[index] * E8),
+        )  # fmt: skip
+
+    def bars(self, first: int, last: int, columns: Columns) -> Iterator[Bar]:
+        """Rows `first` to `last`, whose columns these are, as a strategy gets them: stamped with the instant of their close."""
+        at = [ts + self.step_ms for ts in self.ts[first:last]]
+        return map(_MAKE_BAR, zip(repeat(self.coin), at, *columns))
+
+    def index_of(self, close_ms: int) -> int:
+        """The row of the bar that closes then."""
+        return bisect_left(self.ts, close_ms - self.step_ms, self.first)
+
+    def seek(self, index: int) -> None:
+        """Everything before row `index` is past."""
+        self.at, self.step = index, 0
+
+    def until(self, to_ms: int, path: str) -> list[tuple[int, int, Point]]:
+        """The points up to `to_ms` that lie ahead, in order, each with its instant and step; they are past from now on."""
+        found: list[tuple[int, int, Point]] = []
+        while self.at < self.end and self.ts[self.at] <= to_ms:
+            ts = self.ts[self.at]
+            o, high, low, close, volume = self.ints(self.at)
+            up = path == "ohlc" or (path != "olhc" and abs(high - o) < abs(o - low))
+            prices = (o, high, low, close) if up else (o, low, high, close)
+            times = (ts, ts + self.third_ms, ts + 2 * self.third_ms, ts + self.step_ms - 1)
+            for step in range(self.step, 4):
+                if times[step] > to_ms:
+                    self.step = step
+                    return found
+                rest = prices[step + 1 :]
+                ahead = (min(rest), max(rest)) if path == "sl_first" and rest else None
+                found.append((times[step], step, (times[step], self.coin, prices[step], step, ts, volume, ahead)))
+            self.at, self.step = self.at + 1, 0
+        return found
+
+
+class Track:
+    """The closed bars of one series, as far as they have been heard: the lane's own candles, or coarser ones made of them."""
+
+    __slots__ = ("_ahead", "at", "candles", "end", "interval", "lane", "next_close_ms", "step_ms")
+
+    def __init__(self, lane: Lane, candles: Candles, interval: str, *, start_ms: int, end_ms: int) -> None:
+        self.lane = lane
+        self.interval = interval
+        self.candles = resample(candles, interval)
+        self.step_ms = self.candles.step_ms
+        ts = self.candles.at_ms
+        self.at = bisect_left(ts, start_ms - self.step_ms + 1)  # the first bar that closes after the start
+        self.end = bisect_left(ts, end_ms - self.step_ms + 1)
+        self._ahead: Iterator[Bar] = iter(())
+        self.next_close_ms: int | None = None
+        self.seek(self.at)
+
+    @property
+    def is_base(self) -> bool:
+        return self.step_ms == self.lane.step_ms
+
+    def seek(self, row: int) -> None:
+        """The bar of this row is the next."""
+        self.at = row
+        self._ahead = iter(())
+        self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
+
+    def pass_over(self, until_ms: int) -> None:
+        """Bars that close by then are not heard any more."""
+        self.seek(max(self.at, bisect_left(self.candles.at_ms, until_ms - self.step_ms + 1)))
+
+    def take(self) -> Bar:
+        """The next bar; `next_close_ms` has said that there is one."""
+        bar = next(self._ahead, None)
+        if bar is None:
+            c, first, last = self.candles, self.at, min(self.end, self.at + AHEAD)
+            at = [ts + self.step_ms for ts in c.at_ms[first:last]]
+            columns = (one[first:last].tolist() for one in (c.open, c.high, c.low, c.close, c.volume))
+            self._ahead = map(_MAKE_BAR, zip(repeat(self.lane.coin), at, *columns))
+            bar = next(self._ahead)
+        row = self.at = self.at + 1
+        self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
+        return bar
+
+    def closed_by(self, now_ms: int, limit: int) -> list[int]:
+        """The rows of the last `limit` bars that had closed by then."""
+        last = bisect_left(self.candles.at_ms, now_ms - self.step_ms + 1)
+        return list(range(max(0, last - limit), last))

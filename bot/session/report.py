@@ -1,0 +1,469 @@
+"""Report: a run's folder as one page that needs nothing else: no network, no second file. Draws what was kept, and reckons no money.
+
+`page` is text from text: figures as plotly's JSON beside its own script, tables as HTML. Everything that came from a file
+is escaped. The same folder gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+from bot.clock import HOUR_MS, datetime_of, iso
+from bot.errors import BotError
+from bot.session.kept import KeptRun, KeptTrade
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+POINTS_MAX: Final = 4_000  # of a curve: about one a pixel on the widest screen
+TRADES_MAX: Final = 2_000  # with their stops and targets drawn, of one market; the table has as many
+ROWS_MAX: Final = 500
+MARKERS: Final = ((1_000, 4), (300, 5), (80, 7), (0, 9))  # so many trades: their markers' size
+MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+GREEN, RED, GREY, BLUE, AMBER = "#1a7f5a", "#c0392b", "#7f8c8d", "#2c6fbb", "#c77d0a"
+Rows = Iterable[Sequence[object]]
+_SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
+
+
+def page(run: KeptRun, other: KeptRun | None = None) -> str:
+    """The whole page: of one run, or of two side by side."""
+    graph, offline = _plotly()
+    runs = [run] if other is None else [run, other]
+    parts = [_head(runs), _cards(run) if other is None else _compared(run, other)]
+    parts.append(_drawn(graph, "equity", _equity(graph, runs)))
+    if other is None:
+        parts += [_section("Monthly returns", _months(run)), _section("Costs", _costs(run))]
+        for market in run.chart:
+            parts.append(
+                f"<h2>{_text(market)}</h2>{_undrawn(run, market)}"
+                + _drawn(graph, f"market-{len(parts)}", _market(graph, run, market))
+            )
+        parts.append(_section("R multiples", _drawn(graph, "r", _r_multiples(graph, run))))
+        parts += [
+            _section("By strategy", _by_strategy(run)), _section("By market", _by_market(run)), _section("Guardians", _guardians(run)),
+            _section("Outages", _outages(run)), _section("Refused by the gate", _refusals(run)), _section("Trades", _trades(run)),
+        ]  # fmt: skip
+    for one in runs:
+        name = "Assumptions" if other is None else f"Assumptions of {one.name}"
+        parts.append(_section(name, _list(one.manifest.get("assumptions", ()))))
+    return _PAGE.format(title=_text(run.name), script=offline.get_plotlyjs(), body="\n".join(filter(None, parts)))
+
+
+def _plotly() -> tuple[Any, Any]:
+    try:
+        from plotly import graph_objects, offline
+    except ImportError as error:
+        raise BotError(
+            "a report needs the package plotly: install bracketbot[report]. bot report RUN --json needs nothing"
+        ) from error
+    return graph_objects, offline
+
+
+# -- figures
+
+
+def _layout(height: int, **more: Any) -> dict[str, Any]:
+    return {
+        "height": height, "margin": {"l": 60, "r": 20, "t": 20, "b": 30}, "hovermode": "x unified", "template": "plotly_white",
+        "legend": {"orientation": "h", "y": 1.08}, "xaxis": {"type": "date"}, "font": {"family": "system-ui, sans-serif"}, **more,
+    }  # fmt: skip
+
+
+def _drawn(graph: Any, name: str, figure: Figure | None) -> str:
+    """Plotly's figure as the JSON that its script draws."""
+    if figure is None:
+        return ""
+    data = figure.to_json().replace("</", "<\\/")
+    return f'<div class="plot" id="{name}"></div><script>draw({json.dumps(name)}, {data});</script>'
+
+
+def _equity(graph: Any, runs: Sequence[KeptRun]) -> Figure:
+    """Account value, the fall from its peak, and the notional held, under one time axis."""
+    figure = graph.Figure()
+    for number, run in enumerate(runs):
+        rows = _thinned(run.equity)
+        at = [iso(run.at_ms[row]) for row in rows]
+        colour = (BLUE, AMBER)[number]
+        name = "Equity" if len(runs) == 1 else run.name
+        figure.add_scatter(
+            x=at, y=[round(run.equity[row], 2) for row in rows], name=name, line={"color": colour, "width": 1.5}
+        )
+        peaks = list(accumulate(run.equity, max))
+        falls = [round(100 * (run.equity[row] / peaks[row] - 1), 4) if peaks[row] > 0 else 0.0 for row in rows]
+        figure.add_scatter(
+            x=at, y=falls, name=f"Drawdown {run.name if len(runs) > 1 else ''}".strip(), yaxis="y2", fill="tozeroy",
+            line={"color": (RED, AMBER)[number], "width": 1},
+        )  # fmt: skip
+        if len(runs) == 1:
+            held = [round(run.exposure[row], 2) for row in rows]
+            figure.add_scatter(
+                x=at,
+                y=held,
+                name="Exposure",
+                yaxis="y3",
+                fill="tozeroy",
+                line={"color": GREY, "width": 1, "shape": "hv"},
+            )
+    for run in runs[:1]:
+        for one in run.summary.get("outages", ()):
+            figure.add_vrect(
+                x0=iso(one["atMs"]), x1=iso(one["atMs"] + one["forMs"]), fillcolor=AMBER, opacity=0.15, line_width=0,
+                annotation_text="down", annotation_position="top left",
+            )  # fmt: skip
+    is_one = len(runs) == 1
+    bottom: dict[str, dict[str, Any]] = {
+        "yaxis2": {"domain": [0.22, 0.44] if is_one else [0, 0.34], "title": "Drawdown [%]"}
+    }
+    if is_one:
+        bottom["yaxis3"] = {"domain": [0, 0.18], "title": "Exposure [$]", "tickformat": ","}
+        if not any(runs[0].exposure):  # A line at zero in the middle of its axis looks like something.
+            bottom["yaxis2"]["range"], bottom["yaxis3"]["range"] = [-1, 0], [0, 1]
+    time = {"type": "date", "anchor": "y3" if is_one else "y2"}  # below the lowest of them
+    top = {"domain": [0.48 if is_one else 0.4, 1], "title": "Equity [$]", "tickformat": ","}
+    figure.update_layout(**_layout(560, xaxis=time, yaxis=top, **bottom))
+    return figure
+
+
+def _thinned(values: Sequence[float]) -> list[int]:
+    """At most POINTS_MAX rows: of each bucket the lowest and the highest, so that no fall is lost."""
+    if len(values) <= POINTS_MAX:
+        return list(range(len(values)))
+    per = -(-2 * len(values) // POINTS_MAX)
+    kept = {0, len(values) - 1}
+    for start in range(0, len(values), per):
+        bucket = range(start, min(start + per, len(values)))
+        kept.add(min(bucket, key=values.__getitem__))
+        kept.add(max(bucket, key=values.__getitem__))
+    return sorted(kept)
+
+
+def _market(graph: Any, run: KeptRun, market: str) -> Figure:
+    """Candles, and each trade with its entry, exit, stop and target; where a guardian acted."""
+    candles = run.chart[market]
+    at = [iso(ts) for ts in candles["ts"]]
+    figure = graph.Figure()
+    figure.add_candlestick(
+        x=at, open=candles["open"], high=candles["high"], low=candles["low"], close=candles["close"], name=market,
+        increasing={"line": {"color": GREEN, "width": 1}}, decreasing={"line": {"color": RED, "width": 1}},
+    )  # fmt: skip
+    trades = [one for one in run.trades if one.market == market][-TRADES_MAX:]
+    size = next(size for count, size in MARKERS if len(trades) >= count)
+    last_ms = run.at_ms[-1] if run.at_ms else 0
+    for level, colour in (("stop_px", RED), ("target_px", GREEN)):
+        xs: list[str | None] = []
+        ys: list[float | None] = []
+        for one in trades:
+            px = getattr(one, level)
+            if px is not None:
+                xs += [iso(one.entry_ms), iso(one.exit_ms or last_ms), None]
+                ys += [px, px, None]
+        figure.add_scatter(
+            x=xs, y=ys, mode="lines", name=level.removesuffix("_px"), line={"color": colour, "width": 1, "dash": "dot"}, hoverinfo="skip"
+        )  # fmt: skip
+    for side, symbol, colour in (("long", "triangle-up", GREEN), ("short", "triangle-down", RED)):
+        mine = [one for one in trades if one.side == side]
+        figure.add_scatter(
+            x=[iso(one.entry_ms) for one in mine], y=[one.entry_px for one in mine], mode="markers", name=f"{side} entry",
+            marker={"symbol": symbol, "size": size, "color": colour, "opacity": 0.8}, text=[f"{_text(one.strategy)} {one.size:g}" for one in mine],
+        )  # fmt: skip
+    done = [one for one in trades if one.exit_ms is not None]
+    for name, mine in (
+        ("exit", [t for t in done if t.exit_kind != "guardian"]),
+        ("exit by guardian", [t for t in done if t.exit_kind == "guardian"]),
+    ):
+        if mine:
+            figure.add_scatter(
+                x=[iso(one.exit_ms or 0) for one in mine], y=[one.exit_px for one in mine], mode="markers", name=name,
+                marker={"symbol": "x" if name == "exit" else "star", "size": size - 1, "opacity": 0.8,
+                        "color": [GREEN if one.pnl_usd > 0 else RED for one in mine]},
+                text=[f"{_text(one.exit_kind)} {one.pnl_usd:+.2f} USD" for one in mine],
+            )  # fmt: skip
+    fired = [one for one in run.summary.get("guardians", ()) if one["market"] in (market, None)]
+    for one in fired[:100]:
+        if one["market"] is None:
+            figure.add_vline(x=iso(one["ts"]), line={"color": AMBER, "width": 1}, annotation_text=_text(one["type"]))
+    prices: dict[str, Any] = {"title": "USD", "tickformat": ","}
+    if candles["low"]:  # A stop far away is no reason to make the candles a line.
+        low, high = min(candles["low"]), max(candles["high"])
+        room = (high - low) * 0.12 or abs(high) * 0.01
+        prices["range"] = [low - room, high + room]
+    layout = _layout(520, xaxis={"type": "date", "rangeslider": {"visible": False}}, yaxis=prices)
+    figure.update_layout(**(layout | {"hovermode": "closest"}))
+    return figure
+
+
+def _r_multiples(graph: Any, run: KeptRun) -> Figure | None:
+    found = [one.r_multiple for one in run.trades if one.r_multiple is not None and one.exit_ms is not None]
+    if not found:
+        return None
+    figure = graph.Figure()
+    figure.add_histogram(x=found, nbinsx=60, marker={"color": BLUE}, name="trades")
+    figure.add_vline(x=0, line={"color": GREY, "width": 1})
+    figure.update_layout(
+        **_layout(260, xaxis={"title": "R (result over the first stop's risk)"}, hovermode="x", showlegend=False)
+    )
+    return figure
+
+
+# -- tables
+
+
+def _head(runs: Sequence[KeptRun]) -> str:
+    lines = []
+    for run in runs:
+        course, options = run.summary["course"], run.manifest["options"]
+        partial = (
+            ' <strong class="warn">ended early: what is shown is what was reached</strong>'
+            if course["isPartial"]
+            else ""
+        )
+        lines.append(
+            f"<h1>{_text(run.name)}</h1><p>{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC · "
+            f"{course['bars']:,} bars · path {_text(options['path'])} · latency {options['latency_ms']} ms · "
+            f"balance {float(run.summary['startUsd']):,.2f} USD{partial}</p>"
+        )
+    return "".join(lines)
+
+
+def _cards(run: KeptRun) -> str:
+    figures = run.summary["figures"]
+    band = run.summary.get("band")
+    cells = []
+    for name, value in figures.items():
+        other = (
+            ""
+            if band is None or band["figures"].get(name, value) == value
+            else f"<small>{_text(band['path'])}: {_figure(band['figures'][name])}</small>"
+        )
+        cells.append(f"<div class=card><span>{_text(name)}</span><b>{_figure(value)}</b>{other}</div>")
+    quarantined = "".join(
+        f'<p class="warn">{_text(name)} was quarantined: {_text(why)}</p>'
+        for name, why in run.summary.get("quarantined", {}).items()
+    )
+    return quarantined + f'<div class="cards">{"".join(cells)}</div>'
+
+
+def _compared(run: KeptRun, other: KeptRun) -> str:
+    rows = []
+    for name, value in run.summary["figures"].items():
+        theirs = other.summary["figures"].get(name)
+        gap = theirs - value if isinstance(value, int | float) and isinstance(theirs, int | float) else None
+        rows.append((name, _figure(value), _figure(theirs), "" if gap is None else f"{gap:+,.4g}"))
+    return _table(("", run.name, other.name, "difference"), rows) + _section(
+        "What differs in what was run", _list(differences(run, other))
+    )
+
+
+def differences(run: KeptRun, other: KeptRun) -> list[str]:
+    """What differs between two manifests, by its path; nothing when the runs were of the same things."""
+    found: list[str] = []
+    _differ("", run.manifest, other.manifest, found)
+    return found
+
+
+def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in dict.fromkeys([*one, *other]):
+            _differ(f"{path}.{key}" if path else str(key), one.get(key), other.get(key), found)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+            _differ(f"{path}[{index}]", mine, theirs, found)
+    elif one != other:
+        shown = [
+            value if isinstance(value, str) and len(value) < 40 else json.dumps(value)[:60] for value in (one, other)
+        ]
+        found.append(f"{path}: {shown[0]} / {shown[1]}")
+
+
+def _months(run: KeptRun) -> str:
+    """Return of each month in percent, from the last value of the month before."""
+    if not run.equity:
+        return ""
+    ends: dict[tuple[int, int], float] = {}
+    for at_ms, value in zip(run.at_ms, run.equity, strict=True):
+        moment = datetime_of(at_ms - 1)  # A close at midnight belongs to the day that it ends.
+        ends[moment.year, moment.month] = value
+    before = float(run.summary["startUsd"])
+    returns: dict[tuple[int, int], float] = {}
+    for month, value in ends.items():
+        returns[month] = 100 * (value / before - 1) if before else 0.0
+        before = value
+    rows = []
+    for year in sorted({year for year, _ in returns}):
+        of_year = [returns.get((year, month)) for month in range(1, 13)]
+        whole = 1.0
+        for one in of_year:
+            whole *= 1 + (one or 0) / 100
+        rows.append([year, *("" if one is None else f"{one:+.2f}" for one in of_year), f"{100 * (whole - 1):+.2f}"])
+    return _table(("", *MONTHS, "Year"), rows)
+
+
+def _costs(run: KeptRun) -> str:
+    costs = run.summary["costs"]
+    names = {
+        "realizedUsd": "Realised, before costs",
+        "feesUsd": "Fees",
+        "fundingUsd": "Funding",
+        "slippageUsd": "Slippage (inside the prices)",
+    }
+    return _table(("", "USD"), [(names.get(name, name), _usd(value)) for name, value in costs.items()])
+
+
+def _by_strategy(run: KeptRun) -> str:
+    rows = [
+        (
+            name or "(no strategy)",
+            one["# Trades"],
+            _figure(one["Win Rate [%]"]),
+            _usd(one["pnlUsd"]),
+            _usd(one["feesUsd"]),
+            _usd(one["fundingUsd"]),
+            _usd(one["slippageUsd"]),
+        )
+        for name, one in run.summary["strategies"].items()
+    ]
+    return _table(_SUMS, rows)
+
+
+def _by_market(run: KeptRun) -> str:
+    found: dict[str, list[KeptTrade]] = {}
+    for trade in run.trades:
+        found.setdefault(trade.market, []).append(trade)
+    rows = []
+    for market, trades in sorted(found.items()):
+        done = [one for one in trades if one.exit_ms is not None]
+        won = sum(one.pnl_usd > 0 for one in done)
+        rows.append((
+            market, len(done), _figure(100 * won / len(done) if done else None), _usd(sum(one.pnl_usd for one in trades)),
+            _usd(sum(one.fees_usd for one in trades)), _usd(sum(one.funding_usd for one in trades)),
+            _usd(sum(one.slippage_usd for one in trades)),
+        ))  # fmt: skip
+    return _table(_SUMS, rows)
+
+
+def _guardians(run: KeptRun) -> str:
+    fired = run.summary.get("guardians", ())
+    rows = [
+        (iso(one["ts"])[:19], one["type"], one["market"] or "account", one["action"], one["reason"])
+        for one in fired[:ROWS_MAX]
+    ]
+    return _table(("when (UTC)", "guardian", "of", "did", "because of"), rows) + _more(len(fired))
+
+
+def _outages(run: KeptRun) -> str:
+    rows = [
+        (
+            iso(one["atMs"])[:19], f"{one['forMs'] / HOUR_MS:.2f} h", ", ".join(one["openBefore"]) or "flat", ", ".join(one["openAfter"]) or "flat",
+            one["events"], f"{one['equityAfterUsd'] - one['equityBeforeUsd']:+,.2f}",
+        )
+        for one in run.summary.get("outages", ())
+    ]  # fmt: skip
+    return _table(("down from (UTC)", "for", "held before", "held after", "events meanwhile", "value meanwhile"), rows)
+
+
+def _refusals(run: KeptRun) -> str:
+    return _table(("code", "times"), list(run.summary.get("refusals", {}).items()))
+
+
+def _trades(run: KeptRun) -> str:
+    rows = [
+        (
+            one.number, one.strategy, one.market, one.side, f"{one.size:g}", iso(one.entry_ms)[:19], f"{one.entry_px:,.10g}", one.entry_kind,
+            "" if one.exit_ms is None else iso(one.exit_ms)[:19], "" if one.exit_px is None else f"{one.exit_px:,.10g}", one.exit_kind or "open",
+            _usd(one.fees_usd), _usd(one.pnl_usd), _figure(one.r_multiple),
+        )
+        for one in run.trades[-ROWS_MAX:]
+    ]  # fmt: skip
+    names = (
+        "#",
+        "strategy",
+        "market",
+        "side",
+        "size",
+        "entry (UTC)",
+        "at",
+        "by",
+        "exit (UTC)",
+        "at",
+        "by",
+        "fees",
+        "result",
+        "R",
+    )
+    return _table(names, rows) + _more(len(run.trades))
+
+
+# -- words
+
+
+def _undrawn(run: KeptRun, market: str) -> str:
+    """What the chart of a market does not show."""
+    count = sum(one.market == market for one in run.trades)
+    if not count:
+        return "<p>No trade was made here.</p>"
+    return f"<p>The last {TRADES_MAX:,} of {count:,} trades are drawn.</p>" if count > TRADES_MAX else ""
+
+
+def _more(count: int) -> str:
+    return f"<p>The last {ROWS_MAX} of {count:,}; all of them are in the run's folder.</p>" if count > ROWS_MAX else ""
+
+
+def _section(title: str, body: str) -> str:
+    return f"<h2>{_text(title)}</h2>{body}" if body else ""
+
+
+def _list(lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{_text(line)}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _table(names: Sequence[str], rows: Rows) -> str:
+    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    if not body:
+        return ""
+    head = "".join(f"<th>{_text(name)}</th>" for name in names)
+    return f"<div class=wide tabindex=0><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _figure(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{float(str(value)):,.2f}"
+
+
+def _usd(value: object) -> str:
+    return f"{float(str(value)):,.2f}"
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))
+
+
+# The policy lets the page draw itself and nothing else: no connection, no frame, no form.
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+<title>{title}</title>
+<style>
+body {{ font: 14px/1.45 system-ui, sans-serif; color: #1d2733; margin: 0 auto; max-width: 1180px; padding: 16px 20px 60px; }}
+h1 {{ font-size: 22px; margin: 8px 0 0; }} h2 {{ font-size: 16px; margin: 28px 0 8px; }} p {{ margin: 4px 0 12px; color: #4a5866; }}
+.warn {{ color: #c0392b; }} .plot {{ width: 100%; }}
+.cards {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 8px; margin: 12px 0 20px; }}
+.card {{ border: 1px solid #dfe5ea; border-radius: 6px; padding: 8px 10px; }} .card span {{ display: block; color: #5d6b78; font-size: 12px; }}
+.card b {{ font-size: 17px; font-variant-numeric: tabular-nums; }} .card small {{ display: block; color: #5d6b78; }}
+.wide {{ overflow: auto; max-height: 560px; }} th {{ position: sticky; top: 0; background: #fff; }} table {{ border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }}
+th, td {{ border-bottom: 1px solid #e6ebef; padding: 4px 10px; text-align: right; white-space: nowrap; }}
+th:first-child, td:first-child {{ text-align: left; }} th {{ color: #5d6b78; font-weight: 600; }}
+</style>
+<script>{script}</script>
+<script>function draw(id, figure) {{
+  Plotly.newPlot(id, figure.data, figure.layout, {{responsive: true, displaylogo: false, displayModeBar: "hover"}});
+}}</script>
+</head><body>
+{body}
+</body></html>
+"""

@@ -1,0 +1,308 @@
+"""A session's result and the folder that it is kept in. Others read that folder (report, compare, replay); its form is written down here.
+
+runs/<name>-<time>/
+  manifest.json   what was run: {"format": 1, "code": {"version", "sha256"}, "python", "config": {"name", "sha256", "text"},
+                  "strategies": [{"name", "use", "sha256"}], "data": [{"market", "interval", "candles", "first_ms", "last_ms", "sha256"}],
+                  "funding": {market: sha256}, "options": SessionOptions.plain(), "accepted": [...], "assumptions": [text, ...]}.
+                  Nothing in it says when or where it ran: the same manifest gives the same bytes in every other file.
+  events.jsonl    every event of the account, oldest first: the wire's own objects without requestId. SHA-256 of the file = summary.eventDigest.
+  trades.csv      round trips, flat to flat in one market (book.COLUMNS). Instants ms UTC; amounts in USD, exact; an open one has no exit.
+                  Slippage is inside the prices, so inside the result too.
+  equity.npy      at every close: structured rows at_ms (<i8), equity_usd (<f8), exposure_usd (<f8); numpy.load reads it.
+  summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [...], "outages": [...], "eventDigest",
+                  "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}}, "refusals": {code: count}, "left": [...],
+                  "band": null or {"path", "figures", "differing"}}.
+  chart.json      each market's candles, thinned for drawing (chart.chart_of). No figure is reckoned from it; a report goes on without.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bot import __version__
+from bot.clock import iso
+from bot.errors import BotError
+from bot.money import format_e8
+from bot.session.book import COLUMNS, Book, Trip, usd_of
+from bot.session.candles import Candles
+from bot.session.chart import chart_of
+from bot.session.equity import Curve, curve_of, figures_of
+from bot.session.options import SessionOptions
+from bot.session.run import Course, Ground
+from bot.session.stage import Stage
+from bot.venue import ledger
+from bot.venue.numbers import E8
+
+FORMAT: Final = 1
+NAMES: Final = ("manifest.json", "events.jsonl", "trades.csv", "equity.npy", "summary.json", "chart.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a session came to. `figures` have the field's own names."""
+
+    course: Course
+    book: Book
+    curve: Curve
+    figures: Mapping[str, Any]
+    start_ms: int
+    end_ms: int
+    start_usd: float
+    end_usd: float
+    liquidations: int
+    chart: Mapping[str, Any] = field(default_factory=dict)
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    left: Sequence[str] = ()
+
+    @property
+    def digest(self) -> str:
+        return self.book.digest
+
+    def summary(self, band: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """summary.json."""
+        book, course = self.book, self.course
+        return {
+            "figures": dict(self.figures),
+            "costs": {
+                "feesUsd": format_e8(book.fees),
+                "fundingUsd": format_e8(book.funding),
+                "realizedUsd": format_e8(book.realized),
+                "slippageUsd": format_e8(book.slippage),
+            },
+            "exits": dict(sorted(book.kinds.items())),
+            "strategies": by_strategy(book.trips),
+            "guardians": [
+                {
+                    "ts": one.ts,
+                    "type": one.guardian_type,
+                    "market": one.coin,
+                    "action": one.action,
+                    "reason": one.reason,
+                }
+                for one in book.guardians
+            ],
+            "outages": [_down(one) for one in course.downs],
+            "refusals": dict(sorted(self.refusals.items())),
+            "quarantined": dict(course.quarantined),
+            "left": list(self.left),
+            "course": {
+                "bars": course.bars,
+                "barsInAll": course.bars_in_all,
+                "touched": course.touched,
+                "decisions": course.decisions,
+                "isPartial": course.is_partial,
+                "fromMs": self.start_ms,
+                "toMs": self.end_ms,
+            },
+            "startUsd": self.start_usd,
+            "endUsd": self.end_usd,
+            "eventDigest": self.digest,
+            "events": book.count,
+            "band": None if band is None else dict(band),
+        }
+
+
+def _down(one: Any) -> dict[str, Any]:
+    return {
+        "atMs": one.outage.at_ms,
+        "forMs": one.outage.ms,
+        "events": max(0, one.last_event - one.first_event + 1),
+        "openBefore": list(one.open_before),
+        "openAfter": list(one.open_after),
+        "equityBeforeUsd": round(one.equity_before_usd, 8),
+        "equityAfterUsd": round(one.equity_after_usd, 8),
+    }
+
+
+def by_strategy(trips: Iterable[Trip]) -> dict[str, dict[str, Any]]:
+    """Finished trades, their profit and costs of each strategy; positions that no strategy opened under ""."""
+    found: dict[str, list[Trip]] = {}
+    for trip in trips:
+        found.setdefault(trip.strategy, []).append(trip)
+    return {
+        name: {
+            "# Trades": sum(1 for one in mine if one.exit_ms),
+            "Win Rate [%]": round(100 * sum(1 for one in mine if one.exit_ms and one.pnl > 0) / done, 6)
+            if (done := sum(1 for one in mine if one.exit_ms))
+            else None,
+            "pnlUsd": format_e8(sum(one.pnl for one in mine)),
+            "feesUsd": format_e8(sum(one.fees for one in mine)),
+            "fundingUsd": format_e8(sum(one.funding for one in mine)),
+            "slippageUsd": format_e8(usd_of(sum(one.slipped for one in mine))),
+        }
+        for name, mine in sorted(found.items())
+    }
+
+
+def result_of(
+    stage: Stage, book: Book, course: Course, ground: Ground, options: SessionOptions, refusals: Counter[str]
+) -> Result:
+    """Fold what is left of the events, and make the figures."""
+    book.take(stage.told.events[book.count + 1 - stage.told.first :])
+    start_usd = float(options.balance_usd)
+    curve = curve_of(ground.lanes, book.steps, start_cash=int(options.balance_usd * E8))
+    stage.show_marks()
+    account = stage.account
+    end_usd = ledger.account_value(stage.state, account) / E8
+    if curve.equity and abs(curve.equity[-1] - end_usd) > 1e-6 * max(1.0, abs(end_usd)) and not account.absorbed:
+        raise AssertionError(f"the curve ends at {curve.equity[-1]}, the venue's ledger at {end_usd}")
+    end_ms = curve.at_ms[-1] if curve.at_ms else ground.start_ms
+    left = [
+        f"{held.coin} {'long' if held.side > 0 else 'short'} {format_e8(held.size)} @ {format_e8(held.entry_px())}"
+        for held in account.positions.values()
+    ]
+    prices = {
+        lane.coin: (lane.open[lane.first], lane.close[lane.at - 1]) for lane in ground.lanes if lane.at > lane.first
+    }
+    figures = figures_of(curve, book.trips, start_usd=start_usd, start_ms=ground.start_ms, prices=prices)
+    return Result(
+        course, book, curve, figures, ground.start_ms, end_ms, start_usd, end_usd,
+        sum(1 for trade in account.trades if trade.kind == "liquidation"), chart_of(ground.lanes), refusals, left,
+    )  # fmt: skip
+
+
+# ── Manifest ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def manifest_of(
+    *, name: str, config_text: str, strategies: Sequence[Mapping[str, Any]], candles: Sequence[Candles], funding: Mapping[str, str],
+    options: SessionOptions, accepted: Sequence[str], assumptions: Sequence[str],
+) -> dict[str, Any]:  # fmt: skip
+    """manifest.json: everything that the result follows from."""
+    return {
+        "format": FORMAT,
+        "code": {"version": __version__, "sha256": code_sha256()},
+        "python": platform.python_version(),
+        "config": {"name": name, "sha256": hashlib.sha256(config_text.encode()).hexdigest(), "text": config_text},
+        "strategies": [dict(one) for one in strategies],
+        "data": [
+            {
+                "market": one.market,
+                "interval": one.interval,
+                "candles": len(one),
+                "first_ms": one.at_ms[0],
+                "last_ms": one.at_ms[-1],
+                "sha256": one.digest(),
+            }
+            for one in candles
+        ],
+        "funding": dict(funding),
+        "options": options.plain(),
+        "accepted": sorted(accepted),
+        "assumptions": list(assumptions),
+    }
+
+
+def code_sha256() -> str:
+    """Of every source file of the package, by name."""
+    made = hashlib.sha256()
+    package = Path(__file__).resolve().parents[1]
+    for path in sorted(package.rglob("*.py")):
+        made.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return made.hexdigest()
+
+
+def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, funded: Sequence[str]) -> list[str]:
+    """What the figures rest on, said one by one."""
+    paths = {
+        "sl_first": "inside a bar the extreme nearer to the open comes first, and of a stop and a target in one bar the stop wins",
+        "adaptive": "inside a bar the extreme nearer to the open comes first",
+        "ohlc": "inside a bar the high comes before the low",
+        "olhc": "inside a bar the low comes before the high",
+    }
+    said = [
+        f"path {options.path}: {paths[options.path]}",
+        "a market order that is decided on a bar's close fills at the next bar's open, plus half the spread and what it walks of the book",
+        "a stop, a target or a trailing stop fills at its level, or at the open when the bar opens beyond it",
+        "a resting limit order fills one tick through its price, at most a tenth of the bar's volume",
+        "prices are those of trades: mark, mid and oracle are the candle's own price",
+        f"latency {options.latency_ms} ms"
+        + (
+            ": an order reaches the venue so long after the close"
+            if options.latency_ms
+            else ": an order is there before the next open"
+        ),
+        "positions that are open at the end are valued at the last close; nothing is closed for the report",
+    ]
+    for lane in ground.lanes:
+        spec = stage.state.markets[lane.coin].spec
+        depth = "unlimited depth" if not spec.level_size else f"first level {format_e8(spec.level_size)} {lane.coin}"
+        said.append(
+            f"{lane.coin}: {lane.interval} candles drive; taker {spec.taker_rate / E8 * 100:.4g} %, maker {spec.maker_rate / E8 * 100:.4g} %, "
+            f"spread {2 * spec.half_spread / E8 * 10_000:.4g} bps, {depth}, tick by "
+            + (f"{spec.sig_figs} figures" if spec.sig_figs else f"{spec.px_decimals} decimals")
+        )
+        if spec.margin_mode != "full":
+            said.append(
+                f"{lane.coin}: funding "
+                + (
+                    "as recorded"
+                    if lane.coin in funded
+                    else f"at the baseline of {spec.funding_rate / 10**12 * 100:.6g} % an hour"
+                )
+                + ", on the open of the hour"
+            )
+        holes = _holes(lane.ts, lane.step_ms, lane.first, lane.end)
+        if holes:
+            said.append(
+                f"{lane.coin}: {holes} candles are missing inside the range: no price moves there, the next open is a jump"
+            )
+    if options.outages:
+        said.append(
+            f"the daemon was down {len(options.outages)} times; it beats every period of its dead-man switch until then"
+        )
+    return said
+
+
+def _holes(ts: Sequence[int], step_ms: int, first: int, end: int) -> int:
+    return (ts[end - 1] - ts[first]) // step_ms + 1 - (end - first) if end > first else 0
+
+
+# ── The folder ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def folder_for(out: Path, name: str, at_ms: int) -> Path:
+    """A new folder for this run; a second one within the same second gets a number."""
+    stamp = iso(at_ms)[:19].replace(":", "").replace("-", "")
+    for number in range(1, 1_000):
+        folder = out / (f"{name}-{stamp}Z" + (f"-{number}" if number > 1 else ""))
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise BotError(
+                f"{folder}: cannot be made: {error.strerror or error}; choose another place with --out"
+            ) from None
+        return folder
+    raise BotError(f"{out}: has a thousand runs of this second; choose another place with --out")
+
+
+def write(folder: Path, result: Result, manifest: Mapping[str, Any], *, band: Mapping[str, Any] | None = None) -> None:
+    """Everything but events.jsonl, which was written on the way."""
+    (folder / "manifest.json").write_bytes(_json(manifest))
+    (folder / "trades.csv").write_bytes(trades_csv(result.book.trips))
+    (folder / "equity.npy").write_bytes(result.curve.npy())
+    (folder / "summary.json").write_bytes(_json(result.summary(band)))
+    (folder / "chart.json").write_bytes(json.dumps(result.chart, separators=(",", ":")).encode())
+
+
+def trades_csv(trips: Sequence[Trip]) -> bytes:
+    text = io.StringIO(newline="")
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    rows.writerows(trip.row(number) for number, trip in enumerate(trips, start=1))
+    return text.getvalue().encode()
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

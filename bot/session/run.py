@@ -1,0 +1,492 @@
+"""A session: the daemon's own loop over candles, under a clock that nobody waits for. Recover, decide, act, drain: as live, stepped by hand.
+
+What a session adds is when: which bar is next, when the daemon is down, how far the venue need not be asked. It judges no order and holds no
+rule; the loop, the gate, the journal, the mirror and the venue are those of every run.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import structlog
+
+from bot.clock import iso
+from bot.config import Settings
+from bot.errors import ConfigError
+from bot.runtime import beat
+from bot.runtime.desk import Decision, Placed
+from bot.runtime.feed import Closed, Series
+from bot.runtime.journal import Journal
+from bot.runtime.loop import Loop, repairs_when_up
+from bot.runtime.loop import Settings as LoopSettings
+from bot.runtime.placing import place_strategies, wanted_guardians
+from bot.runtime.ports import Calm, VenuePort
+from bot.runtime.reconcile import nothing_to_do
+from bot.session.candles import Candles, drivers
+from bot.session.lanes import Lane, Track
+from bot.session.local import LocalPort, drive
+from bot.session.options import Outage, SessionOptions
+from bot.session.stage import Stage
+from bot.strategy import Bar
+from bot.strategy.indicators import Columns
+from bot.venue.calm import FOREVER_MS
+from bot.wire import INTERVAL_MS
+
+log = structlog.get_logger()
+
+CHUNK: Final = 4_096  # bars between two looks at the keyboard; their columns are lists for so long and no longer
+# What a session keeps for long (events, trades) forms no cycles; a collector that walks it again and again costs a third of a run.
+GC_THRESHOLDS: Final = (20_000, 20, 1_000)
+EVERYTHING: Final = Calm(float("-inf"), float("inf"), FOREVER_MS + 1)
+
+Told = Callable[[int, int], bool]  # bars done, bars in all; False: stop here
+
+
+class SessionPacer:
+    """Real time stands still in a session, however far the service's clock moves: a pass has all the time it needs, and no try waits."""
+
+    def __init__(self) -> None:
+        self._waited_ms = 0
+
+    def mono_ms(self) -> int:
+        return self._waited_ms
+
+    def delay_ms(self, attempt: int) -> int:
+        return 0
+
+    async def sleep(self, ms: int) -> None:
+        self._waited_ms += ms
+
+
+class Scene(Protocol):
+    """What a session moves: the stage in this process, or a sandbox behind a wire."""
+
+    @property
+    def count(self) -> int: ...
+    def band(self, coin: str) -> Calm: ...
+    def bands(self) -> Mapping[str, Calm]: ...
+    def skip(self, lane: Lane, last: int) -> None: ...
+    def pass_bar(self, lane: Lane, row: int) -> None: ...
+    def advance(self, to_ms: int) -> None: ...
+    def is_calm(self, to_ms: int, bands: Mapping[str, Calm]) -> bool: ...
+    def skip_to(self, to_ms: int) -> None: ...
+    def beat(self, ahead_ms: int = 0) -> None: ...
+
+
+@dataclass(slots=True)
+class Down:
+    """One time without a daemon: what was open when it went, and the numbers of the events that came meanwhile."""
+
+    outage: Outage
+    first_event: int = 0
+    last_event: int = 0
+    equity_before_usd: float = 0.0
+    equity_after_usd: float = 0.0
+    open_before: tuple[str, ...] = ()
+    open_after: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Course:
+    """How a session went, as far as its own driving knows."""
+
+    bars: int = 0  # of all markets
+    bars_in_all: int = 0
+    touched: int = 0  # bars that the venue was given
+    decisions: int = 0
+    is_partial: bool = False
+    downs: list[Down] = field(default_factory=list)
+    quarantined: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The candles of a session, by lane and by series, and its range."""
+
+    lanes: list[Lane]
+    tracks: list[Track]
+    start_ms: int
+    end_ms: int
+
+
+def ground_of(
+    candles: Sequence[Candles], series: Sequence[Series], options: SessionOptions, warmups: Mapping[str, int] | None = None
+) -> Ground:  # fmt: skip
+    """Of each market the finest candles drive; coarser series are made of them. ConfigError for what cannot be played."""
+    driving = {one.market: one for one in drivers(candles)}
+    markets = sorted({one.market for one in series})
+    for market in markets:
+        if market not in driving:
+            raise ConfigError(
+                f"there are no candles of {market}, which a strategy trades; the data hold {', '.join(sorted(driving)) or 'nothing'}"
+            )
+    used = [driving[market] for market in markets]
+    start_ms = options.start_ms if options.start_ms is not None else max(one.at_ms[0] for one in used)
+    end_ms = options.end_ms if options.end_ms is not None else max(one.end_ms for one in used)
+    lanes = [Lane(one, start_ms=start_ms, end_ms=end_ms) for one in used]
+    for lane in lanes:
+        if lane.first >= lane.end:
+            there = f"the data hold it from {iso(lane.ts[0])} to {iso(lane.ts[-1] + lane.step_ms)}"
+            raise ConfigError(f"the range is empty: there is no whole candle of {lane.coin} in it; {there}")
+    by_coin = {lane.coin: lane for lane in lanes}
+    tracks = []
+    for one in sorted(set(series)):
+        if INTERVAL_MS[one.interval] < by_coin[one.market].step_ms:
+            raise ConfigError(
+                f"a strategy hears {one.interval} bars of {one.market}, and the data are {by_coin[one.market].interval}: finer data are needed"
+            )
+        track = Track(by_coin[one.market], driving[one.market], one.interval, start_ms=start_ms, end_ms=end_ms)
+        needed = (warmups or {}).get(one.market, 0)
+        if needed > len(track.candles):
+            raise ConfigError(
+                f"the warm-up is longer than the data: a strategy needs {needed} {one.interval} bars of {one.market} "
+                f"before its first decision, and the data hold {len(track.candles)}"
+            )
+        tracks.append(track)
+    return Ground(lanes, tracks, start_ms, end_ms)
+
+
+def series_of(placed: Sequence[Placed]) -> list[Series]:
+    """Every series that some strategy listens to."""
+    return sorted({Series(market, one.interval) for one in placed for market in one.strategy.markets})
+
+
+class Session:
+    """One run. `place` makes the strategies, anew for each life of the daemon; `wait` runs a coroutine to its end."""
+
+    def __init__(
+        self, settings: Settings, ground: Ground, options: SessionOptions, *, scene: Scene, port: VenuePort, journal: Journal,
+        place: Callable[[Settings], list[Placed]] = place_strategies, wait: Callable[..., Any] = drive,
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        self.ground = ground
+        self.options = options
+        self.scene = scene
+        self.port = port
+        self.journal = journal
+        self.course = Course(bars_in_all=sum(lane.end - lane.first for lane in ground.lanes))
+        self.loop: Loop | None = None
+        self._place = place
+        self._wait = wait
+        self._heard = [(track, Series(track.lane.coin, track.interval)) for track in ground.tracks]
+        self._seen = 0  # number of the newest event that the loop has been told
+        self._outages = sorted(options.outages, key=lambda one: one.at_ms)
+        self._progress: Told = lambda _done, _all: True
+        self._loops = 0
+
+    # -- the run
+
+    def run(self, progress: Told | None = None) -> Course:
+        """From the first bar to the last, or until `progress` says stop; what was reached by then is whole."""
+        if progress is not None:
+            self._progress = progress
+        with kept_from_collecting():
+            self._rise()
+            self._play()
+            self._fall(is_over=True)
+        return self.course
+
+    def _play(self) -> None:
+        ground = self.ground
+        alone = len(ground.lanes) == 1 and len(ground.tracks) == 1 and ground.tracks[0].is_base
+        for outage in [*self._outages, None]:
+            until_ms = ground.end_ms if outage is None else min(outage.at_ms, ground.end_ms)
+            go_on = (
+                self._alone(ground.lanes[0], until_ms)
+                if alone and not self.options.latency_ms
+                else self._together(until_ms)
+            )
+            if not go_on:
+                self.course.is_partial = True
+                return
+            if outage is not None and outage.at_ms < ground.end_ms:
+                self._be_down(outage)
+
+    def _be_down(self, outage: Outage) -> None:
+        """The daemon is gone at the start of the outage, and a new one starts at its end on the same journal. The service goes on alone."""
+        self.scene.advance(max(outage.at_ms - 1, self._now_ms()))
+        self._learn()
+        loop = self._running()
+        down = Down(outage, self.scene.count + 1, equity_before_usd=loop.mirror.equity_usd, open_before=_open(loop))
+        self._fall(is_over=False)
+        end_ms = min(outage.end_ms, self.ground.end_ms)
+        before = sum(lane.at - lane.first for lane in self.ground.lanes)
+        self.scene.advance(max(end_ms - 1, self._now_ms()))
+        passed = sum(lane.at - lane.first for lane in self.ground.lanes) - before
+        self.course.bars = before + passed
+        self.course.touched += passed
+        down.last_event = self.scene.count
+        for track in self.ground.tracks:  # Bars of that time are history for the one who comes.
+            track.pass_over(end_ms)
+        self._rise()
+        loop = self._running()
+        down.equity_after_usd, down.open_after = loop.mirror.equity_usd, _open(loop)
+        self.course.downs.append(down)
+
+    def _rise(self) -> None:
+        """A daemon starts: recover, as every run begins, and decide on the newest bar that nobody has decided."""
+        settings = self.settings
+        loop = self.loop = Loop(
+            port=self.port,
+            journal=self.journal,
+            placed=self._place(settings),
+            pacer=SessionPacer(),
+            settings=LoopSettings(
+                guardians=wanted_guardians(settings),
+                foreign_positions=settings.safety.foreign_positions,
+                reconcile_ms=settings.reconcile_seconds * 1000,
+            ),
+        )
+        self._wait(loop.recover())
+        self._seen = self.scene.count
+        self._beat()
+        for closed in loop.take_due():
+            loop.begin_pass()
+            self._wait(loop.step(closed))
+            self._settle()
+
+    def _fall(self, *, is_over: bool) -> None:
+        """The daemon ends: in order at the end of a session, else like by a power cut."""
+        loop = self._running()
+        self.course.quarantined |= {seat.name: seat.quarantined for seat in loop.desk.seats if seat.quarantined}
+        if is_over:
+            self._learn()
+            loop.begin_pass()
+            self._wait(loop.reconcile())
+            self._seen = self.scene.count
+            self._wait(loop.stop())
+        self.loop = None if not is_over else loop
+
+    def _running(self) -> Loop:
+        assert self.loop is not None
+        return self.loop
+
+    def _beat(self) -> None:
+        """While the daemon is up it beats, every period; what is left of the switch when it goes down follows from the last beat before that."""
+        dead_man = self.settings.dead_man
+        if dead_man is None:
+            return
+        now_ms = self._now_ms()
+        next_down = next((one.at_ms for one in self._outages if one.at_ms > now_ms), self.ground.end_ms)
+        period_ms = beat.rhythm(dead_man.heartbeat_seconds).period_ns // 1_000_000
+        self.scene.beat((next_down - now_ms) // period_ms * period_ms)
+
+    # -- one market, one series of its own candles
+
+    def _alone(self, lane: Lane, until_ms: int) -> bool:
+        """Chunk after chunk; the venue is only shown what its band does not cover. True when `until_ms` is reached."""
+        end = min(lane.end, lane.index_of(until_ms + 1))
+        track = self.ground.tracks[0]
+        series = Series(lane.coin, lane.interval)
+        while lane.at < end:
+            last = min(end, lane.at + CHUNK)
+            if lane.step:  # Part of a bar is past: what is left of it goes point by point.
+                self._slot(lane.ts[lane.at] + lane.step_ms)
+                continue
+            self._chunk(lane, series, last)
+            self.course.bars = lane.at - lane.first
+            self._end_of_chunk()
+            if not self._progress(self.course.bars, self.course.bars_in_all):
+                return lane.at >= lane.end
+        track.seek(max(track.at, lane.at))
+        return True
+
+    def _chunk(self, lane: Lane, series: Series, last: int) -> None:
+        loop, scene, course = self._running(), self.scene, self.course
+        decide_run, band_of, coin = loop.decide_run, scene.band, lane.coin
+        columns = Columns(
+            *(one[lane.at : last].tolist() for one in (lane.open, lane.high, lane.low, lane.close, lane.volume))
+        )
+        bars = lane.bars(lane.at, last, columns)
+        seats = [seat for seat in loop.desk.seats if series in seat.series]
+        for seat in seats:
+            seat.strategy.indicators.foresee(coin, columns)
+        is_open = self.options.skip
+        seen: Bar | None = None  # the venue has had it, nobody has decided on it: the next run begins with it
+        while True:
+            band = band_of(coin) if is_open and not loop.live else _NOTHING
+            bar, decision = decide_run(series, bars, band, seen)
+            if bar is None:
+                break
+            if decision is not None:
+                if bar is not seen:
+                    scene.skip(lane, lane.index_of(bar.at_ms))
+                seen = None
+                self._act(decision, Closed(bar.at_ms, coin, series.interval, bar))
+                continue
+            course.touched += 1
+            scene.pass_bar(lane, lane.index_of(bar.at_ms))
+            if scene.count != self._seen:
+                self._learn()
+            elif loop.live:
+                self._settle()
+            seen = None if loop.has_bounds(series) else bar
+            if seen is None:
+                self._decide(series, bar)
+        if lane.at < last:
+            scene.skip(lane, last - 1)
+        for seat in seats:
+            seat.strategy.indicators.seen(coin)
+
+    # -- many markets, intervals, or orders that take their time
+
+    def _together(self, until_ms: int) -> bool:
+        """Slot after slot: all markets up to the next close, then whoever hears a bar of it."""
+        ground = self.ground
+        since = 0
+        while True:
+            closes = [close for lane in ground.lanes if (close := lane.next_close_ms()) is not None]
+            slot_ms = min(closes, default=None)
+            if slot_ms is None or slot_ms > until_ms:
+                return True
+            self._slot(slot_ms)
+            since += 1
+            if since >= CHUNK:
+                since = 0
+                self._end_of_chunk()
+                if not self._progress(self.course.bars, self.course.bars_in_all):
+                    return False
+
+    def _slot(self, slot_ms: int) -> None:
+        scene, loop = self.scene, self._running()
+        lanes = self.ground.lanes
+        before = sum([lane.at for lane in lanes])
+        bands = scene.bands() if self.options.skip and not loop.live else None
+        if bands is not None and scene.is_calm(slot_ms - 1, bands):
+            scene.skip_to(slot_ms - 1)
+            passed = sum([lane.at for lane in lanes]) - before
+        else:
+            scene.advance(max(slot_ms - 1, self._now_ms()))
+            passed = sum([lane.at for lane in lanes]) - before
+            self.course.touched += passed
+            if scene.count != self._seen:
+                self._learn()
+            elif loop.live:
+                self._settle()
+        self.course.bars = sum([lane.at - lane.first for lane in lanes])
+        for track, series in self._heard:
+            while track.next_close_ms is not None and track.next_close_ms <= slot_ms:
+                self._decide(series, track.take())
+        timer_ms = loop.timers.next_ms
+        if timer_ms is not None and timer_ms <= slot_ms:
+            loop.begin_pass()
+            self._wait(loop.fire_timers(slot_ms))
+            self._settle()
+
+    # -- what the loop does
+
+    def _decide(self, series: Series, bar: Bar) -> None:
+        """A bar that the venue has seen, or need not see. Where the loop's own band ends, by a timer or a daily loss, what `Loop.step` does, at its close."""
+        loop = self._running()
+        if not loop.has_bounds(series):
+            decision = loop.desk.decide_one(series, bar)
+            if decision is not None:
+                self._act(decision, Closed(bar.at_ms, series.market, series.interval, bar))
+            return
+        closed = Closed(bar.at_ms, series.market, series.interval, bar)
+        left, decision = loop.decide_run(series, iter((bar,)), EVERYTHING)
+        if decision is not None:
+            self._act(decision, closed)
+        elif left is not None:
+            loop.begin_pass()
+            self._wait(loop.fire_timers(closed.at_ms - 1))
+            decided = self._wait(loop.desk.decide(closed, now_ms=closed.at_ms))
+            self._act(decided, closed)
+            self._wait(loop.fire_timers(closed.at_ms))
+            self._settle()
+
+    def _act(self, decision: Decision, closed: Closed) -> None:
+        loop = self._running()
+        self.course.decisions += 1
+        loop.begin_pass()
+        self._wait(loop.act(decision, closed))
+        self._settle()
+
+    def _learn(self) -> None:
+        """Events came: the loop takes them."""
+        loop = self._running()
+        loop.begin_pass()
+        self._wait(loop.drain())
+        self._settle()
+
+    def _settle(self) -> None:
+        """What the end of a pass does: go on with what is not settled, see that stops and guardians stand."""
+        loop = self._running()
+        if loop.live:
+            self._wait(loop.settle())
+        if not nothing_to_do(loop):
+            self._wait(repairs_when_up(loop))
+        self._seen = self.scene.count
+
+    def _end_of_chunk(self) -> None:
+        loop = self._running()
+        loop.begin_pass()
+        self._wait(loop.reconcile())
+        self._seen = self.scene.count
+        loop.feed.trim()
+        gc.freeze()
+
+    def _now_ms(self) -> int:
+        return self.port.clock.now_ms()
+
+
+def local(
+    settings: Settings, candles: Sequence[Candles], options: SessionOptions, *, journal: Journal, address: str | None = None,
+    rates: Mapping[str, list[tuple[int, int]]] | None = None, place: Callable[[Settings], list[Placed]] = place_strategies,
+) -> tuple[Session, Stage]:  # fmt: skip
+    """A session in this process, and its stage."""
+    placed = place(settings)
+    warmups: dict[str, int] = {}
+    for one in placed:
+        for market in one.strategy.markets:
+            warmups[market] = max(warmups.get(market, 0), one.strategy.warmup_bars)
+    ground = ground_of(candles, series_of(placed), options, warmups)
+    named = {} if address is None else {"address": address}
+    stage = Stage(ground.lanes, options, start_ms=ground.start_ms, rates=rates, **named)
+    latency = options.latency_ms
+    port = LocalPort(stage, ground.tracks)
+    session = Session(settings, ground, options, scene=stage, port=port, journal=journal, place=place)
+    if latency:
+        arrival = _Arrival(session, stage, latency)
+        port.arrive = arrival
+    return session, stage
+
+
+class _Arrival:
+    """Orders of one decision reach the venue `latency_ms` after the bar that caused them; meanwhile the market goes on."""
+
+    def __init__(self, session: Session, stage: Stage, latency_ms: int) -> None:
+        self._session = session
+        self._stage = stage
+        self._latency_ms = latency_ms
+        self._decided = -1
+
+    def __call__(self) -> None:
+        if self._session.course.decisions != self._decided:
+            self._decided = self._session.course.decisions
+            self._stage.advance(self._stage.clock.now_ms() + self._latency_ms)
+
+
+@contextmanager
+def kept_from_collecting() -> Iterator[None]:
+    """The collector's own settings are back when this ends."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+def _open(loop: Loop) -> tuple[str, ...]:
+    return tuple(f"{p.market} {p.side} {p.size:f}" for p in loop.mirror.positions.values())
+
+
+_NOTHING: Final = Calm(float("inf"), float("-inf"), 0)

@@ -1,0 +1,268 @@
+"""The stage: the service's machine in a session. Candles drive it instead of a feed, and nothing is kept for a restart.
+
+The same venue and the same `apply` as behind every served sandbox. What differs is who moves time: the session says how far, and bars that
+can touch nothing are not even said. Every command sees the marks of its instant, so that a skipped bar is said once, by its close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop
+from typing import Any, Final
+
+from bot.runtime.ports import Calm
+from bot.service.auth import OWNER_SCOPES, Principal
+from bot.service.candles import CandleStore
+from bot.service.catalogue import CATALOGUE, listing_at
+from bot.service.clock import ServiceClock
+from bot.service.log import CommandLog
+from bot.service.machine import EMPTY_CHAIN, Machine
+from bot.service.operations import Operations
+from bot.service.prices import Feed
+from bot.service.quota import Quota
+from bot.session.lanes import Lane
+from bot.session.options import SessionOptions
+from bot.venue import index
+from bot.venue.apply import apply
+from bot.venue.calm import FOREVER_MS
+from bot.venue.commands import (
+    Command,
+    Heartbeat,
+    ListMarket,
+    OpenAccount,
+    PassBar,
+    PassPoints,
+    Pulse,
+    SetMarket,
+    SetRules,
+)
+from bot.venue.events import Event
+from bot.venue.numbers import E8
+from bot.venue.state import Account, Key, Rules, State
+
+ACCOUNT: Final = "acc_00000001"
+KEY: Final = "key_00000001"
+ADDRESS: Final = "0x" + "5e" * 20  # no chance in a session: the same manifest gives the same bytes
+EVENTS_SHOWN: Final = (
+    2_000  # kept for whoever asks again after they were written away: a run that starts anew looks at its last page
+)
+
+Change = tuple[int, int, SetMarket]
+
+
+class _Prices(Feed):
+    """No prices of its own: the session gives them. Candles are asked of the session's port."""
+
+    def __init__(self, coins: Iterable[str]) -> None:
+        super().__init__({})
+        self._stores = {coin: CandleStore() for coin in coins}
+
+    def store(self, coin: str) -> CandleStore:
+        return self._stores[coin]
+
+    def has_ended(self, coin: str) -> bool:
+        return False
+
+
+@dataclass(slots=True)
+class Told:
+    """Events in their order, from number `first` on. The numbers are the account's own: 1, 2, 3 ..."""
+
+    events: list[Event] = field(default_factory=list)
+    first: int = 1
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.events) - 1
+
+    def after(self, seq: int, limit: int) -> list[Event]:
+        at = seq + 1 - self.first
+        assert at >= 0, "an event was asked for that has been written away"
+        return self.events[at : at + limit]
+
+
+class Stage(Machine):
+    """One account in one venue, moved by its session. `rates` are recorded hourly funding rates by market, scaled 1e12."""
+
+    def __init__(
+        self, lanes: list[Lane], options: SessionOptions, *, start_ms: int, address: str = ADDRESS,
+        rates: Mapping[str, list[tuple[int, int]]] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            clock=ServiceClock.start(0.0, start_ms), command_log=CommandLog(None), feed=_Prices(lane.coin for lane in lanes),
+            state=State(), seq=0, chain=EMPTY_CHAIN, events=0,
+        )  # fmt: skip
+        self.lanes = {lane.coin: lane for lane in lanes}
+        self.path = options.path
+        self.told = Told()
+        self._changes: list[Change] = []
+        self._bands_now: dict[str, Calm] = {}
+        self._banded_seq = -1
+        self.run(SetRules(Rules(fill_at="next", paths=options.path)))
+        for number, lane in enumerate(lanes):
+            listed = CATALOGUE[lane.coin]
+            before = lane.last_px()
+            px = round((lane.open[lane.at] if before is None else before) * E8)
+            spec = options.spec_of(listing_at(listed, px).spec, px)
+            self.run(ListMarket(spec, px))
+            told = (rates or {}).get(lane.coin, [])
+            begun = [rate for at_ms, rate in told if at_ms < start_ms]
+            if begun:
+                self.run(SetMarket(lane.coin, funding_rate=begun[-1]))
+            self._changes += [
+                (at_ms, number, SetMarket(lane.coin, funding_rate=rate)) for at_ms, rate in told if at_ms >= start_ms
+            ]
+        heapify(self._changes)
+        self.follow_sessions(start_ms)
+        key = Key(KEY, ACCOUNT, "owner", "", "", OWNER_SCOPES, start_ms, "sandbox", owner=True)
+        self.run(OpenAccount(ACCOUNT, address, "session", int(options.balance_usd * E8), key))
+        self.account: Account = self.state.accounts[ACCOUNT]
+        self.principal = Principal(ACCOUNT, KEY, frozenset(OWNER_SCOPES), owner=True)
+        self.operations = Operations(self, Quota(enabled=False), "http://session.invalid")
+
+    # ── What the session asks ───────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def count(self) -> int:
+        """Number of the newest event."""
+        told = self.told
+        return told.first + len(told.events) - 1
+
+    def band(self, coin: str) -> Calm:
+        """How far the market may move, and until when, before the venue has to look: see venue.calm. What the session itself changes counts too."""
+        market = self.state.markets[coin]
+        if market.pending or market.working:
+            return _NEVER
+        falling, rising = market.falling, market.rising
+        until = index.next_deadline_ms(self.state)
+        until_ms = FOREVER_MS if until is None else until
+        change_ms = self._next_change_ms()
+        return Calm(
+            falling[-1][0] / E8 if falling else _LOWEST,
+            -rising[-1][0] / E8 if rising else _HIGHEST,
+            until_ms if change_ms is None or change_ms > until_ms else change_ms,
+        )
+
+    def bands(self) -> Mapping[str, Calm]:
+        """The band of every market, as it has been since the last command."""
+        if self._banded_seq != self.seq:
+            self._bands_now = {coin: self.band(coin) for coin in self.lanes}
+            self._banded_seq = self.seq
+        return self._bands_now
+
+    def skip(self, lane: Lane, last: int) -> None:
+        """Bars up to row `last` have touched nothing: all that is left of them is the close."""
+        lane.seek(last + 1)
+        self._marks[lane.coin] = round(lane.close[last] * E8)
+        self.clock.move_to(lane.ts[last] + lane.step_ms - 1)
+
+    def pass_bar(self, lane: Lane, row: int) -> None:
+        """One whole bar of a session with one market; its earlier bars were skipped. The clock stands in its last millisecond then."""
+        end_ms = lane.ts[row] + lane.step_ms - 1
+        change_ms = self._next_change_ms()
+        if row > lane.at:
+            self.skip(lane, row - 1)
+        if change_ms is not None and change_ms <= end_ms:
+            self.advance(end_ms)
+            return
+        assert not lane.step
+        o, high, low, close, volume = lane.ints(row)
+        lane.seek(row + 1)
+        self._apply(PassBar(lane.coin, lane.ts[row], o, high, low, close, volume, lane.step_ms), end_ms)
+        self.clock.move_to(end_ms)
+
+    def advance(self, to_ms: int) -> None:
+        """All markets up to `to_ms`, point by point, each thing at its own instant."""
+        while (change_ms := self._next_change_ms()) is not None and change_ms <= to_ms:
+            self._walk(max(change_ms - 1, self.clock.now_ms()))
+            if self._changes and self._changes[0][0] <= change_ms:
+                at_ms, _, command = heappop(self._changes)
+                self._apply(command, max(at_ms, self.state.now_ms))
+            else:
+                self._turn()
+        self._walk(to_ms)
+
+    def is_calm(self, to_ms: int, bands: Mapping[str, Calm]) -> bool:
+        """Whether nothing can happen up to `to_ms` in any market."""
+        for coin, lane in self.lanes.items():
+            row = lane.at
+            if row >= lane.end or lane.ts[row] > to_ms:
+                continue
+            lo, hi, until_ms = bands[coin]
+            if (
+                until_ms <= to_ms or lane.step or lane.ts[row] + lane.step_ms - 1 != to_ms or lane.low[row] <= lo or lane.high[row] >= hi
+            ):  # fmt: skip
+                return False
+        return True
+
+    def skip_to(self, to_ms: int) -> None:
+        """What `is_calm` has found: the bars that end at `to_ms` leave their close."""
+        for coin, lane in self.lanes.items():
+            row = lane.at
+            if row < lane.end and lane.ts[row] <= to_ms:
+                lane.at = row + 1
+                self._marks[coin] = round(lane.close[row] * E8)
+        self.clock.move_to(to_ms)
+
+    def beat(self, ahead_ms: int = 0) -> None:
+        """A heartbeat; the beats of the next `ahead_ms` are said with it."""
+        self.catch_up()
+        self.run(Heartbeat(ACCOUNT, ahead_ms))
+
+    # ── As a machine ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def catch_up(self) -> int:
+        """Prices have been taken as far as the clock stands; deadlines may lie between the last of them and now."""
+        now = self.clock.now_ms()
+        waiting = self.state.deadlines
+        if waiting and waiting[0][0] <= now:  # Nothing is due before the first of them, stale or not.
+            deadline = index.next_deadline_ms(self.state)
+            if deadline is not None and deadline <= now:
+                self._run_deadlines(before_ms=now + 1)
+        return now
+
+    def _apply(self, command: Command, at_ms: int) -> Any:
+        if self._marks:
+            self._say_marks()
+        applied = apply(self.state, command, at_ms)
+        self.seq += 1
+        if applied.events:
+            self.told.events += applied.events
+        return applied
+
+    def _say_marks(self) -> None:
+        """What the command SetMarks does. Nobody replays a session from a log, so nobody is told."""
+        for coin, px in self._marks.items():
+            market = self.state.markets[coin]
+            market.see(px)
+            market.volume_left = 0
+        self._marks = {}
+
+    def _walk(self, to_ms: int) -> None:
+        found = []
+        for order, lane in enumerate(self.lanes.values()):
+            found += [(at_ms, order, step, point) for at_ms, step, point in lane.until(to_ms, self.path)]
+        if found:
+            found.sort(key=_in_time)
+            self._apply(PassPoints(tuple(point for *_, point in found), to_ms), to_ms)
+        elif (deadline := index.next_deadline_ms(self.state)) is not None and deadline <= to_ms:
+            self._apply(Pulse(), to_ms)
+        if to_ms > self.clock.now_ms():
+            self.clock.move_to(to_ms)
+
+    def _next_change_ms(self) -> int | None:
+        turn = self.turns[0][0] if self.turns else None
+        change = self._changes[0][0] if self._changes else None
+        if turn is None or change is None:
+            return turn if change is None else change
+        return min(turn, change)
+
+
+def _in_time(one: tuple[int, int, int, Any]) -> tuple[int, int, int]:
+    return one[0], one[1], one[2]
+
+
+_LOWEST: Final = float("-inf")
+_HIGHEST: Final = float("inf")
+_NEVER: Final = Calm(_HIGHEST, _LOWEST, 0)

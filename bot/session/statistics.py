@@ -1,0 +1,222 @@
+"""Statistics of a run under the field's own names, out of its equity curve and its trades. Short formulas with their sources; nothing is drawn or kept here.
+
+Returns are those of UTC days, the service's days. A year has 365 of them, since these markets never close: whoever compares with shares elsewhere,
+where a year has 252, multiplies Sharpe and Sortino by sqrt(252 / 365) = 0.83. The riskless rate is 0. What has nothing to divide by is None.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from bot.clock import DAY_MS, HOUR_MS
+
+DAYS_A_YEAR: Final = 365
+YEAR_MS: Final = DAYS_A_YEAR * DAY_MS
+DECIMALS: Final = 6
+
+
+class Trade(NamedTuple):
+    """A finished round trip, in USD. `pnl` is before costs; fees are positive, funding positive when received. `risk` is 1 R: what the first stop would have lost."""
+
+    entry_ms: int
+    exit_ms: int
+    pnl: float
+    fees: float = 0.0
+    funding: float = 0.0
+    risk: float | None = None
+
+    @property
+    def net(self) -> float:
+        """After all costs."""
+        return self.pnl - self.fees + self.funding
+
+    @property
+    def r_multiple(self) -> float | None:
+        """The net result in units of what was risked (Van Tharp, Trade Your Way to Financial Freedom, 1998)."""
+        return self.net / self.risk if self.risk else None
+
+
+class Drawdown(NamedTuple):
+    """One stretch below a peak: from the instant at the peak until it was reached again, or the end of the run."""
+
+    peak_ms: int
+    end_ms: int
+    depth: float  # of the peak, 0 to 1
+
+    @property
+    def ms(self) -> int:
+        return self.end_ms - self.peak_ms
+
+
+def statistics(
+    at_ms: Sequence[int],
+    usd: Sequence[float],
+    trades: Sequence[Trade],
+    *,
+    start_ms: int,
+    start_usd: float,
+    prices: Mapping[str, tuple[float, float]] | None = None,
+    exposed: float | None = None,
+) -> dict[str, Any]:
+    """Every figure of a run. `at_ms`, `usd`: the equity in order of time, after the start. `prices`: each market's first and last price, for Buy & Hold.
+    `exposed`: the share of the time with a position, 0 to 1; by default from the trades, which knows nothing of one still open."""
+    end_ms, end_usd = (at_ms[-1], usd[-1]) if at_ms else (start_ms, start_usd)
+    falls = drawdowns(at_ms, usd, start_ms=start_ms, start_usd=start_usd)
+    deepest = max((one.depth for one in falls), default=0.0)
+    daily = daily_returns(at_ms, usd, start_usd=start_usd)
+    growth = annual_growth(start_usd, end_usd, end_ms - start_ms)
+    held = exposed if exposed is not None else exposure(trades, start_ms, end_ms)
+    figures: dict[str, float | int | None] = {
+        "Return [%]": 100 * (end_usd / start_usd - 1),
+        "Buy & Hold Return [%]": buy_and_hold(prices),
+        "Return (Ann.) [%]": _percent(growth),
+        "Volatility (Ann.) [%]": _percent(_times(deviation(daily), math.sqrt(DAYS_A_YEAR))),
+        "Equity Final [$]": end_usd,
+        "Equity Peak [$]": max([start_usd, *_peak(usd)]),
+        "Sharpe Ratio": sharpe(daily),
+        "Sortino Ratio": sortino(daily),
+        "Calmar Ratio": growth / deepest if growth is not None and deepest else None,
+        "Max. Drawdown [%]": -100 * deepest,
+        "Avg. Drawdown [%]": -100 * math.fsum(one.depth for one in falls) / len(falls) if falls else 0.0,
+        "Max. Drawdown Duration [h]": max((one.ms for one in falls), default=0) / HOUR_MS,
+        "Avg. Drawdown Duration [h]": sum(one.ms for one in falls) / len(falls) / HOUR_MS if falls else 0.0,
+        "Exposure Time [%]": 100 * held,
+        **of_trades(trades),
+    }
+    return {name: value if isinstance(value, int) else _rounded(value) for name, value in figures.items()}
+
+
+def of_trades(trades: Sequence[Trade]) -> dict[str, float | int | None]:
+    """What the trades alone say, all after costs."""
+    nets = [trade.net for trade in trades]
+    wins, losses = [net for net in nets if net > 0], [net for net in nets if net < 0]
+    multiples = [r for trade in trades if (r := trade.r_multiple) is not None]
+    return {
+        "# Trades": len(trades),
+        "Win Rate [%]": 100 * len(wins) / len(nets) if nets else None,
+        "Profit Factor": math.fsum(wins) / -math.fsum(losses) if losses else None,
+        "Expectancy [$]": mean(nets),
+        "Best Trade [$]": max(nets, default=None),
+        "Worst Trade [$]": min(nets, default=None),
+        "Avg. Trade Duration [h]": mean([(trade.exit_ms - trade.entry_ms) / HOUR_MS for trade in trades]),
+        "Avg. R": mean(multiples),
+        "SQN": sqn(multiples or nets),
+    }
+
+
+# ── Formulas ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Standard deviation of a sample (n - 1); None of fewer than two values."""
+    if len(values) < 2:
+        return None
+    middle = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
+
+
+def daily_returns(at_ms: Sequence[int], usd: Sequence[float], *, start_usd: float) -> list[float]:
+    """Returns from one 00:00 UTC to the next, the first and last day as far as they go. A value at midnight belongs to the day that ends there.
+    Days without a value return nothing, and nothing follows a loss of everything."""
+    found: list[float] = []
+    row, before = 0, start_usd
+    while row < len(at_ms) and before > 0:
+        midnight = -(-at_ms[row] // DAY_MS) * DAY_MS
+        row = bisect_right(at_ms, midnight, row)
+        found.append(usd[row - 1] / before - 1)
+        before = usd[row - 1]
+    return found
+
+
+def sharpe(returns: Sequence[float]) -> float | None:
+    """Mean over standard deviation, for a year (Sharpe, The Sharpe Ratio, Journal of Portfolio Management 21, 1994; riskless rate 0)."""
+    spread, middle = deviation(returns), mean(returns)
+    return middle / spread * math.sqrt(DAYS_A_YEAR) if spread and middle is not None else None
+
+
+def sortino(returns: Sequence[float]) -> float | None:
+    """Mean over downside deviation, for a year: the root of the mean square of negative returns, over all days (Sortino and van der Meer,
+    Downside Risk, Journal of Portfolio Management 17, 1991; target 0)."""
+    middle = mean(returns)
+    if middle is None:
+        return None
+    below = math.sqrt(math.fsum(min(value, 0.0) ** 2 for value in returns) / len(returns))
+    return middle / below * math.sqrt(DAYS_A_YEAR) if below else None
+
+
+def annual_growth(start_usd: float, end_usd: float, ms: int) -> float | None:
+    """Compound growth in a year (CAGR) as a fraction; None for less than a day, which a year of would say nothing. Calmar is this over the deepest
+    drawdown (Young, Calmar Ratio: A Smoother Tool, Futures, 1991), here of the whole run."""
+    if ms < DAY_MS or start_usd <= 0:
+        return None
+    if end_usd <= 0:
+        return -1.0
+    power = math.log(end_usd / start_usd) * YEAR_MS / ms
+    return math.expm1(power) if power < 700 else None
+
+
+def drawdowns(at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, start_usd: float) -> list[Drawdown]:
+    """Every stretch below a peak, in order."""
+    found: list[Drawdown] = []
+    peak, low, since = start_usd, start_usd, start_ms
+    for at, value in zip(at_ms, usd, strict=True):
+        if value >= peak:
+            if low < peak:
+                found.append(Drawdown(since, at, (peak - low) / peak))
+            peak = low = value
+            since = at
+        elif value < low:
+            low = value
+    if low < peak:
+        found.append(Drawdown(since, at_ms[-1], (peak - low) / peak))
+    return found
+
+
+def sqn(results: Sequence[float]) -> float | None:
+    """System quality number: root of the number of trades, times the mean R multiple over its deviation (Van Tharp, Definitive Guide to Position
+    Sizing, 2008). Where no trade had a stop, of results in USD, as backtesting.py reckons it."""
+    spread, middle = deviation(results), mean(results)
+    return math.sqrt(len(results)) * middle / spread if spread and middle is not None else None
+
+
+def exposure(trades: Sequence[Trade], start_ms: int, end_ms: int) -> float:
+    """The share of the time in which at least one trade was open."""
+    if end_ms <= start_ms:
+        return 0.0
+    held, until = 0, start_ms
+    for entry_ms, exit_ms in sorted((trade.entry_ms, trade.exit_ms) for trade in trades):
+        held += max(0, min(exit_ms, end_ms) - max(entry_ms, until))
+        until = max(until, min(exit_ms, end_ms))
+    return held / (end_ms - start_ms)
+
+
+def buy_and_hold(prices: Mapping[str, tuple[float, float]] | None) -> float | None:
+    """Return in percent of the same money in every market from first to last price, without leverage and costs."""
+    if not prices:
+        return None
+    return 100 * math.fsum(last / first - 1 for first, last in prices.values()) / len(prices)
+
+
+def _peak(usd: Sequence[float]) -> list[float]:
+    return [max(usd)] if len(usd) else []
+
+
+def _percent(value: float | None) -> float | None:
+    return _times(value, 100)
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _rounded(value: float | None) -> float | None:
+    return (
+        None if value is None or not math.isfinite(value) else round(value, DECIMALS) + 0.0
+    )  # + 0.0: never a minus before zero

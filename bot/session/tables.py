@@ -1,0 +1,294 @@
+"""Tables on disk as columns of text or numbers: CSV (plain or gzip) and Parquet, in blocks, with the row of every value. What they mean is candles.py's."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import sys
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TextIO
+
+from bot.errors import ConfigError
+
+BLOCK_CHARS: Final = 1 << 15  # read at once; what comes of it stays in the processor's cache
+FAST_BYTES_MIN: Final = 60_000_000  # less is read before the extra is imported
+FAST_BLOCK_BYTES: Final = 1 << 20
+GZIP_RATIO: Final = 4  # about what candles shrink by
+ROWS_OF_CSV: Final = 4_096
+LINE_CHARS_MAX: Final = 10_000  # a longer line is no row of candles
+TEXT_SUFFIXES: Final = (".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz")
+PARQUET_SUFFIXES: Final = (".parquet", ".pq")
+DELIMITERS: Final = (",", ";", "\t", "|")
+INT64_MAX: Final = (1 << 63) - 1
+_NUMBER: Final = re.compile(
+    r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*|\s*[+-]?(?:nan|inf)\s*", re.ASCII | re.IGNORECASE
+)
+_INTEGER: Final = re.compile(r"\s*[+-]?[0-9]{1,30}\s*", re.ASCII)
+
+
+class Block(NamedTuple):
+    """Some rows of a text table: the columns asked for as text, and the row of each (the header is row 1)."""
+
+    columns: list[list[str]]
+    rows: Sequence[int]
+    plain: bool = False  # ASCII without underscores: what Python reads as a number is one then (elsewhere 1_000 and digits of other scripts are too)
+
+
+def is_parquet(path: Path) -> bool:
+    return path.name.lower().endswith(PARQUET_SUFFIXES)
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file's name says that it holds a table that can be read here."""
+    return path.name.lower().endswith((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """The text of a file, gzipped or not. What is wrong with the file itself becomes a ConfigError that names it."""
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            binary: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+            with io.TextIOWrapper(
+                io.BufferedReader(binary, 1 << 16) if zipped else binary, "utf-8-sig", newline=""
+            ) as text:
+                yield text
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ConfigError(f"{path}: is not a whole gzip file: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not text in UTF-8: {error.reason}") from None
+
+
+def split_line(line: str, delimiter: str) -> list[str]:
+    """The cells of one line that has no line break in it."""
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
+
+
+def blocks(
+    stream: TextIO, path: Path, *, width: int, wanted: Sequence[int], delimiter: str = ",", row: int = 2
+) -> Iterator[Block]:
+    """The columns `wanted` of a table of `width` columns, from `row` on. A row of another width is a ConfigError; empty lines count, and are left out."""
+    rest = ""
+    while True:
+        read = stream.read(BLOCK_CHARS)
+        text = rest + read
+        if '"' in text:
+            yield from _quoted(chain([text], stream_lines(stream)), path, width, wanted, delimiter, row)
+            return
+        if read:
+            cut = text.rfind("\n") + 1
+            if not cut and len(text) > LINE_CHARS_MAX:
+                raise ConfigError(
+                    f"{path}: row {row}: is longer than {LINE_CHARS_MAX:,} characters; this is no table of candles"
+                )
+            text, rest = text[:cut], text[cut:]
+        else:
+            rest = ""
+        if text:
+            block, count = _plain(text, path, width, wanted, delimiter, row)
+            row += count
+            if block.rows:
+                yield block
+        if not read:
+            return
+
+
+def stream_lines(stream: TextIO) -> Iterator[str]:
+    while read := stream.read(BLOCK_CHARS):
+        yield read
+
+
+def _plain(text: str, path: Path, width: int, wanted: Sequence[int], delimiter: str, row: int) -> tuple[Block, int]:
+    """Whole lines without quotes: split at once, and looked at one by one only when a line is odd."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    body = text.removesuffix("\n")
+    lines = body.split("\n")
+    count = len(lines)
+    rows: Sequence[int] = range(row, row + count)
+    if set(map(str.count, lines, repeat(delimiter))) != {width - 1}:
+        kept = [(number, line) for number, line in zip(rows, lines, strict=True) if line.strip()]
+        for number, line in kept:
+            if line.count(delimiter) != width - 1:
+                raise ConfigError(f"{path}: row {number}: has {line.count(delimiter) + 1} columns, not {width}")
+        rows = [number for number, _ in kept]
+        body = "\n".join(line for _, line in kept)
+    if not rows:
+        return Block([], rows), count
+    cells = body.replace("\n", delimiter).split(delimiter)
+    return Block([cells[index::width] for index in wanted], rows, "_" not in text and text.isascii()), count
+
+
+def _quoted(
+    texts: Iterator[str], path: Path, width: int, wanted: Sequence[int], delimiter: str, row: int
+) -> Iterator[Block]:
+    """The same for the rest of a table that has quotes in it, row by row."""
+    reader = csv.reader(_lines(texts), delimiter=delimiter, strict=True)
+    before = row - 1
+    columns: list[list[str]] = [[] for _ in wanted]
+    rows: list[int] = []
+    try:
+        for cells in reader:
+            if not cells or not any(cell.strip() for cell in cells):
+                continue
+            number = before + reader.line_num
+            if len(cells) != width:
+                raise ConfigError(f"{path}: row {number}: has {len(cells)} columns, not {width}")
+            for column, index in zip(columns, wanted, strict=True):
+                column.append(cells[index])
+            rows.append(number)
+            if len(rows) == ROWS_OF_CSV:
+                yield Block(columns, rows)
+                columns, rows = [[] for _ in wanted], []
+    except csv.Error as error:
+        raise ConfigError(f"{path}: row {before + reader.line_num}: {error}") from None
+    if rows:
+        yield Block(columns, rows)
+
+
+def _lines(texts: Iterator[str]) -> Iterator[str]:
+    rest = ""
+    for text in texts:
+        lines = (rest + text).split("\n")
+        rest = lines.pop()
+        for line in lines:
+            yield line + "\n"
+    if rest:
+        yield rest
+
+
+def floats(block: Block, index: int, path: Path, name: str) -> array[float]:
+    """A column of numbers. NaN and infinity are numbers here, for the audit to find; text is a ConfigError with its row."""
+    return _numbers(block, index, path, name, "d", float, _NUMBER, "a number")
+
+
+def integers(block: Block, index: int, path: Path, name: str) -> array[int]:
+    """A column of whole numbers."""
+    return _numbers(block, index, path, name, "q", int, _INTEGER, "an integer")
+
+
+def _numbers(
+    block: Block,
+    index: int,
+    path: Path,
+    name: str,
+    code: Any,
+    of: Callable[[str], Any],
+    shape: re.Pattern[str],
+    what: str,
+) -> array[Any]:
+    cells = block.columns[index]
+    try:
+        if block.plain:
+            return array(code, map(of, cells))
+    except (ValueError, OverflowError):
+        pass
+    for number, cell in zip(block.rows, cells, strict=True):
+        if not shape.fullmatch(cell) or (code == "q" and abs(int(cell)) > INT64_MAX):
+            raise ConfigError(f"{path}: row {number}: {name} {cell.strip()[:40]!r} is not {what}")
+    return array(code, map(of, cells))
+
+
+def reads_fast(paths: Sequence[Path]) -> bool:
+    """Whether so many bytes are best read by the research extra: its import costs as much as a year of minutes does without it."""
+    if "polars" in sys.modules:
+        return has_research()
+    sizes = [path.stat().st_size * (GZIP_RATIO if path.name.endswith(".gz") else 1) for path in paths if path.is_file()]
+    return sum(sizes) >= FAST_BYTES_MIN and has_research()
+
+
+def read_fast(path: Path, names: Sequence[str]) -> tuple[array[Any], ...] | None:
+    """A plain CSV file by the research extra, several times as fast: the first column whole numbers, the others floats, to the last bit those of
+    the reader above. None when anything at all is odd, so that the reader above can say what."""
+    pl = research()
+    columns: tuple[array[Any], ...] = tuple(array("d" if index else "q") for index in range(len(names)))
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+            header = stream.readline(LINE_CHARS_MAX).decode("utf-8-sig").rstrip("\r\n").lower().split(",")
+            if len(set(header)) < len(header):
+                return None
+            wanted = [header.index(name) for name in names]
+            kinds = {f"c{at}": pl.Float64 if index else pl.Int64 for index, at in enumerate(wanted)}
+            rest = b""
+            while read := stream.read(FAST_BLOCK_BYTES):
+                cut = read.rfind(b"\n") + 1
+                if b'"' in read or not cut:
+                    return None
+                _take(pl, rest + read[:cut], len(header), kinds, columns)
+                rest = read[cut:]
+            if rest:
+                _take(pl, rest, len(header), kinds, columns)
+    except (pl.exceptions.PolarsError, ValueError, OSError, EOFError, zlib.error):
+        return None
+    return columns
+
+
+def _take(pl: Any, text: bytes, width: int, kinds: dict[str, Any], columns: tuple[array[Any], ...]) -> None:
+    """Some whole lines into the columns; ValueError when a cell is empty or a row of another width."""
+    names = [f"c{at}" for at in range(width)]
+    table = pl.read_csv(
+        text, has_header=False, new_columns=names, schema_overrides={**dict.fromkeys(names, pl.String), **kinds}
+    )
+    if table.width != width or any(column.null_count() for column in table.get_columns()):
+        raise ValueError("an empty cell or line")
+    for column, name in zip(columns, kinds, strict=True):
+        column.frombytes(table.get_column(name).to_numpy().tobytes())
+
+
+# ── Parquet ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def research() -> Any:
+    """The module polars, or a ConfigError that says how to get it. Nothing but Parquet needs it."""
+    try:
+        import polars as pl
+    except ImportError:
+        raise ConfigError(
+            "Parquet needs the research extra, which is not installed: pip install 'bracketbot[research]'. CSV (.csv, .csv.gz) works without"
+        ) from None
+    return pl
+
+
+def has_research() -> bool:
+    """Whether Parquet can be written and read here."""
+    return find_spec("polars") is not None and find_spec("numpy") is not None
+
+
+def scan_parquet(path: Path) -> Any:
+    """A Parquet file, read only as far as it is asked for. ConfigError when it is none."""
+    pl = research()
+    try:
+        frame = pl.scan_parquet(path, glob=False)
+        frame.collect_schema()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or str(error).splitlines()[0]}") from None
+    except (pl.exceptions.PolarsError, ValueError) as error:
+        raise ConfigError(f"{path}: is no Parquet file: {str(error).splitlines()[0]}") from None
+    return frame
+
+
+def column_of(frame: Any, name: str, code: str) -> array[Any]:
+    """One column as an array: `q` whole numbers, `d` floats (an empty cell is NaN)."""
+    pl = research()
+    if code == "q":
+        values = frame.get_column(name).cast(pl.Int64, strict=True)
+    else:
+        values = frame.get_column(name).cast(pl.Float64, strict=True).fill_null(float("nan"))
+    found: array[Any] = array(code)
+    found.frombytes(values.to_numpy().tobytes())
+    return found

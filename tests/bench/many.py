@@ -1,0 +1,297 @@
+"""Many: 200 strategies on 50 markets in one daemon, all of which act on every bar, against the embedded service in a process of its own.
+
+Prints from the close of a bar to the moment each order left, CPU, memory; first with rate limits off, then with the default ones, where closes
+are to go first. Figures only; judges none of them.
+
+python -m tests.bench.many [--strategies 200] [--bars 6] [--profile]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+SPEED = 6  # a minute's bar in ten seconds: what one costs is over before the next, and a service millisecond is well under a real one
+STEP_MS = 60_000
+MARKETS = 50
+WARM_BARS = 3  # the first plan, because nothing is proven of the service yet
+WAIT_S = 120.0
+PAIR = '''\
+"""In turn: opens on one bar, closes on the next. Every second strategy is one bar behind."""
+
+from bot import Bracket, Close, Field, Open, Params, Strategy
+
+
+class Pair(Strategy):
+    class Params(Params):
+        odd: int = Field(0, ge=0, le=1)
+
+    def on_bar(self, view, bar):
+        if (bar.at_ms // 60_000 + self.params.odd) % 2:
+            if not view.position(bar.market):
+                yield Open(bar.market, "long", usd=20, bracket=Bracket(stop_pct=20, target_pct=20))
+        elif view.position(bar.market):
+            yield Close(bar.market)
+'''
+CONFIG = """\
+account: {base_url: "%(base_url)s", api_key: "${file:api-key}"}
+dead_man: {heartbeat_seconds: 600}
+state_dir: state
+strategies_dir: strategies
+orders: {path: %(path)s}
+log: {format: json, level: warning}
+strategies:
+"""
+
+
+class Sent(NamedTuple):
+    """One order that left: what it was, on which bar, and how many real milliseconds after the close."""
+
+    kind: str
+    bar_ms: int
+    after_ms: float
+
+
+def main() -> None:
+    given = argparse.ArgumentParser()
+    given.add_argument("--strategies", type=int, default=200)
+    given.add_argument("--bars", type=int, default=6)
+    given.add_argument("--profile", action="store_true")
+    given.add_argument("--daemon", nargs=2, metavar=("CONFIG", "OUT"), help=argparse.SUPPRESS)
+    asked = given.parse_args()
+    if asked.daemon:
+        daemon(*asked.daemon, profile=asked.profile)
+        return
+    with tempfile.NamedTemporaryFile(dir=os.environ.get("BENCH_DIR")) as file:
+        synced = []
+        for _ in range(100):
+            began = time.perf_counter()
+            os.write(file.fileno(), b"x" * 4096)
+            os.fdatasync(file.fileno())
+            synced.append((time.perf_counter() - began) * 1000)
+    print(
+        f"one synced write on this disk: p50 {statistics.median(synced):.3f} ms, p99 {_p99(synced):.3f} ms (BENCH_DIR names another)"
+    )
+    for limits in (False, True):
+        measure(asked.strategies, asked.bars, limits=limits, profile=asked.profile)
+
+
+# -- the process that is measured
+
+
+def daemon(config: str, out: str, *, profile: bool) -> None:
+    """`bot run CONFIG`, with a note of every order at the moment that its last byte is given to the socket."""
+    from bot.cli import main as command
+    from bot.client import Client
+
+    clocks: list[Any] = []
+    notes: list[tuple[str, str, int]] = []
+    made = Client.__init__
+
+    def making(self: Client, *args: Any, **named: Any) -> None:
+        made(self, *args, **named)
+        clocks.append(self.clock)
+
+    sending = httpx.AsyncHTTPTransport.handle_async_request
+
+    async def noted(self: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        if request.method == "POST" and (path.startswith("/v1/orders") or path.endswith("/close")):
+
+            async def trace(name: str, _info: Any) -> None:
+                if name == "http11.send_request_body.complete":
+                    notes.append((request.method, path, clocks[-1].now_ms()))
+
+            request.extensions = {**request.extensions, "trace": trace}
+        return await sending(self, request)
+
+    Client.__init__ = making  # type: ignore[method-assign]
+    httpx.AsyncHTTPTransport.handle_async_request = noted  # type: ignore[method-assign]
+    sys.argv = ["bot", "run", config]
+    profiler = None
+    if profile:
+        import cProfile
+
+        from bot.runtime.loop import Loop
+
+        profiler = cProfile.Profile()
+        cycle = Loop.cycle
+        passes = []
+
+        async def profiled(self: Loop) -> None:
+            passes.append(0)
+            if len(passes) == 2:  # What a start costs is another question.
+                profiler.enable()
+            await cycle(self)
+
+        Loop.cycle = profiled  # type: ignore[method-assign]
+    try:
+        command()
+    finally:
+        if profiler is not None:
+            profiler.disable()
+            profiler.dump_stats(out + ".prof")
+        Path(out).write_text(json.dumps(notes))
+
+
+# -- measuring
+
+
+def measure(strategies: int, bars: int, *, limits: bool, profile: bool = False) -> None:
+    print(
+        f"-- {strategies} strategies on {MARKETS} markets, rate limits {'as by default, each entry planned and confirmed' if limits else 'off, direct path'}"
+    )
+    with tempfile.TemporaryDirectory(prefix="bot-", dir=os.environ.get("BENCH_DIR")) as name:
+        folder = Path(name)
+        service, base_url = _service(folder, limits=limits)
+        try:
+            _project(folder, base_url, strategies, path="plan" if limits else "direct")
+            out = folder / "sent.json"
+            command = [sys.executable, "-m", "tests.bench.many", "--daemon", str(folder / "many.yaml"), str(out)]
+            with (folder / "log").open("ab") as log:
+                run = subprocess.Popen(command + (["--profile"] if profile else []), stdout=log, stderr=log)
+            _wait_passes(folder, run)
+            started, before = time.monotonic(), {pid: _cpu_s(pid) for pid in (run.pid, service.pid)}
+            time.sleep((WARM_BARS + bars) * STEP_MS / 1000 / SPEED)
+            took = time.monotonic() - started
+            for what, pid in (("daemon", run.pid), ("service", service.pid)):
+                print(
+                    f"   {what:8s} CPU {(_cpu_s(pid) - before[pid]) / took * 100:5.1f} %, memory {_pss_mb(pid):6.1f} MB PSS"
+                )
+            run.send_signal(signal.SIGTERM)
+            run.wait(WAIT_S)
+            if not out.exists():
+                raise SystemExit((folder / "log").read_text()[-3000:])
+            _report(sorted(_sent(json.loads(out.read_text())), key=lambda one: (one.bar_ms, one.after_ms)))
+            shown = [line for line in (folder / "log").read_text().splitlines() if '"level"' in line]
+            kinds: dict[str, int] = {}
+            for line in shown:
+                said = json.loads(line)
+                word = f"{said['event']} {said.get('code', '')}".strip()
+                kinds[word] = kinds.get(word, 0) + 1
+            print(f"   warnings {kinds}")
+            if profile:
+                import pstats
+
+                pstats.Stats(str(out) + ".prof").sort_stats("tottime").print_stats(45)
+        finally:
+            service.terminate()
+            service.wait(WAIT_S)
+
+
+def _service(folder: Path, *, limits: bool) -> tuple[subprocess.Popen[bytes], str]:
+    reader, writer = os.pipe()
+    options = [] if limits else ["--no-rate-limits"]
+    with (folder / "service.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bot", "sandbox", "--port", "0", "--clock", f"{SPEED}x", "--seed", "7", "--db", str(folder / "service.db"),
+             "--markets", ",".join(_markets()), "--ready-fd", str(writer), *options],
+            stdout=log, stderr=log, pass_fds=(writer,),
+        )  # fmt: skip
+    os.close(writer)
+    assert select.select([reader], [], [], WAIT_S)[0], "the service is not ready"
+    said = json.loads(os.read(reader, 4096))
+    os.close(reader)
+    return process, said["baseUrl"]
+
+
+def _markets() -> list[str]:
+    from bot.service.catalogue import CATALOGUE
+
+    listed = list(CATALOGUE)  # perps first, then event markets
+    return [*listed[: MARKETS - 3], *listed[-3:]]
+
+
+def _project(folder: Path, base_url: str, strategies: int, *, path: str) -> None:
+    answer = httpx.post(
+        f"{base_url}/v1/sandbox/accounts", json={"name": "many", "startingBalanceUsd": 100_000}, trust_env=False
+    )
+    key = folder / "api-key"
+    key.touch(0o600)
+    key.write_text(answer.raise_for_status().json()["apiKey"])
+    (folder / "strategies").mkdir()
+    (folder / "strategies" / "pair.py").write_text(PAIR)
+    markets = _markets()
+    lines = [
+        f'  - {{name: s{n:03d}, use: "pair:Pair", markets: ["{markets[n % len(markets)]}"], interval: 1m, budget_usd: 100, max_leverage: 1,'
+        f" netting: allow, params: {{odd: {n // len(markets) % 2}}}}}\n"
+        for n in range(strategies)
+    ]
+    (folder / "many.yaml").write_text(CONFIG % {"base_url": base_url, "path": path} + "".join(lines))
+
+
+def _wait_passes(folder: Path, run: subprocess.Popen[bytes]) -> None:
+    from bot.runtime.progress import ProgressReader
+
+    reader = ProgressReader(str(folder / "state" / "progress"))
+    end = time.monotonic() + WAIT_S
+    while (stamp := reader.read()) is None or stamp.cycles < 2:
+        if run.poll() is not None or time.monotonic() > end:
+            raise SystemExit((folder / "log").read_text()[-3000:])
+        time.sleep(0.05)
+    reader.close()
+
+
+def _sent(notes: list[tuple[str, str, int]]) -> Iterator[Sent]:
+    plans = any(path.endswith("/confirm") for _, path, _ in notes[len(notes) // 2 :])  # or each entry is one request
+    for _method, path, now_ms in notes:
+        bar_ms = now_ms // STEP_MS * STEP_MS
+        kind = "close" if path.endswith("/close") else "entry" if path.endswith("/confirm") or not plans else "plan"
+        yield Sent(kind, bar_ms, (now_ms - bar_ms) / SPEED)
+
+
+def _report(sent: list[Sent]) -> None:
+    bars = sorted({one.bar_ms for one in sent})[WARM_BARS:]
+    everything: list[float] = []
+    behind = 0
+    for bar_ms in bars:
+        mine = [one for one in sent if one.bar_ms == bar_ms]
+        after = [one.after_ms for one in mine if one.kind != "plan"]
+        first = min((one.after_ms for one in mine if one.kind != "close"), default=None)
+        everything += after
+        entries = [one.after_ms for one in mine if one.kind == "entry"]
+        closes = [one.after_ms for one in mine if one.kind == "close"]
+        behind += 0 if first is None else sum(one > first for one in closes)
+        print(
+            f"   bar: {len(closes):4d} closes {_span(closes)}, {len(entries):4d} entries {_span(entries)}; p99 of all {_p99(after):7.1f} ms"
+        )
+    if everything:
+        print(
+            f"   from a bar's close to request sent, {len(everything)} orders: p50 {statistics.median(everything):.1f} ms,"
+            f" p99 {_p99(everything):.1f} ms, last {max(everything):.1f} ms; closes sent after the first entry of their bar: {behind}"
+        )
+
+
+def _span(after: list[float]) -> str:
+    return f"{min(after):6.1f}..{max(after):7.1f} ms" if after else "-"
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[max(0, int(len(values) * 0.99) - 1)]
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _pss_mb(pid: int) -> float:
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1024
+
+
+if __name__ == "__main__":
+    main()

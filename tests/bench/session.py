@@ -1,0 +1,308 @@
+"""What a session costs: `python -m tests.bench.session [--bars N] [--rounds N] [--short]` prints figures and judges none of them.
+
+A generated year of minutes (numpy, seed 7), through the whole daemon and the whole venue: (a) a strategy that does nothing, (b) SMA 10/30 cross,
+long 1,000 USD, stop 1 %, target 2 %, taker fee 0.05 %, closed on the opposite cross. In the same process and in alternation: a bare loop that
+calls an empty method, the floor, the same strategy and bracket hand-inlined, and other programs as far as they are installed (peers.py). The
+machine's speed drifts, so (b) is judged by the median of the ratios to the floor of its own round. Times are processor time: whoever else is on
+the machine is not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from bot import logs
+from bot.cli.judging import judged
+from bot.session.backtest import Backtest
+from bot.session.candles import Candles
+from bot.session.options import MarketRules, SessionOptions
+from tests.bench import peers
+
+YEAR = 525_600
+START_MS = 1_672_531_200_000
+STRATEGIES = Path(__file__).resolve().parents[1] / "session/strategies"
+RULES = {
+    "": MarketRules(
+        taker=Decimal("0.0005"), maker=Decimal("0.0005"), spread_bps=Decimal(0), depth_usd=Decimal(0), tick=Decimal("0.01"),
+        lot=Decimal("0.000001"),
+    )
+}  # fmt: skip
+
+
+def year(count: int) -> Candles:
+    """A geometric walk of ten steps a minute, 60 % a year; each open is the close before."""
+    try:
+        import numpy as np
+    except ImportError:
+        raise SystemExit("this series is made by numpy: install the research extra") from None
+    rng = np.random.default_rng(7)
+    sigma = 0.6 / np.sqrt(YEAR * 10)
+    steps = rng.standard_normal((YEAR, 10)) * sigma - 0.5 * sigma * sigma
+    px = np.round(np.exp(np.log(30_000.0) + np.cumsum(steps.ravel()).reshape(YEAR, 10)), 2)
+    close = px[:, -1].copy()
+    opened = np.concatenate(([30_000.0], close[:-1]))
+    high, low = np.maximum(px.max(axis=1), opened), np.minimum(px.min(axis=1), opened)
+    volume = np.round(rng.lognormal(4.0, 0.5, YEAR), 3)
+    columns = (array("d", one[:count].tobytes()) for one in (opened, high, low, close, volume))
+    return Candles("BTC", "1m", array("q", range(START_MS, START_MS + count * 60_000, 60_000)), *columns)
+
+
+def prepared(name: str, candles: Candles, folder: Path) -> Backtest:
+    config = folder / "bench.yaml"
+    strategy = {
+        "name": "bench",
+        "use": f"bench:{name}",
+        "markets": ["BTC"],
+        "interval": "1m",
+        "budget_usd": 5_000,
+        "max_leverage": 3,
+    }
+    body = {
+        "account": {"base_url": "embedded"},
+        "dead_man": "off",
+        "strategies_dir": str(STRATEGIES),
+        "strategies": [strategy],
+    }
+    config.write_text(json.dumps(body))
+    return Backtest(judged(config).settings, [candles], SessionOptions(balance_usd=Decimal(1_000_000), rules=RULES))
+
+
+def session(name: str, candles: Candles, folder: Path) -> tuple[float, Backtest]:
+    """Seconds of the run itself, as the floors are timed: what is made before it is made before it there, too."""
+    made = prepared(name, candles, folder)
+    gc.collect()
+    started = time.process_time()
+    made.session.run()
+    return time.process_time() - started, made
+
+
+# ── Floors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Nothing:
+    def on_bar(self, bar: tuple[float, ...]) -> None:
+        return None
+
+
+def bare(rows: list[tuple[float, ...]]) -> float:
+    on_bar = Nothing().on_bar
+    started = time.process_time()
+    for row in rows:
+        on_bar(row)
+    return time.process_time() - started
+
+
+class Mean:
+    __slots__ = ("n", "sum", "window")
+
+    def __init__(self, n: int) -> None:
+        self.n, self.sum, self.window = n, 0.0, deque[float]()
+
+    def update(self, x: float) -> float | None:
+        window = self.window
+        window.append(x)
+        self.sum += x
+        if len(window) > self.n:
+            self.sum -= window.popleft()
+        return self.sum / self.n if len(window) == self.n else None
+
+
+class Order:
+    __slots__ = ("kind", "parent", "price", "sibling", "size", "status")
+
+    def __init__(self, kind: str, size: float, price: float = 0.0, parent: Order | None = None) -> None:
+        self.kind, self.size, self.price, self.parent = kind, size, price, parent
+        self.sibling: Order | None = None
+        self.status = "new"
+
+
+class Inlined:
+    """The strategy and its bracket in one object: resting orders in a list, one fill rule each."""
+
+    def __init__(self) -> None:
+        self.fast, self.slow = Mean(10), Mean(30)
+        self.before = self.trades = 0
+        self.size = self.entry = self.pnl = 0.0
+        self.open: list[Order] = []
+
+    def fill(self, order: Order, px: float) -> None:
+        order.status = "filled"
+        self.open.remove(order)
+        self.pnl -= 0.0005 * order.size * px
+        if order.kind == "entry":
+            self.size, self.entry = self.size + order.size, px
+        else:
+            self.pnl += order.size * (px - self.entry)
+            self.size -= order.size
+            self.trades += 1
+        if order.sibling is not None and order.sibling in self.open:
+            self.open.remove(order.sibling)
+
+    def match(self, o: float, high: float, low: float) -> None:
+        for order in list(self.open):
+            if order not in self.open or (order.parent is not None and order.parent.status != "filled"):
+                continue
+            if order.kind in ("entry", "exit"):
+                self.fill(order, o)
+            elif order.kind == "stop":
+                if low <= order.price:
+                    self.fill(order, min(o, order.price))
+            elif high >= order.price:
+                self.fill(order, max(o, order.price))
+
+    def on_bar(self, row: tuple[float, ...]) -> None:
+        _, o, high, low, close, _ = row
+        if self.open:
+            self.match(o, high, low)
+        fast, slow = self.fast.update(close), self.slow.update(close)
+        if slow is None or fast is None:
+            return
+        before = self.before
+        now = self.before = 1 if fast > slow else -1 if fast < slow else before
+        if before < 0 < now and not self.size:
+            entry = Order("entry", round(1_000 / close, 6))
+            stop, target = (
+                Order("stop", entry.size, round(close * 0.99, 2), entry),
+                Order("target", entry.size, round(close * 1.02, 2), entry),
+            )
+            stop.sibling, target.sibling = target, stop
+            self.open += [entry, stop, target]
+        elif now < 0 < before and self.size:
+            self.open = [Order("exit", self.size)]
+
+
+def floor(rows: list[tuple[float, ...]]) -> float:
+    on_bar = Inlined().on_bar
+    started = time.process_time()
+    for row in rows:
+        on_bar(row)
+    return time.process_time() - started
+
+
+# ── Figures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def trades_of(made: Backtest) -> int:
+    return sum(1 for trade in made.stage.account.trades if trade.intent == "close" and trade.filled)
+
+
+def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> None:
+    count = len(candles)
+    others, absent = peers.installed() if with_peers else ({}, [])
+    theirs: dict[str, list[peers.Ran]] = {name: [] for name in others}
+    rows = list(zip(*(column.tolist() for column in candles.columns), strict=True))
+    found: dict[str, list[float]] = {"bare": [], "floor": [], "idle": [], "cross": []}
+    trades = pnl = 0.0
+    for _ in range(rounds):
+        gc.collect()
+        gc.freeze()
+        found["bare"].append(bare(rows))
+        found["floor"].append(floor(rows))
+        gc.unfreeze()
+        found["idle"].append(session("Idle", candles, folder)[0])
+        took, made = session("Cross", candles, folder)
+        found["cross"].append(took)
+        trades, pnl = trades_of(made), made.stage.account.balance / 1e8 - 1_000_000
+        del made
+        for name, run in others.items():
+            gc.collect()
+            theirs[name].append(run(candles))
+    names = {"bare": "a bare loop that calls an empty method", "floor": "the floor: strategy and bracket hand-inlined",
+             "idle": "(a) a session, a strategy that does nothing", "cross": "(b) a session, SMA 10/30 cross with brackets"}  # fmt: skip
+    print(f"{count:,} bars, {rounds} rounds in alternation, medians")
+    for key, name in names.items():
+        took = statistics.median(found[key])
+        print(f"{name:<52} {took:8.3f} s {count / took:14,.0f} bars/s")
+    for name, runs in theirs.items():
+        took = statistics.median(one.seconds for one in runs)
+        print(
+            f"{f'(b) in {name}':<52} {took:8.3f} s {count / took:14,.0f} bars/s   {runs[0].trades:,} trades {runs[0].pnl:+,.2f} USD"
+        )
+    for name in absent:
+        print(f"{f'(b) in {name}':<52} not installed here (dependency group bench)")
+    ratio = statistics.median(b / f for b, f in zip(found["cross"], found["floor"], strict=True))
+    print(
+        f"(b) over the floor, median of the pairs: {ratio:.2f} (target 2.1)   trades {trades:,.0f}   balance {pnl:+,.4f} USD"
+    )
+
+
+def slopes(folder: Path) -> None:
+    """Cost of a trade in short and long runs: the same strategy over more and more bars of a busier market."""
+    idle = None
+    for trades in (1_000, 10_000, 100_000):
+        bars = min(YEAR, trades * 51)
+        candles = year(bars)
+        if trades * 51 > YEAR:
+            print(f"{trades:>9,} trades need more than a year of these bars; the year has 10,256")
+            break
+        took, made = session("Cross", candles, folder)
+        idle, _ = session("Idle", candles, folder)
+        done = trades_of(made)
+        print(f"{done:>9,} trades: {(took - idle) / done * 1e6:9.1f} us each")
+    took, made = session("Often", year(YEAR), folder)
+    idle, _ = session("Idle", year(YEAR), folder)
+    done = trades_of(made)
+    print(f"{done:>9,} trades: {(took - idle) / done * 1e6:9.1f} us each (in and out by turns)")
+
+
+# Peak memory of a child counts from its parent's: so the command is started by a process that is small.
+STARTER = """\
+import resource, subprocess, sys, time
+started = time.perf_counter()
+subprocess.run(sys.argv[1:], check=True, capture_output=True)
+print(time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
+"""
+
+
+def shell(folder: Path) -> None:
+    """The whole command, from the shell to the written result: seconds and peak memory."""
+    candles = year(YEAR)
+    data = folder / "BTC_1m.csv"
+    rows: Any = zip(*candles.columns, strict=True)
+    data.write_text(
+        "ts,open,high,low,close,volume\n" + "".join(f"{a},{b},{c},{d},{e},{f}\n" for a, b, c, d, e, f in rows)
+    )
+    for name, what in (("Idle", "(a)"), ("Cross", "(b)")):
+        prepared(name, candles, folder).journal.close()
+        command = [sys.executable, "-m", "bot", "backtest", str(folder / "bench.yaml"), "--data", str(data), "--balance", "1000000", "--out",
+                   str(folder / "runs"), "--fee", "0.05%", "--spread", "0", "--depth", "0", "--tick", "0.01", "--lot", "0.000001", "--json"]  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", STARTER, *command], check=True, capture_output=True, text=True)
+        seconds, megabytes = done.stdout.split()
+        print(
+            f"{f'the whole command for {what}, shell to written result':<52} {float(seconds):8.2f} s {megabytes:>10} MB (targets: 4 s, 250 MB)"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bars", type=int, default=YEAR)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--short", action="store_true", help="the paired figures alone")
+    parser.add_argument("--no-peers", action="store_true", help="leave out the other programs that are installed")
+    given = parser.parse_args()
+    logs.configure(level="error")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        paired(year(given.bars), given.rounds, folder, with_peers=not given.no_peers)
+        if given.short:
+            return
+        parts: tuple[Callable[[], None], ...] = (lambda: slopes(folder), lambda: shell(folder))
+        for part in parts:
+            part()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""What a session may be told of costs and time: latency, fees, spread, depth, grids, funding, key instants. Figures by hand."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from bot.clock import HOUR_MS
+from bot.errors import ConfigError
+from bot.service.catalogue import CATALOGUE
+from bot.session.backtest import read_funding
+from bot.session.candles import Candles
+from bot.session.options import MarketRules, Outage, SessionOptions
+from bot.strategy import Bar, Bracket, Intent, Open, View, sma
+from bot.strategy.indicators import Columns, Indicators, ema
+from bot.venue.numbers import E8
+from tests.session.rooms import FREE, MINUTE_MS, START_MS, minutes, ran, settings
+
+
+def candles(*rows: tuple[float, float, float, float]) -> Candles:
+    at = array("q", [START_MS + n * MINUTE_MS for n in range(len(rows))])
+    return Candles(
+        "BTC", "1m", at, *(array("d", column) for column in zip(*rows, strict=True)), array("d", [100.0] * len(rows))
+    )
+
+
+FLAT = (100_000.0, 100_000.0, 100_000.0, 100_000.0)
+RISING = (100_100.0, 100_400.0, 100_000.0, 100_200.0)  # the low is nearer to the open, so it comes first
+
+
+def at_once(view: View, bar: Bar) -> Iterable[Intent]:
+    if bar.at_ms == START_MS + MINUTE_MS:
+        yield Open("BTC", "long", size=0.01, bracket=Bracket(stop_pct=5))
+
+
+def entry(**options: object) -> tuple[int, float]:
+    one = ran([candles(FLAT, RISING, FLAT, FLAT)], script=at_once, rules=FREE, **options)
+    (fill,) = [json.loads(line) for line in one.lines if json.loads(line)["type"] == "fill"]
+    return fill["ts"] - START_MS, float(fill["data"]["px"])
+
+
+def test_an_order_is_filled_at_the_next_open_and_with_latency_at_the_point_after_it_arrives():
+    assert entry() == (MINUTE_MS, 100_100.0)
+    # It arrives half a second after the open: the next price of the bar is its low, a third of a minute in.
+    assert entry(latency_ms=500) == (MINUTE_MS + 20_000, 100_000.0)
+    # 30 s: the low has passed, the high is next.
+    assert entry(latency_ms=30_000) == (MINUTE_MS + 40_000, 100_400.0)
+    # As long as the bar: the next one's open.
+    assert entry(latency_ms=60_000) == (2 * MINUTE_MS, 100_000.0)
+
+
+def test_fee_and_spread_are_paid_as_told():
+    rules = {"": MarketRules(taker=Decimal("0.001"), spread_bps=Decimal(20), depth_usd=Decimal(0), tick=Decimal("0.1"))}
+    one = ran([candles(FLAT, FLAT, FLAT)], script=at_once, rules=rules)
+    (fill,) = [json.loads(line)["data"] for line in one.lines if json.loads(line)["type"] == "fill"]
+    assert float(fill["px"]) == 100_100.0  # half of 20 bps above the middle
+    assert float(fill["feeUsd"]) == pytest.approx(1.001)
+
+
+def test_rules_of_a_market_beat_those_of_its_class_and_these_the_rules_for_all():
+    rules = {
+        "": MarketRules(taker=Decimal("0.001"), maker=Decimal("0.0001")),
+        "crypto": MarketRules(taker=Decimal("0.002"), spread_bps=Decimal(4)),
+        "BTC": MarketRules(taker=Decimal("0.003")),
+    }
+    options = SessionOptions(rules=rules)
+    btc, eth, spy = (options.spec_of(CATALOGUE[coin].spec, CATALOGUE[coin].px) for coin in ("BTC", "ETH", "SPY"))
+    assert [spec.taker_rate for spec in (btc, eth, spy)] == [300_000, 200_000, 100_000]
+    assert [spec.maker_rate for spec in (btc, eth, spy)] == [10_000] * 3
+    assert btc.half_spread == eth.half_spread == E8 // 5_000
+    assert spy.half_spread == CATALOGUE["SPY"].spec.half_spread
+
+
+def test_depth_in_usd_bounds_what_a_level_holds():
+    spec = SessionOptions(rules={"BTC": MarketRules(depth_usd=Decimal(50_000))}).spec_of(
+        CATALOGUE["BTC"].spec, 100_000 * E8
+    )
+    assert spec.level_size == E8 // 2
+
+
+def test_recorded_funding_is_paid_on_the_hour_and_an_eight_hourly_rate_in_eighths(tmp_path: Path):
+    path = tmp_path / "BTC.csv"
+    rows = [f"{START_MS + n * 8 * HOUR_MS + 7},{rate}" for n, rate in enumerate((0.0008, 0.0016))]
+    path.write_text("ts,rate\n" + "\n".join(rows) + "\n")
+    rates, digest = read_funding(path)
+    assert rates == [(START_MS - 7 * HOUR_MS, 100_000_000), (START_MS + HOUR_MS, 200_000_000)]
+    assert len(digest) == 64
+    flat = candles(*[FLAT] * 150)
+    one = ran([flat], script=at_once, rules=FREE, rates={"BTC": rates})
+    paid = [json.loads(line) for line in one.lines if json.loads(line)["type"] == "funding"]
+    assert [(event["ts"] - START_MS, event["data"]["amountUsd"]) for event in paid] == [
+        (HOUR_MS, "-0.2"), (2 * HOUR_MS, "-0.2"),
+    ]  # fmt: skip
+    assert one.result.book.funding == -40_000_000
+    assert one.result.end_usd == pytest.approx(10_000 - 0.4)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ts,rate\n", "has no rates"),
+        ("when,what\n1,2\n", "they must hold ts and rate"),
+        ("ts,rate\n1748736000000,0.5\n", "row 2: the rate must be a fraction of at most 0.04"),
+        ("ts,rate\n1748736000000,0.0001\n1748736000000,0.0001\n", "row 3: ts 1748736000000 does not come after"),
+    ],
+)
+def test_a_bad_funding_file_is_named_with_its_row(tmp_path: Path, text: str, said: str):
+    path = tmp_path / "funding.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_funding(path)
+
+
+def test_the_last_value_of_the_curve_is_the_ledgers_own():
+    one = ran([minutes(1_200, seed=4)], made=settings())
+    assert one.result.curve.equity[-1] == pytest.approx(one.result.end_usd, abs=1e-6)
+    pnl = sum(trip.pnl for trip in one.result.book.trips if trip.exit_ms) / E8
+    open_pnl = sum(trip.pnl for trip in one.result.book.trips if not trip.exit_ms) / E8
+    assert one.result.end_usd - 10_000 == pytest.approx(pnl + open_pnl + _unrealized(one), abs=1e-6)
+
+
+def _unrealized(one: object) -> float:
+    account = one.test.stage.account  # type: ignore[attr-defined]
+    return sum(held.pnl(one.test.stage.state.markets[held.coin].mark) for held in account.positions.values()) / E8  # type: ignore[attr-defined]
+
+
+def test_outages_that_touch_are_refused():
+    with pytest.raises(ConfigError, match="overlap"):
+        SessionOptions(outages=(Outage(1_000, 500), Outage(1_200, 10)))
+
+
+def test_indicators_foreseen_by_a_session_are_those_of_live_bars_to_the_last_bit():
+    walk = minutes(700, seed=6)
+    columns = [one.tolist() for one in (walk.open, walk.high, walk.low, walk.close, walk.volume)]
+    declared = {"fast": sma(7), "slow": sma(40), "smooth": ema(9)}
+    live, ahead = (Indicators(declared, ["BTC"], None) for _ in range(2))
+    at = 0
+    for size in (3, 30, 1, 200, 466):
+        chunk = Columns(*(column[at : at + size] for column in columns))
+        ahead.foresee("BTC", chunk)
+        update = ahead.updater("BTC")
+        assert update is not None
+        for row in range(at, at + size):
+            bar = Bar("BTC", walk.at_ms[row] + MINUTE_MS, *(column[row] for column in columns))
+            live.update(bar)
+            update(bar)
+            assert {name: dict(one) for name, one in live.values.items()} == {
+                name: dict(one) for name, one in ahead.values.items()
+            }
+        ahead.seen("BTC")
+        at += size
+    assert at == 700

@@ -1,0 +1,249 @@
+"""The audit: every fault is found in a file that has it, with its row; what a session refuses, what a flag accepts, and what real files hold."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bot.cli import accepting
+from bot.errors import ConfigError, Exit
+from bot.session.audit import audit, checked
+from bot.session.candles import Candles, load, read_file
+from bot.session.findings import ACCEPTS, KINDS, AuditReport, FaultyData
+
+HEADER = "ts,open,high,low,close,volume"
+START = 1_750_032_000_000  # 2025-06-16, a Monday
+MINUTE = 60_000
+DAY = 86_400_000
+
+Row = list[float]
+
+
+def good(count: int = 400, *, seed: int = 1, step: int = MINUTE) -> list[Row]:
+    """A calm market."""
+    chance, px, made = random.Random(seed), 100.0, []
+    for n in range(count):
+        opened, px = px, round(px * (1 + chance.gauss(0, 0.0005)), 2)
+        made.append([START + n * step, opened, max(opened, px) + 0.02, min(opened, px) - 0.02, px, 5.0 + n % 7])
+    return made
+
+
+def write(folder: Path, rows: list[Row], name: str = "BTC.csv") -> Path:
+    path = folder / name
+    lines = [",".join(str(int(cell)) if index == 0 else repr(cell) for index, cell in enumerate(row)) for row in rows]
+    path.write_text("\n".join([HEADER, *lines]) + "\n")
+    return path
+
+
+def look(folder: Path, rows: list[Row], name: str = "BTC.csv") -> AuditReport:
+    return audit(load([write(folder, rows, name)])[0])
+
+
+def test_a_sound_file_is_sound(tmp_path: Path) -> None:
+    report = look(tmp_path, good())
+    assert report.findings == ()
+    assert report.lines() == ["BTC 1m: 400 candles, 2025-06-16 00:00 to 2025-06-16 06:39: sound"]
+
+
+def shift(rows: list[Row], index: int, ms: int) -> None:
+    rows[index][0] += ms
+
+
+# What is done to a sound file; the finding: kind, severity, count, row of the first example, and words of it.
+FAULTS: dict[str, tuple[Callable[[list[Row]], object], str, str, int, int, str]] = {
+    "a hole of six": (lambda r: r.__delitem__(slice(100, 106)), "gap", "fault", 1, 102, "6 missing bars before it"),
+    "a hole of five": (lambda r: r.__delitem__(slice(100, 105)), "gap", "note", 1, 102, "5 missing bars before it"),
+    "many small holes": (lambda r: r.__delitem__(slice(10, 300, 20)), "gap", "fault", 15, 12, "1 missing bar before it"),
+    "a row twice": (lambda r: r.insert(50, list(r[50])), "duplicate", "note", 1, 53, "the same, in row 52"),
+    "an instant twice": (lambda r: r.insert(50, [*r[50][:5], 99.0]), "duplicate", "fault", 1, 53, "other values, in row 52"),
+    "two rows exchanged": (lambda r: r.insert(10, r.pop(11)), "unsorted", "fault", 1, 13, "comes after 2025-06-16 00:11"),
+    "high below the close": (lambda r: r[7].__setitem__(2, 50.0), "ohlc", "fault", 1, 9, "high 50 is below low"),
+    "an open outside": (lambda r: r[7].__setitem__(1, 101.5), "ohlc", "fault", 1, 9, "open 101.5 lies outside low..high"),
+    "a close outside": (lambda r: r[399].__setitem__(4, 99.0), "ohlc", "fault", 1, 401, "close 99 lies outside low..high"),
+    "a price of zero": (lambda r: r[3].__setitem__(3, 0.0), "price", "fault", 1, 5, "low is 0, it must be above 0"),
+    "no number": (lambda r: r[3].__setitem__(4, float("nan")), "price", "fault", 1, 5, "close is nan"),
+    "infinity": (lambda r: r[3].__setitem__(2, float("inf")), "price", "fault", 1, 5, "high is inf"),
+    "a negative volume": (lambda r: r[3].__setitem__(5, -1.0), "price", "fault", 1, 5, "volume is -1"),
+    "a wrong price": (lambda r: r[60].__setitem__(slice(1, 5), [100.0, 150.0, 100.0, 150.0]), "jump", "fault", 2, 62, "comes back at once"),
+    "a high wick": (lambda r: r[60].__setitem__(2, 120.0), "jump", "fault", 1, 62, "above open and close"),
+    "a low wick": (lambda r: r[60].__setitem__(3, 80.0), "jump", "fault", 1, 62, "below open and close"),
+    "a little without volume": (lambda r: [r[n].__setitem__(5, 0.0) for n in (5, 6)], "zero_volume", "note", 2, 7, "volume is 0"),
+    "much without volume": (lambda r: [one.__setitem__(5, 0.0) for one in r[::10]], "zero_volume", "fault", 40, 2, "volume is 0"),
+    "seconds": (lambda r: [one.__setitem__(0, one[0] // 1000) for one in r], "units", "fault", 400, 2, "looks like seconds"),
+    "microseconds": (lambda r: [one.__setitem__(0, one[0] * 1000) for one in r], "units", "fault", 400, 2, "looks like microseconds"),
+    "nanoseconds": (lambda r: [one.__setitem__(0, one[0] * 10**6) for one in r], "units", "fault", 400, 2, "looks like nanoseconds"),
+    "mixed units": (lambda r: [one.__setitem__(0, one[0] // 1000) for one in r[:9]], "units", "fault", 9, 2, "looks like seconds"),
+    "a row off the grid": (lambda r: shift(r, 20, 17_000), "off_grid", "fault", 1, 22, "is not on the grid of 1m"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_with_its_row(tmp_path: Path, name: str) -> None:
+    spoil, kind, severity, count, row, words = FAULTS[name]
+    rows = good()
+    spoil(rows)
+    report = look(tmp_path, rows)
+    (found,) = [one for one in report.findings if one.kind == kind]
+    assert (found.severity, found.count) == (severity, count)
+    assert (found.examples[0].file, found.examples[0].row) == (tmp_path / "BTC.csv", row)
+    assert words in found.examples[0].text
+    assert {one.kind for one in report.faults} <= {kind}
+    text = "\n".join(report.lines())
+    assert f"BTC.csv: row {row}: " in text
+    assert (f"--accept-{KINDS[kind].accept}" in text) == (severity == "fault" and KINDS[kind].accept is not None)
+
+
+def test_every_kind_is_in_the_table_of_faults() -> None:
+    assert {kind for _, kind, *_ in FAULTS.values()} == set(KINDS)
+
+
+def test_the_flags_of_the_command_line_are_those_of_the_audit() -> None:
+    assert set(accepting.ACCEPTS) == set(ACCEPTS)
+
+
+def test_a_session_refuses_with_the_report_until_the_flag_is_given(tmp_path: Path) -> None:
+    rows = good()
+    del rows[100:200]
+    read = load([write(tmp_path, rows)])
+    with pytest.raises(FaultyData) as refused:
+        checked(read)
+    assert refused.value.exit_code is Exit.ERROR
+    assert "100 missing bars before it" in str(refused.value)
+    assert "Take them as they are with --accept-gaps" in str(refused.value)
+    taken, (report,) = checked(read, accept=["gaps"])
+    assert taken == read
+    assert report.refused(["gaps"]) == ()
+    with pytest.raises(ConfigError, match="--accept-gap is not known; there are --accept-unsorted"):
+        checked(read, accept=["gap"])
+
+
+def test_nothing_accepts_wrong_units_or_prices_of_zero(tmp_path: Path) -> None:
+    for spoil in ("seconds", "a price of zero"):
+        rows = good()
+        FAULTS[spoil][0](rows)
+        with pytest.raises(FaultyData, match="Correct the data first"):
+            checked(load([write(tmp_path, rows)]), accept=ACCEPTS)
+
+
+def test_what_is_accepted_is_mended_as_the_table_says(tmp_path: Path) -> None:
+    rows = good()
+    expected = load([write(tmp_path, rows, "BTC_whole.csv")])[0]
+    rows.insert(0, [*rows[50][:5], 1234.0])  # other values, which a later row corrects
+    rows.insert(200, rows.pop(300))
+    shift(rows, 150, 31_000)
+    rows[77][2] = rows[77][4] - 0.001
+    (read,) = load([write(tmp_path, rows)])
+    assert {one.kind for one in audit(read).faults} >= {"duplicate", "unsorted", "off_grid", "ohlc"}
+    (mended,), _ = checked([read], accept=ACCEPTS)
+    assert list(mended.at_ms) == list(expected.at_ms)
+    assert list(mended.close) == list(expected.close)
+    assert mended.volume[50] == expected.volume[50]
+    assert audit(mended).findings == ()
+
+
+def test_the_same_row_twice_is_one(tmp_path: Path) -> None:
+    rows = good(20)
+    (mended,), _ = checked(load([write(tmp_path, [*rows[:10], rows[9], *rows[10:]])]))
+    assert len(mended) == 20
+
+
+# ── Hours of an exchange ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def share(days: list[int], minutes: range = range(390), interval: str = "1m") -> Candles:
+    """Minutes of regular hours (13:30 UTC in June) on some days from Monday, 16 June 2025."""
+    at = array("q", (START + day * DAY + (13 * 60 + 30 + minute) * MINUTE for day in days for minute in minutes))
+    flat = array("d", [100.0]) * len(at)
+    return Candles("AAPL", interval, at, flat, flat, flat, flat, flat)
+
+
+def test_nights_weekends_and_holidays_of_a_share_are_no_gaps() -> None:
+    assert audit(share([0, 1, 2, 4, 7, 8])).findings == ()  # 19 June is a holiday, 21 and 22 a weekend
+    assert audit(share([0, 1, 2, 4, 7, 8]), hours="continuous").faults[0].kind == "gap"
+
+
+def test_a_trading_day_that_is_missing_is_a_fault() -> None:
+    (found,) = audit(share([0, 2])).faults
+    assert found.kind == "gap"
+    assert "1 trading day is missing (2025-06-17)" in found.text
+
+
+def test_half_a_day_that_is_missing_is_a_fault_and_an_early_close_is_none() -> None:
+    whole, half, early = share([0]), share([1], range(100)), share([1], range(210))
+    last = share([2])
+    for middle, faults in ((half, 1), (early, 0)):
+        columns = [a + b + c for a, b, c in zip(whole.columns, middle.columns, last.columns, strict=True)]
+        assert len(audit(Candles("AAPL", "1m", *columns)).faults) == faults
+
+
+def test_quiet_minutes_of_a_share_are_a_note_and_a_quiet_hour_is_a_fault() -> None:
+    one = share([0])
+    for gone, severity in ((range(50, 80), "note"), (range(50, 81), "fault")):
+        (found,) = audit(one.pick([n for n in range(390) if n not in gone])).findings
+        assert (found.kind, found.severity) == ("gap", severity)
+
+
+def test_a_market_that_is_not_listed_has_an_exchanges_hours_when_it_rests_on_saturdays() -> None:
+    columns = share([0, 1, 2, 4, 7, 8]).columns
+    assert audit(Candles("QQQ", "1m", *columns)).hours == "equity"
+    assert audit(Candles("QQQ", "1m", *share([0, 1]).columns)).hours == "continuous"
+
+
+def test_a_night_may_move_a_share_as_far_as_a_day_may() -> None:
+    one = share([0, 1])
+    for factor, faults in ((1.3, 0), (1.6, 1)):
+        columns = [array("d", (100.0 if n < 390 else 100.0 * factor for n in range(780)))] * 4
+        assert len(audit(Candles("AAPL", "1m", one.at_ms, *columns, one.volume)).faults) == faults
+
+
+def test_hours_that_are_none_are_refused() -> None:
+    with pytest.raises(ConfigError, match="there are continuous, equity, index"):
+        audit(share([0]), hours="nyse")
+
+
+# ── Real files ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# (kind, severity, count) of every finding, by what SOURCES says of the files.
+REAL: dict[str, set[tuple[str, str, int]]] = {
+    "crypto/ftx_BTC-PERP_1m_202201.csv.gz": set(),
+    "crypto/hl_BTC_1h.csv.gz": set(),
+    "crypto/hl_BTC_5m.csv.gz": {("zero_volume", "note", 2)},
+    "crypto/hl_PAXG_5m.csv.gz": {("gap", "note", 1), ("zero_volume", "note", 4)},
+    "crypto/hl_PAXG_1m.csv.gz": {("zero_volume", "fault", 1126)},
+    "crypto/hl_BTC_1d.csv.gz": {("zero_volume", "fault", 921)},
+    "stocks/lean_SPY_1d.csv.gz": set(),
+    "stocks/lean_SPY_1h.csv.gz": set(),
+    "stocks/lean_SPY_1m_201310.csv.gz": set(),
+    "stocks/lean_AAPL_1d.csv.gz": {("jump", "fault", 4)},
+    "stocks/av_SPY_1m_201902.csv.gz": {("zero_volume", "note", 1)},
+    "stocks/av_TSLA_1m_201902.csv.gz": {("gap", "note", 4), ("zero_volume", "note", 1)},
+    "bonds/lean_SHY_1m_200803.csv.gz": {("gap", "note", 96)},
+    "bonds/yahoo_TLT_1d.csv.gz": set(),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_file_has_the_findings_that_are_known_of_it(shared: Path, name: str) -> None:
+    report = audit(load([shared / "data" / name])[0])
+    assert {(one.kind, one.severity, one.count) for one in report.findings} == REAL[name]
+
+
+def test_the_days_on_which_a_shares_prices_were_wrong_are_named(shared: Path) -> None:
+    (found,) = audit(load([shared / "data/stocks/lean_AAPL_1d.csv.gz"])[0]).faults
+    shown = [str(one).split("gz: ")[1] for one in found.examples]
+    assert shown == [
+        "row 694: 2000-09-29 00:00: close 0.460892 is -51.6% from 0.953212",
+        "row 2949: 2009-09-21 00:00: low 0.378214 is 94% below open and close",
+        "row 3187: 2010-08-31 00:00: low 0.903572 is 90% below open and close",
+    ]
+
+
+def test_rates_of_currencies_rest_at_weekends(shared: Path) -> None:
+    read = read_file(shared / "data/oracle/btpy_EURUSD_1h.csv.gz", market="EURUSD")
+    report = audit(read)
+    assert report.hours == "equity"
+    assert report.faults == ()

@@ -1,0 +1,192 @@
+"""`bot backtest` from the command line: the folder it leaves, the same bytes twice, partial results, the proof, and what it says of bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bot.cli.app import call
+from bot.clock import iso
+from bot.session import result
+from bot.session.candles import Candles
+from tests.session.rooms import MINUTE_MS, START_MS, minutes
+
+STRATEGIES = Path(__file__).resolve().parent / "strategies"
+
+
+def write(candles: Candles, path: Path) -> Path:
+    rows = zip(candles.at_ms, candles.open, candles.high, candles.low, candles.close, candles.volume, strict=True)
+    path.write_text("ts,open,high,low,close,volume\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write(minutes(600), tmp_path / "BTC_1m.csv")
+
+
+def config(folder: Path, use: str = "causal:Honest", markets: str = "BTC", **params: object) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(
+        f"account: {{base_url: embedded}}\ndead_man: {{heartbeat_seconds: 120, on_miss: flatten}}\nstrategies_dir: {STRATEGIES}\n"
+        f'strategies:\n  - {{name: one, use: "{use}", markets: [{markets}], interval: 1m, budget_usd: 1000000, params: {json.dumps(params)}}}\n'
+    )
+    return path
+
+
+def run(folder: Path, made: Path, data: Path, *more: str) -> Path:
+    """The folder of the newest run."""
+    out = folder / "runs"
+    before = set(out.iterdir()) if out.exists() else set()
+    assert call(["backtest", str(made), "--data", str(data), "--out", str(out), *more]) == 0
+    (fresh,) = set(out.iterdir()) - before
+    return fresh
+
+
+def test_the_same_manifest_gives_the_same_bytes(tmp_path: Path, data: Path):
+    made = config(tmp_path)
+    outage = f"{iso(START_MS + 200 * MINUTE_MS)[:19]}+20m"
+    one, two = (run(tmp_path, made, data, "--outage", outage, "--fee", "0.02%", "--spread", "3bps") for _ in range(2))
+    assert sorted(path.name for path in one.iterdir()) == sorted(result.NAMES)
+    for name in result.NAMES:
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+    other = run(tmp_path, made, data, "--fee", "0.03%")
+    assert (other / "manifest.json").read_bytes() != (one / "manifest.json").read_bytes()
+    assert (other / "events.jsonl").read_bytes() != (one / "events.jsonl").read_bytes()
+
+
+def test_the_manifest_names_code_config_data_and_every_assumption(tmp_path: Path, data: Path):
+    made = config(tmp_path)
+    folder = run(tmp_path, made, data, "--spread", "2bps")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["config"]["text"] == made.read_text()
+    assert (
+        len(manifest["code"]["sha256"])
+        == len(manifest["strategies"][0]["sha256"])
+        == len(manifest["data"][0]["sha256"])
+        == 64
+    )
+    assert manifest["data"][0]["candles"] == 600
+    said = "\n".join(manifest["assumptions"])
+    for word in (
+        "path sl_first",
+        "next bar's open",
+        "spread 2 bps",
+        "taker 0.045 %",
+        "baseline",
+        "latency 0 ms",
+        "1m candles drive",
+    ):
+        assert word in said
+    assert str(tmp_path) not in (folder / "manifest.json").read_text().replace(str(STRATEGIES), "")
+
+
+def test_the_curve_can_be_read_by_numpy_and_ends_where_the_summary_does(tmp_path: Path, data: Path):
+    numpy = pytest.importorskip("numpy")
+    folder = run(tmp_path, config(tmp_path), data)
+    curve = numpy.load(folder / "equity.npy")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert len(curve) == 600
+    assert curve["at_ms"][0] == START_MS + MINUTE_MS
+    assert curve["equity_usd"][-1] == pytest.approx(summary["endUsd"], abs=1e-6)
+    assert summary["figures"]["Return [%]"] == pytest.approx(100 * (summary["endUsd"] / 10_000 - 1), abs=1e-6)
+
+
+def test_a_band_says_how_far_two_path_policies_are_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    wild = write(minutes(900, vol=0.02), tmp_path / "BTC_1m.csv")
+    out = tmp_path / "runs"
+    made = config(tmp_path, "oracles:Ticked", entries=list(range(0, 900, 3)), stop_pct=1, target_pct=1)
+    options = ("--out", str(out), "--band", "--json", "--accept-jumps", "--balance", "1000000")
+    assert call(["backtest", str(made), "--data", str(wild), *options]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["band"]["path"] == "adaptive"
+    assert said["band"]["differing"]["here"] > 0
+    assert said["band"]["endUsd"][0] < said["band"]["endUsd"][1]
+    assert said["eventDigest"]
+
+
+def test_an_honest_strategy_is_proven_causal_and_one_that_looks_ahead_is_not(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = ("--out", str(tmp_path / "runs"), "--prove-causal")
+    assert call(["backtest", str(config(tmp_path)), "--data", str(data), *out]) == 0
+    assert "causal: equal decisions on data cut at 5 instants" in capsys.readouterr().out
+    assert call(["backtest", str(config(tmp_path, "causal:Cheat")), "--data", str(data), *out]) == 1
+    said = capsys.readouterr()
+    assert "NOT CAUSAL" in said.out
+    assert "error: not causal: event" in said.err
+
+
+def test_a_run_that_is_stopped_keeps_what_it_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from contextlib import contextmanager
+
+    from bot.cli import session
+    from bot.session import run as sessions
+
+    @contextmanager
+    def pressed():
+        yield lambda: True
+
+    monkeypatch.setattr(session, "_stopping", pressed)
+    monkeypatch.setattr(sessions, "CHUNK", 100)
+    data = write(minutes(600), tmp_path / "BTC_1m.csv")
+    folder = run(tmp_path, config(tmp_path), data)
+    assert "PARTIAL: stopped after 100 of 600 bars" in capsys.readouterr().out
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["course"] | {"isPartial": True, "bars": 100} == summary["course"]
+    assert (folder / "equity.npy").stat().st_size < 100 * 24 + 200
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--from", "2025-06-02", "--to", "2025-06-01"), "the range is empty"),
+        (("--from", "2031-01-01"), "the range is empty: there is no whole candle of BTC"),
+        (("--balance", "0"), "balance 0: must be above 0"),
+        (("--fee", "5"), "fee 5: must be a fraction"),
+        (("--tick", "0.3"), "tick 0.3: must be 1, 0.1"),
+        (
+            ("--outage", "2025-06-01T01:00+1h", "--outage", "2025-06-01T01:30+1h"),
+            "outages must have a length and must not overlap",
+        ),
+        (("--fee", "NOPE=1%"), "market 'NOPE' is not listed"),
+        (("--accept-everything",), "No such option"),
+    ],
+)
+def test_bad_options_are_told_in_one_sentence(
+    tmp_path: Path, data: Path, more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+):
+    assert call(["backtest", str(config(tmp_path)), "--data", str(data), "--out", str(tmp_path / "runs"), *more]) != 0
+    out = capsys.readouterr()
+    assert said in out.err
+    assert "Traceback" not in out.err
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir()), "no empty folder is left"
+
+
+def test_data_with_holes_are_refused_with_the_report_until_they_are_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    whole = minutes(600)
+    data = write(whole.pick([*range(200), *range(260, 600)]), tmp_path / "BTC_1m.csv")
+    arguments = ["backtest", str(config(tmp_path)), "--data", str(data), "--out", str(tmp_path / "runs")]
+    assert call(arguments) == 1
+    said = capsys.readouterr().err
+    assert "FAULT gap" in said
+    assert "--accept-gaps" in said
+    assert call([*arguments, "--accept-gaps"]) == 0
+    assert "60 candles are missing inside the range" in capsys.readouterr().out
+
+
+def test_a_market_without_candles_and_a_warm_up_that_is_too_long_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    data = write(minutes(25), tmp_path / "BTC_1m.csv")
+    arguments = ["--data", str(data), "--out", str(tmp_path / "runs")]
+    assert call(["backtest", str(config(tmp_path, markets="BTC, ETH")), *arguments]) != 0
+    assert "ETH" in capsys.readouterr().err
+    assert call(["backtest", str(config(tmp_path, "bench:Cross")), *arguments]) != 0
+    assert "the warm-up is longer than the data: a strategy needs 30 1m bars of BTC" in capsys.readouterr().err

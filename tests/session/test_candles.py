@@ -1,0 +1,286 @@
+"""Candles out of files: what is read, what is refused with its row, digests that know no format, and coarser candles."""
+
+from __future__ import annotations
+
+import gzip
+from array import array
+from pathlib import Path
+
+import pytest
+
+from bot.errors import ConfigError
+from bot.session import tables
+from bot.session.candles import COLUMNS, Candles, drivers, interval_in, join, load, market_name, read_file, resample
+from bot.session.store import write_file
+
+HEADER = "ts,open,high,low,close,volume"
+START = 1_750_000_020_000
+MINUTE = 60_000
+
+
+def rows(count: int, *, start: int = START, step: int = MINUTE) -> list[str]:
+    return [f"{start + n * step},{100 + n},{102 + n},{99 + n},{101.5 + n},{n + 0.25}" for n in range(count)]
+
+
+def file(folder: Path, lines: list[str], name: str = "BTC.csv", header: str = HEADER) -> Path:
+    path = folder / name
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+def candles(count: int, *, step: int = MINUTE, interval: str = "1m", start: int = 1_750_032_000_000) -> Candles:
+    at = array("q", (start + n * step for n in range(count)))
+    opens = array("d", (100.0 + n for n in range(count)))
+    return Candles(
+        "BTC", interval, at, opens, array("d", (o + 2 for o in opens)), array("d", (o - 1 for o in opens)),
+        array("d", (o + 1 for o in opens)), array("d", (0.1 for _ in opens)),
+    )  # fmt: skip
+
+
+research = pytest.mark.skipif(not tables.has_research(), reason="the research extra (polars, numpy) is not installed")
+
+
+def test_a_file_reads_as_it_is_written(tmp_path: Path) -> None:
+    (read,) = load([file(tmp_path, rows(3))])
+    assert (read.market, read.interval, len(read)) == ("BTC", "1m", 3)
+    assert list(read.at_ms) == [START, START + MINUTE, START + 2 * MINUTE]
+    assert [column[1] for column in read.columns[1:]] == [101.0, 103.0, 100.0, 102.5, 1.25]
+    assert read.end_ms == START + 3 * MINUTE
+
+
+def test_zip_line_ends_column_order_further_columns_and_a_mark_of_utf8_change_nothing(tmp_path: Path) -> None:
+    plain = file(tmp_path, rows(50))
+    (expected,) = load([plain])
+    (tmp_path / "BTC_z.csv.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    (tmp_path / "BTC_w.csv").write_bytes(b"\xef\xbb\xbf" + plain.read_bytes().replace(b"\n", b"\r\n"))
+    moved = [f"x,{c[5]},{c[4]},{c[3]},{c[2]},{c[1]},{c[0]}" for c in (row.split(",") for row in rows(50))]
+    file(tmp_path, moved, "BTC_m.csv", "note,Volume,Close,Low,High,Open,TS")
+    quoted = [",".join(f'"{cell}"' for cell in row.split(",")) for row in rows(50)]
+    file(tmp_path, quoted, "BTC_q.csv")
+    for name in ("BTC_z.csv.gz", "BTC_w.csv", "BTC_m.csv", "BTC_q.csv"):
+        (read,) = load([tmp_path / name])
+        assert read == expected
+        assert read.digest() == expected.digest()
+
+
+def test_rows_keep_their_numbers_past_empty_lines(tmp_path: Path) -> None:
+    lines = rows(5)
+    (read,) = load([file(tmp_path, [*lines[:2], "", "  ", *lines[2:]])])
+    assert [read.where(index)[1] for index in range(5)] == [2, 3, 6, 7, 8]
+    assert read.slice(START + 2 * MINUTE).where(0) == (tmp_path / "BTC.csv", 6)
+
+
+@pytest.mark.parametrize(
+    ("lines", "header", "says"),
+    [
+        ([], "", "the file is empty"),
+        ([], HEADER, "no candles below its header"),
+        (["1,2,3,4,5"], "ts,open,high,low,close", "row 1: the columns are 'ts,open,high,low,close'"),
+        (["1,2,3,4,5,6"], "time,o,h,l,c,v", "there is no 'ts'. `bot data import` takes other names"),
+        (["1,2,3,4,5,6,7"], HEADER + ",open", "'open' is there twice"),
+        ([*rows(2), "1,2,3"], HEADER, "row 4: has 3 columns, not 6"),
+        ([*rows(2), rows(3)[2] + ",1"], HEADER, "row 4: has 7 columns, not 6"),
+        ([*rows(1), "now,1,2,1,2,1"], HEADER, "row 3: ts 'now' is not an integer"),
+        ([*rows(1), f"{START}.5,1,2,1,2,1"], HEADER, "is not an integer"),
+        ([*rows(1), f"{10**25},1,2,1,2,1"], HEADER, "is not an integer"),
+        ([*rows(1), f"{START + MINUTE},1,x,1,2,1"], HEADER, "row 3: high 'x' is not a number"),
+        ([*rows(1), f"{START + MINUTE},1,,1,2,1"], HEADER, "row 3: high '' is not a number"),
+        ([*rows(1), f"{START + MINUTE},1,1_0,1,2,1"], HEADER, "row 3: high '1_0' is not a number"),
+        ([*rows(1), '"1750,1'], HEADER, "row 3"),
+        (rows(4, step=3 * MINUTE), HEADER, "3 min apart, which is none of 1m, 5m"),
+        (rows(4, step=8 * 60 * MINUTE), HEADER, "8 h apart"),
+    ],
+)
+def test_what_cannot_be_held_is_refused_with_file_and_row(
+    tmp_path: Path, lines: list[str], header: str, says: str
+) -> None:
+    path = file(tmp_path, lines, header=header)
+    with pytest.raises(ConfigError) as refused:
+        load([path])
+    assert says.split(". ")[0] in str(refused.value)
+    assert says.split(". ")[-1] in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+def test_broken_files_are_named(tmp_path: Path) -> None:
+    cut = tmp_path / "BTC.csv.gz"
+    cut.write_bytes(gzip.compress("\n".join([HEADER, *rows(5_000)]).encode())[:-2_000])
+    with pytest.raises(ConfigError, match="not a whole gzip file"):
+        load([cut])
+    (tmp_path / "ETH.csv").write_bytes(b"ts,\xff\xfe")
+    with pytest.raises(ConfigError, match="not text in UTF-8"):
+        load([tmp_path / "ETH.csv"])
+    with pytest.raises(ConfigError, match="no such file or folder"):
+        load([tmp_path / "SOL.csv"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="no candles in this folder"):
+        load([tmp_path / "empty"])
+
+
+def test_a_market_is_given_or_in_the_name_or_refused(tmp_path: Path) -> None:
+    named = file(tmp_path, rows(2), "binance_ETHUSDT_1m.csv")
+    nameless = file(tmp_path, rows(2), "candles.csv")
+    assert load([named])[0].market == "ETH"
+    assert load([Path(f"perp:sol={nameless}")])[0].market == "SOL"
+    assert load([nameless], market="event:rate-cut")[0].market == "event:RATE-CUT"
+    with pytest.raises(ConfigError, match="MARKET="):
+        load([nameless])
+    with pytest.raises(ConfigError, match="'BTCC' is not listed by the service; did you mean BTC"):
+        load([nameless], market="BTCC")
+    assert market_name("QQQ", listed=False) == "QQQ"
+    with pytest.raises(ConfigError, match="not listed"):
+        market_name("a/b", listed=False)
+
+
+def test_a_name_that_says_another_interval_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="its name says 5m candles, but most of its rows are 1m apart"):
+        load([file(tmp_path, rows(5), "BTC_5m.csv")])
+    assert [interval_in(name) for name in ("hl_BTC_1h.csv", "BTC-1d-2024.csv", "BTC.csv", "x_1M_2.csv", "15m.parquet")] == [
+        "1h", "1d", None, None, "15m",
+    ]  # fmt: skip
+
+
+def test_a_span_is_cut_and_an_empty_one_refused(tmp_path: Path) -> None:
+    path = file(tmp_path, rows(10))
+    (read,) = load([path], start_ms=START + 2 * MINUTE, end_ms=START + 5 * MINUTE)
+    assert list(read.at_ms) == [START + n * MINUTE for n in (2, 3, 4)]
+    assert read.where(0) == (path, 4)
+    with pytest.raises(
+        ConfigError, match="no candle from 2025-06-16T07:47:00.000Z; they are there from 2025-06-15T15:07"
+    ):
+        load([path], start_ms=START + 1000 * MINUTE)
+    whole = load([path])[0]
+    assert len(whole.slice(START + MINUTE, START)) == 0
+    assert whole.slice(START) is whole
+
+
+def test_files_of_one_market_become_one_in_the_order_of_time(tmp_path: Path) -> None:
+    late = file(tmp_path, rows(3, start=START + 3 * MINUTE), "BTC_b.csv")
+    early = file(tmp_path, rows(3), "BTC_c.csv")
+    other = file(tmp_path, rows(3, step=5 * MINUTE), "BTC_5m.csv")
+    coin = file(tmp_path, rows(1), "ETH.csv")
+    read = load([late, early, other, coin])
+    assert [(one.market, one.interval, len(one)) for one in read] == [
+        ("BTC", "1m", 6),
+        ("BTC", "5m", 3),
+        ("ETH", "1m", 1),
+    ]
+    assert list(read[0].at_ms) == [START + n * MINUTE for n in range(6)]
+    assert read[0].where(4) == (late, 3)
+    assert [(one.market, one.interval) for one in drivers(read)] == [("BTC", "1m"), ("ETH", "1m")]
+    assert [one.market for one in load([tmp_path], markets=["ETH"])] == ["ETH"]
+    with pytest.raises(ConfigError, match="no candles of SOL here"):
+        load([tmp_path], markets=["SOL"])
+
+
+def test_the_digest_knows_every_value_and_the_market() -> None:
+    one = candles(10)
+    seen = {one.digest(), candles(9).digest(), candles(10, start=1_750_032_060_000).digest()}
+    seen.add(Candles("ETH", "1m", *one.columns).digest())
+    for column in range(6):
+        changed = [array(c.typecode, c) for c in one.columns]
+        changed[column][5] += 1
+        seen.add(Candles("BTC", "1m", *changed).digest())
+    assert len(seen) == 10
+
+
+@research
+def test_parquet_and_csv_have_one_digest(tmp_path: Path) -> None:
+    (read,) = load(
+        [file(tmp_path, [*rows(500), f"{START + 500 * MINUTE},0.1,0.30000000000000004,1e-7,0.2,123456789.123456"])]
+    )
+    for name in ("BTC.parquet", "BTC_x.csv.gz", "BTC_y.csv"):
+        write_file(tmp_path / name, read)
+        (again,) = load([tmp_path / name])
+        assert again == read
+        assert again.digest() == read.digest()
+    (cut,) = load([tmp_path / "BTC.parquet"], start_ms=START + 100 * MINUTE, end_ms=START + 102 * MINUTE)
+    assert cut.where(1) == (tmp_path / "BTC.parquet", 102)
+
+
+@research
+def test_the_fast_reader_reads_what_the_other_one_reads_or_leaves_it_to_it(tmp_path: Path) -> None:
+    good = file(tmp_path, rows(3_000), "BTC_g.csv")
+    fast, slow = (read_file(good, market="BTC", fast=fast) for fast in (True, False))
+    assert tables.read_fast(good, COLUMNS) is not None
+    assert fast == slow
+    for lines in (
+        [*rows(2), "", rows(3)[2]],
+        [*rows(2), f"{START + 2 * MINUTE},1,,1,1,1"],
+        [f'"{START}",1,1,1,1,1'],
+        ["1,2"],
+    ):
+        assert tables.read_fast(file(tmp_path, lines, "BTC_o.csv"), COLUMNS) is None
+
+
+@research
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"ts": [1, 2], "open": [1.0, 2.0]}, "there is no 'high'"),
+        ({name: ["a", "b"] for name in COLUMNS}, "column 'ts' holds String"),
+        ({name: [1.5, 2.5] for name in COLUMNS}, "column 'ts' holds Float64"),
+        ({name: [START, None] for name in COLUMNS}, "row 2: ts is empty"),
+    ],
+)
+def test_a_parquet_file_of_another_shape_is_refused(
+    tmp_path: Path, columns: dict[str, list[object]], says: str
+) -> None:
+    tables.research().DataFrame(columns).write_parquet(tmp_path / "BTC.parquet")
+    with pytest.raises(ConfigError) as refused:
+        load([tmp_path / "BTC.parquet"])
+    assert says in str(refused.value)
+
+
+def test_parquet_without_the_extra_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "polars", None)
+    (tmp_path / "BTC.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ConfigError, match=r"pip install 'bracketbot\[research\]'"):
+        load([tmp_path / "BTC.parquet"])
+
+
+@research
+def test_a_parquet_file_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "BTC.parquet").write_bytes(b"no parquet at all")
+    with pytest.raises(ConfigError, match=r"BTC\.parquet: is no Parquet file|BTC\.parquet: cannot be read"):
+        load([tmp_path / "BTC.parquet"])
+
+
+def test_coarser_candles_are_whole() -> None:
+    """From 00:03 to 01:12: of the hours only the first would be whole, and it lacks its first minutes."""
+    fine = candles(70, start=1_750_032_180_000)
+    five = resample(fine, "5m")
+    assert five.at_ms[0] == 1_750_032_300_000
+    assert len(five) == 13
+    assert (five.open[0], five.high[0], five.low[0], five.close[0]) == (102.0, 108.0, 101.0, 107.0)
+    assert five.volume[0] == 0.5
+    assert len(resample(fine, "5m", keep_partial=True)) == 15
+    assert len(resample(fine, "1h")) == 0
+    assert resample(fine, "1m") is fine
+    with pytest.raises(ConfigError, match="1m candles cannot be made of 5m"):
+        resample(five, "1m")
+
+
+def test_holes_inside_a_coarser_candle_are_left_as_they_are() -> None:
+    fine = candles(20)
+    holed = fine.pick([n for n in range(20) if not 6 <= n <= 13])
+    five = resample(holed, "5m")
+    assert [(at - fine.at_ms[0]) // MINUTE for at in five.at_ms] == [0, 5, 10, 15]
+    assert (five.open[1], five.close[1], five.volume[1]) == (105.0, 106.0, 0.1)
+
+
+def test_the_recorded_hour_is_the_sum_of_its_minutes(shared: Path) -> None:
+    """An exchange's own 1h candles against ours out of its 5m candles: all whole hours but the odd one that the sources name."""
+    (five,) = load([shared / "data/crypto/hl_BTC_5m.csv.gz"])
+    (hour,) = load(
+        [shared / "data/crypto/hl_BTC_1h.csv.gz"], start_ms=five.at_ms[0], end_ms=five.end_ms - five.end_ms % 3_600_000
+    )
+    made = resample(five, "1h")
+    assert len(made) == len(hour)
+    for ours, theirs in zip(made.columns[:5], hour.columns[:5], strict=True):
+        assert sum(a != b for a, b in zip(ours, theirs, strict=True)) <= 1
+
+
+def test_joining_keeps_overlaps_for_the_audit() -> None:
+    one = candles(5)
+    assert len(join([one.slice(one.at_ms[2]), one])) == 8

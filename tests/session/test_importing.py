@@ -1,0 +1,203 @@
+"""Foreign files: names, delimiters, clocks and units of others become candles, and what is wrong is named with its row."""
+
+from __future__ import annotations
+
+import gzip
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from bot.errors import ConfigError
+from bot.session import tables
+from bot.session.audit import audit
+from bot.session.importing import Mapped, columns_of, ordered, read_foreign
+
+START = datetime(2025, 6, 16, tzinfo=UTC)
+MS = 1_750_032_000_000
+MINUTE = 60_000
+NEW_YORK = ZoneInfo("America/New_York")
+
+
+def cells(n: int) -> list[str]:
+    return [f"{100 + n}", f"{102 + n}", f"{99 + n}", f"{101.5 + n}", f"{n + 1}"]
+
+
+def foreign(folder: Path, header: str | None, times: list[str], *, name: str = "x.csv", sign: str = ",") -> Path:
+    lines = [] if header is None else [header.replace(",", sign)]
+    lines += [sign.join([time, *cells(n)]) for n, time in enumerate(times)]
+    (folder / name).write_text("\n".join(lines) + "\n")
+    return folder / name
+
+
+def stamps(count: int = 5) -> list[int]:
+    return [MS + n * MINUTE for n in range(count)]
+
+
+FORMS: dict[str, tuple[str | None, list[str], str, Mapped]] = {
+    "milliseconds": ("ts,open,high,low,close,volume", [str(at) for at in stamps()], ",", Mapped()),
+    "seconds": ("Unix,Open,High,Low,Close,Volume", [str(at // 1000) for at in stamps()], ",", Mapped()),
+    "seconds with a fraction": ("time,o,h,l,c,v", [f"{at // 1000}.0" for at in stamps()], ",", Mapped()),
+    "microseconds": ("open_time,open,high,low,close,volume", [f"{at}000" for at in stamps()], ",", Mapped(unit="us")),
+    "nanoseconds": ("timestamp,open,high,low,close,vol", [f"{at}000000" for at in stamps()], ";", Mapped()),
+    "without a header": (None, [str(at) for at in stamps()], ",", Mapped()),
+    "text of UTC": ("Date,Open,High,Low,Close,Volume", [f"2025-06-16 00:0{n}:00" for n in range(5)], "\t", Mapped()),
+    "text with an offset": ("Date,Open,High,Low,Close,Volume", [f"2025-06-16T02:0{n}:00+02:00" for n in range(5)], ",", Mapped()),
+    "text with a Z": ("datetime,open,high,low,close,volume", [f"2025-06-16T00:0{n}Z" for n in range(5)], "|", Mapped()),
+    "New York's clock": ("time,open,high,low,close,volume", [f"2025-06-15 20:0{n}" for n in range(5)], ",", Mapped(tz="America/New_York")),
+    "a form of its own": ("t,open,high,low,close,volume", [f"16/06/2025 00:0{n}" for n in range(5)], ",", Mapped(unit="%d/%m/%Y %H:%M")),
+    "a terminal's two columns": ("<DATE>\t<TIME>\t<OPEN>\t<HIGH>\t<LOW>\t<CLOSE>\t<TICKVOL>", [f"2025.06.16\t00:0{n}:00" for n in range(5)], "\t", Mapped()),
+    "names that are given": ("Zeit,A,H,T,S,U", [str(at) for at in stamps()], ",", Mapped(columns_of("ts=Zeit,open=A,high=h,low=T,close=S,volume=6"))),
+    "stamped at the close": ("time,open,high,low,close,volume", [str(at + MINUTE) for at in stamps()], ",", Mapped(stamp="close")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_is_read_as_the_same_candles(tmp_path: Path, name: str) -> None:
+    header, times, sign, mapped = FORMS[name]
+    read = read_foreign(foreign(tmp_path, header, times, sign=sign), "BTC", mapped)
+    assert list(read.at_ms) == stamps()
+    assert read.interval == "1m"
+    assert [column[2] for column in read.columns[1:]] == [102.0, 104.0, 101.0, 103.5, 3.0]
+    assert read.where(2)[1] == (3 if header is None else 4)
+
+
+def test_decimal_commas_a_preamble_and_no_volume_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    lines = [
+        "made by somebody",
+        "Time;Open;High;Low;Close",
+        *(f"{at};1,5;2,5;1,25;{n},75" for n, at in enumerate(stamps(), 1)),
+    ]
+    path.write_text("\n".join(lines))
+    read = read_foreign(path, "BTC", Mapped({"volume": "none"}, decimal=",", skip=1))
+    assert [column[0] for column in read.columns] == [MS, 1.5, 2.5, 1.25, 1.75, 0.0]
+    assert read.where(0)[1] == 3
+
+
+def test_newest_first_is_turned_round_and_nothing_else_is(tmp_path: Path) -> None:
+    backward = read_foreign(foreign(tmp_path, None, [str(at) for at in reversed(stamps())]), "BTC", Mapped())
+    turned = ordered(backward)
+    assert list(turned.at_ms) == stamps()
+    assert turned.where(0) == (tmp_path / "x.csv", 5)
+    hours = foreign(tmp_path, None, [str(MS - n * 3_600_000) for n in range(4)])
+    assert read_foreign(hours, "BTC", Mapped()).interval == "1h"
+    mixed = read_foreign(foreign(tmp_path, None, [str(MS + n * MINUTE) for n in (0, 2, 1, 3, 4)]), "BTC", Mapped())
+    assert ordered(mixed) is mixed
+    assert audit(mixed).faults[0].kind == "unsorted"
+
+
+def test_a_date_is_a_day_of_utc_whatever_the_zone(tmp_path: Path) -> None:
+    days = [f"2025-06-{day}" for day in (16, 17, 18, 20, 23)]
+    read = read_foreign(
+        foreign(tmp_path, "Date,Open,High,Low,Close,Volume", days), "SPY", Mapped(tz="America/New_York")
+    )
+    assert read.interval == "1d"
+    assert all(at % 86_400_000 == 0 for at in read.at_ms)
+
+
+def test_the_hour_that_a_clock_repeats_is_taken_in_the_order_of_the_rows(tmp_path: Path) -> None:
+    moments = [datetime(2025, 11, 2, 4, tzinfo=UTC) + timedelta(minutes=15 * n) for n in range(16)]
+    wall = [one.astimezone(NEW_YORK).strftime("%Y-%m-%d %H:%M") for one in moments]
+    assert len(set(wall)) == 12
+    read = read_foreign(foreign(tmp_path, None, wall), "SPY", Mapped(tz="America/New_York"))
+    assert list(read.at_ms) == [int(one.timestamp()) * 1000 for one in moments]
+
+
+@pytest.mark.parametrize(
+    ("header", "times", "mapped", "says"),
+    [
+        ("Zeit,open,high,low,close,volume", ["1", "2"], Mapped(), "row 1: no column for 'ts' among 'Zeit,open"),
+        ("ts,open,high,low,close,x", ["1", "2"], Mapped(), "volume=none when there is none"),
+        ("ts,open,high,low,close,volume", ["1"], Mapped({"ts": "tss"}), "there is no column 'tss'; did you mean 'ts'?"),
+        ("ts,open,high,low,close,volume", ["1"], Mapped({"ts": "9"}), "there is no column '9'"),
+        ("ts,open,high,low,close,volume", [str(MS), str(MS // 1000 + 60)], Mapped(), "row 3: time 1750032060 looks like seconds, not milliseconds"),
+        ("ts,open,high,low,close,volume", [str(MS)], Mapped(unit="s"), "row 2: time 1750032000000 looks like milliseconds, not seconds"),
+        ("ts,open,high,low,close,volume", [str(MS), "soon"], Mapped(), "row 3: time 'soon' is no number of milliseconds"),
+        ("ts,open,high,low,close,volume", [str(MS)], Mapped(tz="Europe/Rome"), "leave --tz out"),
+        ("ts,open,high,low,close,volume", ["2025-06-16 00:00", "16.6. 00:01"], Mapped(), "row 3: '16.6. 00:01' is no time like 2025-06-01T00:00:00Z"),
+        ("ts,open,high,low,close,volume", ["2025-06-16 00:00"], Mapped(unit="%H:%M"), "row 2: '2025-06-16 00:00' is no time of the form '%H:%M'"),
+        ("ts,open,high,low,close,volume", ["2025-03-09 01:59", "2025-03-09 02:30"], Mapped(tz="America/New_York"), "row 3: 2025-03-09 02:30:00 does not exist in America/New_York"),
+        ("ts,open,high,low,close,volume", [str(MS + n * 1_800_000) for n in range(4)], Mapped(), "30 min apart, which is none of"),
+        ("ts,open,high,low,close,volume", [str(at) for at in stamps()], Mapped(interval="1h"), "most of its rows are 1m apart, not 1h; import them as 1m"),
+        ("ts,open,high,low,close,volume", [str(MS + n * 3_600_000) for n in range(4)], Mapped(interval="1m"), "finer candles cannot be made"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_file_and_row(
+    tmp_path: Path, header: str, times: list[str], mapped: Mapped, says: str
+) -> None:
+    path = foreign(tmp_path, header, times)
+    with pytest.raises(ConfigError) as refused:
+        read_foreign(path, "BTC", mapped)
+    assert says in str(refused.value)
+    assert says.startswith("leave") or str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("ts", "says no column"),
+        ("when=ts", "'when' is none of ts, open"),
+        ("opne=O", "did you mean open?"),
+        ("ts=a,ts=b", "names ts twice"),
+    ],
+)
+def test_a_mapping_that_is_none_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        columns_of(text)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [({"tz": "Mars/Olympus"}, "is no time zone"), ({"unit": "minutes"}, "write auto, s, ms"), ({"stamp": "end"}, "open or close"),
+     ({"decimal": "'"}, "a point or a comma")],
+)  # fmt: skip
+def test_an_option_that_is_none_is_refused(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Mapped(**given)  # type: ignore[arg-type]
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "the file is empty"), (b"a,b\n1,2\n", "row 1: 'a,b' has 2 columns"), (gzip.compress(b"ts,open\n" * 999, mtime=0)[:-9], "not a whole gzip file"),
+     (b"\xff\xfe\x00", "not text"), (b"x" * 20_000, "row 1: is longer than")],
+)  # fmt: skip
+def test_a_file_that_is_no_table_is_named(tmp_path: Path, content: bytes, says: str) -> None:
+    (tmp_path / "x.csv").write_bytes(content)
+    with pytest.raises(ConfigError) as refused:
+        read_foreign(tmp_path / "x.csv", "BTC", Mapped())
+    assert says in str(refused.value)
+    assert "x.csv" in str(refused.value)
+
+
+@pytest.mark.skipif(not tables.has_research(), reason="the research extra (polars, numpy) is not installed")
+def test_frames_of_parquet_are_read_by_their_types(tmp_path: Path) -> None:
+    pl = tables.research()
+    moments = [datetime(2025, 6, 16) + timedelta(minutes=n) for n in range(5)]  # noqa: DTZ001
+    figures = {
+        name: [float(cells(n)[at]) for n in range(5)]
+        for at, name in enumerate(("open", "high", "low", "close", "volume"))
+    }
+    forms = {
+        "naive": (pl.Series("date", moments), Mapped()),
+        "aware": (
+            pl.Series("date", moments).dt.replace_time_zone("UTC").dt.convert_time_zone("Asia/Tokyo"),
+            Mapped(tz="Europe/Rome"),
+        ),
+        "wall": (pl.Series("date", [one - timedelta(hours=4) for one in moments]), Mapped(tz="America/New_York")),
+        "numbers": (pl.Series("date", [at // 1000 for at in stamps()]), Mapped()),
+        "texts": (pl.Series("date", [one.isoformat() for one in moments]), Mapped()),
+    }
+    for name, (times, mapped) in forms.items():
+        pl.DataFrame({"date": times, **figures}).write_parquet(tmp_path / "x.parquet")
+        read = read_foreign(tmp_path / "x.parquet", "BTC", mapped)
+        assert list(read.at_ms) == stamps(), name
+        assert list(read.close) == figures["close"]
+    pl.DataFrame({"date": [True, False], **{key: column[:2] for key, column in figures.items()}}).write_parquet(
+        tmp_path / "y.parquet"
+    )
+    with pytest.raises(ConfigError, match="column 'date' holds Boolean, which is no time"):
+        read_foreign(tmp_path / "y.parquet", "BTC", Mapped())

@@ -1,0 +1,95 @@
+"""The daemon goes down in simulated time: the dead-man fires, stops act, and a new daemon finds its way from the same journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from bot.session.options import Outage
+from bot.strategy import Bar, Bracket, Intent, Open, View
+from tests.session.rooms import MINUTE_MS, START_MS, minutes, ran, settings
+
+HOUR_MS = 60 * MINUTE_MS
+
+
+def always_long(view: View, bar: Bar) -> Iterable[Intent]:
+    if not view.position(bar.market) and not view.orders(bar.market):
+        yield Open(bar.market, "long", usd=300, bracket=Bracket(stop_pct=20))
+
+
+def fired(lines: list[str], kind: str) -> list[dict[str, object]]:
+    events = [json.loads(line) for line in lines]
+    return [
+        e for e in events if e["type"] == "guardian" and e["subtype"] == "fired" and e["data"]["guardianType"] == kind
+    ]
+
+
+def test_the_dead_man_fires_while_the_daemon_is_down_and_stands_again_after_it():
+    outage = Outage(START_MS + 2 * HOUR_MS, HOUR_MS)
+    made = settings(dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"})
+    one = ran([minutes(6 * 60)], made=made, script=always_long, outages=(outage,))
+    (shot,) = fired(one.lines, "dead_man_switch")
+    # It beats every 50 s until it goes: the last beat lies at most so long before, and the switch waits its whole time from there.
+    assert outage.at_ms + 300_000 - 50_000 <= shot["ts"] <= outage.at_ms + 300_000
+    (down,) = one.result.course.downs
+    assert len(down.open_before) == 1
+    assert down.open_after == ()
+    events = [json.loads(line) for line in one.lines]
+    after = [e for e in events if e["ts"] >= outage.end_ms - 1]
+    assert any(e["type"] == "guardian" and e["subtype"] == "armed" for e in after)
+    assert any(e["type"] == "fill" and e["subtype"] == "entry" for e in after), "it trades again"
+    assert not any(
+        e["type"] == "fill" and e["subtype"] == "entry" for e in events if outage.at_ms <= e["ts"] < outage.end_ms - 1
+    )
+
+
+def test_a_daemon_that_was_never_down_lets_no_dead_man_fire():
+    made = settings(dead_man={"heartbeat_seconds": 60, "on_miss": "flatten"})
+    one = ran([minutes(3 * 60)], made=made, script=always_long)
+    assert fired(one.lines, "dead_man_switch") == []
+    assert len(one.result.left) == 1
+
+
+def test_a_stop_at_the_service_acts_while_nobody_is_there():
+    def once(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms == START_MS + 30 * MINUTE_MS:
+            yield Open(bar.market, "long", usd=300, bracket=Bracket(stop_pct=0.3, target_pct=0.3))
+
+    outage = Outage(START_MS + 32 * MINUTE_MS, 10 * HOUR_MS)
+    one = ran([minutes(12 * 60, seed=5)], script=once, outages=(outage,))
+    (trip,) = one.result.book.trips
+    assert trip.exit_kind in ("stop_loss", "take_profit")
+    assert outage.at_ms < trip.exit_ms < outage.end_ms
+    assert trip.strategy == "s0"
+
+
+def test_what_a_strategy_remembers_and_owns_is_there_after_an_outage():
+    seen: list[tuple[int, int]] = []
+
+    def counting(view: View, bar: Bar) -> Iterable[Intent]:
+        view.state["n"] = view.state.get("n", 0) + 1
+        seen.append((bar.at_ms, view.state["n"]))
+        held = view.position(bar.market)
+        if not held and view.state["n"] == 5:
+            yield Open(bar.market, "long", usd=300, bracket=Bracket(stop_pct=20))
+
+    outage = Outage(START_MS + 60 * MINUTE_MS, 30 * MINUTE_MS)
+    one = ran([minutes(120)], script=counting, outages=(outage,))
+    after = [n for at, n in seen if at > outage.end_ms]
+    assert after[0] == 62, (
+        "60 bars before, the newest one at its start, then the next: nothing forgotten, and what is history counts for nothing"
+    )
+    assert one.test.session.loop is not None
+    (position,) = one.test.session.loop.mirror.positions.values()
+    assert position.owner == "s0"
+
+
+def test_outages_skip_and_feed_alike():
+    outages = (
+        Outage(START_MS + 130 * MINUTE_MS + 12_345, 47 * MINUTE_MS),
+        Outage(START_MS + 400 * MINUTE_MS, 20 * MINUTE_MS),
+    )
+    made = settings(dead_man={"heartbeat_seconds": 120, "on_miss": "flatten"})
+    skipped, fed = (ran([minutes(700, seed=8)], made=made, outages=outages, skip=skip) for skip in (True, False))
+    assert skipped.lines == fed.lines
+    assert len(skipped.result.course.downs) == 2

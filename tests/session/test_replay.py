@@ -1,0 +1,361 @@
+"""`bot replay`: what a daemon did against a sandbox is done again on candles; equal when nothing has changed, and each change is named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bot.cli.app import call
+from bot.cli.judging import judged
+from bot.client import Client
+from bot.runtime import provenance
+from bot.runtime.journal import open_journal
+from bot.runtime.loop import Loop
+from bot.runtime.loop import Settings as LoopSettings
+from bot.runtime.placing import place_strategies, wanted_guardians
+from bot.service.host import HostOptions, build
+from bot.session.candles import Candles
+from tests.fakes import FakePacer
+from tests.session.rooms import MINUTE_MS, START_MS, minutes
+from tests.session.test_backtest_command import write
+
+STRATEGIES = Path(__file__).resolve().parent / "strategies"
+CONTROL = {"Authorization": "Bearer bbc_replay"}
+HISTORY = 200  # candles of a recorded file that are past when a sandbox starts
+BARS = 160
+
+
+def config(folder: Path, name: str = "mine.yaml", **params: Any) -> Path:
+    path = folder / name
+    path.write_text(
+        f"account: {{base_url: embedded}}\nname: mine\ndead_man: off\nstrategies_dir: {STRATEGIES}\nstate_dir: {folder / 'state'}\n"
+        f"strategies:\n  - {{name: one, use: replaying, markets: [BTC], budget_usd: 1000, params: {json.dumps(params)}}}\n"
+    )
+    return path
+
+
+async def lived(file: Path, data: Path) -> None:
+    """A daemon's inside against a sandbox whose clock goes from minute to minute; its journal is where the config says."""
+    settings = judged(file).settings
+    settings.state_dir.mkdir()
+    options = HostOptions(clock="manual", data=(("BTC", data),), markets=("BTC",), rate_limits=False)
+    service = build(options, control_token="bbc_replay")
+    await service.start()
+    transport = httpx.ASGITransport(service.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        account = (await http.post("/v1/sandbox/accounts", json={"name": "mine"})).json()
+        client = Client("http://127.0.0.1", account["apiKey"], transport=transport)
+        snapshot = await client.account()
+        journal = open_journal(settings.state_dir / "journal.db", address=snapshot.address)
+        now_ms = client.clock.now_ms
+        provenance.note_run(
+            journal, provenance.mark_of(settings), at_ms=now_ms(), epoch=snapshot.epoch, balance_usd=snapshot.balance_usd, config=file
+        )  # fmt: skip
+        loop = Loop(
+            port=client, journal=journal, placed=place_strategies(settings), pacer=FakePacer(),
+            settings=LoopSettings(guardians=wanted_guardians(settings)),
+        )  # fmt: skip
+        await loop.recover()
+        await loop.cycle()
+        for _ in range(BARS):
+            to_ms = now_ms() // MINUTE_MS * MINUTE_MS + MINUTE_MS
+            await http.post("/sandbox/v1/clock/advance", json={"toMs": to_ms}, headers=CONTROL)
+            await client.status()
+            await loop.cycle()
+        journal.close()
+        await client.aclose()
+    await service.stop()
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Candles]:
+    """The folder of a config that has run, with its journal and the candles that its service played."""
+    folder = tmp_path_factory.mktemp("lives")
+    candles = minutes(HISTORY + BARS + 30, vol=0.001)
+    asyncio.run(lived(config(folder), write(candles, folder / "BTC_1m.csv")))
+    return folder, candles
+
+
+def replayed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = call(["replay", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def causes(found: dict[str, Any]) -> Counter[tuple[str, str]]:
+    return Counter((one["what"], one["cause"]) for one in found["differences"])
+
+
+def test_a_daemon_against_a_sandbox_and_its_replay_on_the_candles_are_equal(
+    lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    code, found = replayed(capsys, str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv"))
+    assert found["differences"] == []
+    assert (code, found["equal"], found["changed"]) == (0, True, [])
+    assert found["counts"]["decisions"]["recorded"] > 10
+    assert found["counts"]["fills"]["recorded"] > 20
+
+
+def test_a_param_that_was_changed_since_is_named(lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]):
+    folder, _ = lives
+    other = config(folder, "other.yaml", bars=4)
+    code, found = replayed(capsys, str(folder / "state"), "--config", str(other), "--data", str(folder / "BTC_1m.csv"))
+    assert code == 1
+    assert found["changed"] == ["strategy one: params.bars is another"]
+    decisions = [one for one in found["differences"] if one["what"] == "decision"]
+    assert decisions
+    assert {(one["cause"], one["why"]) for one in decisions} == {("config", "strategy one: params.bars is another")}
+    assert {one["cause"] for one in found["differences"] if one["what"] == "fill"} == {"follows"}
+
+
+def test_a_candle_that_is_another_is_named_with_both_of_its_values(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    with sqlite3.connect(folder / "state/journal.db") as db:
+        (payload,) = db.execute("SELECT payload FROM traces WHERE kind='bar' ORDER BY seq LIMIT 1").fetchone()
+    bar = json.loads(payload)
+    row = candles.at_ms.index(bar["at_ms"] - MINUTE_MS)
+    high = candles.high[:]
+    high[row] += 7
+    data = write(replace(candles, high=high), tmp_path / "BTC_1m.csv")
+    code, found = replayed(capsys, str(folder / "mine.yaml"), "--data", str(data))
+    assert code == 1
+    (told,) = (one for one in found["differences"] if one["what"] == "bar")
+    assert (told["cause"], told["atMs"]) == ("data", bar["at_ms"])
+    assert told["why"] == "1m bar: high of the bar that was decided on"
+    assert f"high {bar['high']:.10g}" in told["recorded"]
+    assert f"high {bar['high'] + 7:.10g}" in told["replayed"]
+
+
+def test_another_fee_is_named_on_every_fill_and_nothing_else_is(
+    lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    arguments = (str(folder / "state/journal.db"), "--data", str(folder / "BTC_1m.csv"), "--fee", "0.05%")
+    code, found = replayed(capsys, *arguments)
+    assert code == 1
+    assert causes(found) == {("fill", "fee"): found["counts"]["fills"]["recorded"]}
+    assert found["differences"][0]["why"] == "fee 0.0450 % then, 0.0500 % in the replay"
+
+
+def test_a_wider_spread_moves_prices_and_is_named_so(lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]):
+    folder, _ = lives
+    data = str(folder / "BTC_1m.csv")
+    code, found = replayed(capsys, str(folder / "mine.yaml"), "--data", data, "--spread", "8bps")
+    assert code == 1
+    first = found["differences"][0]
+    assert (first["what"], first["cause"]) == ("fill", "price")
+    assert "spread, depth or tick" in first["why"]
+
+
+def test_an_order_that_takes_its_time_is_told_from_one_that_met_the_open(
+    lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
+):
+    """The replay is the one that is late here; the record has met the opens."""
+    folder, _ = lives
+    data = str(folder / "BTC_1m.csv")
+    code, found = replayed(capsys, str(folder / "mine.yaml"), "--data", data, "--latency", "90s")
+    assert code == 1
+    assert ("fill", "timing") in causes(found)
+    assert found["lateMs"]["median"] < -MINUTE_MS
+
+
+@pytest.fixture
+def doctored(lives: tuple[Path, Candles], tmp_path: Path) -> Path:
+    """A state directory of its own, for a test that changes what it says."""
+    shutil.copytree(lives[0] / "state", tmp_path / "state")
+    return tmp_path / "state"
+
+
+def entries(db: sqlite3.Connection) -> list[tuple[int, dict[str, Any]]]:
+    rows = db.execute("SELECT seq, payload FROM events WHERE type='fill' AND subtype='entry' ORDER BY seq")
+    return [(seq, json.loads(payload)) for seq, payload in rows]
+
+
+def test_a_live_fill_after_the_open_is_timing_and_one_outside_its_bar_is_price(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    with sqlite3.connect(doctored / "journal.db") as db:
+        (first, late), (second, far) = entries(db)[:2]
+        row = candles.at_ms.index(late["ts"])
+        late["data"]["px"], late["ts"] = f"{candles.low[row]:f}", late["ts"] + 350
+        far["data"]["px"] = f"{candles.high[candles.at_ms.index(far['ts'])] * 1.01:.1f}"
+        for seq, event in ((first, late), (second, far)):
+            db.execute("UPDATE events SET payload=?, ts=? WHERE seq=?", (json.dumps(event), event["ts"], seq))
+    db.close()
+    code, found = replayed(
+        capsys, str(doctored), "--config", str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv")
+    )
+    assert code == 1
+    told = {one["atMs"]: one for one in found["differences"] if one["cause"] not in ("follows", "fee")}
+    assert told[late["ts"]]["cause"] == "timing"
+    assert "filled 350 ms later" in told[late["ts"]]["why"]
+    assert told[far["ts"]]["cause"] == "price"
+
+
+def test_what_the_gate_refused_a_guardian_did_and_nobody_can_tell_have_their_own_causes(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    with sqlite3.connect(doctored / "journal.db") as db:
+        opens = db.execute("SELECT id, cause FROM intents WHERE action='open' ORDER BY seq").fetchall()
+        (refused, cause), (gone, _), (stopped, _) = opens[0], opens[1], opens[2]
+        for one in (refused, gone):
+            db.execute("DELETE FROM attempts WHERE intent_id=?", (one,))
+            db.execute("DELETE FROM intents WHERE id=?", (one,))
+        row = (1, "one", "BTC", cause, 0, "behind", "the service's events could not be read to their end")
+        db.execute(
+            "INSERT INTO refusals (at_ms, strategy, market, cause, ordinal, code, message) VALUES (?,?,?,?,?,?,?)", row
+        )
+        (ts,) = db.execute("SELECT ts FROM events WHERE idempotency_key=? AND type='fill'", (stopped,)).fetchone()
+        fired = {"id": "evt_x", "type": "guardian", "subtype": "fired", "ts": ts,
+                 "data": {"guardianType": "kill_switch", "action": "flatten"}}  # fmt: skip
+        db.execute(
+            "INSERT INTO events (id, epoch, type, subtype, ts, payload) VALUES ('evt_x', 0, 'guardian', 'fired', ?, ?)",
+            (ts, json.dumps(fired)),
+        )
+    db.close()
+    _, found = replayed(
+        capsys, str(doctored), "--config", str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv")
+    )
+    told = [(one["cause"], one["why"]) for one in found["differences"] if one["what"] in ("decision", "guardian")]
+    assert (
+        "refused",
+        "recorded: the gate refused it (behind): the service's events could not be read to their end",
+    ) in told
+    assert ("guardian", "it fired on one side only: a hand threw it") in told
+    assert any(cause == "unknown" for cause, _ in told)
+
+
+def test_what_a_daemon_missed_before_it_was_started_again_is_laid_to_its_being_down(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    with sqlite3.connect(doctored / "journal.db") as db:
+        (text,) = db.execute("SELECT value FROM meta WHERE name='runs'").fetchone()
+        opens = db.execute("SELECT opened_ms FROM intents WHERE action='open' ORDER BY seq").fetchall()
+        from_ms, to_ms = opens[2][0] - 1, opens[5][0] - 1
+        db.execute(
+            "DELETE FROM attempts WHERE intent_id IN (SELECT id FROM intents WHERE opened_ms BETWEEN ? AND ?)",
+            (from_ms, to_ms),
+        )
+        db.execute("DELETE FROM intents WHERE opened_ms BETWEEN ? AND ?", (from_ms, to_ms))
+        db.execute("DELETE FROM events WHERE ts BETWEEN ? AND ?", (from_ms, to_ms))
+        marks = json.loads(text)
+        db.execute("UPDATE meta SET value=? WHERE name='runs'", (json.dumps([*marks, marks[0] | {"atMs": to_ms}]),))
+    db.close()
+    _, found = replayed(
+        capsys, str(doctored), "--config", str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv")
+    )
+    missed = [one for one in found["differences"] if one["what"] == "decision" and one["recorded"] is None]
+    assert missed
+    assert {one["cause"] for one in missed} == {"down"}
+    assert any("started, or read its config again, 2 times" in note for note in found["notes"])
+
+
+def test_a_backtest_that_kept_its_journal_is_replayed_by_every_decision(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    data, made = str(folder / "BTC_1m.csv"), str(folder / "mine.yaml")
+    assert call(["backtest", made, "--data", data, "--out", str(tmp_path), "--journal"]) == 0
+    (run,) = tmp_path.glob("mine-*")
+    code, found = replayed(capsys, str(run), "--data", data)
+    assert (code, found["differences"]) == (0, [])
+    assert found["counts"]["decisions"]["recorded"] == found["counts"]["decisions"]["replayed"] > 10
+
+
+def test_a_backtest_is_replayed_from_its_folder_and_what_has_changed_since_is_named(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    data, made = str(folder / "BTC_1m.csv"), str(folder / "mine.yaml")
+    assert call(["backtest", made, "--data", data, "--out", str(tmp_path), "--spread", "2bps"]) == 0
+    (run,) = tmp_path.glob("mine-*")
+    code, found = replayed(capsys, str(run), "--data", data)
+    assert (code, found["differences"], found["changed"]) == (0, [], [])
+    assert found["counts"]["fills"]["recorded"] > 20
+    code, found = replayed(capsys, str(run), "--data", data, "--config", str(config(tmp_path, bars=3)))
+    assert found["changed"] == ["strategy one: params.bars is another"]
+    assert found["differences"][0]["cause"] == "config"
+    opens = candles.open[:]
+    opens[-40:] = type(opens)("d", [px + 3 for px in opens[-40:]])
+    lows, highs = (
+        type(opens)("d", map(pick, zip(one, opens, strict=True)))
+        for one, pick in ((candles.low, min), (candles.high, max))
+    )
+    other = write(replace(candles, open=opens, low=lows, high=highs), tmp_path / "BTC_1m.csv")
+    code, found = replayed(capsys, str(run), "--data", str(other))
+    assert found["changed"] == ["BTC 1m: the data of the run: candles are others"]
+    assert {one["cause"] for one in found["differences"]} <= {"data", "follows"}
+    assert found["differences"][0]["cause"] == "data"
+
+
+def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path: Path):
+    made = judged(config(tmp_path, bars=7)).settings
+    journal = open_journal(tmp_path / "journal.db", address="0x1")
+    mark = provenance.mark_of(made)
+    for at_ms in range(provenance.MARKS_KEPT + 5):
+        provenance.note_run(journal, mark, at_ms=at_ms, epoch=0)
+    marks = provenance.marks_in(journal.note(provenance.NOTE))
+    journal.close()
+    assert [mark["atMs"] for mark in marks] == [0, *range(6, provenance.MARKS_KEPT + 5)]
+    assert marks[0]["strategies"]["one"]["source"]
+    assert provenance.changes(marks[0], mark) == {}
+    other = provenance.mark_of(judged(config(tmp_path, bars=8)).settings)
+    assert provenance.changes(marks[0], other) == {"one": [("config", "strategy one: params.bars is another")]}
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("nowhere", "there is no "),
+        ("empty", "has neither a journal.db nor a manifest.json"),
+        ("text.txt", "is no config (.yaml), state directory, journal.db or folder of a backtest"),
+        ("fresh", "has no decision and no fill yet: there is nothing to replay"),
+        ("BTC.yaml", "unknown key"),
+    ],
+)
+def test_what_cannot_be_replayed_is_told_in_one_sentence(
+    tmp_path: Path, what: str, said: str, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.txt").write_text("no")
+    (tmp_path / "BTC.yaml").write_text("nothing: true\n")
+    (tmp_path / "fresh").mkdir()
+    open_journal(tmp_path / "fresh/journal.db", address="0x1").close()
+    arguments = ["--config", str(tmp_path / "BTC.yaml")] if what == "BTC.yaml" else []
+    target = "fresh" if arguments else what
+    if arguments:
+        with sqlite3.connect(tmp_path / "fresh/journal.db") as db:
+            db.execute("INSERT INTO progress (market, interval, at_ms) VALUES ('BTC', '1m', 5)")
+            mark = {"version": "0", "config": {}, "strategies": {}, "atMs": 1, "epoch": 0}
+            db.execute("INSERT INTO meta (name, value) VALUES ('runs', ?)", (json.dumps([mark]),))
+        db.close()
+    assert call(["replay", str(tmp_path / target), *arguments]) != 0
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_candles_that_do_not_reach_back_are_told_with_the_way_out(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    late = write(candles.slice(START_MS + (HISTORY + 100) * MINUTE_MS), tmp_path / "BTC_1m.csv")
+    assert call(["replay", str(folder / "mine.yaml"), "--data", str(late)]) != 0
+    err = capsys.readouterr().err
+    assert "begin at 2025-06-01T05:00" in err
+    assert "--from" in err

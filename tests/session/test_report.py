@@ -1,0 +1,192 @@
+"""The page of a run: whole offline, equal to the byte each time, nothing of others taken for markup; and what a folder that is no run is told."""
+
+from __future__ import annotations
+
+import html
+import json
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bot.cli.app import call
+from bot.errors import BotError
+from bot.session import report
+from bot.session.kept import read_run
+from bot.session.report import differences, page
+
+CHROMIUM = Path("/usr/bin/chromium")
+START_MS = 1_746_057_600_000  # 2025-05-01
+BARS = 4_000
+CONFIG = """\
+account: {{base_url: embedded}}
+dead_man: {{heartbeat_seconds: 3600, on_miss: flatten}}
+strategies_dir: {strategies}
+strategies:
+  - {{name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2}}
+"""
+
+
+def candles(path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    lines, px = ["ts,open,high,low,close,volume"], 100_000.0
+    for n in range(BARS):
+        close = round(px * (1 + chance.gauss(0, 0.001)), 1)
+        high, low = max(px, close) + 20, min(px, close) - 20
+        lines.append(f"{START_MS + n * 60_000},{px},{high},{low},{close},5")
+        px = close
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> list[Path]:
+    """Two runs of one config, at two fees, with the daemon down for five hours."""
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "c.yaml").write_text(CONFIG.format(strategies=repository / "strategies"))
+    candles(folder / "btc.csv", 1)
+    made = []
+    for fee in ("0.05%", "0.1%"):
+        args = [
+            "backtest",
+            str(folder / "c.yaml"),
+            "--data",
+            f"BTC={folder / 'btc.csv'}",
+            "--fee",
+            fee,
+            "--outage",
+            "2025-05-02T20:00+5h",
+        ]
+        assert call([*args, "--out", str(folder / fee.rstrip("%")), "--band"]) == 0
+        made += (folder / fee.rstrip("%")).iterdir()
+    return made
+
+
+def test_the_page_is_the_same_to_the_byte_and_holds_what_was_kept(runs: list[Path]) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    made = page(run)
+    assert made == page(read_run(runs[0]))
+    assert run.trades
+    assert len(run.at_ms) == len(run.equity) > 2_000
+    for what in (
+        "Max. Drawdown [%]",
+        "Monthly returns",
+        "Assumptions",
+        "dead_man_switch",
+        "Outages",
+        f"{len(run.trades)}</td>",
+    ):
+        assert what in made, what
+    assert run.equity[-1] == pytest.approx(run.summary["endUsd"])
+    assert sum(one.pnl_usd for one in run.trades if one.exit_ms) == pytest.approx(
+        sum(float(one["pnlUsd"]) for one in run.summary["strategies"].values()), abs=50
+    )
+
+
+def test_a_run_without_trades_says_so_and_one_with_too_many_says_how_many_are_drawn(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    assert "<p>No trade was made here.</p>" in page(replace(run, trades=()))
+    monkeypatch.setattr(report, "TRADES_MAX", 2)
+    assert f"<p>The last 2 of {len(run.trades)} trades are drawn.</p>" in page(run)
+
+
+def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("plotly")
+    assert call(["report", str(runs[0]), "--out", str(tmp_path / "page.html")]) == 0
+    told = capsys.readouterr().out
+    assert call(["report", str(runs[0]), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    shown = (tmp_path / "page.html").read_text()
+    for name, value in figures.items():
+        text = "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+        assert text in told, name
+        assert f"{html.escape(name)}</span><b>{text.replace('-', '–') if value is None else text}" in shown, name
+
+
+def test_texts_of_others_are_no_markup(runs: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    evil = "</script><script>alert(1)</script><img src=x>"
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    for name in ("trades.csv", "summary.json", "manifest.json", "chart.json"):
+        text = (copy / name).read_text().replace('"BTC"', json.dumps(evil)).replace(",BTC,", f",{evil},")
+        (copy / name).write_text(text.replace('"trend"', json.dumps(evil)).replace(",trend,", f",{evil},"))
+    made = page(read_run(copy))
+    assert evil not in made
+    assert "<script>alert" not in made
+
+
+def test_two_runs_are_compared_by_their_figures_and_by_what_was_run(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = map(read_run, runs)
+    assert differences(one, one) == []
+    assert [line for line in differences(one, other) if line.startswith("options.rules")] == [
+        "options.rules.*.taker: 0.0005 / 0.001"
+    ]
+    assert call(["compare", str(runs[0]), str(runs[1])]) == 0
+    told = capsys.readouterr().out
+    assert "the events differ" in told
+    assert "differs: options.rules.*.taker: 0.0005 / 0.001" in told
+    assert call(["compare", str(runs[0]), str(runs[0]), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sameEvents"] is True
+
+
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        (lambda run: shutil.rmtree(run), "is no folder"),
+        (lambda run: (run / "summary.json").unlink(), "is no run: summary.json is not there"),
+        (lambda run: (run / "manifest.json").write_text('{"format": 99}'), "format 99 is of another version"),
+        (lambda run: (run / "manifest.json").write_text("{"), "manifest.json: cannot be read"),
+        (lambda run: (run / "trades.csv").write_text("a,b\n"), "trades.csv:1: the columns are not those of a run"),
+        (lambda run: (run / "equity.npy").write_bytes(b"x"), "equity.npy: is not the curve of a run"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_told_so(runs: list[Path], tmp_path: Path, harm: object, problem: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    harm(copy)  # type: ignore[operator]
+    with pytest.raises(BotError) as caught:
+        read_run(copy)
+    assert problem in str(caught.value)
+
+
+def test_a_curve_that_is_cut_off_is_told_so(runs: list[Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    raw = (copy / "equity.npy").read_bytes()
+    (copy / "equity.npy").write_bytes(raw[:-5])
+    with pytest.raises(BotError, match="cut off"):
+        read_run(copy)
+
+
+def test_a_browser_draws_it_and_asks_nobody(runs: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        pytest.skip("chromium is not installed at /usr/bin/chromium")
+    path = tmp_path / "page.html"
+    path.write_text(page(read_run(runs[0])))
+    asked: list[str] = []
+    said: list[str] = []
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        tab = browser.new_page()
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.goto(path.as_uri())
+        tab.wait_for_selector("#r .bars path")
+        drawn = tab.locator(".plot .main-svg").count()
+        browser.close()
+    assert said == []
+    assert drawn >= 3
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []

@@ -1,0 +1,102 @@
+"""A bar that is skipped and a bar that is fed: the same happens. One market or many, one interval or several, with guardians, funding and holes."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from bot.clock import HOUR_MS
+from bot.session.journal import SessionJournal
+from bot.session.options import PATHS, SessionOptions
+from bot.session.run import local
+from bot.session.stage import ADDRESS
+from bot.strategy import Bar, Intent, View
+from tests.session.rooms import START_MS, Ran, busy, minutes, placing, ran, settings
+
+DRAWDOWN = [{"type": "account_drawdown", "max_loss_pct_from_day_start": 2, "action": "flatten"}]
+
+
+def kinds(one: Ran) -> Counter[str]:
+    return one.result.book.kinds
+
+
+@pytest.mark.soak(worlds=6)
+def test_bars_skipped_and_bars_fed_give_the_same_events(worlds: int, base_seed: int):
+    for world in range(base_seed, base_seed + worlds):
+        _one_market(world)
+
+
+def _one_market(world: int) -> None:
+    candles = [minutes(1_500, seed=world, hole=0.01 if world % 2 else 0.0)]
+    rates = {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(24)]}
+    path = PATHS[world % len(PATHS)]
+    made = settings(dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"}, guardians=DRAWDOWN)
+    skipped, fed = (ran(candles, made=made, rates=rates, path=path, skip=skip) for skip in (True, False))
+    assert skipped.lines == fed.lines
+    assert skipped.digest == fed.digest
+    assert skipped.result.course.touched < fed.result.course.touched == len(candles[0])
+    assert sum(kinds(skipped).values()) > 10
+
+
+@pytest.mark.soak(worlds=4)
+def test_bars_of_several_markets_skipped_and_fed_give_the_same_events(worlds: int, base_seed: int):
+    for world in range(base_seed, base_seed + worlds):
+        _several_markets(world)
+
+
+def _several_markets(world: int) -> None:
+    candles = [
+        minutes(700, seed=world, market="BTC"),
+        minutes(700, seed=world, market="ETH", px=2_500, vol=0.001, hole=0.02),
+        minutes(140, seed=world, market="SOL", px=170, vol=0.002, interval="5m", decimals=3),
+    ]
+    markets = ("BTC", "ETH")
+    made = settings(markets, guardians=DRAWDOWN)
+    five = {"name": "five", "use": "x", "markets": ["SOL"], "interval": "5m", "budget_usd": 1_000, "max_leverage": 3}
+    made = type(made).model_validate(made.model_dump() | {"strategies": [*made.model_dump()["strategies"], five]})
+    skipped, fed = (ran(candles, made=made, skip=skip) for skip in (True, False))
+    assert skipped.lines == fed.lines
+    assert {trip.coin for trip in skipped.result.book.trips} == {"BTC", "ETH", "SOL"}
+
+
+def test_one_market_driven_bar_by_bar_and_point_by_point_gives_the_same_events():
+    # The second config has an idle listener on a coarser interval, which sends the session the way of many markets.
+    candles = [minutes(1_500, seed=3)]
+    alone = ran(candles, made=settings())
+    body = settings().model_dump()
+    idle = body["strategies"][0] | {"name": "idle", "interval": "5m", "markets": ("ETH",)}
+    together = ran([*candles, minutes(300, seed=9, market="ETH", px=2_500, interval="5m")],
+                   made=type(settings()).model_validate(body | {"strategies": [*body["strategies"], idle]}),
+                   script=only_btc)  # fmt: skip
+    assert alone.lines == together.lines
+    assert alone.result.course.touched
+
+
+def only_btc(view: View, bar: Bar) -> Iterable[Intent]:
+    return busy(view, bar) if bar.market == "BTC" else ()
+
+
+def nothing(_view: View, _bar: Bar) -> Iterable[Intent]:
+    return ()
+
+
+def test_the_collectors_settings_are_its_own_again_after_a_session():
+    before = gc.get_threshold()
+    ran([minutes(50)])
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_session_with_one_idle_market_gives_the_venue_nothing_to_do():
+    candles = [minutes(300)]
+    made = settings()
+    session, stage = local(
+        made, candles, SessionOptions(), journal=SessionJournal(address=ADDRESS), place=placing(nothing)
+    )
+    before = stage.seq
+    course = session.run()
+    assert (course.bars, course.touched) == (300, 0)
+    assert stage.seq == before
