@@ -20,6 +20,8 @@ UV := .tools/bin/uv
 export UV_PYTHON_DOWNLOADS := never
 export UV_NO_PROGRESS := 1
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+# Compiled once, not at each of the hundreds of process starts of a test run.
+unexport PYTHONDONTWRITEBYTECODE
 ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
@@ -49,10 +51,10 @@ test: .venv/dev.stamp
 	@exec $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 soak: .venv/dev.stamp
-	@exec $(BIN)/python -m pytest -q -m soak -n auto --maxprocesses 8 --dist worksteal -o faulthandler_timeout=0 --worlds 2000 --kills 100 $(ARGS)
+	@exec $(BIN)/python -m pytest -q -m soak -n auto --maxprocesses 8 --dist worksteal -o faulthandler_timeout=0 --worlds 2000 --kills 100 --seconds 1200 $(ARGS)
 
 bench: .venv/dev.stamp
-	@for one in venue journal http daemon; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done
+	@for one in venue journal session http scale daemon many; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

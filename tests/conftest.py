@@ -1,8 +1,14 @@
-"""What every test may ask for: the shared data, and how large a randomized suite is to be. Builders and fakes live elsewhere."""
+"""What every test may ask for: the shared data, and how large a randomized suite is to be; and how the suite is spread over a machine.
+
+Builders and fakes live elsewhere.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,22 +17,82 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# An example takes as long as the machine lets it: a busy one is not a fault of the code under test.
-hypothesis.settings.register_profile("project", deadline=None)
-hypothesis.settings.load_profile("project")
+# An example takes as long as the machine lets it: a busy one is not a fault of the code under test. New examples are for `make soak`:
+# whether a change lands must not depend on which ones came up.
+hypothesis.settings.register_profile("landing", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("soak", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("landing")
+
+# No test pulls the plug, so no file needs a disk: in memory the suite does not wait for whoever else writes to that disk.
+MEMORY = Path("/dev/shm")
+MEMORY_MIN_BYTES = 2**31
+if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_MIN_BYTES:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
+# Compiled once, not at each of the hundreds of process starts.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# The long ones come first, so that no worker is left alone with one at the end. A worker each for what computes, for what runs
+# many processes and for what mostly waits: side by side they fill the cores, and two of a kind do not starve each other.
+LANES = (
+    (
+        "service/test_contract.py", "test_house.py", "integration/test_worlds.py", "runtime/test_crash.py", "venue/test_simulation.py",
+        "runtime/test_heartbeat_worlds.py",
+    ),
+    (
+        "e2e/test_bounded.py", "e2e/test_kill_lockstep.py", "e2e/test_kill_service.py", "e2e/test_kill_free.py", "e2e/test_demo.py", "service/test_kills.py",
+        "test_readme.py", "service/test_firing_once.py", "cli/test_processes.py", "integration/test_kill_points.py",
+    ),
+    (
+        "runtime/test_heartbeat_process.py", "service/test_webhook_process.py", "service/test_stream.py", "service/test_approval_page.py",
+        "testing/test_plugin.py", "service/test_documents.py", "runtime/test_daemon.py", "service/test_process.py",
+    ),
+)  # fmt: skip
 
 # Of every suite that names no number of its own.
 WORLDS_DEFAULT = 20
 KILLS_DEFAULT = 3
+SECONDS_DEFAULT = 60
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("bracketbot")
     group.addoption("--worlds", type=int, default=None, metavar="N", help="random worlds of each simulated suite")
     group.addoption("--kills", type=int, default=None, metavar="N", help="kill -9 in each crash suite")
+    group.addoption("--seconds", type=int, default=None, metavar="N", help="how long the daemon is left alone")
     group.addoption(
         "--seed", type=int, default=0, metavar="N", help="seed of the first random world; the next ones follow"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--worlds") is not None or config.getoption("--kills") is not None:
+        hypothesis.settings.load_profile("soak")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait for a process most of their time."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Each worker begins with a lane of long tests. xdist deals the list out in blocks of one size, and lets who is done take from the others' ends."""
+    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    lane_of = {REPOSITORY / "tests" / name: n for n, lane in enumerate(LANES) for name in lane}
+    place_of = {REPOSITORY / "tests" / name: n for lane in LANES for n, name in enumerate(lane)}
+    blocks: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for item in sorted((one for one in items if one.path in lane_of), key=lambda one: place_of[one.path]):
+        blocks[lane_of[item.path] % workers].append(item)
+    rest = [item for item in items if item.path not in lane_of]
+    left = len(items)
+    for n, block in enumerate(blocks):
+        size = left // (workers - n)
+        left -= size
+        taken = max(0, size - len(block))
+        block += rest[:taken]
+        del rest[:taken]
+    items[:] = [item for block in blocks for item in block] + rest
 
 
 @pytest.fixture(scope="session")
@@ -45,13 +111,13 @@ def shared() -> Path:
 
 
 def _number(request: pytest.FixtureRequest, name: str, default: int) -> int:
-    """The command line's number, else the one on the test's mark `soak(worlds=..., kills=...)`, else the common default."""
+    """The command line's number, `times` as many where the mark says so, else the one on the mark `soak(worlds=..., kills=...)`, else the common default."""
     given: int | None = request.config.getoption(f"--{name}")
-    if given is None:
-        mark = request.node.get_closest_marker("soak")
-        given = mark.kwargs.get(name, default) if mark is not None else default
-    request.node.user_properties.append((name, given))
-    return given
+    mark = request.node.get_closest_marker("soak")
+    known = {} if mark is None else mark.kwargs
+    number: int = known.get(name, default) if given is None else given * known.get("times", 1)
+    request.node.user_properties.append((name, number))
+    return number
 
 
 @pytest.fixture
@@ -64,6 +130,12 @@ def worlds(request: pytest.FixtureRequest) -> int:
 def kills(request: pytest.FixtureRequest) -> int:
     """How many times this test kills the process."""
     return _number(request, "kills", KILLS_DEFAULT)
+
+
+@pytest.fixture
+def seconds(request: pytest.FixtureRequest) -> int:
+    """How long a test that lasts lasts, in real seconds."""
+    return _number(request, "seconds", SECONDS_DEFAULT)
 
 
 @pytest.fixture
@@ -80,17 +152,24 @@ def _rates(reports: list[pytest.TestReport]) -> Iterator[str]:
                 yield f"{number / report.duration:12,.1f} {name}/s  {number:>8,} in {report.duration:8.1f} s  {report.nodeid}"
 
 
+def _figures(reports: list[pytest.TestReport]) -> Iterator[str]:
+    """What a test wants said whatever was asked for."""
+    for report in sorted(reports, key=lambda report: report.nodeid):
+        for name, figure in report.user_properties:
+            if name in ("rate", "first seeds"):
+                yield f"{figure}  {report.nodeid}"
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The rate of each randomized suite, when their size was asked for."""
-    if config.getoption("--worlds") is None and config.getoption("--kills") is None:
-        return
+    """The rate of each randomized suite when their size was asked for, and what a test says in any case."""
+    is_asked = config.getoption("--worlds") is not None or config.getoption("--kills") is not None
     reports = [
         report
         for outcome in ("passed", "failed")
         for report in terminalreporter.stats.get(outcome, ())
         if isinstance(report, pytest.TestReport) and report.when == "call"
     ]
-    lines = list(_rates(reports))
+    lines = [*(_rates(reports) if is_asked else ()), *_figures(reports)]
     if lines:
         terminalreporter.section("rates")
         for line in lines:

@@ -30,8 +30,11 @@ COMMAND_LINES = [
     if line.startswith("$ ")
 ]
 BOT_LINES = [line for line in COMMAND_LINES if line.startswith("bot ")]
-WAIT_S = 60
-SERVES_AFTER_S = 4  # what runs until it is told to stop has shown by then that it runs
+WAIT_S = 120
+SERVES = (
+    '"event":"daemon.ready"',
+    '"event":"service.ready"',
+)  # what runs until it is told to stop has shown by then that it runs
 
 
 def stays(line: str) -> bool:
@@ -60,11 +63,18 @@ def test_a_command_of_the_readme_runs(line: str, home: Path) -> None:
         [sys.executable, "-m", *shlex.split(here(line))], cwd=ROOT, env=environ | {"HOME": str(home)}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
+        said = ""
         if stays(line):
-            time.sleep(SERVES_AFTER_S)
+            assert process.stderr is not None
+            while not any(words in said for words in SERVES):
+                more = process.stderr.readline()
+                assert more, said
+                said += more
+            time.sleep(0.5)
             assert process.poll() is None, process.communicate()
             process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=WAIT_S)
+        err = said + err
     assert process.returncode == 0, err
     assert out
     assert "Traceback" not in err

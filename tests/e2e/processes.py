@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,11 @@ from typing import Any
 import httpx
 
 from bot.runtime.progress import ProgressReader, Stamp
+from tests.e2e.forking import Forked, Zygote
 
-WAIT_S = 60.0  # far beyond what anything takes; a busy machine must not fail a test
+Process = subprocess.Popen[bytes] | Forked
+
+WAIT_S = 120.0  # far beyond what anything takes; a busy machine must not fail a test
 START_MS = 1_795_132_800_000  # a minute's beginning, so that lockstep bars close when they are told to
 MINUTE_MS = 60_000
 
@@ -62,6 +65,15 @@ def python(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "bot", *arguments], stdin=subprocess.DEVNULL, **options)
 
 
+def started(
+    zygote: Zygote, cold: bool, log: int, passed: list[int], *arguments: str, own_session: bool = False
+) -> Process:
+    """`bot ARGUMENTS` that writes to `log`: in an interpreter of its own the first time, forked from one that has imported everything later."""
+    if cold:
+        return python(*arguments, stdout=log, stderr=log, pass_fds=passed, start_new_session=own_session)
+    return zygote.start(*arguments, fds={1: log, 2: log} | {fd: fd for fd in passed}, own_session=own_session)
+
+
 def until(what: str, holds: Callable[[], Any], patience_s: float = WAIT_S) -> Any:
     """Look until it holds; what it then is."""
     end = time.monotonic() + patience_s
@@ -73,15 +85,20 @@ def until(what: str, holds: Callable[[], Any], patience_s: float = WAIT_S) -> An
     raise AssertionError(f"not within {patience_s:g} s: {what}")
 
 
-class Sandbox:
-    """The service as a process: the same port and database through every start."""
+SIMULATED = ("--seed", "7", "--markets", "BTC,ETH", "--start", str(START_MS))
 
-    def __init__(self, folder: Path, *, clock: str) -> None:
+
+class Sandbox:
+    """The service as a process: the same port and database through every start. `markets` are the options that say which, and their prices."""
+
+    def __init__(self, folder: Path, *, clock: str, zygote: Zygote, markets: Sequence[str] = SIMULATED) -> None:
         self.folder = folder
+        self.markets = markets
         self.clock = clock
         self.port = 0
         self.api_key = ""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._zygote = zygote
+        self._process: Process | None = None
         self._http: httpx.Client | None = None
         self._control: httpx.Client | None = None
 
@@ -92,10 +109,11 @@ class Sandbox:
     def start(self) -> None:
         reader, writer = os.pipe()
         with (self.folder / "sandbox.log").open("ab") as log:
-            self._process = python(
-                "sandbox", "--port", str(self.port), "--db", str(self.folder / "sandbox.db"), "--clock", self.clock, "--seed", "7",
-                "--markets", "BTC,ETH", "--start", str(START_MS), "--control-socket", str(self.folder / "c.sock"), "--no-rate-limits",
-                "--ready-fd", str(writer), stdout=log, stderr=log, pass_fds=(writer,),
+            self._process = started(
+                self._zygote, self.port == 0, log.fileno(), [writer],
+                "sandbox", "--port", str(self.port), "--db", str(self.folder / "sandbox.db"), "--clock", self.clock,
+                *self.markets, "--control-socket", str(self.folder / "c.sock"), "--no-rate-limits",
+                "--ready-fd", str(writer),
             )  # fmt: skip
         os.close(writer)
         assert select.select([reader], [], [], WAIT_S)[0], "the service is not ready"
@@ -168,7 +186,10 @@ class Sandbox:
 class Daemon:
     """`bot run` on a folder of its own."""
 
-    def __init__(self, folder: Path, sandbox: Sandbox, *, heartbeat_seconds: int, strategies: Path) -> None:
+    def __init__(
+        self, folder: Path, sandbox: Sandbox, *, heartbeat_seconds: int, strategies: Path, zygote: Zygote,
+        config: str = CONFIG,
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.state = folder / "state"
         (folder / "strategies").mkdir()
@@ -184,9 +205,10 @@ class Daemon:
             "trend": "trend",
         }
         self.config = folder / "e2e.yaml"
-        self.config.write_text(CONFIG % values)
+        self.config.write_text(config % values)
         self.starts = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._zygote = zygote
+        self._process: Process | None = None
         self._old_fence: int | None = None
         self._is_fresh = False
 
@@ -196,7 +218,9 @@ class Daemon:
         self.starts += 1
         self._is_fresh = True
         with (self.folder / "daemon.log").open("ab") as log:
-            self._process = python("run", str(self.config), stdout=log, stderr=log, start_new_session=True)
+            self._process = started(
+                self._zygote, self.starts == 1, log.fileno(), [], "run", str(self.config), own_session=True
+            )
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
@@ -249,6 +273,16 @@ class Daemon:
             return False
         self._is_fresh = False
         return True
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def bars(self) -> int:
+        """How many bars the strategy `churn` has counted."""
+        found = self.ask("SELECT state FROM strategy_state WHERE strategy='churn'")
+        return sum(json.loads(found[0][0]).values()) if found else 0
 
     def unsettled(self) -> list[tuple[Any, ...]]:
         return self.ask("SELECT id, state FROM intents WHERE state IN ('opened', 'planned', 'sending', 'quarantined')")

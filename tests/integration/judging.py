@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from decimal import Decimal
 from typing import Any
 
@@ -12,15 +12,22 @@ FINAL = ("accepted", "rejected", "expired", "void")
 
 
 def intents_and_trades(
-    rows: Sequence[Mapping[str, Any]], trades: Sequence[Mapping[str, Any]], *, settled: bool = True
+    rows: Sequence[Mapping[str, Any]],
+    trades: Sequence[Mapping[str, Any]],
+    *,
+    settled: bool = True,
+    buried: Set[str] = frozenset(),
 ) -> None:
-    """Each accepted intent is exactly one trade with its key; a trade of ours without an intent there is none; none is doubled."""
+    """Each accepted intent is exactly one trade with its key; a trade of ours without an intent there is none; none is doubled.
+
+    `buried`: intents of a journal that was lost with all that was in it.
+    """
     ours = [trade for trade in trades if trade["source"] == "agent"]
     counts = Counter(trade["idempotencyKey"] for trade in ours)
     assert None not in counts, "a trade of ours without a key"
     assert [key for key, n in counts.items() if n > 1] == [], "an order was placed twice"
     by_id = {row["id"]: row for row in rows}
-    assert set(counts) <= set(by_id), "an order left that was not written"
+    assert set(counts) <= set(by_id) | buried, "an order left that was not written"
     trade_of = {trade["idempotencyKey"]: trade["id"] for trade in ours}
     for key, row in by_id.items():
         if settled:

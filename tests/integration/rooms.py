@@ -15,7 +15,7 @@ from bot.errors import OutcomeUnknown, TryLater
 from bot.runtime.arming import DEAD_MAN, Wanted
 from bot.runtime.desk import Placed
 from bot.runtime.gate import Allowance
-from bot.runtime.journal import open_journal
+from bot.runtime.journal import open_journal, open_or_rebuild
 from bot.runtime.loop import Loop, Settings
 from bot.service.host import HostOptions, Service, build
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, TrailingStop, View
@@ -235,7 +235,12 @@ def make_bot(
 ) -> Bot:
     """A bot on the hand's account, not recovered yet."""
     client = Client("http://127.0.0.1", key or hand.key, transport=wire)
-    journal: Any = open_journal(path, address=hand.account["address"])
+    address = hand.account["address"]
+    journal: Any = (
+        open_journal(None, address=address)
+        if path is None
+        else open_or_rebuild(path, address=address, now_ms=START_MS)[0]
+    )
     if tap is not None:
         journal = Tapped(journal, tap, only=WRITES)
     placed = [

@@ -13,6 +13,7 @@ import pytest
 from bot.errors import AccessLost
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.loop import Settings
+from bot.runtime.state import state_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from tests.fakes import Crash
 from tests.integration.rooms import CONTROL, DEAD_MAN_600, MINUTE_MS, START_PX, Bot, Box, Hand, make_bot, wire_to
@@ -276,7 +277,7 @@ async def test_a_plan_that_runs_out_before_its_confirm_ends_the_intent_and_the_n
     assert await one.held() is not None
 
 
-async def test_a_price_that_drifts_away_from_the_plan_ends_the_intent_and_the_next_bar_decides_anew(box: Box) -> None:
+async def test_a_price_that_drifts_away_from_the_plan_is_planned_again_under_a_key_of_its_own(box: Box) -> None:
     drifts = True
 
     async def fate_now(request: httpx.Request) -> None:
@@ -286,11 +287,50 @@ async def test_a_price_that_drifts_away_from_the_plan_ends_the_intent_and_the_ne
             await box.price("BTC", 103_000)
 
     one = await room_with_moment(box, fate_now)
-    assert [(row["state"], row["code"]) for row in one.rows()] == [("rejected", "plan_stale")]
+    assert [(row["leg"], row["state"], row["code"]) for row in one.rows()] == [
+        ("order", "rejected", "plan_stale"), ("order-2", "accepted", None),
+    ]  # fmt: skip
+    assert len({row["id"] for row in one.rows()}) == 2
+    assert len(await one.hand.trades()) == 1
+
+
+async def test_a_price_that_drifts_away_from_every_plan_ends_with_the_third(box: Box) -> None:
+    px = START_PX["BTC"]
+
+    async def fate_now(request: httpx.Request) -> None:
+        nonlocal px
+        if request.url.path == "/v1/orders/confirm" and px < 1.1 * START_PX["BTC"]:
+            px *= 1.02
+            await box.price("BTC", px)
+
+    one = await room_with_moment(box, fate_now)
+    assert [(row["leg"], row["code"]) for row in one.rows()] == [
+        ("order", "plan_stale"), ("order-2", "plan_stale"), ("order-3", "plan_stale"),
+    ]  # fmt: skip
     assert await one.held() is None
-    one.px["BTC"] = 103_000
-    await one.minute()
-    assert await one.held() is not None
+    assert one.bot.loop.live == {}
+
+
+async def test_a_stale_plan_after_a_lost_answer_is_not_planned_again_before_the_first_is_proven_unused(
+    box: Box,
+) -> None:
+    """The confirm is lost on its way back: the order is there. What comes after must never become a second one."""
+    lost = 0
+
+    def fate(request: httpx.Request) -> str | None:
+        nonlocal lost
+        if request.url.path == "/v1/orders/confirm" and lost < 4:
+            lost += 1
+            return "lose"
+        return None
+
+    one = await room(box, once_blindly, fate=fate)
+    one.bot.loop.desk.seats[0].strategy.script = nothing  # type: ignore[attr-defined]
+    for _ in range(4):
+        one.bot.loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+        await one.minute(1.03)
+    assert [row["leg"] for row in one.rows()] == ["order"]
+    assert len(await one.hand.trades()) == 1
 
 
 async def room_with_moment(box: Box, moment: Any) -> Room:
@@ -456,6 +496,30 @@ async def test_a_journal_that_is_lost_with_an_answer_orders_nothing_twice(box: B
     (row,) = one.rows()
     assert (row["state"], row["id"], row["trade_id"]) == ("accepted", trade["idempotencyKey"], trade["id"])
     assert one.bot.loop.mirror.positions["BTC"].owner == "busy"
+
+
+async def test_a_key_that_may_only_close_runs_degraded_and_protects(box: Box) -> None:
+    hand = await box.hand()
+    owner = make_bot(hand, wire_to(box), None, script=once_long, settings=Settings(guardians=(DEAD_MAN_600,)))
+    made = Room(box, hand, owner, owner.client)
+    await made.minute()
+    assert await made.held() is not None
+    body = {"name": "closer", "scopes": ["read", "trade:close_only"]}
+    key = (await hand.ask("POST", "/v1/keys", body))["apiKey"]
+    journal = owner.loop.journal
+    one = make_bot(hand, wire_to(box), None, script=once_long, settings=Settings(guardians=(DEAD_MAN_600,)), key=key)
+    made = Room(box, hand, one, one.client)
+    await made.minute()
+    assert list(one.loop.degraded) == ["scope"]
+    assert state_of(one.loop).word == "DEGRADED"
+    assert one.loop.mirror.positions["BTC"].owner == "busy", "known again by the key of its entry"
+    await hand.cancel_stops("BTC")
+    assert await one.cycle()
+    assert len(await made.guardians("trailing_stop")) == 1, "it may still protect"
+    await hand.try_to("POST", "/v1/positions/BTC/close", {})
+    await made.minute()
+    assert await made.held() is None, "and opens nothing"
+    journal.close()
 
 
 async def test_a_key_that_is_revoked_ends_the_run(box: Box) -> None:

@@ -1,204 +1,131 @@
-"""Random worlds over the real service: a wire that fails, crashes at any call, resets, another hand; then calm. Nothing doubled, lost, stuck or naked."""
+"""Random worlds in virtual time over the real service: nothing doubled, lost, stuck or naked, no dead-man late or early. And the tests of this test."""
 
 from __future__ import annotations
 
-import random
+import gc
+import os
+import subprocess
+import sys
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-from bot.errors import AccessLost, Refused
-from tests.fakes import Crash, FakePacer, Tap
-from tests.integration import judging
-from tests.integration.rooms import MARKETS, START_PX, Bot, Box, Hand, make_bot, wire_to
-from tests.integration.wire import CRASHES, FAULTS
+from bot.service.host import COLLECTOR
+from tests.conftest import REPOSITORY
+from tests.integration.seeded_bugs import BUGS, caught, first_seed
+from tests.integration.simulated import CRASHES, DISK_CODES, FAULTS, TROUBLES, World, run_world, service, template
+from tests.integration.virtual import Clocks
 
-BARS, CALM_BARS = 12, 4
-PASSES = 2  # of a bar
-PASS_REAL_MS = 15_000
-HAND_ACTS = ("order", "naked_order", "limit", "cancel_stops", "disarm", "close", "cancel_entries")
+TWICE = 4  # a seed of many lives, faults and beats
 
 
-class World:
-    """One seed, one world."""
-
-    def __init__(self, seed: int, box: Box, hand: Hand, path: Path) -> None:
-        chance = self.chance = random.Random(f"world {seed}")
-        self.box, self.hand, self.path = box, hand, path
-        self.rate = chance.choice([0.0, 0.03, 0.1, 0.3])
-        self.kinds = chance.sample(FAULTS, chance.randint(1, len(FAULTS)))
-        self.crash_rate = chance.choice([0.0, 0.0, 0.01, 0.03])
-        self.write_crash_rate = self.crash_rate / 4
-        self.hand_rate = chance.choice([0.0, 0.0, 0.3])
-        self.resets = {chance.randrange(3, BARS)} if chance.random() < 0.3 else set()
-        self.orders_path = chance.choice(["plan", "plan", "direct"])
-        self.is_calm = False
-        self.wire = wire_to(box, self._fate)
-        self.pacer = FakePacer()
-        self.px = dict(START_PX)
-        self.bot: Bot | None = None
-        self.trades: list[Any] = []  # of epochs that are over
-        self.excused: dict[str, list[tuple[int, int]]] = {}
-        self.lives = 0
-        world = self
-
-        class Fatal(Tap):
-            def point(self, name: str) -> None:
-                if not world.is_calm and world.chance.random() < world.write_crash_rate:
-                    raise Crash(name)
-
-        self.tap = Fatal()
-
-    def _fate(self, _request: httpx.Request) -> str | None:
-        if self.is_calm:
-            return None
-        dice = self.chance.random()
-        if dice < self.crash_rate:
-            return self.chance.choice(CRASHES)
-        if dice < self.crash_rate + self.rate:
-            return self.chance.choice(self.kinds)
-        return None
-
-    async def live(self) -> None:
-        await self.box.minute(**self.px)
-        for n in range(BARS + CALM_BARS):
-            self.is_calm = n >= BARS
-            if n in self.resets:
-                await self._reset()
-            if not self.is_calm and self.chance.random() < self.hand_rate:
-                await self._act()
-            for coin in MARKETS:
-                self.px[coin] *= 1 + self.chance.gauss(0, 0.004)
-            await self.box.minute(**self.px)
-            if self.is_calm:
-                await self.wire.arrivals(everything=True)
-            for _ in range(PASSES * (2 if self.is_calm else 1)):
-                self.pacer.now_ms += PASS_REAL_MS
-                await self._pass()
-        await self._judge()
-        assert self.bot is not None
-        await self.bot.kill()
-
-    async def _pass(self) -> None:
-        done = False
-        try:
-            if self.bot is None:
-                self.lives += 1
-                self.bot = make_bot(
-                    self.hand, self.wire, self.path, tap=self.tap, pacer=self.pacer, path_of_orders=self.orders_path
-                )
-            done = await self.bot.cycle()
-        except Crash:
-            if self.bot is not None:
-                await self.bot.kill()
-            self.bot = None
-        except (Refused, AccessLost) as error:
-            raise AssertionError(f"the run would have ended: {error}") from error
-        if done and (self.is_calm or self.rate + self.crash_rate == 0):
-            await self._judge_now()
-
-    async def _reset(self) -> None:
-        await self._judge_epoch()
-        self.trades += await self.hand.trades()
-        self.excused.clear()
-        await self.hand.ask("POST", "/v1/sandbox/accounts/reset", {})
-
-    async def _act(self) -> None:
-        """Something that a person does beside the bot. What it takes from a position of ours is excused until calm."""
-        coin = self.chance.choice(MARKETS)
-        act = self.chance.choice(HAND_ACTS)
-        now = self.box.service.machine.clock.now_ms()
-        match act:
-            case "order":
-                await self.hand.order(coin, self.chance.choice(["long", "short"]), 150, stop_pct=2)
-            case "naked_order":
-                await self.hand.order(coin, self.chance.choice(["long", "short"]), 400)
-                self._excuse(coin, now)
-            case "limit":
-                await self.hand.order(coin, "long", 100, limit_px=self.px[coin] * 0.998)
-                self._excuse(coin, now)
-            case "cancel_stops":
-                await self.hand.cancel_stops(coin)
-                await self.hand.disarm("trailing_stop")
-                for one in MARKETS:
-                    self._excuse(one, now)
-            case "disarm":
-                await self.hand.disarm("dead_man_switch")
-            case "close":
-                await self.hand.try_to("POST", f"/v1/positions/{coin}/close", {"fraction": 1})
-            case "cancel_entries":
-                for order in (await self.hand.ask("GET", f"/v1/orders?coin={coin}"))["orders"]:
-                    if order["kind"] == "limit":
-                        await self.hand.ask("DELETE", f"/v1/orders/{order['oid']}")
-
-    def _excuse(self, coin: str, now_ms: int) -> None:
-        """With a wire that works the very next pass must repair it; with one that fails, the first calm pass."""
-        faulty = self.rate + self.crash_rate > 0
-        self.excused.setdefault(coin, []).append((now_ms, now_ms + (BARS + 1) * 60_000 if faulty else now_ms + 60_000))
-
-    # -- judging
-
-    def _rows(self) -> list[Any]:
-        assert self.bot is not None
-        return list(self.bot.loop.journal.db["intents"].rows)
-
-    async def _judge_now(self) -> None:
-        """After a pass whose every request was answered."""
-        assert self.bot is not None
-        account = await self.hand.ask("GET", "/v1/account")
-        loop = self.bot.loop
-        assert [p.market for p in loop.mirror.unprotected() if not loop.is_closing(p.market)] == []
-        assert "dead_man_switch" in [one["type"] for one in account["guardians"]], "no dead-man after a pass"
-
-    async def _judge_epoch(self) -> None:
-        """Of the epoch that is: the events tell all."""
-        if self.bot is None:
-            rows = []
-            keys = None
-        else:
-            rows = self._rows()
-            keys = {row["id"] for row in rows if row["strategy"] != "@runtime"}
-        events = await self.hand.events()
-        if keys is not None:
-            judging.never_naked(events, keys, excused=self.excused)
-            judging.guarded_entries(events, keys, but=self.wire.late_ids)
-        judging.books_are_exact(events, await self.hand.ask("GET", "/v1/account"))
-
-    async def _judge(self) -> None:
-        assert self.bot is not None
-        await self._judge_epoch()
-        self.trades += await self.hand.trades()
-        judging.intents_and_trades(self._rows(), self.trades)
-        db = self.bot.loop.journal.db
-        assert list(db.query("SELECT id FROM events GROUP BY id HAVING count(*) > 1")) == []
-        judging.mirror_is_right(self.bot.loop.mirror, await self.hand.ask("GET", "/v1/account"))
-        guardians = (await self.hand.ask("GET", "/v1/guardians"))["guardians"]
-        assert [one["type"] for one in guardians].count("dead_man_switch") == 1
+@pytest.fixture(autouse=True, scope="module")
+def _rare_collections() -> Iterator[None]:
+    """As the service's own host does: what is loaded is not looked through again, what comes is looked through rarely."""
+    before = gc.get_threshold()
+    service()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR)
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
 
 
-@pytest.mark.soak(worlds=40)
-async def test_nothing_is_doubled_lost_stuck_or_naked(box: Box, folder: Path, worlds: int, base_seed: int) -> None:
+@pytest.fixture(autouse=True)
+def _ready(folder: Path) -> None:
+    template(folder)
+
+
+def _run(seed: int, folder: Path) -> World:
+    try:
+        return run_world(seed, folder)
+    except Exception as error:
+        raise AssertionError(
+            f"world {seed} (it comes first with -k doubled --seed {seed} --worlds 1): {error}"
+        ) from error
+
+
+@pytest.mark.soak(worlds=500, times=50)
+def test_nothing_is_doubled_lost_stuck_or_naked(
+    folder: Path, worlds: int, base_seed: int, request: pytest.FixtureRequest
+) -> None:
     met: Counter[str] = Counter()
-    traded = lives = 0
+    troubles: Counter[str] = Counter()
+    disk: Counter[int] = Counter()
+    trades = lives = fired = damaged = beats = 0
+    began, virtual_s = time.process_time(), 0.0
     for seed in range(base_seed, base_seed + worlds):
-        world = World(seed, box, await box.hand(), folder / f"{seed}.db")
-        try:
-            await world.live()
-        except Exception as error:
-            said = f"world {seed} (rate {world.rate}, crashes {world.crash_rate}, hand {world.hand_rate}, resets {world.resets})"
-            raise AssertionError(f"{said}: {error}") from error
-        await world.hand.ask(
-            "POST", "/v1/sandbox/accounts/reset", {}
-        )  # Nothing of it is left to move with the next one's prices.
+        world = _run(seed, folder)
         met.update(world.wire.met)
-        traded += len(world.trades)
+        troubles[world.trouble] += 1
+        disk.update(world.disk_faults)
+        trades += len(world.trades)
         lives += world.lives
-        for leftover in folder.glob(f"{seed}.db*"):
-            leftover.unlink()
-    if worlds >= 40:
-        assert set(met) == {*FAULTS, *CRASHES}, met
-        assert traded > 10 * worlds, traded
-        assert lives > worlds, lives
+        fired += world.fired
+        damaged += world.damaged
+        beats += len(world.beats)
+        virtual_s += world.now()
+    took_s = time.process_time() - began
+    request.node.user_properties.append(
+        ("rate", f"{worlds / took_s:.1f} worlds/s of one core, {virtual_s / took_s:,.0f}x real time")
+    )
+    if worlds >= 400:
+        assert set(met) == {*FAULTS, *CRASHES, "refuse", "blackhole"}, met
+        assert set(troubles) == set(TROUBLES)
+        assert set(disk) == set(DISK_CODES)
+        assert trades > 2 * worlds
+        assert lives > 2 * worlds
+        assert beats > 5 * worlds
+        assert fired > worlds // 20
+        assert damaged > worlds // 50
+
+
+# ── Tests of the test ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_seeded_bug_is_caught_at_its_seed(name: str, folder: Path) -> None:
+    seed = BUGS[name].seed
+    assert caught(name, seed, folder) is not None, (
+        f"world {seed} does not notice it (any more): `python -m tests.integration.seeded_bugs` finds the first one that does"
+    )
+    _run(seed, folder)  # ... and has nothing against the code as it is.
+
+
+def test_each_seeded_bug_has_a_world_that_catches_it(folder: Path, request: pytest.FixtureRequest) -> None:
+    """`make soak` looks for the first seeds anew, and says them."""
+    assert len(BUGS) >= 15
+    if request.config.getoption("--worlds") is None:
+        return
+    first = {name: first_seed(name, folder) for name in BUGS}
+    request.node.user_properties.append(("first seeds", str(first)))
+    assert None not in first.values(), first
+
+
+def test_a_world_is_a_function_of_its_seed(folder: Path) -> None:
+    """Twice here, and once in a process with other hashes: the same requests at the same instants with the same outcomes."""
+    first, second = _run(TWICE, folder), _run(TWICE, folder)
+    assert len(first.trace) > 100
+    assert first.digest == second.digest
+    code = "import sys; from pathlib import Path; from tests.integration.test_worlds import digest_of; print(digest_of(int(sys.argv[1]), Path(sys.argv[2])))"
+    other = folder / "other"
+    other.mkdir()
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(TWICE), str(other)], cwd=REPOSITORY, capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONHASHSEED": "4711", "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert said.stdout.strip().splitlines()[-1] == first.digest
+
+
+def digest_of(seed: int, folder: Path) -> str:
+    """For the other process."""
+    return _run(seed, folder).digest
+
+
+def test_different_seeds_are_different_worlds(folder: Path) -> None:
+    assert len({World(seed, folder, Clocks()).start_ms for seed in range(50)}) > 5
+    assert len({_run(seed, folder).digest for seed in (8, 9)}) == 2

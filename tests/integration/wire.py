@@ -13,7 +13,7 @@ from tests.fakes import Crash
 # What may become of one request. "unsent", "busy*", "down*" and "html_before" have no effect at the service; the others have, or may yet.
 FAULTS = (
     "refuse", "unsent", "lose", "late", "double", "html_before", "html_after", "truncate", "busy", "busy_silent", "down", "down_html",
-    "denied", "stale",
+    "denied", "stale", "slow",
 )  # fmt: skip
 CRASHES = ("crash_before", "crash_after")
 REPLY_HEADERS = {"X-API-Version": "2026-10-19", "X-Request-Id": "req_wire", "Content-Type": "application/json"}
@@ -40,6 +40,7 @@ class FaultyWire(httpx.AsyncBaseTransport):
         self.seen: list[tuple[str, str]] = []
         self.met: dict[str, int] = {}
         self.late_by: int | None = None  # requests that come between; None: some
+        self.on_slow: Callable[[], None] = lambda: None  # time passes while an answer is on its way
         self.old_page: httpx.Response | None = None  # of events, as a cache in between would keep it
         self.candles_max = 30  # a long history is another test's; it costs
 
@@ -69,6 +70,10 @@ class FaultyWire(httpx.AsyncBaseTransport):
             case "double":
                 await self.deliver(request)
                 return await self.deliver(request)
+            case "slow":
+                answer = await self.deliver(request)
+                self.on_slow()
+                return answer
             case "html_before":
                 return _html(502)
             case "html_after":
