@@ -115,7 +115,6 @@ def service() -> Service:
     """One app for all worlds of a process."""
     with virtual_time():
         made = build(HostOptions(clock="60x", start_ms=START_MS, hold_prices=True, markets=MARKETS))
-    prices.HISTORY_BARS = 2 * CANDLES_MAX  # type: ignore[misc]
     return made
 
 
@@ -1220,6 +1219,7 @@ def _in_place(world: World) -> Iterator[None]:
         (daemon, "HeartbeatProcess", partial(Heartbeat, world)), (daemon, "ProgressWriter", partial(Progress, world)),
         (daemon, "Rhythm", partial(Rhythm, world)), (daemon, "Worker", Inline), (daemon, "listen", _no_bell), (daemon, "secrets", chance),
         (accounts, "secrets", chance), (auth, "secrets", chance), (orders, "secrets", chance),
+        (prices, "HISTORY_BARS", 2 * CANDLES_MAX),
     ]  # fmt: skip
     kept = [(where, name, getattr(where, name)) for where, name, _ in swapped]
     for where, name, value in swapped:

@@ -67,29 +67,29 @@ def test_how_often_time_is_looked_at_changes_no_event(worlds: int, base_seed: in
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "wrong"),
+    ("module", "name", "wrong", "first"),
     [
-        (ledger, "fee_of", lambda notional, rate: notional * rate // E8),
-        (funding, "toward_zero", lambda numerator, denominator: numerator // denominator),
-        (protection, "working_exits", lambda account, market: []),
-        (protection, "lacks_stop", lambda account, order: False),
-        (matching, "cost_of_opening", lambda fills, reduce, rest, leverage: (0, 0)),
-        (ledger, "rewatch", lambda state, account, position=None: None),
-        (floors, "level_of", lambda market, position, slack: None),
-        (floors, "rewatch", lambda state, account, value: None),
-        (firing, "close_position", lambda state, account, market, guardian, ref_px, reason: None),
-        (index, "schedule_day", lambda state: None),
-        (ledger, "level_of_slack", lambda market, position, slack: None),
-        (liquidation, "_cancel_resting", lambda state, account, position: None),
+        (ledger, "fee_of", lambda notional, rate: notional * rate // E8, 0),
+        (funding, "toward_zero", lambda numerator, denominator: numerator // denominator, 10),
+        (protection, "working_exits", lambda account, market: [], 83),
+        (protection, "lacks_stop", lambda account, order: False, 2131),
+        (matching, "cost_of_opening", lambda fills, reduce, rest, leverage: (0, 0), 454),
+        (ledger, "rewatch", lambda state, account, position=None: None, 6),
+        (floors, "level_of", lambda market, position, slack: None, 13),
+        (floors, "rewatch", lambda state, account, value: None, 1),
+        (firing, "close_position", lambda state, account, market, guardian, ref_px, reason: None, 2),
+        (index, "schedule_day", lambda state: None, 1),
+        (ledger, "level_of_slack", lambda market, position, slack: None, 96),
+        (liquidation, "_cancel_resting", lambda state, account, position: None, 207),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_venue_with_one_rule_broken_is_caught_and_shrunk(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, wrong: object
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, wrong: object, first: int
 ) -> None:
-    """Invariants that nothing can break guard nothing."""
+    """Invariants that nothing can break guard nothing. `first`: where the search begins, the seed that told when it was last looked for."""
     monkeypatch.setattr(module, name, wrong)
-    for seed in range(4_000):
+    for seed in range(first, first + 4_000):
         log, _ = world.write(seed)
         if world.symptom(log) is not None:
             short, symptom = world.shrink(log, tries=100)
