@@ -114,8 +114,7 @@ class _Chance:
 def service() -> Service:
     """One app for all worlds of a process."""
     with virtual_time():
-        made = build(HostOptions(clock="60x", start_ms=START_MS, hold_prices=True, markets=MARKETS))
-    return made
+        return build(HostOptions(clock="60x", start_ms=START_MS, hold_prices=True, markets=MARKETS))
 
 
 @cache
