@@ -195,7 +195,7 @@ class Run:
             passed=self._passed,
             schedule=self.times.schedule,
             notices_of=self._notices_of,
-            abreast=ABREAST,
+            abreast=ABREAST if client.clock.speed > 0 else 1,  # A clock moved by hand stands still: one after another, as in a session.
         )  # fmt: skip
         self.controls = Controls(self, reread)
         operations.errands.ring = self.rhythm.ring
