@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 OrderSubmitted = Literal["unknown"] | bool | None  # None: the answer did not say
 
+NO_ERROR_OBJECT: Final = "no_error_object"  # a code of our own, for an answer that is not of the interface
 RETRY_AFTER_MS: Final = 1_000  # waited when the service says "later" and names no time
 
 
@@ -83,6 +84,10 @@ class JournalError(BotError):
 
 class JournalDamaged(JournalError):
     """What was written cannot be trusted any more: set it aside and rebuild from the service, at a start."""
+
+
+class JournalBlocked(JournalError):
+    """The file cannot be used just now (a full or read-only disk, a lock); nothing is wrong with what it holds."""
 
 
 class ApiError(BotError):
@@ -168,6 +173,17 @@ class TryLater(ApiError):
 
 class AccessLost(ApiError):
     """The credential is no longer good: stop beating, stop; the guardian stands."""
+
+
+def is_access_lost(error: ApiError) -> bool:
+    """Whether it is the credential that is refused, so that nothing it asks is answered. Any other no is of one question, and may pass.
+
+    A page of something in between (no error object) tells nothing about the credential.
+    """
+    is_page = error.code == NO_ERROR_OBJECT
+    return isinstance(error, AccessLost) or (
+        isinstance(error, Refused) and error.status in (401, 403) and not is_page and not error.retryable
+    )
 
 
 class Code(NamedTuple):

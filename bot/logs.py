@@ -25,31 +25,30 @@ LEVELS: Final[Mapping[str, int]] = {
     "error": logging.ERROR,
 }
 
+INFO: Final = logging.INFO
+WARNING: Final = logging.WARNING
+
 HIDDEN: Final = "[hidden]"
 
 _said_from = logging.INFO  # what `configure` was told last, and the class of loggers that it made of it
 _wrapper: Any = None
 
 
-def _is_said(number: int) -> bool:
+def is_said(number: int) -> bool:
+    """Whether a line of this level (INFO, WARNING) is shown at all. Ask before figures are made for a line on the path of an order."""
     # Somebody else may have configured structlog since: then its own filter decides.
     return number >= _said_from or structlog.get_config()["wrapper_class"] is not _wrapper
-
-
-def is_said(level: Level) -> bool:
-    """Whether a line of this level is shown at all. Ask before figures are made for a line on the path of an order."""
-    return _is_said(LEVELS[level])
 
 
 class Quiet:
     """A logger for the path of an order: a line that nobody is shown costs one comparison. Otherwise structlog's own."""
 
     def info(self, event: str, **fields: Any) -> None:
-        if _is_said(logging.INFO):
+        if is_said(INFO):
             structlog.get_logger().info(event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        if _is_said(logging.WARNING):
+        if is_said(WARNING):
             structlog.get_logger().warning(event, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
@@ -59,11 +58,11 @@ class Quiet:
 DEPTH_MAX: Final = 8  # an event is a few keys; what nests deeper is shown as hidden
 
 _SECRET_NAME: Final = re.compile(
-    r"key|secret|token|authorization|password|credential|otp\b|sandbox_?code|^urls$", re.IGNORECASE
+    r"key|secret|token|authorization|password|credential|otp\b|(sandbox|device)_?code|^urls$", re.IGNORECASE
 )
 # Names of things that carry no authority by themselves: an idempotency key is scoped to its account.
 _OPEN_NAME: Final = re.compile(r"idempotency_?key|.*_?ids?|key_?prefix|keys?_?max", re.IGNORECASE)
-SECRET_TEXT: Final = re.compile(r"\b(bb[ksc])_[A-Za-z0-9_]+|\b(whsec)_[A-Za-z0-9+/=_-]+|\b(Bearer) +[^\s'\",]+")
+SECRET_TEXT: Final = re.compile(r"\b(bb[kscd]|cft)_[A-Za-z0-9_-]+|\b(whsec)_[A-Za-z0-9+/=_-]+|\b(Bearer) +[^\s'\",]+")
 
 
 def is_secret_name(name: str) -> bool:
@@ -72,7 +71,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def redact_text(text: str) -> str:
-    """The text with every API key, session and control token, webhook secret and bearer credential made unreadable."""
+    """The text with every API key, session, control, confirm and device token, webhook secret and bearer credential made unreadable."""
     return SECRET_TEXT.sub(lambda match: f"{next(kind for kind in match.groups() if kind)}_{HIDDEN}", text)
 
 

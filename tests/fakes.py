@@ -190,9 +190,6 @@ class FakeVenue:
 
     # -- the port
 
-    def calm(self, market: str) -> None:
-        return None
-
     def entry_wait_ms(self) -> int:
         return 0
 
@@ -654,11 +651,7 @@ class Tapped:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
-        if (
-            not callable(value)
-            or name in ("calm", "entry_wait_ms")
-            or (self._only is not None and name not in self._only)
-        ):
+        if not callable(value) or name == "entry_wait_ms" or (self._only is not None and name not in self._only):
             return value
         tap = self._tap
         if name in _ASYNC:

@@ -17,6 +17,8 @@ SECRETS = (
     "bbc_control",
     "whsec_c2VjcmV0Lw==",
     "Bearer abc.def",
+    "bbd_a-device_code",
+    "cft_a-confirm_token",
     "hunter2",
 )
 
@@ -77,6 +79,8 @@ def test_no_secret_gets_into_a_line(pretty: bool) -> None:
         headers=[("authorization", SECRETS[4])],
         body=(SECRETS[3],),
         confirmToken="hunter2",
+        deviceCode="hunter2",
+        text=f"{SECRETS[5]}, {SECRETS[6]}",
         raw=b"hunter2",
         otp="hunter2",
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bot.session.store import Written
 
 STORE: Final = Path("data")
-ANSWER_MAX: Final = 5_000  # candles in one answer of the service
+EACH_ROWS_OWN: Final = "EACH"  # in the place of a market, where every row names its own
 # What is a matter of taste in data that are sound to the letter; the session that uses them decides.
 LEFT_TO_SESSIONS: Final = ("gaps", "jumps", "zero-volume")
 
@@ -46,10 +46,13 @@ Examples:
   bot data import SPY=spy.txt --columns ts=Date+Time,open=O,high=H,low=L,close=C,volume=Vol --tz America/New_York
   bot data import eur.csv --market QQQ --unit '%d/%m/%Y %H:%M' --decimal , --stamp close
   bot data import frames/*.parquet --columns ts=open_time --store candles
+  bot data import daily_60markets.csv.gz --market 'event:{id}' --columns price=yes --interval 1d --accept-off-grid
 
 \b
 Delimiter and header are found out; a file without a header has the columns time, open, high, low, close, volume, or --columns by number (ts=1).
 Times are read as ms, s, us, ns or ISO text by what the first row shows; a file has one unit. A date without a time is a day of UTC.
+Of a file of many markets, --market says how each is called: {id} is what the column `id` holds. Where rows are samples of one price instead of
+candles, --columns price=NAME names it; rows that are only about an interval apart need --interval and --accept-off-grid.
 Exit codes: 0 imported, 1 the data have faults or the store holds other values, 4 a file cannot be read.
 """
 
@@ -118,7 +121,10 @@ def data() -> None:
 @data.command("import", epilog=IMPORT)
 @click.argument("files", nargs=-1, required=True, metavar="[MARKET=]FILE...")
 @click.option(
-    "--market", metavar="MARKET", default=None, help="The market of all files.  [default: by the file's name]"
+    "--market",
+    metavar="MARKET",
+    default=None,
+    help="The market of all files, or {COLUMN}.  [default: by the file's name]",
 )
 @click.option(
     "--interval", metavar="1m", default=None, help="1m, 5m, 15m, 1h, 4h or 1d.  [default: what the rows are apart]"
@@ -167,7 +173,7 @@ def import_(
     from bot.errors import ConfigError, Exit
     from bot.session.audit import checked
     from bot.session.candles import join, sources
-    from bot.session.importing import Mapped, columns_of, ordered, read_foreign
+    from bot.session.importing import Mapped, columns_of, ordered, read_foreign, read_markets
     from bot.session.store import Store
     from bot.wire import INTERVAL_MS
 
@@ -175,13 +181,25 @@ def import_(
     if interval is not None and interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
     mapped = Mapped(
-        columns_of(columns), tz=tz, unit=unit, stamp=stamp, decimal=decimal, interval=interval, skip=skip_rows
-    )
+        columns_of(columns), tz=tz, unit=unit, stamp=stamp, decimal=decimal, interval=interval, skip=skip_rows,
+        market=market if market is not None and "{" in market else None,
+    )  # fmt: skip
     found: dict[tuple[str, str], list[Candles]] = {}
     with _progress(as_json) as told:
-        for name, path, _ in sources([Path(one) for one in files], market=market, listed=False):
-            read = ordered(read_foreign(path, name, mapped, partial(_tell_rows, told, path.name)))
-            found.setdefault((name, read.interval), []).append(read)
+        one_market = market if mapped.market is None else EACH_ROWS_OWN
+        for name, path, _ in sources([Path(one) for one in files], market=one_market, listed=False):
+            if one_market == EACH_ROWS_OWN != name:
+                raise ConfigError(
+                    f"{path}: {name}= names its market, and --market {market} says that each row does; leave one out"
+                )
+            tell = partial(_tell_rows, told, path.name)
+            many = (
+                [read_foreign(path, name, mapped, tell)] if mapped.market is None else read_markets(path, mapped, tell)
+            )
+            for read in map(ordered, many):
+                found.setdefault((read.market, read.interval), []).append(read)
+    if not found:
+        raise ConfigError(f"{', '.join(files)}: no candles of {market} here")
     joined = [join(parts) for parts in found.values()]
     mended, reports = checked(joined, accept=(*LEFT_TO_SESSIONS, *accept), hours=hours)
     written = [Store(store).write(one, replacing=replacing) for one in mended]
@@ -193,7 +211,7 @@ def import_(
         click.echo(_written_line(one, done))
         if report.findings:
             click.echo("\n".join(report.lines(accept)))
-        _say_unlisted(one.market)
+    _say_unlisted([one.market for one in mended])
     click.echo(f"Next: bot backtest CONFIG --data {store}")
     return int(Exit.DONE)
 
@@ -212,14 +230,17 @@ def _written_data(candles: Candles, done: Written) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _say_unlisted(market: str) -> None:
+def _say_unlisted(markets: Sequence[str]) -> None:
     from bot.service.catalogue import CATALOGUE
 
-    if market not in CATALOGUE:
-        click.echo(
-            f"{market} is not listed by the embedded service: it can be looked at, but a session cannot trade it.",
-            err=True,
-        )
+    unlisted = [one for one in markets if one not in CATALOGUE]
+    if not unlisted:
+        return
+    who = f"{unlisted[0]} is" if len(unlisted) == 1 else f"{unlisted[0]} and {len(unlisted) - 1:,} more are"
+    click.echo(
+        f"{who} not listed by the embedded service: to be looked at, or traded in a session under a name that is (--data LISTED=FILE).",
+        err=True,
+    )
 
 
 # ── audit ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -469,7 +490,9 @@ def pull(
 
 
 def _span(candles: Candles) -> str:
-    hours = ANSWER_MAX * candles.step_ms / 3_600_000
+    from bot.wire import CANDLES_MAX
+
+    hours = CANDLES_MAX * candles.step_ms / 3_600_000
     return f"{hours:.0f} hours" if hours < 72 else f"{hours / 24:.0f} days"
 
 
@@ -485,8 +508,9 @@ async def newest(client: Client, name: str, interval: str) -> Candles:
 
     from bot.errors import BotError
     from bot.session.candles import Candles
+    from bot.wire import CANDLES_MAX
 
-    answer = await client.candles(name, interval, ANSWER_MAX)
+    answer = await client.candles(name, interval, CANDLES_MAX)
     closed = [one for one in answer.candles if one.closed]
     if not closed:
         raise BotError(f"{name} {interval}: the service has no closed candle yet")

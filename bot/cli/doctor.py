@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from bot.client import Client
     from bot.config import Settings
 
-SKEW_WARN_MS: Final = 3_000  # the service's Date has whole seconds, and the answer takes a while
-SKEW_FAIL_MS: Final = 30_000
 DISK_WARN_MB: Final = 1_024
 DISK_FAIL_MB: Final = 64
 WAL_WARN_MB: Final = 64  # a log that is never folded back: a reader holds it
@@ -339,15 +337,15 @@ def _heartbeat(patient: Patient) -> None:
         )
         return
     speed = settings.embedded.speed if settings.account.embedded else 1.0
-    if speed <= 0:
-        patient.say("dead-man", "ok", "beats when the clock is moved by hand")
-        return
-    from bot.runtime import beat
+    from bot.runtime.placing import beats_of
 
     try:
-        lengths = beat.rhythm(dead_man.heartbeat_seconds / speed)
-    except ValueError as error:
+        lengths = beats_of(settings, speed)
+    except ConfigError as error:
         patient.say("dead-man", "fail", str(error), "a larger dead_man.heartbeat_seconds", int(Exit.CONFIG))
+        return
+    if lengths is None:
+        patient.say("dead-man", "ok", "beats when the clock is moved by hand")
         return
     patient.say(
         "dead-man", "ok",
@@ -442,6 +440,8 @@ async def _versions(patient: Patient, client: Client, base_url: str) -> None:
 
 
 def _skew(patient: Patient, client: Client) -> None:
+    from bot.runtime.timekeeping import SKEW_STOP_MS, SKEW_WARN_MS
+
     skew = client.clock.skew_ms
     if skew is None:
         patient.say(
@@ -452,14 +452,14 @@ def _skew(patient: Patient, client: Client) -> None:
         )
         return
     text = f"this machine and the service are {abs(skew) / 1000:.0f} s apart"
-    if abs(skew) >= SKEW_FAIL_MS:
+    if abs(skew) > SKEW_STOP_MS:
         patient.say(
             "clock",
             "fail",
             text,
             "set this machine's clock (timedatectl set-ntp true): bars and deadlines are told by the service's",
         )
-    elif abs(skew) >= SKEW_WARN_MS:
+    elif abs(skew) > SKEW_WARN_MS:
         patient.say("clock", "warn", text, "set this machine's clock (timedatectl set-ntp true)")
     else:
         patient.say("clock", "ok", text)

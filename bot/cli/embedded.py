@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -27,7 +26,7 @@ from bot import __version__
 from bot.client import ControlClient
 from bot.clock import monotonic_ns
 from bot.errors import BotError, Exit
-from bot.runtime.holding import private_dir
+from bot.runtime.holding import is_free, private_dir, take
 
 READY_S: Final = 30.0  # a long log to replay and a cold disk
 STOP_S: Final = 5.0
@@ -97,9 +96,10 @@ class Embedded:
                 f"state_dir {self.folder} is too long a name for the service's socket; choose a shorter one",
                 int(Exit.CONFIG),
             )
-        with self._locked() as lock:
-            if lock is not None:
-                return self._start(lock)
+        if not self.is_alive():
+            with self._locked() as lock:
+                if lock is not None:
+                    return self._start(lock)
         found = self._found()
         if self._kept() == self._wanted():
             return found
@@ -125,9 +125,11 @@ class Embedded:
         return None if said is None else str(said["baseUrl"])
 
     def is_alive(self) -> bool:
-        with self._locked() as lock:
-            if lock is None:
+        with (self.folder / "sandbox.lock").open("a") as lock:
+            if not is_free(lock):
                 return True
+            with contextlib.suppress(OSError):  # Of one that is no more; what the next one says is not there yet.
+                (self.folder / "sandbox.ready").unlink(missing_ok=True)
         if self._child is not None:
             self._child.wait()  # The kernel has let its lock go; what is left of it is a name.
             self._child = None
@@ -135,8 +137,7 @@ class Embedded:
 
     def stop(self) -> None:
         """Ask it to end, and see to it. What was acknowledged is on its disk."""
-        pid = self.pid
-        if pid is None or not self.is_alive():
+        if not self.is_alive() or (pid := self.pid) is None:
             return
         for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
             with contextlib.suppress(ProcessLookupError):
@@ -269,12 +270,7 @@ class Embedded:
     def _locked(self) -> Iterator[IO[str] | None]:
         """The lock, or None when a service holds it."""
         with (self.folder / "sandbox.lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield None
-            else:
-                yield lock
+            yield lock if take(lock) else None
 
 
 def _line(fd: int, patience_s: float) -> bytes | None:

@@ -1,4 +1,4 @@
-"""`bot explain` and `bot export`: what the journal says of one order, and of all trades. Reads the file alone; the daemon need not run."""
+"""`bot explain` and `bot export`: what the journal says of one order, and of all trades. The daemon need not run; a running one is asked about an order."""
 
 from __future__ import annotations
 
@@ -39,19 +39,23 @@ A trade is from flat to flat in one market. Amounts are exact; entry_px and exit
 @click.option("--json", "as_json", is_flag=True, help="The steps as JSON.")
 def explain(order: str, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Tell how one order came to be and what became of it: bar, decision, intent, plan, request, events, fill."""
-    from bot.cli.place import find
+    from bot.cli.place import find, of_journal
     from bot.clock import iso
     from bot.errors import Exit
     from bot.runtime import explaining, reading
 
-    place = find(config, state_dir)
-    with reading.opened(place.folder) as db:
-        steps = explaining.explain(db, order.strip())
+    place, name = find(config, state_dir), order.strip()
+
+    def of_file() -> dict[str, Any]:
+        with reading.opened(place.folder) as db:
+            return {"steps": [step.plain() for step in explaining.explain(db, name)]}
+
+    steps = of_journal(place, "/explain", {"id": name}, of_file)["steps"]
     if as_json:
-        click.echo(json.dumps({"id": order, "steps": [step.plain() for step in steps]}, default=str))
+        click.echo(json.dumps({"id": order, "steps": steps}, default=str))
         return int(Exit.DONE)
     for step in steps:
-        click.echo(f"{'' if step.at_ms is None else iso(step.at_ms):<24}  {step.what:<11} {step.text}")
+        click.echo(f"{'' if step['at_ms'] is None else iso(step['at_ms']):<24}  {step['what']:<11} {step['text']}")
     return int(Exit.DONE)
 
 
@@ -73,12 +77,18 @@ def export() -> None:
 def trades(config: Path | None, state_dir: Path | None, kind: str, out: Path | None) -> int:
     """Every trade with entry, exit, size, prices, fees, funding, profit, strategy and the reason of its exit."""
     from bot.cli.files import write_atomic
-    from bot.cli.place import find
+    from bot.cli.place import NotRunning, Silent, find
     from bot.errors import Exit
     from bot.runtime import reading
     from bot.runtime.roundtrips import COLUMNS, TYPES, trips
 
     place = find(config, state_dir)
+    try:
+        fault = place.ask("GET", "/status").get("degraded", {}).get("journal")
+        if fault is not None:
+            click.echo(f"what the daemon has learned since is not on disk, and not in here: {fault}", err=True)
+    except (NotRunning, Silent) as error:
+        click.echo(f"{error}; this is what its journal has", err=True)
     with reading.opened(place.folder) as db:
         rows = [one.row(lambda keys: reading.strategies_of(db, keys)) for one in trips(reading.all_events(db, TYPES))]
     text = json.dumps({"trades": rows}, indent=1) + "\n" if kind == "json" else _csv(rows, COLUMNS)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bot.cli import figures
 from bot.cli.place import where
 
 if TYPE_CHECKING:
@@ -133,16 +134,20 @@ def events(
     config: Path | None, state_dir: Path | None, since: str | None, types: str | None, limit: int, *, as_json: bool
 ) -> int:
     """List the service's events as the journal has them: the newest, or those since WHEN. Also with the daemon dead."""
-    from bot.cli.place import find
+    from bot.cli.place import find, of_journal
     from bot.errors import Exit
     from bot.runtime import reading
 
     place = find(config, state_dir)
-    with reading.opened(place.folder) as db:
-        since_id, since_ms = _since(since, reading.newest_event_ms(db))
+    since_id, back_ms = _since(since)
+
+    def of_file() -> dict[str, Any]:
         wanted = tuple(one.strip() for one in (types or "").split(",") if one.strip())
-        found = reading.events(db, since_id=since_id, since_ms=since_ms, types=wanted, limit=limit)
-    _say_if_dead(place)
+        with reading.opened(place.folder) as db:
+            return {"events": reading.events(db, since_id=since_id, back_ms=back_ms, types=wanted, limit=limit)}
+
+    query = {"since": since_id, "back_ms": back_ms, "type": types, "limit": limit}
+    found = of_journal(place, "/events", query, of_file)["events"]
     if as_json:
         click.echo(json.dumps({"running": place.is_running(), "events": found}))
         return int(Exit.DONE)
@@ -232,7 +237,7 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     for one in told["strategies"]:
         why = f": {one['why']}" if one["why"] else ""
         book = one.get("book")
-        gain = f", net {book['net_usd']} USD" if book and "net_usd" in book else ""
+        gain = f", net {figures.usd(book['net_usd'], signed=True)} USD" if book and "net_usd" in book else ""
         yield f"  strategy    {one['name']} {one['state']} on {', '.join(one['markets'])}, {one['interval']}{gain}{why}"
     passed = told["last_pass_ms"]
     if passed is not None:
@@ -274,28 +279,21 @@ def _last_lines(last: Mapping[str, Any] | None) -> Iterable[str]:
     yield f"  OLD, from its journal as it was {span(last['age_ms'])} ago; the account may look different now:"
     yield f"  account     {last['address']}, epoch {last['epoch']}, last event {last['last_event_id']}"
     for one in last["positions"]:
-        yield f"  position    {one['market']} {one['side']} {one['size']} @ {one['entry_px']}"
+        yield f"  position    {one['market']} {one['side']} {one['size']} @ {figures.px(one['entry_px'])}"
     if not last["positions"]:
         yield "  positions   none"
     for one in last["open_intents"]:
         yield f"  intent      {one['id'][:12]} {one['strategy']} {one['action']} {one['market']}: {one['state']}; the next start settles it"
 
 
-def _since(text: str | None, newest_ms: int | None) -> tuple[str | None, int | None]:
+def _since(text: str | None) -> tuple[str | None, int | None]:
+    """An event's id, or how far back in milliseconds."""
     if text is None or text.startswith("evt_"):
         return text, None
     found = re.fullmatch(r"([0-9]{1,6})([smhd])", text.strip(), re.ASCII)
     if found is None:
         raise click.UsageError(f"--since {text!r}: write an event's id, or 30m, 2h, 1d")
-    ms = int(found[1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[found[2]]
-    from bot.clock import SystemClock
-
-    return None, max(SystemClock().now_ms(), newest_ms or 0) - ms
-
-
-def _say_if_dead(place: Place) -> None:
-    if not place.is_running():
-        click.echo(f"the daemon of {place.folder} is not running; this is its journal as it left it", err=True)
+    return None, int(found[1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[found[2]]
 
 
 def _show(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -322,14 +320,14 @@ def _table(
         click.echo(empty)
         return
     cells = [[name.replace("_", " ") for name in columns]]
-    cells += [[_cell(row.get(name), (marks or {}).get(name, "-")) for name in columns] for row in rows]
+    cells += [[_cell(name, row.get(name), (marks or {}).get(name, "-")) for name in columns] for row in rows]
     widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
     for line in cells:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _cell(value: Any, nothing: str) -> str:
-    return nothing if value is None else f"{value:,}" if isinstance(value, float) else str(value)
+def _cell(name: str, value: Any, nothing: str) -> str:
+    return nothing if value is None else figures.shown(name, value)
 
 
 def span(ms: int) -> str:

@@ -46,12 +46,14 @@ def mcp(base_url: str, reference: str) -> None:
     from bot.config.document import Rejected
     from bot.config.references import References
     from bot.errors import ConfigError
+    from bot.runtime.holding import harden
 
     base_url = checked_base_url(base_url)
     try:
         key = References(Path.cwd(), os.environ)(reference, "api_key")
     except Rejected as error:
         raise ConfigError(f"--key: {error}") from None
+    harden()
     asyncio.run(_serve(base_url, key))
 
 

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from bot.cli.figures import px, usd
 from bot.clock import SystemClock, datetime_of, iso, monotonic_ns
 
 Event = Mapping[str, Any]
@@ -99,7 +99,7 @@ class Narrator:
         self._bar_ns[market] = now_ns
         at = datetime_of(int(event["at_ms"])).strftime("%d %b %H:%M")
         self._line(
-            "bar", event, f"{at} UTC closed at {_px(event['close'])}{f' ({more} more before it)' if more > 0 else ''}"
+            "bar", event, f"{at} UTC closed at {px(event['close'])}{f' ({more} more before it)' if more > 0 else ''}"
         )
 
     def _caught_up(self, event: Event) -> None:
@@ -119,11 +119,9 @@ class Narrator:
         self._line("decision", event, f"{event.get('strategy')}: not sent: {event.get('message')}")
 
     def planned(self, event: Event) -> None:
-        parts = [f"{event.get('side')} {event.get('size')} at about {_px(event.get('est_px'))}"]
+        parts = [f"{event.get('side')} {event.get('size')} at about {px(event.get('est_px'))}"]
         parts += [
-            f"{word} {_px(event[key])}"
-            for word, key in (("stop", "stop_px"), ("target", "target_px"))
-            if event.get(key)
+            f"{word} {px(event[key])}" for word, key in (("stop", "stop_px"), ("target", "target_px")) if event.get(key)
         ]
         parts += [f"fee {_usd(event['fee_usd'])}"] if event.get("fee_usd") else []
         self._line("plan", event, ", ".join(parts))
@@ -146,7 +144,7 @@ class Narrator:
         bought = (event.get("side") == "long") == is_entry
         kind = str(event.get("kind", "")).replace("_", " ")
         how = "" if kind in ("market", "limit", "close", "") else f" by {kind}"
-        text = f"{'bought' if bought else 'sold'} {event.get('size')} at {_px(event.get('px'))}{how}"
+        text = f"{'bought' if bought else 'sold'} {event.get('size')} at {px(event.get('px'))}{how}"
         if not is_entry and event.get("realized_pnl_usd") is not None:
             text += f", {_signed(event['realized_pnl_usd'])}"
         if event.get("fee_usd") is not None:
@@ -157,7 +155,7 @@ class Narrator:
         market, kind, what = str(event.get("market")), str(event.get("kind")), event.get("what")
         word = {"stop_loss": "stop", "take_profit": "target"}.get(kind, "order")
         if word == "order":
-            self._line("order", event, f"{kind} {what} at {_px(event.get('limit_px'))}{_why(event)}")
+            self._line("order", event, f"{kind} {what} at {px(event.get('limit_px'))}{_why(event)}")
         elif what in ("armed", "changed"):
             said = f"{event.get('size')} at {event.get('trigger_px')}"
             if what == "armed" or self._brackets.get(f"{market}.{word}") != said:
@@ -165,14 +163,14 @@ class Narrator:
                 self._line(
                     word,
                     event,
-                    f"{what} at {_px(event.get('trigger_px'))} for {event.get('size')}, kept by the service",
+                    f"{what} at {px(event.get('trigger_px'))} for {event.get('size')}, kept by the service",
                 )
         elif what == "canceled" and event.get("reason") not in QUIET_REASONS:
             self._line(word, event, f"canceled{_why(event)}")
 
     def trigger(self, event: Event) -> None:
         word = "stop" if event.get("what") == "stop_loss" else "target"
-        self._line(word, event, f"hit: {_px(event.get('trigger_px'))}, price {_px(event.get('mark_px'))}")
+        self._line(word, event, f"hit: {px(event.get('trigger_px'))}, price {px(event.get('mark_px'))}")
 
     def guardian(self, event: Event) -> None:
         kind = str(event.get("guardian_type", "guardian")).replace("_", " ")
@@ -190,10 +188,10 @@ class Narrator:
         self._line("guardian", event, f"{kind} {event.get('what')}{action}{_why(event)}{until}")
 
     def funding(self, event: Event) -> None:
-        self._line("account", event, f"funding {_px(event.get('amount_usd'))} USD")
+        self._line("account", event, f"funding {px(event.get('amount_usd'))} USD")
 
     def liquidation(self, event: Event) -> None:
-        self._line("error", event, f"liquidation {event.get('what')}: {event.get('size')} at {_px(event.get('px'))}")
+        self._line("error", event, f"liquidation {event.get('what')}: {event.get('size')} at {px(event.get('px'))}")
 
     def belief(self, event: Event) -> None:
         left = event.get("deadline_s")
@@ -290,23 +288,9 @@ def _why(event: Event) -> str:
     return f" ({str(reason).replace('_', ' ')})" if reason else ""
 
 
-def _px(value: Any) -> str:
-    try:
-        number = Decimal(str(value))
-    except InvalidOperation:
-        return "?"
-    return f"{number:,f}"
-
-
 def _usd(value: Any) -> str:
-    try:
-        return f"{Decimal(str(value)):,.2f} USD"
-    except InvalidOperation:
-        return "? USD"
+    return f"{usd(value)} USD"
 
 
 def _signed(value: Any) -> str:
-    try:
-        return f"{Decimal(str(value)):+,.2f} USD"
-    except InvalidOperation:
-        return "? USD"
+    return f"{usd(value, signed=True)} USD"

@@ -20,6 +20,7 @@ import click
 from bot.errors import BotError, ConfigError, Exit
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 CONNECT_S: Final = 2.0
 ANSWER_S: Final = 70.0  # longer than the daemon takes for anything
@@ -72,6 +73,17 @@ class Place:
     ) -> Any:
         """The answer of the daemon. NotRunning, Silent, or Denied with the daemon's words."""
         return _ask(self, method, path, body, query)
+
+
+def of_journal(place: Place, path: str, query: Mapping[str, Any], of_file: Callable[[], T]) -> Any | T:
+    """The running daemon's answer, since it may know what its file does not; with the daemon dead or silent, what the file has."""
+    try:
+        return place.ask("GET", path, query=query)
+    except NotRunning:
+        click.echo(f"the daemon of {place.folder} is not running; this is its journal as it left it", err=True)
+    except Silent as error:
+        click.echo(f"{error}; this is what its journal has on disk", err=True)
+    return of_file()
 
 
 def where(command: F) -> F:
@@ -130,12 +142,13 @@ def folder_of(config: Path) -> Path:
     """The state directory of a config. Without `state_dir` it is where its daemon runs or has run, as a user's or as a system unit."""
     from bot.config.settings import default_state_dir
     from bot.runtime.holding import is_held
+    from bot.runtime.reading import FILE
 
     name, given = outline(config)
     if given is not None:
         return given
     places = [default_state_dir(name), SYSTEM_STATE / unit_state(name)]
-    for good in (is_held, lambda one: (one / "journal.db").exists()):
+    for good in (is_held, lambda one: (one / FILE).exists()):
         for one in places:
             with contextlib.suppress(OSError):
                 if good(one):
@@ -193,6 +206,7 @@ def _plain(text: str, key: str, kind: Callable[[str], str]) -> str:
 def _known() -> list[Path]:
     """Folders in which a daemon has run, of this user and of system units as far as they can be seen."""
     from bot.config.settings import default_state_dir
+    from bot.runtime.reading import FILE
 
     found: list[Path] = []
     user = default_state_dir(
@@ -201,9 +215,7 @@ def _known() -> list[Path]:
     for place, pattern in ((user, "*/lock"), (user, "demo/*/lock"), (SYSTEM_STATE, "bot-*/lock")):
         with contextlib.suppress(OSError):
             found += [
-                one.parent
-                for one in sorted(place.glob(pattern))[:TRIES_OF_A_NAME]
-                if (one.parent / "journal.db").exists()
+                one.parent for one in sorted(place.glob(pattern))[:TRIES_OF_A_NAME] if (one.parent / FILE).exists()
             ]
     return found
 

@@ -38,8 +38,6 @@ Exit code 0: every decision and fill is the same. 1: something differs; each dif
 Without --data the candles are asked of the service that the config names.
 """
 SHOWN_MAX: Final = 60  # lines of a table; --json has them all
-ASKED_MAX: Final = 5_000  # candles in one answer of a service
-JOURNAL: Final = "journal.db"
 
 
 @click.command(epilog=EPILOG)
@@ -164,14 +162,15 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
 def _folder_of(what: Path) -> tuple[Path, Path | None]:
     """The state directory that is meant, and the config when that was named."""
     from bot.cli.place import folder_of
+    from bot.runtime.reading import FILE
 
     if what.is_dir():
-        if not (what / JOURNAL).is_file():
+        if not (what / FILE).is_file():
             raise click.UsageError(
                 f"{what}: has neither a journal.db nor a manifest.json: no daemon has run there, and it is no backtest's"
             )
         return what, None
-    if what.name == JOURNAL and what.is_file():
+    if what.name == FILE and what.is_file():
         return what.parent, None
     if what.suffix in (".yaml", ".yml") and what.is_file():
         return folder_of(what), what
@@ -261,14 +260,13 @@ def _changed(
     from bot.runtime import provenance
     from bot.session.result import code_sha256
 
-    now = provenance.mark_of(settings)
+    sources = provenance.sources_of(settings)
+    now = provenance.mark_of(settings, sources)
     try:
-        then = provenance.mark_of(judged_text(manifest["config"]["text"], Path(f"{manifest['config']['name']}.yaml")))
+        of_then = judged_text(manifest["config"]["text"], Path(f"{manifest['config']['name']}.yaml"))
     except BotError:  # Its strategies are no longer where it names them: their digests are all that is left to compare.
-        then = now
-    sources = {one["name"]: (one["sha256"] or "")[:16] for one in manifest["strategies"]}
-    for name, one in list(then["strategies"].items()):
-        then["strategies"][name] = one | {"source": sources.get(name, one["source"])}
+        of_then = settings
+    then = provenance.mark_of(of_then, sources | {one["name"]: one["sha256"] for one in manifest["strategies"]})
     found = provenance.changes(then | {"version": manifest["code"]["version"]}, now)
     all_of_them = found.setdefault("", [])
     digests = {(one["market"], one["interval"]): one["sha256"] for one in manifest["data"]}

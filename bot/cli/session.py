@@ -29,10 +29,11 @@ Examples:
 The config is the one that runs live; nothing in it is rewritten. The same strategies, gate, journal and guardians trade against the same venue,
 under a clock that nobody waits for. A fee, a spread, a depth, a tick or a lot is for all markets, or for one class or market:
   --fee 0.05%   --spread stocks=2bps   --depth BTC=50000   --tick BTC=0.1
+A key that may not do everything is tried with its caps, by the interface's names: --cap maxDailyNotionalUsd=5000 --cap allowedCoins=BTC,ETH
 Ctrl-C ends it at the next stop; what was reached by then is kept. Results go to runs/<name>-<time>/.
 """
 CUTS: Final = 5  # repeated runs of --prove-causal
-_SIDED: Final = re.compile(r"(?:((?:event:)?[A-Za-z0-9][A-Za-z0-9-]*)=)?(.+)", re.DOTALL)
+_SIDED: Final = re.compile(r"(?:((?:event:|perp:)?[A-Za-z0-9][A-Za-z0-9._-]*)=)?(.+)", re.DOTALL)
 _OUTAGE: Final = re.compile(r"(.+?)\+([0-9.]+ *[smhd]?)")
 _CLASSES: Final = ("crypto", "stocks", "bonds", "prediction")
 
@@ -91,7 +92,8 @@ class Sided(click.ParamType[tuple[str, Decimal]]):
         if isinstance(value, tuple):
             return value
         matched = _SIDED.fullmatch(value.strip())
-        assert matched is not None
+        if matched is None:
+            self.fail(f"{value!r} is no value; write VALUE, CLASS=VALUE or MARKET=VALUE", param, ctx)
         whose, text = matched[1] or "", matched[2].strip()
         if whose and whose.lower() not in _CLASSES:
             from bot.session.candles import market_name
@@ -128,6 +130,17 @@ class Out(click.ParamType["Outage"]):
         if found is None:
             self.fail(f"{value!r} is no outage; write 2025-05-03T10:00+2h", param, ctx)
         return Outage(Instant().convert(found[1], param, ctx), int(Duration().convert(found[2], param, ctx) * 1000))
+
+
+class Capped(click.ParamType[tuple[str, Any]]):
+    """`maxDailyNotionalUsd=5000`."""
+
+    name = "cap"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        from bot.session.caps import cap_of
+
+        return value if isinstance(value, tuple) else cap_of(value)
 
 
 @click.command(epilog=EPILOG)
@@ -185,6 +198,15 @@ class Out(click.ParamType["Outage"]):
     multiple=True,
     metavar="FILE",
     help="Recorded rates (ts,rate); MARKET=FILE names the market. Default: the baseline.",
+)
+@click.option(
+    "--cap",
+    "caps",
+    type=Capped(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A cap of the key (maxExposureUsd, maxDailyNotionalUsd, maxLeverage, allowedCoins, maxOpenPositions) or of the account "
+    "(maxTradeUsd, dailyTradeCapUsd). Repeatable.",
 )
 @click.option(
     "--outage", "outages", type=Out(), multiple=True, help="The daemon is down: 2025-05-03T10:00+2h. Repeatable."
@@ -279,6 +301,7 @@ class _Asked:
         return SessionOptions(
             start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
             latency_ms=0 if given["latency"] is None else int(given["latency"] * 1000), rules=rules_of(given), outages=outages, seed=given["seed"],
+            caps=dict(given["caps"]),
         )  # fmt: skip
 
     def manifest(self) -> dict[str, Any]:
@@ -306,11 +329,12 @@ class _Asked:
         """The session, and what was asked for besides: a second path policy, the proof."""
         from dataclasses import replace
 
+        from bot.runtime import reading
         from bot.session import backtest
 
         given = self.given
         if given["with_journal"]:
-            made = self._make(self.options, journal=folder / "journal.db")
+            made = self._make(self.options, journal=folder / reading.FILE)
         with (folder / "events.jsonl").open("w", encoding="utf-8", newline="") as events, _bar(quiet=quiet) as told:
             found = made.run(progress=lambda done, of: not is_stopped() and told(done, of), events=events)
         band = proof = None
@@ -481,6 +505,11 @@ def summary_lines(
     if found.refusals:
         lines.append(
             "  refused by the gate: " + ", ".join(f"{code} {count:,}" for code, count in sorted(found.refusals.items()))
+        )
+    if found.rejections:
+        lines.append(
+            "  refused by the service: "
+            + ", ".join(f"{code} {count:,}" for code, count in sorted(found.rejections.items()))
         )
     if found.liquidations:
         lines.append(f"  LIQUIDATIONS: {found.liquidations}")

@@ -1,6 +1,6 @@
 """A client of the interface: `Client` for /v1, `ControlClient` for the sandbox's own control surface.
 
-`http` speaks HTTP and alone imports httpx; `faults` says what an outcome means; `retry` waits; `service_clock` follows the
+`http` is one exchange over HTTP, and alone imports httpx; `connections` carries it to an address; `faults` says what an outcome means; `retry` waits; `service_clock` follows the
 service's time. Nothing here decides to send an order again: that is the runtime's, with its journal in hand.
 """
 

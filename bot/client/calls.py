@@ -13,14 +13,14 @@ from urllib.parse import quote
 
 from pydantic import SecretStr, ValidationError
 
-from bot.client.faults import MOVES, Observation, carry, classify
-from bot.client.http import TIMEOUTS, Exchange, Reply, Timeouts, Transport, TransportFault
-from bot.client.limiter import Kind, Limiter
+from bot.client.faults import MOVES, Observation, TransportFault, carry, classify
+from bot.client.http import TIMEOUTS, Exchange, Reply, Timeouts, Transport
+from bot.client.limiter import Kind, Limiter, Place
 from bot.client.retry import FIRST_MS, RETRY_AFTER_MAX_MS
 from bot.client.service_clock import ServiceClock
 from bot.client.stream import follow
 from bot.clock import SystemClock, ms_of
-from bot.errors import CODES, RETRY_AFTER_MS, ApiError, Refused, TryLater
+from bot.errors import CODES, NO_ERROR_OBJECT, RETRY_AFTER_MS, ApiError, Refused, TryLater
 from bot.wire.base import Resource
 from bot.wire.errors import ErrorBody, ErrorEnvelope, fields_of, message_of
 from bot.wire.events import Event
@@ -36,8 +36,7 @@ from bot.wire.headers import (
 
 R = TypeVar("R", bound=Resource)
 
-NO_ERROR_OBJECT: Final = "no_error_object"  # codes of our own, for answers that are not of the interface
-INVALID_BODY: Final = "invalid_body"
+INVALID_BODY: Final = "invalid_body"  # a code of our own, for an answer that is not of the interface
 
 
 @cache
@@ -103,15 +102,16 @@ class Caller:
             headers[EXPIRES_AFTER_HEADER] = str(expires_at_ms)
         limiter = None if self._clock.speed <= 0 else self._limiter  # A clock moved by hand has no limits.
         route = route_of(method, path)
+        place: Place = ()
         if limiter is not None:
-            await limiter.admit(kind, route, within_ms=self._within_ms(expires_at_ms))
+            place = await limiter.admit(kind, route, within_ms=self._within_ms(expires_at_ms))
         try:
             reply = await self._exchange.send(method, path, query=query, body=body, headers=headers, total=total)
         except TransportFault as fault:
             raise _fault_error(fault, reads=reads) from fault
         finally:
             if limiter is not None:
-                limiter.ended(route)
+                limiter.ended(place)
         is_signed = API_VERSION_HEADER in reply.headers
         self._signs = self._signs or is_signed
         self._clock.observe(

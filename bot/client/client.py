@@ -78,10 +78,6 @@ class Client(AccountCalls):
         """Real time until the service's rate limit has room for an entry; 0: now."""
         return 0 if self._clock.speed <= 0 else self.limiter.wait_ms(Kind.ENTRY, "POST /v1/orders")
 
-    def calm(self, market: str) -> None:
-        """Over a wire nothing may be assumed of a bar that has not been looked at."""
-        return
-
     async def start(self) -> StartResult:
         return await self._call(StartResult, "GET", "/v1/start", reads=True)
 
@@ -117,7 +113,7 @@ class Client(AccountCalls):
         )
 
     async def plan(self, request: OrderRequest, *, key: str | None = None) -> PlanResult:
-        """What the order would do, and the single-use token that does it. Changes nothing and may be repeated; `key` belongs to the confirm."""
+        """What the order would do, and the single-use token that does it. Changes nothing and may be repeated; `key` is of the runtime's port and is not sent, for it is the confirm that has to be single."""
         dry = request.model_copy(update={"dry_run": True})
         return await self._call(PlanResult, "POST", "/v1/orders", body=dry.body(), reads=True, kind=Kind.ENTRY)
 

@@ -38,6 +38,15 @@ class Fault(StrEnum):
     OTHER = "transport_error"
 
 
+class TransportFault(Exception):
+    """The exchange ended without an answer."""
+
+    def __init__(self, fault: Fault, message: str) -> None:
+        super().__init__(f"{fault}: {message}" if message else str(fault))
+        self.fault = fault
+        self.message = message
+
+
 NOT_SENT_FAULTS: Final = frozenset({Fault.CONNECT, Fault.CONNECT_TIMEOUT, Fault.POOL_TIMEOUT})
 
 

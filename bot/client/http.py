@@ -1,33 +1,42 @@
-"""One exchange over HTTP with an end: the only module that imports httpx. It judges nothing; it answers with what came, or raises TransportFault."""
+"""One exchange over HTTP with an end. It judges nothing; it answers with what came, or raises TransportFault.
+
+To an address it goes over connections of our own (connections.py), at a twentieth of what httpx and httpcore cost a request when
+several are under way. Streams, Unix sockets, tests and apps in process go through httpx, which is imported here alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 import ipaddress
+import re
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import httpx
 
-from bot.client.faults import Fault
+from bot.client.connections import Address, Connections
+from bot.client.faults import Fault, TransportFault
 from bot.clock import monotonic_ns
 from bot.errors import ConfigError
 
 REPLY_BYTES_MAX: Final = 16 * 1024 * 1024  # 5,000 candles are under 1 MB
-CONNECTIONS_MAX: Final = 16
+CONNECTIONS_MAX: Final = 32
 KEEPALIVE_S: Final = 3.0  # shorter than any server's, so that an idle connection is closed by us and never found dead
 
 Transport = httpx.AsyncBaseTransport
 
+_TARGET: Final = re.compile(r"/[\x21-\x7e]*")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")  # of a header: no end of line, so that none is smuggled in
+
 # httpcore imports sniffio anew for every lock that it makes, several a request. Where it is not installed, each time is a search of the
 # whole path (a fifth of what a request cost); an entry of None makes it the same error at once.
 if importlib.util.find_spec("sniffio") is None:
-    sys.modules["sniffio"] = None  # type: ignore[assignment]
+    sys.modules["sniffio"] = None  # type: ignore[assignment]  # A None there is the import system's own word for "not to be had".
 
 # The most derived class that matches names the fault; a class not listed here is OTHER, which is in doubt.
 FAULT_OF: Final[Mapping[type[BaseException], Fault]] = {
@@ -80,15 +89,6 @@ class Listening:
     parts: AsyncIterator[bytes]
 
 
-class TransportFault(Exception):
-    """The exchange ended without an answer."""
-
-    def __init__(self, fault: Fault, message: str) -> None:
-        super().__init__(f"{fault}: {message}" if message else str(fault))
-        self.fault = fault
-        self.message = message
-
-
 class Exchange:
     """Sends one request and reads one answer. No redirects, no retries, no proxies from the environment, no compression."""
 
@@ -104,12 +104,22 @@ class Exchange:
         self.base_url = checked_base_url(base_url)
         self.timeouts = timeouts
         self._reply_bytes_max = reply_bytes_max
-        limits = httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEPALIVE_S)
+        lines = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
+        self._connections: Connections | None = None
+        if transport is None:
+            url, context = httpx.URL(self.base_url), httpx.create_ssl_context(trust_env=False)
+            context.set_alpn_protocols(["http/1.1"])
+            is_tls = url.scheme == "https"
+            address = Address(url.host, url.port or (443 if is_tls else 80), context if is_tls else None)
+            self._connections = Connections(
+                address, most=CONNECTIONS_MAX, idle_s=KEEPALIVE_S, connect_s=timeouts.connect, pool_s=timeouts.pool, bytes_max=reply_bytes_max
+            )  # fmt: skip
+            self._base_path = url.raw_path.decode("ascii").rstrip("/")
+            self._lines = _lines({"Host": url.netloc.decode("ascii"), **lines})
+            transport = httpx.AsyncHTTPTransport(verify=context, retries=0, trust_env=False)
         self._http = httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(retries=0, trust_env=False, limits=limits)
-            if transport is None
-            else transport,
-            headers={"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})},
+            transport=transport,
+            headers=lines,
             timeout=httpx.Timeout(timeouts.total, connect=timeouts.connect, pool=timeouts.pool),
             follow_redirects=False,
             trust_env=False,
@@ -131,21 +141,44 @@ class Exchange:
             extra["Content-Type"] = "application/json"
         sent_ns = monotonic_ns()
         deadline = asyncio.timeout(self.timeouts.total if total is None else total)
+        fields: Mapping[str, str]
         try:
-            async with (
-                deadline,
-                self._http.stream(
-                    method, self.base_url + path, params=query or None, content=body, headers=extra
-                ) as answer,
-            ):
-                content = await self._read(answer)
+            async with deadline:
+                if self._connections is not None:
+                    request = self._request(method, path, query, extra, body)
+                    status, fields, content = await self._connections.exchange(request)
+                else:
+                    status, fields, content = await self._through_httpx(method, path, query, extra, body)
         except TimeoutError as error:
             if not deadline.expired():
                 raise TransportFault(Fault.OTHER, str(error)) from error
             raise TransportFault(Fault.TOTAL_TIMEOUT, "the whole exchange took too long") from None
+        if (fields.get("content-encoding") or "identity").strip().lower() != "identity":
+            raise TransportFault(Fault.DECODING, "the answer is compressed, which was not asked for")
+        return Reply(status, fields, content, sent_ns, monotonic_ns())
+
+    def _request(
+        self, method: str, path: str, query: Mapping[str, str] | None, headers: Mapping[str, str], body: bytes | None
+    ) -> bytes:
+        """All of it. TransportFault when it would be another request than the one that was meant."""
+        target = f"{self._base_path}{path}?{urlencode(query)}" if query else self._base_path + path
+        if _TARGET.fullmatch(target) is None:
+            raise TransportFault(Fault.PROTOCOL_LOCAL, "the path has characters that no request may have")
+        length = "" if body is None and method == "GET" else f"Content-Length: {len(body or b'')}\r\n"
+        head = f"{method} {target} HTTP/1.1\r\n{self._lines}{_lines(headers)}{length}\r\n"
+        return head.encode("ascii") + (body or b"")
+
+    async def _through_httpx(
+        self, method: str, path: str, query: Mapping[str, str] | None, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        url = self.base_url + path
+        try:
+            async with self._http.stream(method, url, params=query or None, content=body, headers=headers) as answer:
+                return answer.status_code, answer.headers, await self._read(answer)
+        except TimeoutError:
+            raise
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
             raise TransportFault(fault_of(error), str(error)) from error
-        return Reply(answer.status_code, answer.headers, content, sent_ns, monotonic_ns())
 
     @asynccontextmanager
     async def listen(
@@ -174,8 +207,6 @@ class Exchange:
             await answer.aclose()
 
     async def _read(self, answer: httpx.Response) -> bytes:
-        if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise TransportFault(Fault.DECODING, "the answer is compressed, which was not asked for")
         parts: list[bytes] = []
         size = 0
         async for part in answer.aiter_bytes():
@@ -186,7 +217,16 @@ class Exchange:
         return b"".join(parts)
 
     async def aclose(self) -> None:
+        if self._connections is not None:
+            await self._connections.close()
         await self._http.aclose()
+
+
+def _lines(headers: Mapping[str, str]) -> str:
+    """The header lines. TransportFault for a value that would end its line."""
+    if not all(map(_VALUE.fullmatch, headers.values())):
+        raise TransportFault(Fault.PROTOCOL_LOCAL, "a header has characters that no header may have")
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
 
 async def _parts(answer: httpx.Response) -> AsyncIterator[bytes]:

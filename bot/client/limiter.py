@@ -2,8 +2,9 @@
 
 It believes the answers (RateLimit, RateLimit-Policy, and Retry-After of a 429) and nothing before the first one. Of what is
 left a share is kept back from reads and a larger one from entries, so that an exit, a kill or a beat always finds room: that
-order needs no queue, and the heartbeat process, which has no part in this, finds the kept share too. Under a clock that is
-moved by hand there are no limits.
+order needs no queue, and the heartbeat process, which has no part in this, finds the kept share too. Where nothing is left at
+all, entries wait as long as the service says; an exit asks again now and then, and a read less often, since whoever sees
+nothing closes nothing. Under a clock that is moved by hand there are no limits.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from bot.errors import TryLater
 
 
 class Kind(Enum):
-    """What a request is for. The first number is the share of a quota that it leaves to the others, the second how long it waits (ms)."""
+    """What a request is for: the share of a quota that it leaves to the others, how long it waits (ms), and after how long without
+    room it asks all the same (ms)."""
 
-    EXIT = (0.0, 2_000)  # closes, cancels, guardians, the beat, the kill switch
-    READ = (0.1, 2_000)
-    ENTRY = (0.25, 1_000)  # a dry run too: it is the first half of an entry
+    EXIT = (0.0, 2_000, 10_000.0)  # closes, cancels, guardians, the beat, the kill switch
+    READ = (0.1, 2_000, 60_000.0)
+    ENTRY = (0.25, 1_000, math.inf)  # a dry run too: it is the first half of an entry
 
     @property
     def kept(self) -> float:
@@ -34,13 +36,17 @@ class Kind(Enum):
     def patience_ms(self) -> int:
         return self.value[1]
 
+    @property
+    def asks_ms(self) -> float:
+        return self.value[2]
+
 
 SILENT_MS: Final = 1_000  # waited after a 429 that names no time
 BLOCK_MAX_MS: Final = 3_600_000  # a service that says longer is asked again after an hour
-EXIT_BLOCK_MS: Final = 10_000  # an exit asks again after so long, whatever Retry-After says
 POLICIES_MAX: Final = 50  # names of policies remembered; a service has a handful
 KEPT_MAX: Final = 50  # requests that a share keeps back at most: of a large quota a tenth would be a waste
 _NUMBER_MAX: Final = 10**9
+_ROUNDING: Final = 1e-9  # of a count that is refilled by fractions
 _ITEM: Final = re.compile(
     r'\s*"([^"\\]{1,64})"((?:\s*;\s*[a-z*][a-z0-9_.*-]{0,15}=(?:"[^"]{0,64}"|[^;,"]{1,64}))*)\s*(?:,|$)'
 )
@@ -76,7 +82,8 @@ class _Bucket:
     left: float
     at_ms: float
     blocked_ms: float = 0.0
-    refused_ms: float = 0.0  # when the newest 429 came
+    spent_ms: float = math.inf  # since when nothing is left
+    asked_ms: float = -math.inf  # when the newest 429 came, or a request was let go without room
     under_way: int = 0  # sent and not answered: what an answer says is left does not know of them
 
     def refill(self, now_ms: float) -> None:
@@ -85,12 +92,29 @@ class _Bucket:
 
     def wait_ms(self, kind: Kind, now_ms: float) -> int:
         """0 when one may go now. The floor is what stays for those that matter more."""
+        held_ms = self._held_ms(kind, now_ms)
+        if held_ms > 0 and (self.spent_ms <= now_ms or self.blocked_ms > now_ms):
+            since_ms = self.asked_ms if self.spent_ms == math.inf else max(self.asked_ms, self.spent_ms)
+            held_ms = min(held_ms, max(0.0, since_ms + kind.asks_ms - now_ms))
+        return math.ceil(min(held_ms, BLOCK_MAX_MS))
+
+    def take(self, kind: Kind, now_ms: float) -> None:
+        """One goes now."""
+        if self._held_ms(kind, now_ms) > 0:
+            self.asked_ms = now_ms
+        self.left -= 1
+        self.under_way += 1
+
+    def _held_ms(self, kind: Kind, now_ms: float) -> float:
         self.refill(now_ms)
+        self.spent_ms = math.inf if self.left >= 1 - _ROUNDING else min(self.spent_ms, now_ms)
         floor = max(0.0, min(self.requests * kind.kept, KEPT_MAX, self.requests - 1))
         missing = floor + 1 - self.left
-        room_ms = 0.0 if missing <= 1e-9 else missing / self.per_ms if self.per_ms > 0 else math.inf
-        free_ms = self.blocked_ms if kind is not Kind.EXIT else min(self.blocked_ms, self.refused_ms + EXIT_BLOCK_MS)
-        return math.ceil(min(max(room_ms, free_ms - now_ms, 0.0), BLOCK_MAX_MS))
+        room_ms = 0.0 if missing <= _ROUNDING else missing / self.per_ms if self.per_ms > 0 else math.inf
+        return max(room_ms, self.blocked_ms - now_ms, 0.0)
+
+
+Place = tuple[_Bucket, ...]  # what an admitted request has taken one of
 
 
 def loop_ms() -> float:
@@ -116,8 +140,8 @@ class Limiter:
         now_ms = self._now_ms()
         return max((bucket.wait_ms(kind, now_ms) for bucket in self._drawn(route)), default=0)
 
-    async def admit(self, kind: Kind, route: str, *, within_ms: float = math.inf) -> None:
-        """Return when the request may go, with its place taken. RateHeld at once when that is later than it can wait.
+    async def admit(self, kind: Kind, route: str, *, within_ms: float = math.inf) -> Place:
+        """Return when the request may go, with its place taken: for `ended`. RateHeld at once when that is later than it can wait.
 
         `within_ms`: after so long it is no longer wanted (an entry's not_after).
         """
@@ -135,15 +159,18 @@ class Limiter:
                     after_ms=wait_ms,
                 )
             await self._sleep(wait_ms / 1000)
-        self.waited_ms += round(self._now_ms() - began_ms)
-        for bucket in self._drawn(route):  # No await since it was found free: the place is this request's alone.
-            bucket.left -= 1
-            bucket.under_way += 1
+        now_ms = self._now_ms()
+        self.waited_ms += round(now_ms - began_ms)
+        place = tuple(self._drawn(route))
+        for bucket in place:  # No await since it was found free: the place is this request's alone.
+            bucket.take(kind, now_ms)
+        return place
 
-    def ended(self, route: str) -> None:
-        """An admitted request has its answer, or will have none."""
-        for bucket in self._drawn(route):
-            bucket.under_way = max(0, bucket.under_way - 1)
+    def ended(self, place: Place) -> None:
+        """An admitted request has its answer, or will have none. What it drew on is what it was then, whatever was learnt of its route since."""
+        for bucket in place:
+            assert bucket.under_way > 0
+            bucket.under_way -= 1
 
     def learn(
         self, route: str, *, status: int, limit: str | None, policy: str | None, retry_after_ms: int | None
@@ -182,7 +209,7 @@ class Limiter:
             self._policy_of[route] = (route,)
         for bucket in drawn:
             bucket.blocked_ms = max(bucket.blocked_ms, now_ms + min(wait_ms, BLOCK_MAX_MS))
-            bucket.refused_ms = now_ms
+            bucket.asked_ms = now_ms
 
     def _drawn(self, route: str) -> list[_Bucket]:
         return [self._buckets[name] for name in self._policy_of.get(route, ())]

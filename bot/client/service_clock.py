@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from statistics import median_low
 from typing import Final
 
@@ -99,11 +100,15 @@ class ServiceClock:
         self._anchor = _Anchor(now_ms, speed, received_ns)
 
     def _measure_skew(self, date: str | None) -> None:
-        if date is None:
-            return
-        try:
-            moment = parsedate_to_datetime(date)
-        except ValueError:
-            return
-        if moment.tzinfo is not None:
-            self._skews_ms.append(ms_of(moment) - self._real.now_ms())
+        sent_ms = None if date is None else _date_ms(date)
+        if sent_ms is not None:
+            self._skews_ms.append(sent_ms - self._real.now_ms())
+
+
+@lru_cache(maxsize=4)  # The answers of one second say the same.
+def _date_ms(text: str) -> int | None:
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else ms_of(moment)

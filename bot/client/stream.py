@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
-from bot.client.faults import Fault
-from bot.client.http import Exchange, Listening, Reply, TransportFault
+from bot.client.faults import Fault, TransportFault
+from bot.client.http import Exchange, Listening, Reply
 from bot.client.retry import Backoff
 from bot.errors import ApiError, OutcomeUnknown, Refused, TryLater
 from bot.wire.errors import fields_of, message_of

@@ -2,11 +2,15 @@
 
 A guardian's key is made from its name and a serial that is durable before the request leaves. The serial grows when an
 armed one has gone, because the service answers an old key with the old guardian.
+
+A request that is no longer wanted and whose answer never came is asked for once more under its key: only the key tells
+which guardian it made, and once it has been answered no copy that is still on its way can make another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,6 +29,8 @@ log = structlog.get_logger()
 
 DEAD_MAN: Final = "dead_man"
 COVER: Final = "cover:"  # of one position, armed by a repair: it goes with the position, not with the config
+OLD: Final = "old:"  # of a guardian that stands for what is asked for no more
+LOST: Final = "lost:"  # of a request for one whose answer never came
 ARM_TRIES: Final = 3  # "200 but nothing armed" is answered with the next serial, this often
 
 
@@ -93,19 +99,21 @@ class Arming:
     async def change(self, wanted: Sequence[Wanted], *, epoch: int) -> None:
         """Ask for these from now on: what is new stands when this returns, and what was before stands too until `retire`.
 
-        Refused, TryLater, OutcomeUnknown: one of them could not be armed; then what was asked for before is asked for again.
+        Refused, TryLater, OutcomeUnknown: one of them could not be armed. Then what was asked for before is asked for
+        again, and what came, or may have come, to stand is taken back: at once, or by the next passes (`owes`).
         """
         before, ids = self.wanted, dict(self.ids)
+        rows = {one.name: self.journal.arm_of(one.name) for one in wanted}
         try:
             listed = await self.listed()
             for one in wanted:
                 listed = await self._arm(one, listed, epoch=epoch)
         except ApiError:
-            fresh = set(self.ids.values()) - set(ids.values())
-            self.wanted, self.ids = before, ids
-            for guardian_id in fresh:
-                with contextlib.suppress(ApiError):  # One guardian more does no harm; the next start takes it away.
-                    await self.port.disarm(guardian_id)
+            self.wanted, self.ids, self.owes = before, ids, True
+            for name, row in rows.items():
+                self._go_back(name, row, epoch=epoch)
+            with contextlib.suppress(ApiError):
+                await self.retire()
             raise
         self.wanted, self.owes = tuple(wanted), True
         names = {one.name for one in wanted}
@@ -117,14 +125,15 @@ class Arming:
     async def retire(self, listed: Sequence[Guardian] | None = None) -> None:
         """Disarm what an earlier config asked for and this one does not, now that its own stand. One that blocks is left: only a person lifts it."""
         names = {one.name for one in self.wanted}
-        old = [
-            arm
-            for arm in self.journal.arms()
-            if arm.guardian_id and arm.name not in names and not arm.name.startswith(COVER)
-        ]
+        arms = self.journal.arms()
+        lost = [arm for arm in arms if arm.name.startswith(LOST) and arm.body]
+        old = [arm for arm in arms if arm.guardian_id and arm.name not in names and not arm.name.startswith(COVER)]
+        self.owes = bool(lost)
+        for arm in lost:
+            await self._take_back(arm)
         old = [arm for arm in old if arm.guardian_id not in self.ids.values()]
+        self.owes = bool(old)
         if not old:
-            self.owes = False
             return
         there = {one.id: one for one in (await self.listed() if listed is None else listed)}
         for arm in old:
@@ -145,7 +154,7 @@ class Arming:
                     continue
                 log.info("guardian.retired", name=arm.name, guardian=guardian.id, type=guardian.type)
             # The next serial: the service answers a key that it knows with the guardian that has gone.
-            self.journal.write_arm(arm._replace(serial=arm.serial + 1, guardian_id=None))
+            self.journal.write_arm(arm._replace(serial=arm.serial + 1, guardian_id=None, body=""))
         self.owes = False
 
     async def arm(self, one: Wanted, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
@@ -157,10 +166,8 @@ class Arming:
     async def _arm(self, one: Wanted, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
         body = one.request.body().decode()
         arm = self.journal.arm_of(one.name) or Arm(one.name, 1, None, body)
-        if (
-            arm.body != body and arm.guardian_id is not None
-        ):  # The config has changed: the one of before goes after the new one stands.
-            self.journal.write_arm(Arm(f"old:{arm.guardian_id}", 1, arm.guardian_id, arm.body))
+        if arm.body != body:  # The config has changed: the one of before goes after the new one stands.
+            self._set_aside(arm, epoch=epoch)
         for _ in range(ARM_TRIES):
             standing = _standing(one.request, listed)
             if standing is not None:
@@ -180,6 +187,38 @@ class Arming:
         self.journal.write_arm(arm._replace(guardian_id=standing.id))
         self.ids[one.name] = standing.id
         return listed
+
+    def _set_aside(self, arm: Arm, *, epoch: int) -> None:
+        """Let `retire` know of what stands, or may stand, for this row, before the row says something else."""
+        if arm.guardian_id is not None:
+            self.journal.write_arm(Arm(f"{OLD}{arm.guardian_id}", 1, arm.guardian_id, arm.body))
+        elif arm.body:
+            self.journal.write_arm(Arm(f"{LOST}{epoch}:{arm.serial}:{arm.name}", arm.serial, None, arm.body))
+
+    def _go_back(self, name: str, before: Arm | None, *, epoch: int) -> None:
+        """The row of a name as it was, but for the serials that are used up."""
+        row = self.journal.arm_of(name)
+        if row is None or row == before or row.body in [one.request.body().decode() for one in self.wanted]:
+            return
+        self._set_aside(row, epoch=epoch)
+        if before is not None and before.guardian_id is not None:
+            self.journal.write_arm(before._replace(serial=row.serial))
+        else:
+            self.journal.write_arm(Arm(name, row.serial, None, ""))
+
+    async def _take_back(self, arm: Arm) -> None:
+        """Disarm what a request without an answer has made."""
+        epoch, _, name = arm.name.removeprefix(LOST).split(":", 2)
+        if int(epoch) == self.mirror.epoch:  # A reset has wiped the guardians of before it.
+            one = Wanted(name, GuardianRequest.from_wire(json.loads(arm.body, parse_float=Decimal)))
+            try:
+                guardian = await self.port.arm(one.request, key=self._key(one, arm.serial, int(epoch)))
+                if guardian.id not in self.ids.values():
+                    await self.port.disarm(guardian.id)
+                    log.info("guardian.retired", name=name, guardian=guardian.id, type=guardian.type)
+            except Refused as error:  # It never stood, has gone, or only a person may lift it.
+                log.warning("guardian.not_taken_back", name=name, code=error.code, message=error.message)
+        self.journal.write_arm(arm._replace(body=""))
 
     def _key(self, one: Wanted, serial: int, epoch: int) -> str:
         return intent_key(

@@ -6,17 +6,19 @@ ordinal are tried for the bars around the order. What another hand did has no su
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice, product
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from bot.clock import MINUTE_MS
 from bot.runtime.gate import FRESH_INTERVALS
 from bot.runtime.intents import intent_key
 from bot.runtime.legs import LEGS
 from bot.runtime.timers import instants
-from bot.wire import INTERVAL_MS
+from bot.wire import INTERVAL_MS, TRADES_PAGE_MAX
 
 if TYPE_CHECKING:
     from bot.runtime.loop import Loop
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 ORDINALS: Final = 10  # of one decision; more intents on one bar are rare, and then the position stays foreign
+BARS: Final = 500  # of one strategy for one order, the newest; an accelerated clock makes thousands
 INSTANTS: Final = 500  # of one timer; more often than that in so short a time is a clock, not a decision
-TRADES_PAGE: Final = 200  # the interface's bound on ?limit
+LATE: Final = 20  # of either when the pass has no time left: where a key of ours nearly always is
+FORM: Final = re.compile(r"[A-Z2-7]{32}")  # of a key that intent_key has made
 
 
 def claim_orders(loop: Loop, snapshot: AccountSnapshot) -> None:
@@ -50,7 +54,7 @@ async def claim_positions(loop: Loop) -> None:
 
 async def _owner_of(loop: Loop, position: MirrorPosition) -> str | None:
     """By the trades since it was opened, one page of them: an older or busier one is a person's to look at."""
-    page = await loop.port.trades(limit=TRADES_PAGE, coin=position.market)
+    page = await loop.port.trades(limit=TRADES_PAGE_MAX, coin=position.market)
     for trade in page.trades:
         at_ms = trade.ts or position.opened_ms
         # A resting entry was decided before the position that it became; its last fill was not.
@@ -64,7 +68,9 @@ async def _owner_of(loop: Loop, position: MirrorPosition) -> str | None:
 
 
 def claimed(loop: Loop, key: str, market: str, at_ms: int) -> str | None:
-    """The strategy whose decision around that instant spells this key."""
+    """The strategy whose decision around that instant spells this key. What cannot be found takes longest, so it is not looked for without end."""
+    if FORM.fullmatch(key) is None:
+        return None
     for seat in loop.desk.seats:
         if market not in seat.markets:  # The gate lets nobody trade in another's market.
             continue
@@ -81,13 +87,16 @@ def claimed(loop: Loop, key: str, market: str, at_ms: int) -> str | None:
 
 
 def _triggers(loop: Loop, seat: Seat, at_ms: int) -> Iterator[str]:
-    """Bars on which an order of that instant can have been decided."""
+    """Bars and instants of timers at which an order of that instant can have been decided, the newest first."""
+    most = BARS if loop.has_time() else LATE
     step = INTERVAL_MS[seat.interval]
     last = at_ms // step * step
     first = at_ms - FRESH_INTERVALS * step - loop.hold_ms(FRESH_INTERVALS * step)
-    for close_ms in range(last, first, -step):
-        for market in seat.strategy.markets:
-            yield f"bar:{market}:{close_ms}"
+    bars = ((market, close_ms) for close_ms in range(last, first, -step) for market in seat.strategy.markets)
+    for market, close_ms in islice(bars, most):
+        yield f"bar:{market}:{close_ms}"
     for name, spec in seat.strategy.timers.items():
-        for due_ms in islice(instants(spec, first, at_ms), INSTANTS):
+        every_ms = spec * 1_000 if isinstance(spec, int) else MINUTE_MS  # at the least
+        newest = list(instants(spec, max(first, at_ms - INSTANTS * every_ms), at_ms))
+        for due_ms in newest[: -most - 1 : -1]:
             yield f"timer:{name}:{due_ms}"

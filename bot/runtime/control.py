@@ -181,12 +181,7 @@ class Server:
 
     async def _serve(self, reader: asyncio.StreamReader, peer: Any) -> tuple[int, Data]:
         try:
-            async with asyncio.timeout(READ_S):
-                method, path, values = await read_request(reader)
-        except TimeoutError:
-            return 400, _no("invalid_input", f"the request was not there within {READ_S:g} s")
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return 400, _no("invalid_input", "the request is not whole")
+            method, path, values = await read_request(reader)
         except Problem as problem:
             return problem.status, _no(problem.code, problem.message)
         if peer_uid(peer) not in (self._user, 0):  # Read first: who is still writing would never hear the answer.
@@ -210,6 +205,9 @@ class Server:
         except BotError as error:
             status = 400 if isinstance(error, ConfigError) else 409
             return status, _no(error.code if isinstance(error, ApiError) else type(error).__name__, str(error))
+        except Exception:  # A fault of our own: the asker hears of it, and the run goes on.
+            log.exception("control.failed", path=path)
+            return 500, _no("internal_error", f"{path} failed; the daemon's log says why, and it goes on")
         return 200, self._base() | data
 
 
@@ -247,7 +245,17 @@ def peer_uid(connection: Any) -> int | None:
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[str, str, Mapping[str, Any]]:
-    """One request: its method, its path, and the values of its query and its body. Problem for what is none."""
+    """One request: its method, its path, and the values of its query and its body. Problem for what is none, or does not come in time."""
+    try:
+        async with asyncio.timeout(READ_S):
+            return await _read(reader)
+    except TimeoutError:
+        raise Problem(400, "invalid_input", f"the request was not there within {READ_S:g} s") from None
+    except (asyncio.IncompleteReadError, ConnectionError):
+        raise Problem(400, "invalid_input", "the request is not whole") from None
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[str, str, Mapping[str, Any]]:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:

@@ -16,13 +16,13 @@ import structlog
 from bot.config import Settings, StrategySettings
 from bot.config.diff import Change, diff
 from bot.errors import AccessLost, ApiError, BotError, ConfigError, Refused, StrategyError
-from bot.runtime import beat, provenance
+from bot.runtime import provenance
 from bot.runtime.desk import Placed
-from bot.runtime.loop import Settings as LoopSettings
 from bot.runtime.notices import notice
 from bot.runtime.pauses import keep_quarantine
-from bot.runtime.placing import place_strategies, wanted_guardians
+from bot.runtime.placing import beats_of, loop_settings, place_strategies, source_digests, wanted_guardians
 from bot.runtime.reseat import Warm, reseat, warm_up
+from bot.runtime.safety import FOREIGN
 from bot.runtime.state import State, state_of
 from bot.runtime.worker import Worker
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from bot.runtime.daemon import Run
 
 log = structlog.get_logger()
-
-FOREIGN: Final = "foreign_writer"  # the one reason of `degraded` that only a person can take away
 
 WARM_S: Final = 5.0  # for the bars of all that is to be built: without passes the beats stop
 
@@ -56,7 +54,6 @@ class _Plan:
 
     settings: Settings
     placed: list[Placed]
-    mark: provenance.Mark
     diff: tuple[Change, ...]
     fresh: list[str] = field(default_factory=list)  # to be built: added, or other code or params
     gone: list[str] = field(default_factory=list)  # to be stopped: removed, or the old of a fresh one
@@ -139,7 +136,7 @@ class Controls:
             return self._refused(plan.diff, f"{names} cannot change while it runs: stop the daemon and start it again")
         try:
             warm = await self._warmed([one for one in plan.placed if one.strategy.name in plan.fresh])
-            self._check_beats(plan.settings)
+            beats_of(plan.settings, self._run.client.clock.speed)  # ConfigError when nobody could keep it from firing.
             await self._run.loop.arming.change(wanted_guardians(plan.settings), epoch=self._run.loop.mirror.epoch)
         except ConfigError as error:
             return self._refused(plan.diff, str(error))
@@ -161,18 +158,18 @@ class Controls:
         if not self._run.loop.ready:
             raise ConfigError("the run has not recovered yet; reload when it has")
 
-        def read() -> tuple[Settings, list[Placed], provenance.Mark]:
+        def read() -> tuple[Settings, list[Placed]]:
             settings = reread()
-            return settings, place_strategies(settings), provenance.mark_of(settings)
+            return settings, place_strategies(settings)
 
         worker = Worker("@reload")  # A file whose import never ends holds up no pass for longer than its limit.
         try:
-            settings, placed, mark = await worker.call(read)
+            settings, placed = await worker.call(read)
         finally:
             worker.close()
         old = {one.name: one for one in self._run.settings.strategies}
         versions = {seat.name: seat.version for seat in self._run.loop.desk.seats}
-        plan = _Plan(settings, placed, mark, diff(self._run.settings, settings))
+        plan = _Plan(settings, placed, diff(self._run.settings, settings))
         for one in placed:
             name = one.strategy.name
             if versions.get(name) != one.version:
@@ -203,14 +200,6 @@ class Controls:
             ) from None
         return warm
 
-    def _check_beats(self, settings: Settings) -> None:
-        speed = self._run.client.clock.speed
-        if settings.dead_man is not None and speed > 0:
-            try:
-                beat.rhythm(settings.dead_man.heartbeat_seconds / speed)
-            except ValueError as error:
-                raise ConfigError(f"dead_man.heartbeat_seconds: {error}") from error
-
     async def _apply(self, plan: _Plan, warm: dict[str, Warm]) -> tuple[str, ...]:
         """From here on everything is done: what fails now fails as it would in any pass."""
         run, loop, new = self._run, self._run.loop, plan.settings
@@ -227,14 +216,11 @@ class Controls:
                 applied.append(f"guardians of before still stand ({error.code}); the next pass takes them away")
         if beats:
             run.change_heartbeat()
-        loop.settings = LoopSettings(
-            guardians=wanted_guardians(new),
-            foreign_positions=new.safety.foreign_positions,
-            reconcile_ms=new.reconcile_seconds * 1000,
-        )
+        loop.settings = loop_settings(new)
         loop.gate.foreign_positions = new.safety.foreign_positions
         await self._reseat(plan.placed, warm, plan.gone)
-        provenance.note_run(loop.journal, plan.mark, at_ms=loop.now_ms(), epoch=loop.mirror.epoch)
+        mark = provenance.mark_of(new, source_digests(plan.placed))
+        provenance.note_run(loop.journal, mark, at_ms=loop.now_ms(), epoch=loop.mirror.epoch)
         seats = {seat.name: seat for seat in loop.desk.seats}
         for name in plan.fresh:
             why = seats[name].quarantined

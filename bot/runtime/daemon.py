@@ -22,8 +22,18 @@ from bot.client import Client
 from bot.client.retry import Backoff
 from bot.clock import SystemClock, boot_id, boot_ns, monotonic_ns
 from bot.config import Settings
-from bot.errors import AccessLost, ConfigError, Exit, JournalError, OutcomeUnknown, Refusal, Refused, TryLater
-from bot.runtime import beat, control, notices, provenance, systemd, watching
+from bot.errors import (
+    AccessLost,
+    ApiError,
+    Exit,
+    JournalError,
+    OutcomeUnknown,
+    Refusal,
+    Refused,
+    TryLater,
+    is_access_lost,
+)
+from bot.runtime import control, notices, provenance, reading, systemd, watching
 from bot.runtime.controls import Controls
 from bot.runtime.desk import Placed
 from bot.runtime.doorbell import listen
@@ -32,12 +42,12 @@ from bot.runtime.heartbeat import HeartbeatProcess
 from bot.runtime.holding import Held, hold_account, hold_state, private_dir
 from bot.runtime.journal import Journal, Notice, open_or_rebuild
 from bot.runtime.loop import Loop
-from bot.runtime.loop import Settings as LoopSettings
 from bot.runtime.metrics import Meter, Sources
 from bot.runtime.operating import Operations
-from bot.runtime.placing import place_strategies, wanted_guardians
+from bot.runtime.placing import beats_of, loop_settings, place_strategies, source_digests
 from bot.runtime.progress import ProgressWriter
 from bot.runtime.rhythm import Rhythm
+from bot.runtime.salvage import room
 from bot.runtime.tail import Tail
 from bot.runtime.timekeeping import Timekeeper, expire_held, note_wall
 from bot.runtime.waves import ABREAST
@@ -47,10 +57,11 @@ from bot.wire import INTERVAL_MS, Event
 log = structlog.get_logger()
 T = TypeVar("T")
 
-JOURNAL: Final = "journal.db"
 REPORT_S: Final = 5.0  # of real time between two lines on heartbeat and account value
 FIRST_BEAT_S: Final = 2.0  # an attempt takes no longer; without an answer by then entries wait, exits do not
 FIRST_BEAT_LOOK_S: Final = 0.01  # the belief is a mapped file, which rings no bell
+AWAY_MS: Final = 60_000  # of real time: a start asks again after so long, whatever Retry-After says; until it does, nobody looks after the account
+REFUSALS_MAX: Final = 3  # of a start's first question; one may be chance, a wrong address is none
 GRACE_S: Final = (
     0.75  # what a pass may still take when the run is told to stop; then it is cut like by a crash, only cleaner
 )
@@ -126,26 +137,23 @@ async def run(
             return DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
         stack.enter_context(hold_account(snapshot.address, state_dir))
         journal, damage = open_or_rebuild(
-            state_dir / JOURNAL,
+            state_dir / reading.FILE,
             address=snapshot.address,
             now_ms=SystemClock().now_ms(),
             was_used=(state_dir / "progress").exists(),
         )
         stack.callback(journal.close)
         provenance.note_run(
-            journal, provenance.mark_of(settings), at_ms=client.clock.now_ms(), epoch=snapshot.epoch, balance_usd=snapshot.balance_usd,
-            config=config,
+            journal, provenance.mark_of(settings, source_digests(placed)), at_ms=client.clock.now_ms(), epoch=snapshot.epoch,
+            balance_usd=snapshot.balance_usd, config=config,
         )  # fmt: skip
         if not client.clock.is_sandbox:
             expire_held(journal, wall_ms=SystemClock().now_ms(), boot_id=boot_id())
         armed = any(g.type == "dead_man_switch" and g.status == "armed" for g in snapshot.guardians)
         one = Run(settings, client, journal, placed, base_url, api_key, stop, on_ready, operations, reread, hangup)
         if damage is not None:
-            one.loop.health.incident("journal.rebuilt", JOURNAL, message=damage)
-        sources = Sources(
-            settings.name, one.meter, one.loop, lambda: one.heartbeat, one.notifier, state=lambda: operations.state()[0],
-            degraded=lambda: one.loop.degraded,
-        )  # fmt: skip
+            one.loop.health.incident("journal.rebuilt", reading.FILE, message=damage)
+        sources = Sources(one.meter, one.loop, lambda: one.heartbeat, one.notifier, state=lambda: operations.state()[0])
         port = None if settings.metrics is None else settings.metrics.port
         await stack.enter_async_context(watching.exposing(port, state_dir, sources))
         await stack.enter_async_context(watching.notifying(one.notifier))
@@ -171,7 +179,7 @@ class Run:
         self.workers = {one.strategy.name: Worker(one.strategy.name) for one in placed}
         self.hangup = hangup
         fence = secrets.randbits(63)
-        self.progress = ProgressWriter(str(settings.state_dir / "progress"), fence=fence)
+        self.progress = _progress(settings.state_dir / "progress", fence)
         self._new_heartbeat = partial(self._heartbeat, base_url, api_key, fence)
         self.heartbeat = self._new_heartbeat()
         self.beaten_ms = 0
@@ -186,10 +194,7 @@ class Run:
             journal=journal,
             placed=placed,
             pacer=RealPacer(),
-            settings=LoopSettings(
-                guardians=wanted_guardians(settings), foreign_positions=settings.safety.foreign_positions,
-                reconcile_ms=settings.reconcile_seconds * 1000,
-            ),
+            settings=loop_settings(settings),
             run=self._in_thread,
             belief=self._belief,
             passed=self._passed,
@@ -303,7 +308,14 @@ class Run:
             self.heartbeat.start()
 
         async def recovered() -> bool:
-            await self.loop.recover()
+            try:
+                await self.loop.recover()
+            except Refused as error:
+                if is_access_lost(error):
+                    raise
+                self.loop.health.degrade("service", f"the service refuses ({error.code}): {error.message}")
+                raise TryLater(error.code, error.message) from error
+            self.loop.health.restore("service")
             return True
 
         if await until_up(recovered, self.stop) is None:
@@ -334,7 +346,9 @@ class Run:
                 await self.operations.errands.do_all()
                 await self._resync_if_lapsed()
                 await self.loop.cycle()
-            except (TryLater, OutcomeUnknown) as error:
+            except ApiError as error:
+                if is_access_lost(error):
+                    raise
                 log.warning("pass.failed", code=error.code, message=error.message)
                 self.meter.failed += 1
             self.meter.passed(
@@ -389,13 +403,9 @@ class Run:
             self.heartbeat.start()
 
     def _heartbeat(self, base_url: str, api_key: SecretStr, fence: int) -> HeartbeatProcess | None:
-        dead_man, speed = self.settings.dead_man, self.client.clock.speed
-        if dead_man is None or speed <= 0:
+        lengths = beats_of(self.settings, self.client.clock.speed)
+        if lengths is None:
             return None
-        try:
-            lengths = beat.rhythm(dead_man.heartbeat_seconds / speed)
-        except ValueError as error:
-            raise ConfigError(f"dead_man.heartbeat_seconds: {error}") from error
         folder = self.settings.state_dir
         return HeartbeatProcess(
             base_url=base_url, api_key=api_key.get_secret_value(), stamp_path=str(folder / "progress"), belief_path=str(folder / "belief"),
@@ -481,17 +491,29 @@ class Run:
         )
 
 
+def _progress(path: Path, fence: int) -> ProgressWriter:
+    try:
+        return ProgressWriter(str(path), fence=fence)
+    except OSError as error:
+        raise JournalError(
+            f"{path} cannot be written: {error.strerror or error}{room(path)}; without it nothing may beat. {STANDS}"
+        ) from error
+
+
 async def until_up(ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
-    """Ask until the service answers, more and more slowly; None when told to stop first. Refusals and lost access are raised."""
+    """Ask until the service answers, more and more slowly; None when told to stop first. Lost access is raised, and a no that is said again and again."""
     pacer = RealPacer()
-    tries = 0
+    tries = refusals = 0
     while not stop.is_set():
         try:
             return await _unless(stop, ask)
-        except (TryLater, OutcomeUnknown) as error:
+        except ApiError as error:
+            refusals += isinstance(error, Refused)
+            if is_access_lost(error) or refusals >= REFUSALS_MAX:
+                raise
             tries += 1
             log.warning("service.away", code=error.code, message=error.message, tries=tries)
-            wait_s = max(getattr(error, "after_ms", 0) or 0, pacer.delay_ms(tries)) / 1000
+            wait_s = max(min(getattr(error, "after_ms", 0) or 0, AWAY_MS), pacer.delay_ms(tries)) / 1000
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), wait_s)
     return None

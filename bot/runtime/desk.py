@@ -45,6 +45,7 @@ class Placed(NamedTuple):
     interval: str
     allowance: Allowance
     version: str = ""  # of its code and params: what failed once is not tried again as it is
+    sha256: str | None = None  # of the source text that runs
 
 
 class Wished(NamedTuple):

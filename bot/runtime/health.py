@@ -6,6 +6,7 @@ any other keeps them out of all; exits and protection go on under every one of t
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ import structlog
 from bot.errors import Refusal
 from bot.runtime.journal import Journal
 from bot.runtime.notices import notice
+from bot.runtime.safety import FOREIGN
 
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot
@@ -23,7 +25,8 @@ log = structlog.get_logger()
 
 PARTIAL: Final = ("clock",)  # reasons that are shown here and judged elsewhere
 LOCAL: Final = ("market:", "drift:")  # reasons of one market; its name follows
-CODES: Final = {"journal": "journal_fault", "foreign_writer": "foreign_writer", "scope": "forbidden"}
+KEPT: Final = (FOREIGN,)  # reasons that only a person takes away: they outlive a restart
+CODES: Final = {"journal": "journal_fault", FOREIGN: "foreign_writer", "scope": "forbidden"}
 
 
 class Health:
@@ -36,17 +39,27 @@ class Health:
         self.counts: Counter[str] = Counter()
         self.bare: dict[str, int] = {}  # market without a stop -> real time since when
         self._told = 0
+        for reason in KEPT:
+            if text := journal.note(reason):
+                self.degraded[reason] = json.loads(text)
+                log.warning("daemon.still_degraded", code=reason, message=self.degraded[reason], way_out="bot resume")
 
     def degrade(self, reason: str, message: str) -> None:
         """From now on nothing is opened because of it. Told once, until it is restored."""
         before = self.degraded.get(reason)
         self.degraded[reason] = message
         if before is None:
+            self._keep_note(reason, message)
             self.incident("daemon.degraded", reason, code=reason, message=message)
 
     def restore(self, reason: str) -> None:
         if self.degraded.pop(reason, None) is not None:
+            self._keep_note(reason, None)
             self.incident("daemon.recovered", reason, code=reason, message=f"{reason} is as it should be again")
+
+    def _keep_note(self, reason: str, message: str | None) -> None:
+        if reason in KEPT:
+            self.journal.write_note(reason, "" if message is None else json.dumps(message))
 
     def keep(self, prefix: str, reasons: dict[str, str]) -> None:
         """Make the reasons under a prefix exactly these."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import hashlib
 import json
@@ -23,14 +24,15 @@ from typing import IO, Any, Final, NamedTuple
 
 import structlog
 
-from bot.errors import BotError, ConfigError
+from bot.errors import BotError, ConfigError, JournalError
 
 log = structlog.get_logger()
 
 LOCK: Final = "lock"
-TRIES: Final = 8  # whoever only looks (`is_held`) has the lock for microseconds: a start asks again before it gives up
+TRIES: Final = 8  # whoever only looks (`is_free`) has the lock for microseconds: a start asks again before it gives up
 LOOK_S: Final = 0.025  # between two of them; together well under the second in which a second daemon ends
 HOLDER_BYTES_MAX: Final = 4_096
+DISK_FAULTS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
 
@@ -48,6 +50,10 @@ def private_dir(path: Path) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.chmod(0o700)
     except OSError as error:
+        if error.errno in DISK_FAULTS:  # Nothing that a config could mend: a service manager starts it again.
+            raise JournalError(
+                f"state_dir {path} cannot be written: {error.strerror}. Mend the disk; guardians and stops stand at the service."
+            ) from error
         raise ConfigError(
             f"state_dir {path} cannot be used: {error.strerror or error}. Set state_dir to a folder that you may write."
         ) from error
@@ -103,7 +109,7 @@ def is_held(folder: Path) -> bool:
     """Whether a daemon holds the folder now."""
     try:
         with (folder / LOCK).open("rb") as lock:
-            return not _taken(lock, exclusive=False)
+            return not is_free(lock)
     except OSError:
         return False
 
@@ -150,22 +156,32 @@ def _file_name(address: str) -> str:
 def _locked(path: Path, mine: Mapping[str, Any]) -> Iterator[Mapping[str, Any] | None]:
     """None: the lock is ours. Else what its holder wrote."""
     with path.open("a+b") as lock:
-        for n in range(TRIES):
-            if _taken(lock, exclusive=True):
-                break
-            if n < TRIES - 1:
-                time.sleep(LOOK_S)
-        else:
+        if not take(lock):
             yield _said(lock)
             return
         path.chmod(0o600)
-        lock.truncate(0)
-        lock.write(json.dumps(mine).encode() + b"\n")
-        lock.flush()
+        with contextlib.suppress(OSError):  # A full disk: the lock holds, and does not say whose it is.
+            os.ftruncate(lock.fileno(), 0)
+            os.write(lock.fileno(), json.dumps(mine).encode() + b"\n")
         yield None
 
 
-def _taken(lock: IO[bytes], *, exclusive: bool) -> bool:
+def take(lock: IO[Any]) -> bool:
+    """Whether the lock is ours from now on."""
+    for n in range(TRIES):
+        if _taken(lock, exclusive=True):
+            return True
+        if n < TRIES - 1:
+            time.sleep(LOOK_S)
+    return False
+
+
+def is_free(lock: IO[Any]) -> bool:
+    """Whether nobody has the lock. While the file is open nobody can take it then; a look at a time hides none from another."""
+    return _taken(lock, exclusive=False)
+
+
+def _taken(lock: IO[Any], *, exclusive: bool) -> bool:
     try:
         fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:

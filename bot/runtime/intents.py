@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from base64 import b32encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar, dataclass_transform
 
 from bot.errors import JournalDamaged
 from bot.wire import CloseRequest, OrderRequest
 
+T = TypeVar("T")
 State = Literal["opened", "planned", "sending", "accepted", "rejected", "expired", "void", "quarantined"]
 Action = Literal["open", "close", "cancel"]
 Path = Literal["plan", "direct"]  # dry run and confirm; or one request
@@ -34,6 +34,10 @@ INTENT_MOVES: Final[Mapping[str, frozenset[str]]] = {
 FINAL: Final = frozenset(state for state, moves in INTENT_MOVES.items() if not moves)
 IN_DOUBT: Final = frozenset({"sending", "quarantined"})  # an order may exist that we have not seen
 
+_LETTERS: Final = tuple(a + b for a in "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" for b in "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
+_SHIFTS: Final = range(150, -1, -10)
+RUNTIME: Final = "@runtime"  # whose intents the repairs are; no strategy can be called that
+
 _SEPARATOR: Final = "\x1f"  # no name, market or trigger has it, so no two decisions spell the same text
 
 
@@ -46,8 +50,9 @@ def intent_key(*, address: str, epoch: int, strategy: str, market: str, trigger:
     parts = (address, str(epoch), strategy, market, trigger, str(ordinal), leg)
     text = _SEPARATOR.join(parts)
     assert text.count(_SEPARATOR) == len(parts) - 1
-    # 32 letters of base32 are the first 20 bytes.
-    return b32encode(hashlib.sha256(text.encode()).digest()[:20]).decode()
+    # 32 letters of base32 are the first 20 bytes: 16 pairs of letters, ten bits each.
+    bits = int.from_bytes(hashlib.sha256(text.encode()).digest()[:20])
+    return "".join([_LETTERS[bits >> shift & 1023] for shift in _SHIFTS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,13 @@ class CancelOrders:
 Request = OrderRequest | CloseRequest | CancelOrders
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+def _record(cls: type[T]) -> type[T]:
+    """A slots dataclass that nobody may change: frozen for the type checker, because to freeze it at run time makes it four times as dear to build."""
+    return dataclass(slots=True)(cls)
+
+
+@_record
 class Intent:
     """One row of the journal. `body` is frozen with it: a new price is a new decision."""
 

@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import structlog
 from sqlite_utils import Database
 
-from bot.errors import JournalDamaged, JournalError, Refusal
+from bot.errors import JournalBlocked, JournalDamaged, JournalError, Refusal
 from bot.money import format_decimal
+from bot.runtime import safety
 from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, check_body
-from bot.runtime.salvage import copied, is_damage, may_pass, seal, set_aside, write_back
+from bot.runtime.safety import SafetyFile
+from bot.runtime.salvage import copied, copied_file, is_damage, may_pass, room, seal, set_aside, write_back
 from bot.runtime.schema import migrations
 from bot.runtime.trimming import PAGES_FREE, PAGES_GIVEN, Held, Kept, trim_intents, trim_rest
 
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-BUSY_TIMEOUT_MS: Final = 5_000
+OPEN_BUSY_MS: Final = 5_000  # that another's lock is waited for at a start, when nothing else waits
+BUSY_TIMEOUT_MS: Final = 500  # and while it runs: bars and exits wait with it, and the memory is there to go on with
 EVENTS_KEPT: Final = 100_000  # as many as the service keeps itself
 REFUSALS_KEPT: Final = 10_000
 NOTICES_KEPT: Final = 10_000  # a target that was away for longer is told the newest
@@ -55,6 +58,14 @@ class Cursor(NamedTuple):
     last_id: str
     prev_id: str | None
     epoch: int
+
+
+def next_cursor(old: Cursor | None, events: Sequence[Event], last_id: str, epoch: int) -> Cursor:
+    """Behind these events. The one before the last is known when the last of them is `last_id`: from them, or else from the cursor of before."""
+    prev_id = None
+    if events and events[-1].id == last_id:
+        prev_id = events[-2].id if len(events) > 1 else None if old is None else old.last_id
+    return Cursor(last_id, prev_id, epoch)
 
 
 class Arm(NamedTuple):
@@ -109,6 +120,7 @@ class Journal:
         self.address = address
         self.path = path  # None: in memory, for good
         self.fault: str | None = None  # why the file is not written just now
+        self.beside: SafetyFile | None = None  # where the safety notes are kept once more
         self._raw: Callable[..., sqlite3.Cursor] = db.conn.execute
         self._under_way: list[tuple[str, Sequence[object]]] | None = None  # of the open transaction, to be done again
         self._bars: dict[tuple[str, str], int] = {}  # finished, not durable yet
@@ -126,21 +138,19 @@ class Journal:
         intents: Sequence[Intent],
         *,
         states: Mapping[str, str] | None = None,
-        bar: tuple[str, str, int] | None = None,
         bars: Sequence[tuple[str, str, int]] = (),
     ) -> list[Intent]:
-        """Write a whole decision at once: its intents, the strategies' state, and that its bar (market, interval, at_ms) is done.
+        """Write a whole decision at once: its intents, the strategies' state, and that its bars (market, interval, at_ms) are done.
 
         Answers the intents that were not written before. All or nothing, so no crash can leave half a decision.
         """
-        done = [*bars] if bar is None else [bar, *bars]
         if not intents:
-            self._wait_for_a_write(states or {}, done)
+            self._wait_for_a_write(states or {}, bars)
             return []
         with self._transaction():
             fresh = [intent for intent in intents if self._insert(intent)]
             self._write_states(states or {})
-            for one in done:
+            for one in bars:
                 self._write_bar(*one)
         return fresh
 
@@ -402,6 +412,12 @@ class Journal:
                 "INSERT INTO meta (name, value) VALUES (?,?) ON CONFLICT (name) DO UPDATE SET value=excluded.value",
                 (name, value),
             )
+        if self.beside is not None and safety.is_safety(name):
+            self.beside.write(self.safety_notes())
+
+    def safety_notes(self) -> dict[str, str]:
+        """What a person or a fault has stopped (safety.py)."""
+        return {name: value for name, value in self._read("SELECT name, value FROM meta") if safety.is_safety(name)}
 
     def newest_ms(self) -> int:
         """The latest instant that any row of decisions has: no clock that is right can be before it."""
@@ -439,8 +455,10 @@ class Journal:
                 self.db.conn.executescript(f"PRAGMA incremental_vacuum({min(free - PAGES_FREE, PAGES_GIVEN)})")
 
     def check(self) -> None:
-        """JournalDamaged for a row that no constraint would miss: live intents, the cursor, states, bars done, guardians armed."""
+        """JournalDamaged, or ValueError, for a row that no constraint would miss: live intents, safety notes, the cursor, states, bars done, guardians armed."""
         self.live()
+        for name, value in self.safety_notes().items():
+            safety.check(name, value)
         for table, columns in SEALED.items():
             for *values, found in self._read(f"SELECT {', '.join(columns)}, seal FROM {table}"):  # noqa: S608 - constants only
                 if found is not None and found != seal(*values):
@@ -519,14 +537,18 @@ class Journal:
             raise JournalError(
                 f"journal {self.path} can be neither written ({error}) nor read ({other}). {_STANDS}"
             ) from error
-        self.fault = f"journal {self.path} cannot be written: {error}"
-        log.error("journal.fault", path=str(self.path), message=str(error))
+        self._is_faulty(str(error))
         self._use(Database(memory))
         self._raw("PRAGMA foreign_keys=ON")
         if self._under_way is not None:
             self._raw("BEGIN IMMEDIATE")
             for sql, values in self._under_way:
                 self._raw(sql, values)
+
+    def _is_faulty(self, why: str) -> None:
+        assert self.path is not None
+        self.fault = f"journal {self.path} cannot be written: {why}{room(self.path)}"
+        log.error("journal.fault", path=str(self.path), message=self.fault, meanwhile=_MEANWHILE)
 
     def mend(self) -> bool:
         """Move what was gathered in memory into the file; False while it still fails. JournalError when the file is damaged."""
@@ -536,7 +558,7 @@ class Journal:
         assert self._under_way is None
         try:
             write_back(self.db.conn, self.path)
-            db = _connected(self.path)
+            db = _connected(self.path, BUSY_TIMEOUT_MS)
             try:
                 _configure(db, f"journal {self.path}")
             except BaseException:
@@ -655,10 +677,7 @@ class Journal:
         old = self.cursor
         if old is not None and old.last_id == last_id:
             return
-        prev_id = events[-2].id if len(events) > 1 and events[-1].id == last_id else None
-        if prev_id is None and old is not None and len(events) == 1 and events[0].id == last_id:
-            prev_id = old.last_id
-        self._put_cursor(Cursor(last_id, prev_id, epoch))
+        self._put_cursor(next_cursor(old, events, last_id, epoch))
 
     def _put_cursor(self, cursor: Cursor) -> None:
         self._execute(
@@ -712,6 +731,7 @@ _WAY_OUT = (
 
 
 _STANDS = "Nothing more is sent; guardians and stops stand at the service."
+_MEANWHILE = "nothing is opened; exits, stops and guardians go on, and it is written as soon as it can be"
 
 
 class _Rows(list[tuple[Any, ...]]):
@@ -724,38 +744,103 @@ class _Rows(list[tuple[Any, ...]]):
 def open_or_rebuild(path: Path, *, address: str, now_ms: int, was_used: bool = False) -> tuple[Journal, str | None]:
     """The journal of one account. A damaged file is set aside under a name and a new one begun; then also what was wrong.
 
-    An empty journal is no loss of orders: the account is read from the service, and a decision made twice has the same key.
+    An empty journal is no loss of orders: the account is read from the service, and a decision made twice has the same key. What was
+    paused, halted or in quarantine stays so; where that cannot be known, everything is paused. A file that cannot be written is gone on
+    without (`fault`): the account is looked after, and nothing is opened.
     `was_used`: there has been one here before, so that none is a loss too.
     """
     is_lost = was_used and (not path.exists() or path.stat().st_size == 0)
+    why: str | None = None
     try:
         if is_lost:
             set_aside(path, now_ms)  # A log without its file would be read as the new one's.
-        journal = open_journal(path, address=address)
-        if not is_lost:
-            return journal, None
-        log.error("journal.rebuilt", path=str(path), message="it was not there")
-        return (
-            journal,
-            f"journal {path} was not there, though it had been: what this bot knew is read from the service again.",
-        )
+        journal = _opened(path, address)
+        if is_lost:
+            log.error("journal.rebuilt", path=str(path), message="it was not there")
+            why = (
+                f"journal {path} was not there, though it had been: what this bot knew is read from the service again."
+            )
     except JournalDamaged as error:
         aside = set_aside(path, now_ms)
         log.error("journal.rebuilt", path=str(path), kept_as=str(aside), message=str(error))
-        return open_journal(
-            path, address=address
-        ), f"{str(error).removesuffix(_WAY_OUT).strip()} It is kept as {aside}."
+        journal = _opened(path, address)
+        why = f"{str(error).removesuffix(_WAY_OUT).strip()} It is kept as {aside}."
+    stays = _keep_stopped(journal, is_new=why is not None)
+    return journal, why if why is None else f"{why} {stays}"
 
 
-def _connected(path: Path | None) -> Database:
-    return Database(sqlite3.connect(":memory:" if path is None else str(path), timeout=BUSY_TIMEOUT_MS / 1000))
+def _opened(path: Path, address: str) -> Journal:
+    try:
+        return open_journal(path, address=address)
+    except JournalBlocked as error:
+        return _in_memory(path, address, error)
+
+
+def _in_memory(path: Path, address: str, why: JournalBlocked) -> Journal:
+    """What the file holds, to go on with until it can be written. JournalError when it cannot be read either."""
+    shown = f"journal {path}"
+    is_there = path.exists() and path.stat().st_size > 0
+    try:
+        db = Database(copied_file(path, OPEN_BUSY_MS)) if is_there else Database(memory=True)
+    except sqlite3.Error as error:
+        kind = JournalDamaged if is_damage(error) else JournalError
+        raise kind(
+            f"{shown} can be neither written ({why.__cause__}) nor read ({error}){room(path)}. {_STANDS}"
+        ) from error
+    try:
+        if is_there:
+            _check(db, shown)
+            if {row[0] for row in _migrations_applied(db)} != {
+                one.name for one in migrations.pending(Database(memory=True))
+            }:
+                raise JournalError(f"{shown} is of another version and cannot be written{room(path)}. {_STANDS}")
+        else:
+            migrations.apply(db)
+        db.conn.commit()
+        db.conn.execute("PRAGMA foreign_keys=ON")
+        journal = Journal(db, address=address, path=path)
+        journal._is_faulty(str(why.__cause__ or "the disk took nothing"))  # noqa: SLF001 - of its own module
+        _check_owner(journal, shown)
+        journal.check()
+    except (sqlite3.Error, ValueError, ArithmeticError) as error:
+        db.close()
+        raise JournalDamaged(f"{shown} cannot be used: {error}. {_WAY_OUT}") from error
+    except BaseException:
+        db.close()
+        raise
+    return journal
+
+
+def _keep_stopped(journal: Journal, *, is_new: bool) -> str:
+    """Take over the safety notes that are kept beside the file. Answers, for people, what became of them in a new one."""
+    assert journal.path is not None
+    beside = SafetyFile(journal.path, address=journal.address)
+    kept, known = beside.read(), journal.safety_notes()
+    if kept is None and is_new:
+        kept = {safety.PAUSES: json.dumps([safety.ALL])}
+        stays = "What was paused is not known, so every strategy is: bot resume lets them go on."
+    else:
+        stays = "What was paused, in quarantine or halted for the day stays so."
+    for name, value in safety.merged(known, kept or {}).items():
+        if known.get(name) != value:
+            log.warning("safety.kept", note=name, value=value)
+            journal.write_note(name, value)
+    journal.beside = beside
+    if beside.read() != {name: value for name, value in journal.safety_notes().items() if value}:
+        beside.write(journal.safety_notes())
+    return stays
+
+
+def _connected(path: Path | None, busy_ms: int) -> Database:
+    return Database(sqlite3.connect(":memory:" if path is None else str(path), timeout=busy_ms / 1000))
 
 
 def open_journal(path: Path | None, *, address: str) -> Journal:
-    """Open or make the journal of one account; None: in memory. JournalDamaged for a file that cannot be trusted, with the way out."""
+    """Open or make the journal of one account; None: in memory. JournalDamaged for a file that cannot be trusted, with the way out;
+    JournalBlocked for one that cannot be used just now."""
     shown = "the journal in memory" if path is None else f"journal {path}"
     try:
-        db = _connected(path)
+        db = _connected(path, OPEN_BUSY_MS)
     except sqlite3.Error as error:
         raise JournalError(f"{shown} cannot be opened: {error}. Its folder must exist and be writable.") from error
     try:
@@ -774,11 +859,14 @@ def open_journal(path: Path | None, *, address: str) -> Journal:
         _check_owner(journal, shown)
         journal.check()
         if journal.fault is not None:
-            raise JournalError(f"{journal.fault}. {_STANDS}")
+            raise JournalBlocked(f"{journal.fault}. {_STANDS}")
+        db.conn.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
     except (sqlite3.Error, ValueError, ArithmeticError) as error:
         db.close()
         if isinstance(error, sqlite3.Error) and may_pass(error):
-            raise JournalError(f"{shown} cannot be used: {error}. {_STANDS}") from error
+            raise JournalBlocked(
+                f"{shown} cannot be used: {error}{'' if path is None else room(path)}. {_STANDS}"
+            ) from error
         raise JournalDamaged(f"{shown} cannot be used: {error}. {_WAY_OUT}") from error
     except BaseException:
         db.close()
@@ -791,7 +879,7 @@ def _check(db: Database, shown: str) -> None:
         found = [row[0] for row in db.conn.execute("PRAGMA quick_check(3)")]
     except sqlite3.DatabaseError as error:
         if may_pass(error):
-            raise JournalError(f"{shown} cannot be used: {error}. {_STANDS}") from error
+            raise JournalBlocked(f"{shown} cannot be used: {error}. {_STANDS}") from error
         raise JournalDamaged(f"{shown} is damaged: {error}. {_WAY_OUT}") from error
     if found != ["ok"]:
         raise JournalDamaged(f"{shown} is damaged: {'; '.join(found)}. {_WAY_OUT}")
@@ -799,7 +887,6 @@ def _check(db: Database, shown: str) -> None:
 
 def _configure(db: Database, shown: str) -> None:
     execute = db.conn.execute
-    execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
     if not execute("PRAGMA page_count").fetchone()[0]:
         execute("PRAGMA auto_vacuum=INCREMENTAL")  # Can be said of a file that has nothing in it yet, and by VACUUM.
     mode = execute("PRAGMA journal_mode=WAL").fetchone()[0]

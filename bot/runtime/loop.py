@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Final
 
 from bot import logs
 from bot.clock import MINUTE_MS
-from bot.errors import OutcomeUnknown, Refusal, Refused, TryLater
+from bot.errors import ApiError, Refusal, Refused, is_access_lost
 from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN, Arming, Wanted
 from bot.runtime.books import BOOKED, Books, Part
+from bot.runtime.crew import Crew
 from bot.runtime.desk import Decision, Desk, Placed, Run, Wished, run_inline
 from bot.runtime.feed import Closed, Feed, Series
 from bot.runtime.gate import FRESH_INTERVALS, Ask, Gate, Permit
 from bot.runtime.health import Health, key_problem
-from bot.runtime.intents import FINAL, IN_DOUBT, Intent, intent_key
+from bot.runtime.intents import FINAL, IN_DOUBT, RUNTIME, Intent, intent_key
 from bot.runtime.journal import Journal, Notice
 from bot.runtime.legs import next_leg
 from bot.runtime.losses import Losses
@@ -38,7 +39,7 @@ from bot.runtime.state import ENDING
 from bot.runtime.telling import tell
 from bot.runtime.timers import Timers
 from bot.runtime.trimming import Held
-from bot.runtime.waves import builds_on, next_wave, side_by_side
+from bot.runtime.waves import Place, builds_on, next_wave, place_of, side_by_side
 from bot.runtime.writers import Strangers, look_closer
 from bot.strategy import Bar, Close, Open
 from bot.strategy import Intent as Wish
@@ -63,6 +64,7 @@ MARKETS_MAX: Final = 250  # the interface's bound on ?limit
 EXITS_WAIT_MS: Final = (
     6_000  # of real time that a bar waits for events that cannot be read; then it is decided for its exits alone
 )
+REFUSED_MS: Final = 10_000  # of real time before a comparison that the service refused is asked for again
 MEND_MS: Final = 5_000  # of real time between two tries to write the journal's file again
 PASS_MS: Final = (
     4_000  # of real time after which a pass begins nothing new: one that hangs proves no progress and stops the beats
@@ -110,7 +112,7 @@ class Loop:
         run: Run = run_inline,
         belief: Callable[[], Refusal | None] = _allowed,
         passed: Callable[[int | None], None] = lambda _at_ms: None,
-        notices_of: Callable[[Event], Iterable[Notice]] = lambda _event: (),
+        notices_of: Callable[[Event], Iterable[Notice]] | None = None,
         schedule: Callable[[], Refusal | None] = _allowed,
         abreast: int = 1,
     ) -> None:
@@ -130,7 +132,7 @@ class Loop:
         self.feed = Feed(wanted_series(placed))
         self.pauses = Pauses(journal)
         self.books = Books.of_journal(journal, owner_of=self.owner_of, mark_at=self._mark_at)
-        self.losses = Losses(self.books, lambda: self.gate.allowances, self._write_books)
+        self.losses = Losses(self.books, lambda: self.gate.allowances, self._write_books, journal)
         self.timers = Timers()
         self.gate = Gate(
             self.mirror,
@@ -201,7 +203,7 @@ class Loop:
         )
 
     async def cycle(self) -> None:
-        """One pass: drain, due bars, settle, reconcile if due. The service being away ends no pass; what is lost access or a bad journal does."""
+        """One pass: drain, due bars, settle, reconcile if due. The service being away or refusing a question ends no pass; lost access or a bad journal does."""
         self.begin_pass()
         await self.drain()
         if not self._due and self.has_time():
@@ -223,8 +225,15 @@ class Loop:
         if self.pacer.mono_ms() >= self._reconcile_at_ms and self.has_time():
             try:
                 await self.reconcile()
-            except (TryLater, OutcomeUnknown) as error:
+            except ApiError as error:
+                if is_access_lost(error):
+                    raise
                 log.warning("reconcile.postponed", code=error.code, message=error.message)
+                if isinstance(error, Refused):  # Not away: what is held may differ from what we believe.
+                    self._reconcile_at_ms = self.pacer.mono_ms() + REFUSED_MS
+                    self.health.degrade(
+                        "reconcile", f"the service refuses a comparison ({error.code}): {error.message}"
+                    )
         await self._look_closer()
         self.health.keep("market:", self.feed.gone)
         self._mend()
@@ -267,8 +276,10 @@ class Loop:
                     due.append(intent)
                 else:
                     await self._send(intent)
-        await self._send_in_waves(due)
-        await self._send_replies()
+        if due:
+            await self._send_in_waves(due)
+        if self._replies:
+            await self._send_replies()
 
     def give_up_entries(self) -> None:
         """The run ends: an entry that was written and never sent is no longer wanted. One that may have left stays in doubt."""
@@ -280,6 +291,7 @@ class Loop:
         """Compare with the service and repair; the next time is set whatever comes of it. Answers what differed."""
         self._reconcile_at_ms = self.pacer.mono_ms() + self.settings.reconcile_ms
         drifts = await repairs.reconcile(self)
+        self.health.restore("reconcile")
         await self.arming.retire()
         self.align_books()
         await self._send_replies()
@@ -347,7 +359,7 @@ class Loop:
             log.info("timer.fired", strategy=due.strategy, timer=due.name, at_ms=due.at_ms)
             decision = await self.desk.ring(due, now_ms=self.now_ms())
             intents = self._judge(decision.wishes, trigger=due.trigger, at_ms=due.at_ms)
-            fresh = self.journal.decided(intents, states=decision.states, bar=due.done)
+            fresh = self.journal.decided(intents, states=decision.states, bars=(due.done,))
             self.timers.fired(due)
             await self._send_all(intents, fresh)
 
@@ -383,7 +395,9 @@ class Loop:
                     raise
                 log.warning("drift.cursor_lost", message=error.message)
                 await repairs.restart(self, await self.port.account())
-        except (TryLater, OutcomeUnknown) as error:
+        except ApiError as error:
+            if is_access_lost(error):
+                raise
             self.behind = True
             if self._behind_since_ms is None:
                 self._behind_since_ms = self.pacer.mono_ms()
@@ -391,8 +405,9 @@ class Loop:
             return False
         self.behind = False
         self._behind_since_ms = None
-        for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
-            del self.live[key]
+        if self.live:
+            for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
+                del self.live[key]
         return True
 
     async def _pages(self) -> None:
@@ -400,10 +415,11 @@ class Loop:
             cursor = self.journal.cursor
             assert cursor is not None, "recover sets the cursor"
             page = await self.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)
-            if any(_begins_epoch(event, cursor.epoch) for event in page.events if event.type == "account"):
-                # Nothing of the page is taken: were the cursor past it and the snapshot lost, the reset would be forgotten.
-                await repairs.restart(self, await self.port.account())
-                return
+            for event in page.events:
+                if event.type == "account" and _begins_epoch(event, cursor.epoch):
+                    # Nothing of the page is taken: were the cursor past it and the snapshot lost, the reset would be forgotten.
+                    await repairs.restart(self, await self.port.account())
+                    return
             if page.events:  # The cursor is what was taken, whatever else the page says is the last.
                 await self._take(page.events, page.events[-1].id, cursor.epoch)
             if len(page.events) < EVENTS_PAGE_MAX or page.events[-1].id == cursor.last_id:
@@ -412,9 +428,13 @@ class Loop:
     async def _take(self, events: Sequence[Event], last_id: str, epoch: int) -> None:
         """One page: fold, tell the strategies, and write it with all that it changed, in one transaction."""
         fresh = self.journal.unseen(events)
-        with self.books.page():
-            opened = await self._fold(fresh, last_id, epoch)
-        self._replies += opened
+        is_written = False
+        self.books.begin_page()
+        try:
+            self._replies += await self._fold(fresh, last_id, epoch)
+            is_written = True
+        finally:
+            self.books.end_page(is_written=is_written)
         for position in self.mirror.positions.values():
             if position.owner is None and position.market not in self.foreign_known:
                 self._reconcile_at_ms = 0  # Another hand is on the account: the end of this pass looks closer.
@@ -423,7 +443,7 @@ class Loop:
         decision = Decision()
         intents: list[Intent] = []
         notices: list[Notice] = []
-        heard, is_said = self.desk.heard, logs.is_said("info")
+        heard, is_said = self.desk.heard, logs.is_said(logs.INFO)
         for event in fresh:
             parts: Mapping[str, Part] = {}
             if event.type in BOOKED:
@@ -433,7 +453,8 @@ class Loop:
             else:
                 self.mirror.apply(event)
             self.strangers.see(event, self.owner_of)
-            notices += self.notices_of(event)
+            if self.notices_of is not None:
+                notices += self.notices_of(event)
             if is_said:
                 tell(event)
             if event.type not in heard:  # As most are: then nothing is built for nobody.
@@ -453,6 +474,7 @@ class Loop:
     def _judge(self, wishes: Sequence[Wished], *, trigger: str, at_ms: int) -> list[Intent]:
         """The gate's answer to each wish: an intent, or a no that is kept."""
         intents: list[Intent] = []
+        is_said = logs.is_said(logs.INFO)
         ordinals: dict[str, int] = {}
         closing: set[str] = set()
         now_ms = self.now_ms()
@@ -480,7 +502,7 @@ class Loop:
             intents.append(intent)
             if self.journal.keeps_traces:
                 self.journal.trace(intent.id, "wish", json.dumps({"wish": str(wish)}), at_ms=now_ms)
-            if logs.is_said("info"):
+            if is_said:
                 log.info(
                     "intent.decided",
                     intent=intent.id,
@@ -526,26 +548,45 @@ class Loop:
             await self._send_replies()
 
     async def _send_in_waves(self, intents: Sequence[Intent]) -> None:
-        """Several at a time, exits first (waves.py). That they are about to leave is on disk before any of a wave leaves."""
-        waiting = list(intents)
-        while waiting and self.has_time():
-            wave = next_wave(waiting, self.abreast)
-            ids = {intent.id for intent in wave}
-            waiting = [intent for intent in waiting if intent.id not in ids]
-            marked = self.sender.mark(wave)
-            try:
-                ends = await asyncio.gather(
-                    *(self._send(marked.get(one.id, one), is_marked=one.id in marked) for one in wave),
-                    return_exceptions=True,
-                )
-            finally:  # Also when the run is told to stop meanwhile: what is known to be accepted is not left in doubt.
-                for done in self.sender.settle_answered():
-                    self.live[done.id] = done
-            for end in ends:
-                if isinstance(end, BaseException):
-                    raise end
-            if builds_on(waiting, wave):
-                await self.drain()
+        """Several at a time, exits first (waves.py). That they are about to leave is on disk before any of them leaves."""
+        waiting, crew = list(intents), Crew(self.abreast)
+        sent: set[Place] = set()
+        try:
+            while True:
+                # Meanwhile an event may have ended one, or a reset all of them.
+                found = (self.live.get(one.id) for one in waiting)
+                waiting = [one for one in found if one is not None and one.state not in FINAL]
+                if not crew.under_way and builds_on(waiting, sent):
+                    self._settle_answered()
+                    await self.drain()
+                    sent.clear()
+                    continue
+                wave = next_wave(waiting, crew.room, crew.under_way, sent) if crew.room and self.has_time() else []
+                if wave:
+                    ids = {intent.id for intent in wave}
+                    waiting = [intent for intent in waiting if intent.id not in ids]
+                    sent.update(map(place_of, wave))
+                    self._send_off(wave, crew)
+                if not crew.under_way:
+                    return
+                await crew.wait()
+        except asyncio.CancelledError:
+            crew.cancel()
+            raise
+        finally:  # Also when the run is told to stop meanwhile: what is known to be accepted is not left in doubt.
+            await crew.all_back()
+            self._settle_answered()
+
+    def _send_off(self, wave: Sequence[Intent], crew: Crew) -> None:
+        if any(intent.action == "open" for intent in wave):  # An entry leaves where nothing is in doubt.
+            self._settle_answered()
+        marked = self.sender.mark(wave)
+        for one in wave:
+            crew.send(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
+
+    def _settle_answered(self) -> None:
+        for done in self.sender.settle_answered():
+            self.live[done.id] = done
 
     async def _send(self, intent: Intent, *, is_marked: bool = False) -> None:
         """As far as it goes now; an entry whose plan has gone stale goes on under a new one.
@@ -604,7 +645,10 @@ class Loop:
 
     def in_doubt(self, market: str) -> bool:
         """Whether an order of ours may exist there that we have not seen."""
-        return any(intent.market == market and intent.state in IN_DOUBT for intent in self.live.values())
+        for intent in self.live.values():  # noqa: SIM110 - a generator costs more than the look, three times an order
+            if intent.market == market and intent.state in IN_DOUBT:
+                return True
+        return False
 
     def is_closing(self, market: str) -> bool:
         """Whether all of that position is about to be closed. A part of it is not enough, nor is a close that waits for a person."""
@@ -686,7 +730,9 @@ class Loop:
     async def _look_closer(self) -> None:
         try:
             await look_closer(self)
-        except (TryLater, OutcomeUnknown) as error:
+        except ApiError as error:
+            if is_access_lost(error):
+                raise
             log.warning("strangers.postponed", code=error.code, message=error.message)
 
     def _mend(self) -> None:
@@ -772,7 +818,7 @@ class Loop:
         return allowance is None or allowance.require_protection
 
     async def _may_confirm(self, intent: Intent, plan: Plan) -> bool:
-        return intent.strategy == repairs.RUNTIME or await self.desk.may_confirm(intent.strategy, plan)
+        return intent.strategy == RUNTIME or await self.desk.may_confirm(intent.strategy, plan)
 
     # -- bars and rest
 
@@ -819,7 +865,9 @@ async def repairs_when_up(loop: Loop) -> None:
     try:
         await repairs.protect(loop)
         await repairs.stand(loop)
-    except (TryLater, OutcomeUnknown) as error:
+    except ApiError as error:
+        if is_access_lost(error):
+            raise
         log.warning("repair.postponed", code=error.code, message=error.message)
 
 

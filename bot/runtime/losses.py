@@ -1,11 +1,12 @@
 """Daily losses: a strategy that has lost its `daily_loss_usd` since 00:00 UTC opens nothing more until the next day. Exits go on.
 
 The books know what it has lost; here is when that is too much. Reached once, it holds for the day whatever the price does
-afterwards, and over a restart.
+afterwards, and over a restart, also one that begins with a new journal (safety.py).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 
@@ -17,9 +18,10 @@ from bot.money import format_decimal
 from bot.runtime.books import Books
 from bot.runtime.feed import Series
 from bot.runtime.gate import Allowance
-from bot.runtime.journal import Notice
+from bot.runtime.journal import Journal, Notice
 from bot.runtime.notices import notice
 from bot.runtime.ports import Calm
+from bot.runtime.safety import HALTED
 
 log = structlog.get_logger()
 
@@ -28,11 +30,13 @@ class Losses:
     """`halted` is told the notice of a limit that was just reached; the books have changed then and want to be written."""
 
     def __init__(
-        self, books: Books, allowances: Callable[[], Mapping[str, Allowance]], halted: Callable[[Notice], object]
-    ) -> None:
+        self, books: Books, allowances: Callable[[], Mapping[str, Allowance]], halted: Callable[[Notice], object], journal: Journal
+    ) -> None:  # fmt: skip
         self.books = books
         self.allowances = allowances
         self.halted = halted
+        self._journal = journal
+        self._noted: dict[str, list[int]] = json.loads(journal.note(HALTED) or "{}")  # strategy -> [epoch, day]
 
     def watch(self, now_ms: int, market: str | None = None) -> None:
         """Halt whoever has reached its limit; with a market, whoever holds something there, because its price has moved."""
@@ -42,7 +46,7 @@ class Losses:
             limit = self._limit(name)
             if limit is not None:
                 self.books.roll(now_ms)
-                if not self.books.is_halted(name) and self.books.day_usd(name) <= -limit:
+                if not self.books.is_halted(name) and not self._was_halted(name) and self.books.day_usd(name) <= -limit:
                     self._halt(name, limit, now_ms)
 
     def refusal(self, strategy: str, now_ms: int) -> Refusal | None:
@@ -52,7 +56,11 @@ class Losses:
             return None
         self.books.roll(now_ms)
         # Just reached, it counts at once; `watch` will write that it holds, which may not be done in the middle of a page.
-        if not self.books.is_halted(strategy) and self.books.day_usd(strategy) > -limit:
+        if (
+            not self.books.is_halted(strategy)
+            and not self._was_halted(strategy)
+            and self.books.day_usd(strategy) > -limit
+        ):
             return None
         until = next_utc_day_ms(self.books.day_ms)
         return Refusal(
@@ -104,9 +112,19 @@ class Losses:
         allowance = self.allowances().get(strategy)
         return None if allowance is None else allowance.daily_loss_usd
 
+    def _was_halted(self, name: str) -> bool:
+        """Today, by the notes; the books say it again then. Books that were begun anew have forgotten what it had lost."""
+        if self._noted.get(name) != [self.books.epoch, self.books.day_ms]:
+            return False
+        self.books.halt(name)
+        return True
+
     def _halt(self, name: str, limit: Decimal, now_ms: int) -> None:
         lost = -self.books.day_usd(name)
         self.books.halt(name)
+        today = [self.books.epoch, self.books.day_ms]
+        self._noted = {one: on for one, on in self._noted.items() if on == today} | {name: today}
+        self._journal.write_note(HALTED, json.dumps(self._noted))
         until = iso(next_utc_day_ms(self.books.day_ms))
         message = (
             f"{lost:.2f} USD lost since 00:00 UTC, daily_loss_usd is {format_decimal(limit)}; no entries until {until}"

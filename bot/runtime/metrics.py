@@ -57,15 +57,13 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the figures are. `state` is the word for the run, `degraded` why it is not whole."""
+    """Where the figures are. `state` is the word for the run."""
 
-    bot: str
     meter: Meter
     loop: Loop
     heartbeat: Callable[[], HeartbeatProcess | None]
     notifier: Notifier | None
     state: Callable[[], str]
-    degraded: Callable[[], Mapping[str, str]]
 
 
 # Gauge of each strategy -> what it says, and which figure of its book it is.
@@ -146,7 +144,7 @@ class Figures:
         )
         yield gauge(
             "degraded", "Reasons for which nothing is opened.",
-            [((reason,), 1.0) for reason in sorted(self._of.degraded())], ["reason"],
+            [((reason,), 1.0) for reason in sorted(self._of.loop.degraded)], ["reason"],
         )  # fmt: skip
         yield counter("passes", "Completed passes of the loop.", [((), meter.passes)])
         yield counter("passes_failed", "Passes that the service's absence ended.", [((), meter.failed)])

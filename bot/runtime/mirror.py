@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot, Event, Guardian, Order, Position
 
-KEYS_KEPT: Final = 10_000  # idempotency keys seen on trades; an intent asks for its own within minutes
+KEYS_KEPT: Final = 2_000  # of trades: an intent asks for its own within minutes, and later the service
 
 DriftKind = Literal[
     "missing_fill", "foreign_order", "foreign_position", "naked_position", "guardian_gone", "order_gone", "cursor_lost"
@@ -102,8 +102,11 @@ class Mirror:
 
     def apply(self, event: Event) -> None:
         """Fold one event. A type that this version does not know changes nothing."""
-        if event.idempotency_key is not None:
-            self._see_key(event.idempotency_key, getattr(event.data, "trade_id", None))
+        key = event.idempotency_key
+        if key is not None:
+            trade_id = getattr(event.data, "trade_id", None)
+            if trade_id is not None and not (self.keys_proven and self.trades_by_key.get(key) == trade_id):
+                self._see_key(key, trade_id)
         fold = FOLD.get((event.type, event.subtype))
         if fold is not None:
             fold(self, event, event.data)
@@ -138,16 +141,16 @@ class Mirror:
     # -- answering
 
     def stop_of(self, market: str) -> MirrorOrder | None:
-        return next(
-            (o for o in self.orders.values() if o.market == market and o.kind == "stop_loss" and o.action == "close"),
-            None,
-        )
+        for order in self.orders.values():
+            if order.market == market and order.kind == "stop_loss" and order.action == "close":
+                return order
+        return None
 
     def is_protected(self, market: str) -> bool:
         """A stop for all of the position, or a trailing stop, stands at the service."""
-        guardians = self.guardians.values()
-        if guardians and any(g.type == "trailing_stop" and g.market == market and not g.latched for g in guardians):
-            return True
+        for guardian in self.guardians.values():
+            if guardian.type == "trailing_stop" and guardian.market == market and not guardian.latched:
+                return True
         stops = [
             o for o in self.orders.values() if o.market == market and o.kind == "stop_loss" and o.action == "close"
         ]
@@ -234,9 +237,7 @@ class Mirror:
             return self.keys_proven  # A service that shows no keys does not tell whose an order is.
         return self.owner_of(key) is None
 
-    def _see_key(self, key: str, trade_id: str | None) -> None:
-        if trade_id is None:
-            return
+    def _see_key(self, key: str, trade_id: str) -> None:
         if not self.keys_proven and self.owner_of(key) is not None:
             self.keys_proven = True
         self.trades_by_key[key] = trade_id
@@ -278,12 +279,7 @@ def _filled(mirror: Mirror, event: Any, data: Any) -> None:
     )
     if known is None or known.side != data.side:
         mirror.positions[event.coin] = MirrorPosition(
-            market=event.coin,
-            side=data.side,
-            size=abs(size),
-            entry_px=data.entry_px,
-            opened_ms=event.ts,
-            owner=owner,
+            event.coin, data.side, abs(size), data.entry_px, opened_ms=event.ts, owner=owner
         )
         return
     mirror.positions[event.coin] = known._replace(
@@ -311,19 +307,9 @@ def _flat(mirror: Mirror, market: str) -> None:
 def _order_stands(mirror: Mirror, event: Any, data: Any) -> None:
     oid, kind, trigger_px = data.oid, data.kind, data.trigger_px
     mirror.orders[oid] = MirrorOrder(
-        oid=oid,
-        market=event.coin,
-        kind=kind,
-        side=data.side,
-        action=data.intent,
-        size=data.size,
-        filled=data.filled_size,
-        limit_px=data.limit_px,
-        trigger_px=trigger_px,
-        trade_id=data.trade_id,
-        key=event.idempotency_key,
-        created_ms=event.ts,
-    )
+        oid, event.coin, kind, data.side, data.intent, data.size, data.filled_size, data.limit_px, trigger_px, data.trade_id,
+        event.idempotency_key, event.ts,
+    )  # fmt: skip
     position = mirror.positions.get(event.coin)
     if position is None or trigger_px is None:
         return

@@ -168,6 +168,13 @@ def problems(texts: Mapping[str, str], mute: Iterable[str]) -> Iterable[tuple[tu
             yield ("mute", index), problem
 
 
+def not_kept(count: int, *, bot: str) -> Message:
+    """That so many notices were given up before they could leave."""
+    return Message(
+        "warning", f"[{bot}] {count} older notices were not kept", "They were written while this address was down."
+    )
+
+
 def digest(messages: Iterable[tuple[str, Message]], *, bot: str) -> Message:
     """Many notices as one message: how many of each kind, and the worst of them in full."""
     counts: dict[str, int] = {}

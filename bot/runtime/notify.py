@@ -22,7 +22,7 @@ from pydantic import SecretStr
 from bot.client.retry import Backoff
 from bot.errors import ConfigError, JournalError
 from bot.runtime.journal import Journal, Owed
-from bot.runtime.notices import LEVELS, Level, Message, digest, render
+from bot.runtime.notices import LEVELS, Level, Message, digest, not_kept, render
 
 log = structlog.get_logger()
 
@@ -92,6 +92,12 @@ class Lane:
         if not await self._tell_repeats(now_ms):
             return self._not_before_ms
         while rows := self.journal.owed(self.cursor, PAGE):
+            if (lost := rows[0].seq - self.cursor - 1) > 0:  # Trimmed while the target was down.
+                if self._tokens < 1:
+                    return now_ms + self._refill_ms()
+                if not await self._send(not_kept(lost, bot=self.wording.bot), now_ms):
+                    return self._not_before_ms
+                self._move(rows[0].seq - 1)
             again_ms = await self._page(rows, now_ms)
             if again_ms is not None:
                 return again_ms
@@ -270,6 +276,8 @@ class AppriseTarget:
                 answer = bool(
                     self._apprise.notify(body=message.text, title=message.title, notify_type=self._types[message.level])
                 )
+            except Exception as error:  # noqa: BLE001 - what it says may hold the address
+                log.warning("notify.failed", target=self.name, error=type(error).__name__)
             finally:
                 with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits for it any more.
                     loop.call_soon_threadsafe(settle, answer)

@@ -1,6 +1,7 @@
 """Operating: what the control socket tells of a running daemon, and what it lets its owner do. Reads the loop; acts between its passes.
 
-What is in memory is told at once. What is in the journal is read in a thread, on a connection that cannot write. What
+What is in memory is told at once. What is in the journal is read in a thread, on a connection that cannot write; in memory too
+while its file fails. What
 changes something waits for the end of the pass under way, so nothing of the loop is ever touched in the middle of one.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -232,41 +234,35 @@ class Operations:
     async def events(self, question: Question) -> Data:
         since, kinds = question.text("since"), question.text("type")
         since_ms = question.number("since_ms", 0, at_most=2**53)
+        back_ms = question.number("back_ms", 0, at_most=2**53)
         limit = question.number("limit", 100, at_most=reading.PAGE_MAX)
         question.nothing_else()
         types = tuple(one.strip() for one in (kinds or "").split(",") if one.strip())
-
-        def read() -> Data:
-            with reading.opened(self.settings.state_dir) as db:
-                return {
-                    "events": reading.events(db, since_id=since, since_ms=since_ms or None, types=types, limit=limit)
-                }
-
-        return await self._in_thread(read)
+        return await self._journal(
+            lambda db: {
+                "events": reading.events(
+                    db, since_id=since, since_ms=since_ms or None, back_ms=back_ms or None, types=types, limit=limit
+                )
+            }
+        )
 
     async def intents(self, question: Question) -> Data:
         states, strategy = question.text("state"), question.text("strategy")
         limit = question.number("limit", 100, at_most=reading.PAGE_MAX)
         question.nothing_else()
-
-        def read() -> Data:
-            with reading.opened(self.settings.state_dir) as db:
-                wanted: Sequence[str] = states.split(",") if states else ()
-                return {"intents": reading.intents(db, states=wanted, strategy=strategy, limit=limit)}
-
-        return await self._in_thread(read)
+        wanted: Sequence[str] = states.split(",") if states else ()
+        return await self._journal(
+            lambda db: {"intents": reading.intents(db, states=wanted, strategy=strategy, limit=limit)}
+        )
 
     async def explain(self, question: Question) -> Data:
         name = question.text("id")
         question.nothing_else()
         if name is None:
             raise Problem(400, "invalid_input", "id is the id of an order, a trade or an intent")
-
-        def read() -> Data:
-            with reading.opened(self.settings.state_dir) as db:
-                return {"id": name, "steps": [step.plain() for step in explaining.explain(db, name)]}
-
-        return await self._in_thread(read)
+        return await self._journal(
+            lambda db: {"id": name, "steps": [step.plain() for step in explaining.explain(db, name)]}
+        )
 
     async def logs(self, question: Question) -> Data:
         """The newest `lines`, or the oldest after line `after`."""
@@ -387,9 +383,18 @@ class Operations:
             raise Problem(404, "not_found", f"no strategy {name}; there are {', '.join(known)}")
         return name
 
-    async def _in_thread(self, read: Callable[[], Data]) -> Data:
+    async def _journal(self, read: Callable[[sqlite3.Connection], Data]) -> Data:
+        """What the journal has: by the file, in a thread; while that cannot be written, by the memory that has gone on without it."""
+
+        def from_file() -> Data:
+            with reading.opened(self.settings.state_dir) as db:
+                return read(db)
+
         try:
-            return await asyncio.to_thread(read)
+            if self.run is None or self.run.journal.fault is None:
+                return await asyncio.to_thread(from_file)
+            with reading.in_rows(self.run.journal.db.conn) as db:
+                return read(db)
         except reading.NotFound as error:
             raise Problem(404, "not_found", str(error)) from None
 

@@ -1,4 +1,4 @@
-"""Pauses and quarantines: which strategies open nothing, by a person's word or by their own fault. Kept in the journal's notes, so that a restart changes nothing.
+"""Pauses and quarantines: which strategies open nothing, by a person's word or by their own fault. Kept in the journal's notes and beside it (safety.py).
 
 A paused strategy is asked as before, and its entries are refused; exits and protection go on. A quarantined one is asked
 nothing. It stays so over a restart as long as its code and params are those that failed; a person's `resume`, or other
@@ -8,13 +8,11 @@ code or params, brings it back.
 from __future__ import annotations
 
 import json
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from bot.errors import Refusal
 from bot.runtime.journal import Journal
-
-PAUSES: Final = "pauses"
-ALL: Final = "*"  # no strategy can be called that
+from bot.runtime.safety import ALL, PAUSES, QUARANTINE
 
 
 class Quarantine(NamedTuple):
@@ -72,4 +70,4 @@ def keep_quarantine(journal: Journal, strategy: str, quarantine: Quarantine | No
 
 
 def _note(strategy: str) -> str:
-    return f"quarantine:{strategy}"
+    return f"{QUARANTINE}{strategy}"

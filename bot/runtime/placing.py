@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import structlog
 
 from bot.config import Settings, StrategySettings
+from bot.errors import ConfigError
+from bot.runtime import beat
 from bot.runtime.arming import DEAD_MAN, Wanted
 from bot.runtime.desk import Placed
 from bot.runtime.gate import Allowance
 from bot.runtime.loader import Loaded, build, load
+from bot.runtime.loop import Settings as LoopSettings
 from bot.wire import INTERVAL_MS, GuardianRequest
+
+if TYPE_CHECKING:
+    from bot.runtime.beat import Rhythm
 
 log = structlog.get_logger()
 
@@ -28,7 +36,12 @@ def place(settings: Settings, one: StrategySettings) -> Placed:
         log.warning("strategy.exposed", strategy=one.name, message=warning)
     strategy = build(loaded, name=one.name, markets=one.markets, params=one.params)
     log.info("strategy.loaded", strategy=one.name, use=one.use, sha256=(loaded.sha256 or "")[:12] or None)
-    return Placed(strategy, one.interval, allowance_of(settings, one), version_of(one, loaded))
+    return Placed(strategy, one.interval, allowance_of(settings, one), version_of(one, loaded), loaded.sha256)
+
+
+def source_digests(placed: Iterable[Placed]) -> dict[str, str | None]:
+    """Strategy -> digest of the source that runs."""
+    return {one.strategy.name: one.sha256 for one in placed}
 
 
 def allowance_of(settings: Settings, one: StrategySettings) -> Allowance:
@@ -43,6 +56,24 @@ def version_of(one: StrategySettings, loaded: Loaded) -> str:
     """What makes two instances of a strategy the same: code, params and what it listens to. A digest: params may hold secrets."""
     parts = [one.use, loaded.sha256, list(one.markets), one.interval, one.netting, dict(one.params)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+
+
+def loop_settings(settings: Settings) -> LoopSettings:
+    """What the loop of any run needs of the config."""
+    return LoopSettings(
+        guardians=wanted_guardians(settings), foreign_positions=settings.safety.foreign_positions,
+        reconcile_ms=settings.reconcile_seconds * 1000,
+    )  # fmt: skip
+
+
+def beats_of(settings: Settings, speed: float) -> Rhythm | None:
+    """The rhythm that keeps the config's dead-man from firing; None without one, or on a clock that is moved by hand. ConfigError when nobody could."""
+    if settings.dead_man is None or speed <= 0:
+        return None
+    try:
+        return beat.rhythm(settings.dead_man.heartbeat_seconds / speed)
+    except ValueError as error:
+        raise ConfigError(f"dead_man.heartbeat_seconds: {error}") from error
 
 
 def wanted_guardians(settings: Settings) -> tuple[Wanted, ...]:

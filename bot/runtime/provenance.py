@@ -5,6 +5,7 @@ Digests, never values: params may hold secrets, and one whose name says so is le
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -31,13 +32,13 @@ LIMITS: Final = ("use", "markets", "interval", "budget_usd", "max_leverage", "da
 Mark = Mapping[str, Any]
 
 
-def mark_of(settings: Settings) -> dict[str, Any]:
-    """The digests of a config and its strategies' sources, as they are now. Loads the strategies: their code is run once more."""
+def mark_of(settings: Settings, sources: Mapping[str, str | None]) -> dict[str, Any]:
+    """The digests of a config and of its strategies' sources; `sources` are theirs by name, as they were loaded (Placed.sha256)."""
     plain = settings.model_dump(mode="json", include=set(SECTIONS))
     return {
         "version": __version__,
         "config": {name: _digest(plain[name]) for name in SECTIONS},
-        "strategies": {one.name: _strategy(settings, one) for one in settings.strategies},
+        "strategies": {one.name: _strategy(one, sources.get(one.name)) for one in settings.strategies},
     }
 
 
@@ -91,21 +92,23 @@ def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
     return {name: said for name, said in found.items() if said}
 
 
-def _strategy(settings: Settings, one: StrategySettings) -> dict[str, Any]:
+def sources_of(settings: Settings) -> dict[str, str | None]:
+    """The digests of the strategies' sources as they are now; None of one that cannot be loaded. Their code is run for it."""
+    found: dict[str, str | None] = {}
+    for one in settings.strategies:
+        found[one.name] = None
+        with contextlib.suppress(ConfigError, StrategyError):
+            found[one.name] = load(one.use, settings.strategies_dir).sha256
+    return found
+
+
+def _strategy(one: StrategySettings, sha256: str | None) -> dict[str, Any]:
     plain = one.model_dump(mode="json", include=set(LIMITS))
     return {
-        "source": _source(settings, one),
+        "source": (sha256 or "")[:16],
         "limits": {name: _digest(plain[name]) for name in LIMITS},
         "params": {name: _digest(value) for name, value in one.params.items() if not is_secret_name(name)},
     }
-
-
-def _source(settings: Settings, one: StrategySettings) -> str:
-    """Of the file as it is now. A daemon that runs is not ended because somebody is just editing it."""
-    try:
-        return (load(one.use, settings.strategies_dir).sha256 or "")[:16]
-    except (ConfigError, StrategyError):
-        return ""
 
 
 def _digest(value: object) -> str:

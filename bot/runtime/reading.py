@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from bot.clock import SystemClock
 from bot.errors import BotError, Exit, JournalError
 
 FILE: Final = "journal.db"
@@ -54,8 +55,7 @@ def opened(state_dir: Path) -> Iterator[sqlite3.Connection]:
     if not path.is_file():
         raise NotFound(f"{state_dir} has no journal: no daemon has run there yet")
     try:
-        # A plan and a decision are one read each; nothing here may ever write, so the file is opened so.
-        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+        connection = _connected(path)
     except sqlite3.Error as error:
         raise JournalError(f"journal {path} cannot be opened: {error}") from error
     connection.row_factory = sqlite3.Row
@@ -65,6 +65,34 @@ def opened(state_dir: Path) -> Iterator[sqlite3.Connection]:
         raise JournalError(f"journal {path} cannot be read: {error}") from error
     finally:
         connection.close()
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    """A full disk has no room for the index that readers share; where no log stands beside the file, it is whole without one."""
+    # A plan and a decision are one read each; nothing here may ever write, so the file is opened so.
+    name = f"file:{quote(str(path))}?mode=ro"
+    connection = sqlite3.connect(name, uri=True, timeout=BUSY_TIMEOUT_S)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    except sqlite3.OperationalError:
+        connection.close()
+        if _has_content(path.with_name(f"{FILE}-wal")):
+            raise
+        return sqlite3.connect(f"{name}&immutable=1", uri=True)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def in_rows(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A connection that belongs to somebody else, for reads as from `opened`: none of them may wait, or the owner would meet it so."""
+    before, connection.row_factory = connection.row_factory, sqlite3.Row
+    try:
+        yield connection
+    finally:
+        connection.row_factory = before
 
 
 def rows(db: sqlite3.Connection, sql: str, values: Sequence[object] = ()) -> list[Row]:
@@ -84,10 +112,13 @@ def events(
     *,
     since_id: str | None = None,
     since_ms: int | None = None,
+    back_ms: int | None = None,
     types: Sequence[str] = (),
     limit: int = 100,
 ) -> list[Row]:
-    """Events as they came, oldest first: those after `since_id` or `since_ms` from there on, else the newest."""
+    """Events as they came, oldest first: those after `since_id`, `since_ms` or of the last `back_ms`, from there on; else the newest."""
+    if back_ms is not None:  # The service's clock may be ahead of ours.
+        since_ms = max(SystemClock().now_ms(), newest_event_ms(db) or 0) - back_ms
     where, values = ["1"], list[object]()
     if since_id is not None:
         found = rows(db, "SELECT seq FROM events WHERE id=?", (since_id,))

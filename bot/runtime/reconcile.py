@@ -15,7 +15,7 @@ import structlog
 from bot.errors import Refused, TryLater
 from bot.runtime.arming import Wanted, cover_name
 from bot.runtime.claiming import claim_orders, claim_positions
-from bot.runtime.intents import FINAL, Intent, intent_key
+from bot.runtime.intents import FINAL, RUNTIME, Intent, intent_key
 from bot.runtime.mirror import Drift, DriftKind, MirrorPosition
 from bot.wire import CloseRequest, GuardianRequest
 
@@ -29,7 +29,6 @@ REARM_MS: Final = 30_000  # of real time before a guardian that the service refu
 LOOKS_MAX: Final = 4  # tries to meet a snapshot and a cursor at the same event; a busier feed waits for the next time
 TRAIL_PCT_MIN: Final = Decimal("0.1")
 TRAIL_PCT_MAX: Final = Decimal(50)  # the interface's bound
-RUNTIME: Final = "@runtime"  # whose intents the repairs are; no strategy can be called that
 REPAIR_MS: Final = 60_000  # of service time before a repair's close that was refused is tried again
 REPAIRS_MAX: Final = 1_000  # closes of one position; then a person must look
 COVER_MS: Final = 10_000  # of real time that a position may wait for its new stop to be taken; then it is closed
@@ -261,8 +260,9 @@ async def _cover(loop: Loop, drift: Drift) -> None:
     if trail_pct is not None and waited_ms < COVER_MS:
         request = GuardianRequest(type="trailing_stop", scope="position", market=position.market, trail_pct=trail_pct)
         wanted = Wanted(cover_name(position.market, position.opened_ms), request)
+        listed = await loop.arming.listed()  # Not to be told what stands is no reason to close.
         try:
-            await loop.arming.arm(wanted, await loop.arming.listed(), epoch=loop.mirror.epoch)
+            await loop.arming.arm(wanted, listed, epoch=loop.mirror.epoch)
         except Refused as error:
             log.warning("repair.refused", market=position.market, code=error.code, message=error.message)
         else:

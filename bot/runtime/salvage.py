@@ -7,6 +7,7 @@ answered with the copy, on which nothing is opened; a damaged file never is.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 import zlib
 from pathlib import Path
@@ -16,6 +17,7 @@ from bot.clock import iso
 from bot.errors import JournalError
 
 MEND_BUSY_MS: Final = 250  # that one try to write back may wait for another's lock; the loop waits with it
+ROOM_BYTES: Final = 16 * 1024 * 1024  # with less than this on its disk, that is most likely why
 ASIDE_MAX: Final = 100  # damaged files of one second; more is no accident
 
 PASSING: Final = frozenset(
@@ -52,6 +54,34 @@ def copied(conn: sqlite3.Connection) -> sqlite3.Connection:
         memory.close()
         raise
     return memory
+
+
+def copied_file(path: Path, busy_ms: int) -> sqlite3.Connection:
+    """The same of a file that is not open. A full disk has no room for the index that readers share: then it is read by us alone."""
+    try:
+        return _copied_by(path, busy_ms, "NORMAL")
+    except sqlite3.Error as error:
+        if is_damage(error):
+            raise
+        return _copied_by(path, busy_ms, "EXCLUSIVE")
+
+
+def _copied_by(path: Path, busy_ms: int, mode: str) -> sqlite3.Connection:
+    source = sqlite3.connect(str(path), timeout=busy_ms / 1000)
+    try:
+        source.execute(f"PRAGMA locking_mode={mode}")
+        return copied(source)
+    finally:
+        source.close()
+
+
+def room(path: Path) -> str:
+    """What to say of the disk of a file that cannot be written; nothing where there is room enough."""
+    try:
+        free = shutil.disk_usage(path.parent).free
+    except OSError:
+        return ""
+    return f" ({free:,} bytes are free on its disk: make room there)" if free < ROOM_BYTES else ""
 
 
 def write_back(memory: sqlite3.Connection, path: Path) -> None:

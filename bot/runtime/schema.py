@@ -41,6 +41,7 @@ _TABLES = (
         ordinal INTEGER NOT NULL, code TEXT NOT NULL, message TEXT NOT NULL, UNIQUE (strategy, market, cause, ordinal)) STRICT""",
     """CREATE TABLE arms (
         name TEXT PRIMARY KEY, serial INTEGER NOT NULL, guardian_id TEXT, body TEXT NOT NULL) STRICT""",
+    # sent_ms is never written: each address has a cursor of its own among the notes (notify.py).
     """CREATE TABLE outbox (
         seq INTEGER PRIMARY KEY, event_id TEXT NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL, created_ms INTEGER NOT NULL,
         sent_ms INTEGER, UNIQUE (event_id, kind)) STRICT""",

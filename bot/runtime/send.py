@@ -18,7 +18,7 @@ from bot.runtime.journal import Journal
 from bot.runtime.mirror import Mirror
 from bot.runtime.ports import Pacer, VenuePort
 from bot.runtime.settle import Accept, Again, End, Fences, Look, Move, settle_move
-from bot.wire import OrderRequest, Plan, Trade
+from bot.wire import TRADES_PAGE_MAX, OrderRequest, Plan, Trade
 
 log = logs.Quiet()
 
@@ -26,7 +26,6 @@ TRIES: Final = 3  # in one pass; the next pass has as many again
 WINDOW_MS: Final = 2_000  # of real time that one pass spends on waiting between tries
 EXIT_AGAIN_MS: Final = 10_000  # of real time: an exit is tried again after so long, whatever Retry-After says
 PLAN_TTL_MS: Final = 60_000  # of a plan whose answer does not say
-TRADES_PAGE: Final = 200  # the interface's bound on ?limit
 TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
 
 Veto = Callable[[Intent, Plan], Awaitable[bool]]
@@ -305,7 +304,7 @@ class Sender:
         before: int | None = None
         nameless = False
         for _ in range(TRADES_PAGES_MAX):
-            page = await self.port.trades(limit=TRADES_PAGE, before=before, coin=intent.market)
+            page = await self.port.trades(limit=TRADES_PAGE_MAX, before=before, coin=intent.market)
             for trade in page.trades:
                 if trade.idempotency_key == intent.id:
                     self.mirror.see_trade(intent.id, trade.id)
@@ -330,7 +329,7 @@ class Sender:
         """Wait before try n + 1 of this pass, when the pass has the time; else the next pass comes when it is due."""
         tries = self._tries[intent.id] = self._tries.get(intent.id, 0) + 1
         wait_ms = max(after_ms or 0, self.pacer.delay_ms(tries))
-        if intent.action == "close":
+        if intent.action != "open":
             wait_ms = min(wait_ms, EXIT_AGAIN_MS)
         now_ms = self.pacer.mono_ms()
         self._next_ms[intent.id] = now_ms + wait_ms
@@ -349,7 +348,7 @@ def _may_be_ours(trade: Trade, intent: Intent) -> bool:
 
 
 def _tell(intent: Intent) -> None:
-    if intent.state != "quarantined" and not logs.is_said("info"):
+    if intent.state != "quarantined" and not logs.is_said(logs.INFO):
         return
     said = {"code": intent.code, "message": intent.message} if intent.code else {}
     tell = log.error if intent.state == "quarantined" else log.info
@@ -360,7 +359,7 @@ def _tell(intent: Intent) -> None:
 
 
 def _tell_plan(intent: Intent, plan: Plan) -> None:
-    if not logs.is_said("info"):
+    if not logs.is_said(logs.INFO):
         return
     bracket = plan.bracket
     stop = None if bracket is None or bracket.stop_loss is None else bracket.stop_loss.px

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -33,7 +34,7 @@ class Line(NamedTuple):
 
 
 class Tail:
-    """A listener of the log."""
+    """A listener of the log. Told from the loop's thread and from each strategy's."""
 
     def __init__(self, path: Path | None, *, lines_max: int = LINES_MAX, bytes_max: int = FILE_BYTES_MAX) -> None:
         self.path = path
@@ -44,49 +45,63 @@ class Tail:
         self._size = 0
         self._retry_ms = 0
         self._clock = SystemClock()
+        self._lock = threading.RLock()  # What is collected as garbage meanwhile may log too.
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        self.seq += 1
         said = {name: _short(value) for name, value in event.items() if name != "timestamp"}
-        line = Line(self.seq, self._clock.now_ms(), said)
-        self.lines.append(line)
-        if self.path is not None and line.at_ms >= self._retry_ms:
-            self._write(line, self.path)
+        at_ms = self._clock.now_ms()
+        raw = _raw(said, at_ms) if self.path is not None and at_ms >= self._retry_ms else b""
+        with self._lock:
+            self.seq += 1
+            self.lines.append(Line(self.seq, at_ms, said))
+            if self.path is not None and raw and at_ms >= self._retry_ms:
+                self._write(raw, at_ms, self.path)
 
     def newest(self, count: int) -> list[Line]:
-        return list(islice(self.lines, max(0, len(self.lines) - count), None))
+        with self._lock:
+            return list(islice(self.lines, max(0, len(self.lines) - count), None))
 
     def after(self, seq: int, count: int) -> list[Line]:
         """The oldest that came later; what has gone from memory meanwhile is left out."""
-        return list(islice((line for line in self.lines if line.seq > seq), count))
+        with self._lock:
+            return list(islice((line for line in self.lines if line.seq > seq), count))
 
     def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
-    def _write(self, line: Line, path: Path) -> None:
-        text = json.dumps({"at_ms": line.at_ms, **line.event}, ensure_ascii=False, separators=(",", ":"), default=str)
-        raw = text.encode(errors="replace")
-        if len(raw) > LINE_CHARS_MAX:
-            raw = json.dumps({"at_ms": line.at_ms, "event": line.event.get("event"), "cut": len(raw)}).encode()
+    def _write(self, raw: bytes, at_ms: int, path: Path) -> None:
         try:
             if self._file is None:
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                 self._size = os.fstat(self._file).st_size
-            os.write(self._file, raw + b"\n")
-            self._size += len(raw) + 1
+            os.write(self._file, raw)
+            self._size += len(raw)
             if self._size > self._bytes_max:
-                self.close()
+                self._close()
                 path.replace(older(path))
         except OSError as error:
             with contextlib.suppress(OSError):
-                self.close()
+                self._close()
             self._file = None
-            self._retry_ms = line.at_ms + RETRY_MS
+            self._retry_ms = at_ms + RETRY_MS
             note = {"level": "warning", "event": "log.unwritten", "path": str(path), "message": error.strerror}
             self.seq += 1
-            self.lines.append(Line(self.seq, line.at_ms, note))
+            self.lines.append(Line(self.seq, at_ms, note))
+
+
+def _raw(event: dict[str, Any], at_ms: int) -> bytes:
+    """A line of the file. Made before anything is locked: how a value shows itself may be a strategy's own code."""
+    text = json.dumps({"at_ms": at_ms, **event}, ensure_ascii=False, separators=(",", ":"), default=str)
+    raw = text.encode(errors="replace")
+    if len(raw) > LINE_CHARS_MAX:
+        raw = json.dumps({"at_ms": at_ms, "event": event.get("event"), "cut": len(raw)}).encode()
+    return raw + b"\n"
 
 
 def _short(value: Any) -> Any:

@@ -27,7 +27,7 @@ FIGURES: Final = {
 
 def tell(event: Event) -> None:
     """Log one event as `event.<type>` with its subtype; what does not apply is left out."""
-    if not logs.is_said("info"):
+    if not logs.is_said(logs.INFO):
         return
     said: dict[str, Any] = {}
     for name in FIGURES.get(event.type, ()):

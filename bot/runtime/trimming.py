@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from bot.runtime.gate import FRESH_INTERVALS
+from bot.runtime.intents import RUNTIME
 from bot.wire import INTERVAL_MS
 
 KEYS_MS: Final = FRESH_INTERVALS * max(INTERVAL_MS.values())  # two days of the service's time
 ROWS_MAX: Final = 500  # intents that one trim takes away; the next one goes on, so that none holds up a pass
 PAGES_FREE: Final = 256  # of 4 kB that stay free for what comes next
 PAGES_GIVEN: Final = 2_000  # that one trim gives back to the disk at most
-RUNTIME: Final = "@runtime"  # whose intents the repairs are
 
 Execute = Callable[[str, Sequence[object]], Any]
 Read = Callable[[str, Sequence[object]], Sequence[tuple[Any, ...]]]
@@ -77,7 +77,9 @@ def trim_rest(execute: Execute, held: Held, kept: Kept) -> None:
     )
     execute("DELETE FROM refusals WHERE seq <= (SELECT max(seq) FROM refusals) - ?", (kept.refusals,))
     execute("DELETE FROM outbox WHERE seq <= (SELECT max(seq) FROM outbox) - ?", (kept.notices,))
-    execute("DELETE FROM arms WHERE name GLOB 'old:*' AND guardian_id IS NULL", ())
+    execute(
+        "DELETE FROM arms WHERE (name GLOB 'old:*' AND guardian_id IS NULL) OR (name GLOB 'lost:*' AND body='')", ()
+    )
     covers = _list(f"cover:{market}:{opened_ms}" for market, opened_ms in held.positions.items())
     execute("DELETE FROM arms WHERE name GLOB 'cover:*' AND name NOT IN (SELECT value FROM json_each(?))", (covers,))
 

@@ -17,7 +17,7 @@ import structlog
 from bot.clock import boot_ns, monotonic_ns
 from bot.errors import ConfigError, JournalError
 from bot.runtime import metrics, notify
-from bot.runtime.control import READ_S, Problem, read_request, send_answer
+from bot.runtime.control import Problem, read_request, send_answer
 from bot.runtime.notices import notice
 
 if TYPE_CHECKING:
@@ -141,12 +141,9 @@ class Scraped:
 
     async def _asked(self, reader: asyncio.StreamReader) -> tuple[int, str, bytes]:
         try:
-            async with asyncio.timeout(READ_S):
-                method, path, _ = await read_request(reader)
+            method, path, _ = await read_request(reader)
         except Problem as problem:
             return problem.status, TEXT, f"{problem.message}\n".encode()
-        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
-            return 400, TEXT, b"the request is not whole\n"
         answer = self.ANSWERS.get(path)
         if answer is None:
             return 404, TEXT, f"there are {', '.join(self.ANSWERS)}\n".encode()

@@ -1,43 +1,58 @@
-"""Waves: which of the orders that wait may be on their way at the same time. Pure; the loop sends a wave, learns what came of it, and asks again.
+"""Waves: which of the orders that wait may leave now, beside those that are under way. Pure; the loop sends them, and asks again when some are back.
 
-Exits go before every entry, but behind what their own strategy wanted before them in that market. Of entries each market has
-one under way: the next one leaves when it is known what became of the one before it.
+Exits go before every entry, but behind what their own strategy wanted before them in that market; no entry leaves before it is
+known what became of the exits that left. Of entries each market has one under way: the next one leaves when it is known what
+became of the one before it. So an answer that takes long holds up its own market, and no other's entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from bot.runtime.feed import Closed
 from bot.runtime.intents import Intent
 
-ABREAST: Final = 12  # questions and orders on their way at once; the client has 16 connections, and the stream and a kill want theirs
+ABREAST: Final = 24  # questions and orders on their way at once; the client has 32 connections, for a kill too
+
+Place = tuple[str, str]  # strategy and market
 
 
-def next_wave(waiting: Sequence[Intent], at_most: int = ABREAST) -> list[Intent]:
-    """What leaves next, in its order: exits while there are any that may go, else the first entry of each market."""
-    first: set[tuple[str, str]] = set()
+def place_of(intent: Intent) -> Place:
+    return intent.strategy, intent.market
+
+
+def next_wave(
+    waiting: Sequence[Intent], at_most: int = ABREAST, under_way: Collection[Intent] = (), sent: Collection[Place] = ()
+) -> list[Intent]:
+    """What leaves next, in its order: exits while there are any that may go, else the first entry of each market.
+
+    `sent`: the places of what has left since the events were last looked at. What was wanted after it, there, waits for them (a reversal).
+    """
+    first = set(sent)
     exits: list[Intent] = []
     entries: list[Intent] = []
     for one in waiting:
-        place = (one.strategy, one.market)
+        place = place_of(one)
         if place in first:
             continue
         first.add(place)
         (entries if one.action == "open" else exits).append(one)
     if exits:
         return exits[:at_most]
+    if any(one.action != "open" for one in under_way):
+        return []
+    busy = {one.market for one in under_way}
     of_market: dict[str, Intent] = {}
     for one in entries:
-        of_market.setdefault(one.market, one)
+        if one.market not in busy:
+            of_market.setdefault(one.market, one)
     return list(of_market.values())[:at_most]
 
 
-def builds_on(waiting: Sequence[Intent], sent: Sequence[Intent]) -> bool:
-    """Whether something that waits was wanted after something that was sent, by the same strategy in the same market: a reversal."""
-    places = {(one.strategy, one.market) for one in sent}
-    return any((one.strategy, one.market) in places for one in waiting)
+def builds_on(waiting: Sequence[Intent], sent: Collection[Place]) -> bool:
+    """Whether something that waits was wanted after something that has left, by the same strategy in the same market: a reversal."""
+    return bool(sent) and any(place_of(one) in sent for one in waiting)
 
 
 def side_by_side(due: Sequence[Closed], listeners: dict[str, frozenset[str]]) -> int:

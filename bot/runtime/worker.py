@@ -30,26 +30,28 @@ class Worker:
             tuple[Callable[[], Any], asyncio.AbstractEventLoop, asyncio.Future[Any]] | None
         ] = queue.SimpleQueue()
         self._given_up = False
+        self._turn = asyncio.Lock()
         threading.Thread(target=self._work, name=f"strategy-{name}", daemon=True).start()
 
     async def call(self, fn: Callable[[], T]) -> T:
         """The call's result or its exception; StrategyError when it takes longer than LIMIT_S, and from then on."""
-        if self._given_up:
-            raise StrategyError(f"{self.name}: an earlier call has not returned")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-        started_ns = monotonic_ns()
-        self._calls.put((fn, loop, answer))
-        try:
-            async with asyncio.timeout(LIMIT_S):
-                return await answer
-        except TimeoutError:
-            self._given_up = True
-            raise StrategyError(f"{self.name}: took longer than {LIMIT_S:g} s; its answer is discarded") from None
-        finally:
-            took_s = (monotonic_ns() - started_ns) / 1e9
-            if LATE_S < took_s < LIMIT_S:
-                log.warning("strategy.late", strategy=self.name, seconds=round(took_s, 3))
+        async with self._turn:  # The limit is of the call itself, not of what it waits behind.
+            if self._given_up:
+                raise StrategyError(f"{self.name}: an earlier call has not returned")
+            loop = asyncio.get_running_loop()
+            answer: asyncio.Future[T] = loop.create_future()
+            started_ns = monotonic_ns()
+            self._calls.put((fn, loop, answer))
+            try:
+                async with asyncio.timeout(LIMIT_S):
+                    return await answer
+            except TimeoutError:
+                self._given_up = True
+                raise StrategyError(f"{self.name}: took longer than {LIMIT_S:g} s; its answer is discarded") from None
+            finally:
+                took_s = (monotonic_ns() - started_ns) / 1e9
+                if LATE_S < took_s < LIMIT_S:
+                    log.warning("strategy.late", strategy=self.name, seconds=round(took_s, 3))
 
     def close(self) -> None:
         self._calls.put(None)

@@ -1,7 +1,7 @@
 """Foreign writers: another agent that trades on this account. Orders whose keys are not ours are noted, and their trades say who made them.
 
 A person at the dashboard is no writer in this sense, and what the service does by itself has no source. What another agent
-has done is treated as foreign_positions says; that there is one keeps entries out of all markets until a person looks.
+has done is treated as foreign_positions says; that there is one keeps entries out of all markets until a person looks (`bot resume`), over a restart too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bot.runtime.claiming import claimed
+from bot.runtime.safety import FOREIGN
+from bot.wire import TRADES_PAGE_MAX
 
 if TYPE_CHECKING:
     from bot.runtime.loop import Loop
@@ -26,7 +28,6 @@ BY_REQUEST: Final = frozenset(
     {"market", "limit", "close"}
 )  # kinds of order that somebody asks for; stops fire by themselves
 WAITING_MAX: Final = 100  # orders that are looked at together; of a flood the first ones tell enough
-TRADES_PAGE: Final = 200  # the interface's bound on ?limit
 
 
 class Strangers:
@@ -54,7 +55,7 @@ async def look_closer(loop: Loop) -> None:
     for market in sorted({market for market, _, _ in loop.strangers.waiting.values()}):
         if not loop.has_time():
             return  # The rest of them wait for the next pass.
-        page = await loop.port.trades(limit=TRADES_PAGE, coin=market)
+        page = await loop.port.trades(limit=TRADES_PAGE_MAX, coin=market)
         sources = {trade.id: trade.source for trade in page.trades}
         for trade_id, (of_market, key, at_ms) in list(loop.strangers.waiting.items()):
             if of_market != market:
@@ -68,7 +69,7 @@ async def look_closer(loop: Loop) -> None:
                 continue
             message = f"trade {trade_id} was made by another {sources[trade_id]} on this account"
             loop.health.incident("account.foreign", trade_id, market=market, message=message)
-            loop.health.degrade("foreign_writer", message)
+            loop.health.degrade(FOREIGN, message)
 
 
 def _is_ours(loop: Loop, key: str, market: str, at_ms: int) -> bool:

@@ -102,7 +102,7 @@ class ApprovalPage:
         was_known = visit.owner is not None
         page, status = self._run(step, visit, form, context)
         if visit.owner is not None and not was_known:
-            del self._visits[name]
+            self._visits.pop(name, None)  # Another of its requests may have been quicker, or newer visits many.
             name = secrets.token_urlsafe(32)
             self._visits[name] = visit
         if visit.device is None and visit.owner is not None:  # Decided: the visit is over.

@@ -34,7 +34,7 @@ class Protocol(HttpToolsProtocol):
     _head: int | None = 0  # bytes of its head so far; None once the head is whole
     _watch: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrower, as uvicorn's own is
         super().connection_made(transport)
         self._begun = self.loop.time()
         self._watch = self.loop.call_later(self.look_seconds, self._look)

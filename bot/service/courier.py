@@ -93,15 +93,6 @@ class Courier:
         finally:
             await self._break_off()
 
-    async def deliver_due(self) -> int:
-        """Make every attempt that is due now and wait for their outcomes; answers how many. For a clock that others move."""
-        count = self._start_due()
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
-        if self._broken is not None:
-            raise self._broken
-        return count
-
     async def _break_off(self) -> None:
         tasks = set(self._tasks)
         for task in tasks:

@@ -88,9 +88,9 @@ class KeyDesk(AccountDesk):
         account, named = self.account(principal), request.model_fields_set
         trade, daily = account.max_trade, account.daily_cap
         if "max_trade_usd" in named:
-            trade = _cap(request.max_trade_usd, "maxTradeUsd")
+            trade = cap(request.max_trade_usd, "maxTradeUsd")
         if "daily_trade_cap_usd" in named:
-            daily = _cap(request.daily_trade_cap_usd, "dailyTradeCapUsd")
+            daily = cap(request.daily_trade_cap_usd, "dailyTradeCapUsd")
         return self.decide(
             principal,
             context,
@@ -103,7 +103,8 @@ def _settings(account: Account) -> dict[str, Any]:
     return {"maxTradeUsd": views.opt(account.max_trade), "dailyTradeCapUsd": views.opt(account.daily_cap)}
 
 
-def _cap(value: Any, name: str) -> int | None:
+def cap(value: Any, name: str) -> int | None:
+    """An amount of a cap, scaled; None is no cap."""
     if value is None:
         return None
     scaled = exact(value, name)
@@ -124,8 +125,8 @@ def key_of(request: KeyRequest, minted: Minted, account: str, now_ms: int, sourc
         tuple(request.scopes),
         now_ms,
         source,
-        max_exposure=_cap(request.max_exposure_usd, "maxExposureUsd"),
-        max_daily_notional=_cap(request.max_daily_notional_usd, "maxDailyNotionalUsd"),
+        max_exposure=cap(request.max_exposure_usd, "maxExposureUsd"),
+        max_daily_notional=cap(request.max_daily_notional_usd, "maxDailyNotionalUsd"),
         max_leverage=request.max_leverage,
         allowed_coins=None if coins is None else tuple(dict.fromkeys(bare_coin(coin) for coin in coins)),
         max_open_positions=request.max_open_positions,

@@ -69,6 +69,7 @@ _COMMAND: Final = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, 
 _REPLY: Final = "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _ROWS: Final = {_COMMAND: "(?, ?, ?, ?)", _REPLY: "(?, ?, ?, ?, ?, ?, ?, ?)"}  # what may be written many at a time
 ROWS_AT_ONCE: Final = 64
+_FORGET: Final = "DELETE FROM replies WHERE real_ms < ? RETURNING account, key"
 _PUSH: Final = "INSERT INTO pushes (seq, at_ms, coin, px, volume) VALUES (?, ?, ?, ?, ?)"
 _CLOCK: Final = "INSERT OR REPLACE INTO clock (one, alive_ms, ceiling_ms, offset_ms) VALUES (1, ?, ?, ?)"
 _META: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
@@ -352,7 +353,7 @@ class CommandLog:
         self._put("DELETE FROM snapshots", ())
         self._put(_SNAPSHOT, (snapshot.seq, snapshot.at_ms, packed, snapshot.chain, snapshot.events))
         self._put("DELETE FROM commands WHERE seq <= ?", (snapshot.seq,))
-        self._put("DELETE FROM replies WHERE real_ms < ?", (real_ms - REPLIES_KEPT_MS,))
+        self._put(_FORGET, (real_ms - REPLIES_KEPT_MS,))
 
     def _put(self, statement: str, values: tuple[Any, ...]) -> None:
         if self.path is None:
@@ -421,7 +422,7 @@ class CommandLog:
             if not batch:
                 return
             try:
-                self._commit(batch)
+                gone = self._commit(batch)
             except (sqlite3.Error, OSError) as error:
                 with self._wake:
                     self._broken = True
@@ -432,7 +433,7 @@ class CommandLog:
                 self._written += len(batch)
                 self._wake.notify_all()
             with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-                self._loop.call_soon_threadsafe(self._committed, batch)
+                self._loop.call_soon_threadsafe(self._committed, batch, gone)
             if is_last:
                 return
 
@@ -448,21 +449,30 @@ class CommandLog:
                 return batch, False
         return batch, True
 
-    def _commit(self, batch: list[Statement]) -> None:
-        """One transaction for all that came while the last one was written."""
+    def _commit(self, batch: list[Statement]) -> list[tuple[str, str]]:
+        """One transaction for all that came while the last one was written; the keys whose answers were let go."""
         execute = self._writer.execute
         gathered = _gathered(batch)
-        if len(gathered) == 1:  # By itself a statement is a transaction.
-            execute(*gathered[0])
-        else:
+        gone: list[tuple[str, str]] = []
+        is_alone = len(gathered) == 1  # By itself a statement is a transaction.
+        if not is_alone:
             execute("BEGIN IMMEDIATE")
-            for statement, values in gathered:
-                execute(statement, values)
+        for statement, values in gathered:
+            rows = execute(statement, values)
+            if statement is _FORGET:
+                gone += rows
+        if not is_alone:
             execute("COMMIT")
         self.commits += 1
+        return gone
 
-    def _committed(self, batch: list[Statement]) -> None:
+    def _committed(self, batch: list[Statement], gone: Sequence[tuple[str, str]] = ()) -> None:
         self._done += len(batch)
+        for pair in gone:
+            if (
+                pair not in self._replies
+            ):  # It may have been used again meanwhile, and that answer be on its way to the disk.
+                self._keys.discard(hash(pair))
         for statement, values in batch:
             if statement is _REPLY:
                 self._replies.pop((values[0], values[1]), None)

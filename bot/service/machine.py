@@ -18,12 +18,12 @@ from pydantic_core import to_json
 
 from bot.clock import SystemClock
 from bot.errors import BotError
+from bot.service.calendars import session_at
 from bot.service.clock import ServiceClock
 from bot.service.keeping import Saving, assembled, peek_all, tracked
 from bot.service.log import CommandLog, Push, Recovered, Row, SavedClock, Snapshot, Statement
 from bot.service.prices import Feed, Point
 from bot.service.series import Series
-from bot.service.sessions import session_at
 from bot.venue import codec, index
 from bot.venue.apply import Applied, apply
 from bot.venue.calm import Calm, calm
@@ -69,7 +69,7 @@ class Place:
 
 
 class Machine:
-    """State that moves only through `run` and `catch_up`."""
+    """State that moves only through `run` and `catch_up`. `kept_seq`: up to there it stands in a snapshot on disk."""
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class Machine:
         seq: int,
         chain: bytes,
         events: int,
+        kept_seq: int = 0,
     ) -> None:
         self.clock = clock
         self.log = command_log
@@ -97,8 +98,9 @@ class Machine:
         self.publish: Callable[[list[Event]], Sequence[Statement]] | None = (
             None  # told of events before they are on disk
         )
-        self._snapshot_seq = seq
-        self._snapshot_due = seq + SNAPSHOT_EVERY
+        # From the last snapshot, not from this start: a service that is killed again and again keeps its log short too.
+        self._snapshot_seq = kept_seq
+        self._snapshot_due = kept_seq + SNAPSHOT_EVERY
         self._saving: tuple[Saving, Snapshot] | None = None
         if command_log.path is not None:
             tracked(state)

@@ -62,8 +62,11 @@ class AgentDoor:
                 over_http = await asyncio.to_thread(_imported)
                 manager = over_http(self._carry, self._docs)
                 ready = asyncio.Event()
-                self._task = asyncio.create_task(self._hold(manager, ready), name="service-mcp")
+                self._task = task = asyncio.create_task(self._hold(manager, ready), name="service-mcp")
                 await ready.wait()
+                if task.done():  # It could not begin: the next agent finds another one.
+                    self._task = None
+                    await task
                 self._manager = manager
             return self._manager
 

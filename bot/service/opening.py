@@ -69,6 +69,7 @@ def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions)
             seq=replayed.seq,
             chain=replayed.chain,
             events=replayed.events,
+            kept_seq=0 if recovered.snapshot is None else recovered.snapshot.seq,
         )
         machine.known, machine.series = made.known, made.series
         if recovered.clock is None:

@@ -13,13 +13,12 @@ import math
 from random import Random
 from typing import Final, NamedTuple
 
+from bot.service.calendars import calendar
 from bot.service.ladder import DAY_MS, Ladder
-from bot.service.sessions import calendar
 from bot.venue.state import Market
 from bot.wire.vocabulary import INTERVAL_MS
 
 HISTORY_DAYS: Final = 1_002  # so that 1,000 daily candles are past at the start
-POINT_OFFSETS_MS: Final = (0, 20_000, 40_000, 59_999)
 
 # (standard deviation relative to the market's own, drift a day, chance to stay)
 REGIMES: Final = ((0.55, 0.0006, 0.93), (1.0, 0.0, 0.90), (1.9, -0.001, 0.82))

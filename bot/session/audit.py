@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from operator import gt, lt, truediv
+from operator import le, truediv
 from typing import Final
 
 from bot.clock import DAY_MS
@@ -81,7 +81,9 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
     if len(candles):
         found += _units(candles)
         if not found:
-            found += [*_prices(candles), *times(candles, hours), *_ohlc(candles), *_volumes(candles)]
+            is_sound = _is_sound(candles)
+            found += [*_prices(candles, is_sound=is_sound), *times(candles, hours)]
+            found += [*(() if is_sound else _ohlc(candles)), *_volumes(candles)]
             if not candles.market.startswith("event:") and not any(one.kind in ("price", "unsorted") for one in found):
                 found += _jumps(candles, hours)
     found.sort(key=lambda one: one.severity == "note")
@@ -110,10 +112,23 @@ def _units(candles: Candles) -> Iterator[Finding]:
     yield finding(candles, "units", "fault", text + "; nothing else was looked at", wrong)
 
 
-def _prices(candles: Candles) -> Iterator[Finding]:
+def _is_sound(candles: Candles) -> bool:
+    """Whether every price is a number above 0, and each high and low hold open and close. No comparison holds of what is no number."""
+    opens, highs, lows, closes = candles.open, candles.high, candles.low, candles.close
+    return (
+        all(map(le, lows, opens))
+        and all(map(le, lows, closes))
+        and all(map(le, opens, highs))
+        and all(map(le, closes, highs))
+        and min(lows) > 0
+        and max(highs) < math.inf
+    )
+
+
+def _prices(candles: Candles, *, is_sound: bool) -> Iterator[Finding]:
     columns = (("open", candles.open), ("high", candles.high), ("low", candles.low), ("close", candles.close))
     places: list[tuple[int, str]] = []
-    for name, column in columns:
+    for name, column in () if is_sound else columns:
         if not math.isfinite(sum(column)) or min(column) <= 0:
             places += [
                 (index, f"{name} is {px:g}, it must be above 0")
@@ -134,21 +149,13 @@ def _prices(candles: Candles) -> Iterator[Finding]:
 
 def _ohlc(candles: Candles) -> Iterator[Finding]:
     opens, highs, lows, closes = candles.open, candles.high, candles.low, candles.close
-    sound = not (
-        any(map(gt, opens, highs))
-        or any(map(gt, closes, highs))
-        or any(map(lt, opens, lows))
-        or any(map(lt, closes, lows))
-    )
-    if sound:
-        return
     places: list[tuple[int, str]] = []
     for index, (o, h, low, c) in enumerate(zip(opens, highs, lows, closes, strict=True)):
         if h < low:
             places.append((index, f"high {h:g} is below low {low:g}"))
-        elif not low <= o <= h:
+        elif o < low or o > h:  # What is no number is another finding.
             places.append((index, f"open {o:.12g} lies outside low..high ({low:.12g}..{h:.12g})"))
-        elif not low <= c <= h:
+        elif c < low or c > h:
             places.append((index, f"close {c:.12g} lies outside low..high ({low:.12g}..{h:.12g})"))
     if places:
         yield finding(
@@ -157,7 +164,7 @@ def _ohlc(candles: Candles) -> Iterator[Finding]:
 
 
 def _volumes(candles: Candles) -> Iterator[Finding]:
-    count = candles.volume.count(0.0)
+    count = 0 if min(candles.volume) > 0 else candles.volume.count(0.0)
     if not count:
         return
     share = count / len(candles)

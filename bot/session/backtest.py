@@ -32,7 +32,7 @@ from bot.session.stage import ADDRESS, EVENTS_SHOWN, Stage
 from bot.session.tables import opened
 from bot.venue.numbers import E8, E12
 
-EVENTS_HELD: Final = 20_000  # in memory before they are folded and written
+EVENTS_HELD: Final = 6_000  # in memory before they are folded and written
 OTHER_PATH: Final[Mapping[str, PathPolicy]] = {
     "sl_first": "adaptive",
     "adaptive": "sl_first",
@@ -92,12 +92,15 @@ class Backtest:
                 book.take(told.events[book.count + 1 - told.first : ready])
                 del told.events[:ready]
                 told.first += ready
+                stage.forget(told.first)
+                if isinstance(self.journal, SessionJournal):
+                    self.journal.forget()
             return True if progress is None else progress(done, of)
 
         try:
             course = session.run(spill)
-            refusals = self._refusals()
-            return results.result_of(stage, book, course, session.ground, self.options, refusals)
+            refusals, rejections = self._refusals()
+            return results.result_of(stage, book, course, session.ground, self.options, refusals, rejections)
         finally:
             self.journal.close()
 
@@ -108,15 +111,20 @@ class Backtest:
         intent = self.journal.find(key)
         return None if intent is None else intent.strategy
 
-    def _refusals(self) -> Counter[str]:
-        """Codes of what the gate refused, as far as the journal keeps them."""
+    def _refusals(self) -> tuple[Counter[str], Counter[str]]:
+        """Codes of what the gate refused and of what the service did, as far as the journal keeps them."""
         if isinstance(self.journal, SessionJournal):
-            return self.journal.refusals
+            return self.journal.refusals, self.journal.rejections
         self.journal.flush()
-        return Counter({str(code): int(count) for code, count in self.journal.db.execute(_REFUSALS)})
+        by_gate, by_service = (
+            Counter({str(code or ""): int(count) for code, count in self.journal.db.execute(sql)})
+            for sql in (_REFUSALS, _REJECTIONS)
+        )
+        return by_gate, by_service
 
 
 _REFUSALS: Final = "SELECT code, count(*) FROM refusals GROUP BY code"
+_REJECTIONS: Final = "SELECT code, count(*) FROM intents WHERE state = 'rejected' GROUP BY code"
 
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:

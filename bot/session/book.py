@@ -6,19 +6,18 @@ Figures here are floats and texts for people; money was reckoned by the venue, e
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from bot.money import format_e8
-from bot.service import event_views
+from bot.session.lines import line_of, line_of_body
+from bot.session.rows import Rows
 from bot.session.slippage import Slips
 from bot.venue.events import Event, Fill, FundingPaid, GuardianMoved, Liquidated, OrderChanged, Settled, Triggered
 from bot.venue.numbers import E8
-
-_dumps: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 
 class Step(NamedTuple):
@@ -78,7 +77,7 @@ class Trip:
         return None if self.risk is None else self.pnl / self.risk
 
     def row(self, number: int) -> tuple[str, ...]:
-        """The columns of trades.csv, in the order of COLUMNS."""
+        """The columns of trades.csv, in the order of folder.COLUMNS."""
         r = self.r_multiple
         return (
             str(number), self.strategy, self.coin, self.side, format_e8(self.size), str(self.entry_ms), _px(self.entry_notional, self.bought),
@@ -89,11 +88,15 @@ class Trip:
         )  # fmt: skip
 
 
-COLUMNS: Final = (
-    "trade", "strategy", "market", "side", "size", "entry_ms", "entry_px", "entry_kind", "exit_ms", "exit_px", "exit_kind", "realized_usd",
-    "fees_usd", "funding_usd", "pnl_usd", "r_multiple", "stop_px", "target_px", "fills",
-    "slippage_usd",
-)  # fmt: skip
+_TRIP: Final = {one.name: int if "int" in str(one.type) else str for one in fields(Trip)}
+
+
+def _trips() -> Rows[Trip]:
+    return Rows(list(_TRIP.values()), read=attrgetter(*_TRIP), make=Trip)
+
+
+def _steps() -> Rows[Step]:
+    return Rows((int, int, str, int, int), read=tuple, make=Step)
 
 
 def usd_of(product: int) -> int:
@@ -107,29 +110,32 @@ def _px(notional: int, size: int) -> str:
 
 @dataclass(slots=True)
 class Book:
-    """Feed it every event once. `owner_of` names the strategy of an idempotency key; `write` takes each line of events.jsonl; `slips` knows the prices
+    """Feed it every event once. `owner_of` names the strategy of an idempotency key; `write` takes the lines of events.jsonl, some at a time; `slips` knows the prices
     that orders met."""
 
     cash: int
     owner_of: Callable[[str], str | None]
     write: Callable[[str], object] | None = None
     slips: Slips | None = None
-    trips: list[Trip] = field(default_factory=list)
+    trips: Rows[Trip] = field(default_factory=_trips)  # in the order of their entries
     open: dict[str, Trip] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: Rows[Step] = field(default_factory=_steps)
     fees: int = 0
     funding: int = 0
     realized: int = 0
     fills: int = 0
     slipped: int = 0  # as of a Trip
     count: int = 0
+    liquidations: int = 0
     kinds: Counter[str] = field(default_factory=Counter)  # exits by what caused them
     guardians: list[GuardianMoved] = field(default_factory=list)  # those that fired
+    _last: dict[str, Step] = field(default_factory=dict)  # of each market
+    _row: dict[str, int] = field(default_factory=dict)  # of the trip that is open in a market
     _hash: Any = field(default_factory=hashlib.sha256)
 
     def take(self, events: Iterable[Event]) -> None:
         """The next events."""
-        write, update = self.write, self._hash.update
+        lines: list[str] = []
         for one in events:
             kind = type(one)
             if kind is Fill:
@@ -148,15 +154,17 @@ class Book:
                 if self.slips is not None:
                     self.slips.triggered(one)  # type: ignore[arg-type]
             elif kind is Liquidated:
+                self.liquidations += 1
                 if one.subtype == "backstop":  # type: ignore[union-attr]
                     self._lost(one)  # type: ignore[arg-type]
             elif kind is Settled:
                 self._settled(one)  # type: ignore[arg-type]
-            self.count += 1
-            line = line_of(one)
-            update(line.encode())
-            if write is not None:
-                write(line)
+            lines.append(line_of(one))
+        self.count += len(lines)
+        text = "".join(lines)
+        self._hash.update(text.encode())
+        if self.write is not None:
+            self.write(text)
 
     @property
     def slippage(self) -> int:
@@ -179,7 +187,7 @@ class Book:
             if trip is None:
                 owner = None if e.idempotency_key is None else self.owner_of(e.idempotency_key)
                 trip = self.open[e.coin] = Trip(e.coin, e.side, owner or "", e.ts, e.kind)
-                self.trips.append(trip)
+                self._row[e.coin] = self.trips.append(trip, is_moving=True)
             trip.bought += e.size
             trip.entry_notional += e.size * e.px // E8
             trip.size = max(trip.size, e.position_size)
@@ -205,6 +213,7 @@ class Book:
     def _end(self, trip: Trip, ts: int, kind: str) -> None:
         trip.exit_ms, trip.exit_kind, trip.held = ts, kind, 0
         del self.open[trip.coin]
+        self.trips.settle(self._row.pop(trip.coin))
 
     def _leg(self, e: OrderChanged) -> None:
         trip = self.open.get(e.coin)
@@ -221,8 +230,8 @@ class Book:
         trip = self.open.get(e.coin)
         if trip is not None:
             trip.funding += e.amount
-        last = next((step for step in reversed(self.steps) if step.coin == e.coin), None)
-        self.steps.append(Step(e.ts, self.cash, e.coin, last.size if last else 0, last.entry_px if last else 0))
+        last = self._last.get(e.coin)
+        self._put(Step(e.ts, self.cash, e.coin, last.size if last else 0, last.entry_px if last else 0))
 
     def _lost(self, e: Liquidated) -> None:
         """Taken by the backstop: no fill says so."""
@@ -246,19 +255,16 @@ class Book:
             self._end(trip, ts, kind)
 
     def _step(self, ts: int, coin: str, side: str, size: int, entry_px: int) -> None:
-        self.steps.append(Step(ts, self.cash, coin, size if side == "long" else -size, entry_px))
+        self._put(Step(ts, self.cash, coin, size if side == "long" else -size, entry_px))
 
-
-def line_of(event: Event) -> str:
-    """One event as a line of events.jsonl: the wire's own object, without the request that caused it, whose number means nothing to others."""
-    body = event_views.event(event)
-    body.pop("requestId", None)
-    return _dumps(body) + "\n"
+    def _put(self, step: Step) -> None:
+        self.steps.append(step)
+        self._last[step.coin] = step
 
 
 def digest_of(bodies: Iterable[dict[str, Any]]) -> str:
     """The digest of events as a client has them: parsed JSON, in order."""
     made = hashlib.sha256()
     for body in bodies:
-        made.update((_dumps({name: value for name, value in body.items() if name != "requestId"}) + "\n").encode())
+        made.update(line_of_body(body).encode())
     return made.hexdigest()

@@ -163,9 +163,8 @@ def load(
     wanted = None if markets is None else {market_name(one, listed=listed) for one in markets}
     found: dict[tuple[str, int], list[Candles]] = {}
     named = [one for one in sources(paths, market=market, listed=listed) if wanted is None or one[0] in wanted]
-    fast = tables.reads_fast([path for _, path, _ in named])
     for name, path, interval in named:
-        read = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms, fast=fast)
+        read = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
         if len(read):
             found.setdefault((read.market, read.step_ms), []).append(read)
         else:
@@ -175,7 +174,7 @@ def load(
         raise ConfigError(f"{', '.join(str(path) for path in paths) or 'no file'}: no candles{what} here")
     joined = [join(parts) for key, parts in sorted(found.items()) if parts]
     if not joined:
-        held = [read_file(path, market=name, interval=interval, fast=fast) for name, path, interval in named]
+        held = [read_file(path, market=name, interval=interval) for name, path, interval in named]
         first, last = min(min(one.at_ms) for one in held), max(max(one.at_ms) for one in held)
         there = f"they are there {_span(first, None)} {_span(None, last + 1)}"
         raise ConfigError(f"{', '.join(str(path) for path in paths)}: no candle {_span(start_ms, end_ms)}; {there}")
@@ -295,13 +294,12 @@ def read_file(
     interval: str | None = None,
     start_ms: int | None = None,
     end_ms: int | None = None,
-    fast: bool | None = None,
 ) -> Candles:
     """The candles of one file. Its interval is what most rows are apart, held against `interval` or what the file's name says."""
     if tables.is_parquet(path):
         columns, part = _read_parquet(path, start_ms, end_ms)
     else:
-        columns, part = _read_text(path, fast=tables.reads_fast([path]) if fast is None else fast)
+        columns, part = _read_text(path)
     at_ms, opens, highs, lows, closes, volumes = columns
     said = interval or interval_in(path.name)
     if not at_ms:
@@ -316,7 +314,7 @@ def interval_of(path: Path, at_ms: array[int], said: str | None) -> str:
     """The interval of a file, which is the commonest distance between its rows. ConfigError when it is none of the six, or another than is said."""
     if len(at_ms) < 2:
         return said or "1m"
-    apart = Counter(map(sub, islice(at_ms, 1, None), at_ms))
+    apart = distances(at_ms)
     if min(apart) <= 0:  # Out of order, or an instant twice: the audit's to say.
         stamps = sorted(set(at_ms))
         apart = Counter(map(sub, islice(stamps, 1, None), stamps))
@@ -339,6 +337,15 @@ def interval_of(path: Path, at_ms: array[int], said: str | None) -> str:
     return name
 
 
+def distances(at_ms: array[int]) -> Counter[int]:
+    """How many rows are how far from the row before."""
+    step = at_ms[1] - at_ms[0] if len(at_ms) > 1 else 0
+    last = at_ms[0] + (len(at_ms) - 1) * step if step else 0
+    if step > 0 and at_ms[-1] == last and at_ms == array("q", range(at_ms[0], last + 1, step)):
+        return Counter({step: len(at_ms) - 1})
+    return Counter(map(sub, islice(at_ms, 1, None), at_ms))
+
+
 def unit_of(stamp: int) -> str:
     """The unit in which a stamp is an instant of our times: s, ms, us or ns."""
     return "s" if stamp < MS_MIN else "ms" if stamp < MS_MAX else "us" if stamp < MS_MAX * 1_000 else "ns"
@@ -357,9 +364,14 @@ def interval_in(name: str) -> str | None:
     return next((word.lower() for word in words if word.lower() in INTERVAL_MS and word[-1] != "M"), None)
 
 
-def _read_text(path: Path, *, fast: bool) -> tuple[tuple[array[Any], ...], Part]:
-    if fast and (taken := tables.read_fast(path, COLUMNS)) is not None:
+def _read_text(path: Path) -> tuple[tuple[array[Any], ...], Part]:
+    if (taken := tables.read_plain(path, COLUMNS)) is not None:
         return taken, Part(path, 0, 2)
+    return _read_cells(path)
+
+
+def _read_cells(path: Path) -> tuple[tuple[array[Any], ...], Part]:
+    """Cell by cell, with the row of whatever is wrong."""
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     odd: array[int] | None = None
     with tables.opened(path) as stream:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from bot.session.book import Step, Trip
@@ -23,47 +24,58 @@ class Curve:
     equity: array[float]
     exposure: array[float]
 
-    def npy(self) -> bytes:
+    def npy(self) -> bytearray:
         """The rows as a .npy file (format 1.0): a structured array of at_ms (int64), equity_usd and exposure_usd (float64)."""
         head = "{'descr': [('at_ms', '<i8'), ('equity_usd', '<f8'), ('exposure_usd', '<f8')], 'fortran_order': False, 'shape': (%d,), }"
         text = (head % len(self.at_ms)).encode()
         text += b" " * (-(len(text) + 11) % 64) + b"\n"
-        rows = bytearray(24 * len(self.at_ms))
+        made = bytearray(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text)
+        start = len(made)
+        made += bytes(24 * len(self.at_ms))
         # Columns are laid into the rows eight bytes at a time, each with a stride of three.
-        view = memoryview(rows).cast("q")
+        view = memoryview(made)[start:].cast("q")
         columns: tuple[array[Any], ...] = (self.at_ms, self.equity, self.exposure)
         for at, column in enumerate(columns):
             view[at::3] = memoryview(column).cast("B").cast("q")
-        return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(rows)
+        return made
 
 
 def curve_of(lanes: Sequence[Lane], steps: Sequence[Step], *, start_cash: int) -> Curve:
     """Equity = cash + size * (close - entry) of each market, at every close that was reached."""
     grid = _grid(lanes)
-    cash = array("d", bytes(8 * len(grid)))
-    _fill(cash, grid, [(step.ts, step.cash / E8) for step in steps], start_cash / E8)
+    equity = array("d", bytes(8 * len(grid)))
+    _fill(equity, grid, ((step.ts, step.cash / E8) for step in steps), start_cash / E8)
     exposure = array("d", bytes(8 * len(grid)))
+    rows: dict[str, array[int]] = {lane.coin: array("q") for lane in lanes}
+    for row, step in enumerate(steps):
+        rows[step.coin].append(row)
     for lane in lanes:
-        mine = [step for step in steps if step.coin == lane.coin]
-        if not mine:
+        if not rows[lane.coin]:
             continue
-        at = array("q", [ts + lane.step_ms for ts in lane.ts[lane.first : lane.at]])
-        gains, worth = _held(lane, at, mine)
-        if len(at) != len(grid):
-            gains, worth = _spread(gains, at, grid), _spread(worth, at, grid)
-        cash = array("d", map(float.__add__, cash, gains))
-        exposure = array("d", map(float.__add__, exposure, worth))
-    return Curve(grid, cash, exposure)
+        mine = steps if len(lanes) == 1 else map(steps.__getitem__, rows[lane.coin])
+        at = grid if len(lanes) == 1 else _closes(lane)
+        if len(at) == len(grid):
+            _hold(lane, at, mine, equity, exposure)
+            continue
+        gains, worth = array("d", bytes(8 * len(at))), array("d", bytes(8 * len(at)))
+        _hold(lane, at, mine, gains, worth)
+        equity = array("d", map(float.__add__, equity, _spread(gains, at, grid)))
+        exposure = array("d", map(float.__add__, exposure, _spread(worth, at, grid)))
+    return Curve(grid, equity, exposure)
 
 
 def _grid(lanes: Sequence[Lane]) -> array[int]:
-    columns = [[ts + lane.step_ms for ts in lane.ts[lane.first : lane.at]] for lane in lanes]
+    columns = [_closes(lane) for lane in lanes]
     if all(column == columns[0] for column in columns[1:]):
-        return array("q", columns[0])
+        return columns[0]
     return array("q", sorted(set().union(*columns)))
 
 
-def _fill(out: array[float], grid: array[int], steps: list[tuple[int, float]], value: float) -> None:
+def _closes(lane: Lane) -> array[int]:
+    return array("q", [ts + lane.step_ms for ts in lane.ts[lane.first : lane.at]])
+
+
+def _fill(out: array[float], grid: array[int], steps: Iterable[tuple[int, float]], value: float) -> None:
     done = 0
     for ts, after in steps:
         row = bisect_right(grid, ts, done)
@@ -74,23 +86,23 @@ def _fill(out: array[float], grid: array[int], steps: list[tuple[int, float]], v
     out[done:] = array("d", [value]) * (len(grid) - done)
 
 
-def _held(lane: Lane, at: array[int], steps: Sequence[Step]) -> tuple[array[float], array[float]]:
-    """Unrealised gain and notional at each of the lane's closes."""
-    gains, worth = array("d", bytes(8 * len(at))), array("d", bytes(8 * len(at)))
+def _hold(lane: Lane, at: array[int], steps: Iterable[Step], equity: array[float], exposure: array[float]) -> None:
+    """Add the unrealised gain and the notional at each of the lane's closes."""
     close, first = lane.close, lane.first
     done, size, entry = 0, 0.0, 0.0
-    last: list[Step] = [*steps, steps[-1]._replace(ts=1 << 62)]
-    for step in last:
+    for step in chain(steps, [Step(1 << 62, 0, lane.coin, 0, 0)]):
         row = bisect_right(at, step.ts, done)
         if row > done:
             if size:
-                closes = close[first + done : first + row]
-                gains[done:row] = array("d", [size * (px - entry) for px in closes])
-                much = abs(size)
-                worth[done:row] = array("d", [much * px for px in closes])
+                closes, much = close[first + done : first + row], abs(size)
+                equity[done:row] = array(
+                    "d", [cash + size * (px - entry) for cash, px in zip(equity[done:row], closes, strict=True)]
+                )
+                exposure[done:row] = array(
+                    "d", [held + much * px for held, px in zip(exposure[done:row], closes, strict=True)]
+                )
             done = row
         size, entry = step.size / E8, step.entry_px / E8
-    return gains, worth
 
 
 def _spread(values: array[float], at: array[int], grid: array[int]) -> array[float]:

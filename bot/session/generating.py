@@ -20,9 +20,9 @@ from zoneinfo import ZoneInfo
 
 from bot.clock import DAY_MS, MINUTE_MS
 from bot.errors import ConfigError
+from bot.service.calendars import is_trading_day
 from bot.service.catalogue import CATALOGUE, Listing
 from bot.service.event_prices import EventMarket
-from bot.service.sessions import is_trading_day
 from bot.session.candles import COLUMNS, Candles, resample
 from bot.venue.numbers import E8
 from bot.wire.vocabulary import INTERVAL_MS

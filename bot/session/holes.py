@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from itertools import islice
-from operator import sub
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
-from bot.session.candles import Candles
+from bot.session.candles import Candles, distances
 from bot.session.findings import Finding, finding, instant, many, rows_of
 
 GAP_BARS: Final = 5  # so many missing bars in a row are a note; more are a fault
@@ -32,14 +30,15 @@ _CLOSE: Final = time_of_day(16)
 def times(candles: Candles, hours: str) -> Iterator[Finding]:
     """What is wrong with the instants of candles, and where some are missing. Their unit is right."""
     at_ms, step = candles.at_ms, candles.step_ms
-    apart = Counter(map(sub, islice(at_ms, 1, None), at_ms))
+    apart = distances(at_ms)
     off = any(gap % step for gap in apart) or at_ms[0] % step != 0
     if off:
         places = [(index, f"is not on the grid of {candles.interval}") for index, at in enumerate(at_ms) if at % step]
         if places:
-            yield finding(
-                candles, "off_grid", "fault", f"{rows_of(len(places))} off the grid of {candles.interval} (UTC)", places
-            )
+            text = f"{rows_of(len(places))} off the grid of {candles.interval} (UTC)"
+            lost = len(set(at_ms)) - len({at - at % step for at in at_ms})
+            text += f"; on it {rows_of(lost)} would share an instant with another, and the last counts" if lost else ""
+            yield finding(candles, "off_grid", "fault", text, places)
     if any(gap < 0 for gap in apart):
         places = [
             (index, f"comes after {instant(at_ms[index - 1])}")
@@ -51,8 +50,9 @@ def times(candles: Candles, hours: str) -> Iterator[Finding]:
     if not in_order:
         yield from _duplicates(candles)
     if not all(gap == step for gap in apart):
-        stamps: Sequence[int] = at_ms if in_order else sorted(set(at_ms))
-        yield from _gaps(candles, stamps, hours, in_order=in_order)
+        # Holes are what is missing once the rows stand on their grid.
+        grid: Sequence[int] = [at - at % step for at in at_ms] if off else at_ms
+        yield from _gaps(candles, grid, hours, in_order=in_order and not off)
 
 
 def _duplicates(candles: Candles) -> Iterator[Finding]:
@@ -92,8 +92,9 @@ class _Hole(NamedTuple):
     is_fault: bool
 
 
-def _gaps(candles: Candles, stamps: Sequence[int], hours: str, *, in_order: bool) -> Iterator[Finding]:
+def _gaps(candles: Candles, at_ms: Sequence[int], hours: str, *, in_order: bool) -> Iterator[Finding]:
     step = candles.step_ms
+    stamps = at_ms if in_order else sorted(set(at_ms))
     holes = [
         hole
         for index, (before, at) in enumerate(zip(stamps, islice(stamps, 1, None), strict=False), start=1)
@@ -102,7 +103,7 @@ def _gaps(candles: Candles, stamps: Sequence[int], hours: str, *, in_order: bool
     if not holes:
         return
     if not in_order:
-        rows = {at: index for index, at in enumerate(candles.at_ms)}
+        rows = {at: index for index, at in enumerate(at_ms)}
         holes = [hole._replace(at=rows[stamps[hole.at]]) for hole in holes]
     missing = sum(hole.bars for hole in holes)
     large = [hole for hole in holes if hole.is_fault]
@@ -160,7 +161,7 @@ def _trading_date(at_ms: int, step: int) -> date:
 
 def _days_between(a: date, b: date) -> list[date]:
     """The trading days after `a` and before `b`."""
-    from bot.service.sessions import is_trading_day
+    from bot.service.calendars import is_trading_day
 
     day, found = a + timedelta(days=1), []
     while day < b:
@@ -172,7 +173,7 @@ def _days_between(a: date, b: date) -> list[date]:
 
 def _regular(day: date, start_ms: int, end_ms: int) -> int:
     """How much of a span lies in the regular hours of a day, 09:30 to 16:00 in New York; a Sunday evening of currencies has none."""
-    from bot.service.sessions import is_trading_day
+    from bot.service.calendars import is_trading_day
 
     if not is_trading_day(day):
         return 0

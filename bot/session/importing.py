@@ -1,4 +1,5 @@
-"""Foreign files into candles: column names, delimiters, time zones and units of others. A wrong row is named; nothing is repaired in silence."""
+"""Foreign files into candles: column names, delimiters, time zones and units of others, samples of a price, many markets in one file. A wrong row is
+named; nothing is repaired in silence."""
 
 from __future__ import annotations
 
@@ -8,14 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import sub
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from bot.errors import ConfigError
 from bot.session import tables
-from bot.session.candles import COLUMNS, Candles, Part, interval_in, interval_of, unit_of
+from bot.session.candles import COLUMNS, Candles, Part, interval_in, interval_of, market_name, unit_of
 from bot.wire.vocabulary import INTERVAL_MS
 
 # The names that exports of exchanges, terminals and data sellers use. What is not here is said by --columns.
@@ -42,6 +45,9 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 UNITS: Final = ("auto", "s", "ms", "us", "ns", "iso")
 STAMPS: Final = ("open", "close")
 NO_COLUMN: Final = "none"  # as in volume=none
+PRICE: Final = "price"  # in the place of open, high, low and close: a file of samples
+MARKETS_MAX: Final = 10_000  # in one file; a column with more names is no column of markets
+ABOUT: Final = 0.1  # samples are taken every so often, give or take this share of it
 SAMPLE_CHARS: Final = 65_536
 SAMPLE_LINES: Final = 20
 DATE_CHARS: Final = 10  # 2025-06-01
@@ -53,7 +59,9 @@ _STAMP: Final = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{1,12})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """How a foreign file is to be read. `columns`: our name -> its name, its number from 1, two joined by `+`, or `none` for the volume."""
+    """How a foreign file is to be read. `columns`: our name -> its name, its number from 1, two joined by `+`, or `none` for the volume. `price`
+    there names the one price of each row, which is its open, high, low and close. `market` is a form like `event:{id}`: the column `id` says of
+    each row which market it is of."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     tz: str = "UTC"
@@ -62,6 +70,7 @@ class Mapped:
     decimal: str = "."
     interval: str | None = None
     skip: int = 0  # lines before the header
+    market: str | None = None
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS and "%" not in self.unit:
@@ -70,12 +79,23 @@ class Mapped:
             )
         if self.stamp not in STAMPS:
             raise ConfigError(f"--stamp is open or close, not {self.stamp!r}")
+        if self.market is not None and self.market_column is None:
+            raise ConfigError(f"--market {self.market!r} names no column; write it like event:{{id}}")
         if self.decimal not in (".", ","):
             raise ConfigError(f"--decimal is a point or a comma, not {self.decimal!r}")
         try:
             ZoneInfo(self.tz)
         except (ZoneInfoNotFoundError, ValueError):
             raise ConfigError(f"--tz {self.tz!r} is no time zone; write one like UTC or America/New_York") from None
+
+    @property
+    def is_of_samples(self) -> bool:
+        return "open" in self.columns and len({self.columns.get(name) for name in _PRICES}) == 1
+
+    @property
+    def market_column(self) -> str | None:
+        found = None if self.market is None else re.fullmatch(r"[^{}]*\{([^{}]+)\}[^{}]*", self.market)
+        return None if found is None else found[1].strip()
 
 
 def columns_of(text: str) -> dict[str, str]:
@@ -85,23 +105,70 @@ def columns_of(text: str) -> dict[str, str]:
         name, sign, column = (one.strip() for one in part.partition("="))
         if not sign or not column:
             raise ConfigError(f"--columns {part!r} says no column; write it like ts=Time,open=O")
-        if name not in COLUMNS:
-            near = get_close_matches(name, COLUMNS, n=1)
+        if name not in (*COLUMNS, PRICE):
+            near = get_close_matches(name, (*COLUMNS, PRICE), n=1)
             raise ConfigError(
-                f"--columns {name!r} is none of {', '.join(COLUMNS)}{f'; did you mean {near[0]}?' if near else ''}"
+                f"--columns {name!r} is none of {', '.join((*COLUMNS, PRICE))}{f'; did you mean {near[0]}?' if near else ''}"
             )
         if name in found:
             raise ConfigError(f"--columns names {name} twice")
         found[name] = column
+    if PRICE in found:
+        twice = sorted(set(found) & set(_PRICES))
+        if twice:
+            raise ConfigError(f"--columns names price, which is {twice[0]} too; leave one of them out")
+        price = found.pop(PRICE)
+        found |= dict.fromkeys(_PRICES, price)
+        found.setdefault("volume", NO_COLUMN)
     return found
+
+
+_PRICES: Final = ("open", "high", "low", "close")
 
 
 def read_foreign(path: Path, market: str, mapped: Mapped, told: Callable[[int], None] = lambda _rows: None) -> Candles:
     """The candles of a foreign file, in its order. `told` hears how many rows have been read. What is wrong is a ConfigError with file and row."""
-    if tables.is_parquet(path):
-        columns, rows = _parquet(path, mapped)
-    else:
-        columns, rows = _text(path, mapped, told)
+    columns, rows, _ = _read(path, mapped, told)
+    return _candles(path, market, mapped, columns, rows)
+
+
+def read_markets(path: Path, mapped: Mapped, told: Callable[[int], None] = lambda _rows: None) -> list[Candles]:
+    """The candles of every market that a foreign file holds, by `mapped.market`; of each in the file's order."""
+    assert mapped.market is not None
+    columns, rows, names = _read(path, mapped, told)
+    indices: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        indices.setdefault(name, []).append(index)
+        if len(indices) > MARKETS_MAX:
+            raise ConfigError(
+                f"{path}: column {mapped.market_column!r} has more than {MARKETS_MAX:,} names; those are no markets"
+            )
+    found: dict[str, Candles] = {}
+    for name, mine in indices.items():
+        said = re.sub(r"\{[^{}]*\}", lambda _: name, mapped.market)  # noqa: B023 - called at once
+        try:
+            market = market_name(said, listed=False)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: row {rows[mine[0]]}: {error}") from None
+        if market in found:
+            raise ConfigError(
+                f"{path}: row {rows[mine[0]]}: {name!r} is {market}, and so is another name in this column"
+            )
+        of_it = tuple(array(column.typecode, [column[index] for index in mine]) for column in columns)
+        found[market] = _candles(path, market, mapped, of_it, array("q", [rows[index] for index in mine]))
+    if not found:
+        raise ConfigError(f"{path}: has no candles")
+    return list(found.values())
+
+
+def _read(
+    path: Path, mapped: Mapped, told: Callable[[int], None]
+) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
+    """Columns, the row of each value, and what the market's column says in it."""
+    return _parquet(path, mapped) if tables.is_parquet(path) else _text(path, mapped, told)
+
+
+def _candles(path: Path, market: str, mapped: Mapped, columns: tuple[array[Any], ...], rows: array[int]) -> Candles:
     at_ms = columns[0]
     if not at_ms:
         raise ConfigError(f"{path}: has no candles")
@@ -114,7 +181,17 @@ def read_foreign(path: Path, market: str, mapped: Mapped, told: Callable[[int], 
 
 def _interval(path: Path, at_ms: array[int], mapped: Mapped) -> str:
     wanted = mapped.interval
-    found = interval_of(path, at_ms, None if len(at_ms) > 2 else wanted)
+    about = _about(at_ms)
+    if wanted is not None and about == wanted:
+        return wanted
+    try:
+        found = interval_of(path, at_ms, None if len(at_ms) > 2 else wanted)
+    except ConfigError:
+        if about is None:
+            raise
+        raise ConfigError(
+            f"{path}: its rows are about {about} apart, but not to the second; read them as {about} with --interval {about} --accept-off-grid"
+        ) from None
     said = interval_in(path.name)
     if wanted is not None and wanted != found:
         coarser = INTERVAL_MS[wanted] > INTERVAL_MS[found]
@@ -131,15 +208,28 @@ def _interval(path: Path, at_ms: array[int], mapped: Mapped) -> str:
     return found
 
 
+def _about(at_ms: array[int]) -> str | None:
+    """The interval that the rows are apart, give or take a little."""
+    stamps = sorted(set(at_ms))
+    if len(stamps) < 3:
+        return None
+    middle = median(map(sub, islice(stamps, 1, None), stamps))
+    return next((name for name, ms in INTERVAL_MS.items() if abs(middle - ms) <= ABOUT * ms), None)
+
+
 # ── Text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _text(path: Path, mapped: Mapped, told: Callable[[int], None]) -> tuple[tuple[array[Any], ...], array[int]]:
+def _text(
+    path: Path, mapped: Mapped, told: Callable[[int], None]
+) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     rows = array("q")
+    markets: list[str] = []
     delimiter, header, cells = _sniff(path, mapped)
     places = _places(path, header, cells, mapped)
-    wanted = sorted({index for indices in places.values() for index in indices})
+    market_at = _market_place(path, mapped, header, len(cells))
+    wanted = sorted({index for indices in places.values() for index in indices} | set(market_at))
     stamps = _Stamps(path, mapped)
     with tables.opened(path) as stream:
         first = mapped.skip + (1 if header is None else 2)
@@ -158,9 +248,11 @@ def _text(path: Path, mapped: Mapped, told: Callable[[int], None]) -> tuple[tupl
                 if mapped.decimal == ",":
                     texts = [text.replace(".", " ").replace(",", ".") for text in texts]
                 columns[number].extend(tables.floats(tables.Block([texts], block.rows, block.plain), 0, path, name))
+            for index in market_at:
+                markets += map(str.strip, by_index[index])
             rows.extend(block.rows)
             told(len(rows))
-    return columns, rows
+    return columns, rows, markets
 
 
 def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str]]:
@@ -176,14 +268,17 @@ def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str]
     usable = [one for one in tables.DELIMITERS if not (one == "," == mapped.decimal)]
     delimiter = max(usable, key=lambda one: (min(line.count(one) for line in lines), one == ","))
     cells = tables.split_line(lines[0], delimiter)
-    if len(cells) < 5:
-        raise ConfigError(
-            f"{path}: row 1: {lines[0][:80]!r} has {len(cells)} columns by {delimiter!r}; candles have at least time, open, high, low, close"
-        )
-    names = [cell.strip().strip("<>").strip() for cell in cells]
-    is_header = (
-        sum(1 for name in names if re.search(r"[A-Za-z]", name) and not re.fullmatch(r"[0-9TZ:.+\- ]+", name)) >= 4
+    least, what = (
+        (2, "samples have at least time and price")
+        if mapped.is_of_samples
+        else (5, "candles have at least time, open, high, low, close")
     )
+    if len(cells) < least:
+        raise ConfigError(f"{path}: row 1: {lines[0][:80]!r} has {len(cells)} columns by {delimiter!r}; {what}")
+    names = [cell.strip().strip("<>").strip() for cell in cells]
+    is_header = sum(
+        1 for name in names if re.search(r"[A-Za-z]", name) and not re.fullmatch(r"[0-9TZ:.+\- ]+", name)
+    ) >= min(4, len(names))
     return delimiter, names if is_header else None, cells
 
 
@@ -195,7 +290,7 @@ def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapp
                 f"{path}: row 1: there is no header and {len(cells)} columns; say which is which, like --columns ts=1,open=2,high=3,low=4,close=5,volume=none"
             )
         return {name: [index] for index, name in enumerate(COLUMNS)}
-    names = [] if header is None else [name.lower() for name in header]
+    names = _lower(header)
     found: dict[str, list[int]] = {}
     for name in COLUMNS:
         given = mapped.columns.get(name)
@@ -219,6 +314,16 @@ def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapp
                 )
             found[name] = [index]
     return found
+
+
+def _market_place(path: Path, mapped: Mapped, header: list[str] | None, width: int) -> list[int]:
+    """Where the column of markets is; nowhere when the file is of one."""
+    column = mapped.market_column
+    return [] if column is None else [_place(path, column, _lower(header), width)]
+
+
+def _lower(header: list[str] | None) -> list[str]:
+    return [] if header is None else [name.lower() for name in header]
 
 
 def _place(path: Path, column: str, names: list[str], width: int) -> int:
@@ -354,7 +459,7 @@ class _Zone:
 # ── Parquet ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parquet(path: Path, mapped: Mapped) -> tuple[tuple[array[Any], ...], array[int]]:
+def _parquet(path: Path, mapped: Mapped) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
     frame = tables.scan_parquet(path)
     pl = tables.research()
     schema = frame.collect_schema()
@@ -373,7 +478,9 @@ def _parquet(path: Path, mapped: Mapped) -> tuple[tuple[array[Any], ...], array[
         if not series.dtype.is_numeric():
             raise ConfigError(f"{path}: column {series.name!r} holds {series.dtype}, not numbers")
         columns.append(tables.column_of(pl.DataFrame({name: series}), name, "d"))
-    return tuple(columns), rows
+    at = _market_place(path, mapped, header, len(header))
+    markets = [str(value).strip() for index in at for value in table.get_column(header[index])]
+    return tuple(columns), rows, markets
 
 
 def _parquet_times(path: Path, series: Any, mapped: Mapped, rows: Sequence[int]) -> array[int]:

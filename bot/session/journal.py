@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from bot.errors import Refusal
 from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State
-from bot.runtime.journal import Cursor, Journal, Notice, Outcome, TraceKind, open_journal
+from bot.runtime.journal import Cursor, Journal, Notice, Outcome, TraceKind, next_cursor, open_journal
 from bot.runtime.trimming import Held
 
 if TYPE_CHECKING:
@@ -25,24 +23,23 @@ if TYPE_CHECKING:
 EVENTS_KEPT: Final = (
     2_000  # of those that may be asked for again: by the overlap check, and for the stop of an open position
 )
+INTENTS_SHOWN: Final = 4_000  # more than the events that are kept for whoever asks again are of
 FINISHED_KEPT: Final = (
     50_000  # intents that came to their end; whose they were is asked only of what is new or still open
 )
 
 
-_SET: Final = {one.name: getattr(Intent, one.name).__set__ for one in fields(Intent)}
-_WRITES: Final = tuple(_SET.values())
-_READ: Final = attrgetter(*_SET)
-
-
-def _moved(intent: Intent, **changes: Any) -> Intent:
-    """dataclasses.replace without the checks of a call: an intent moves four times."""
-    made = object.__new__(Intent)
-    for write, value in zip(_WRITES, _READ(intent), strict=True):
-        write(made, value)
-    for name, value in changes.items():
-        _SET[name](made, value)
-    return made
+def _moved(
+    i: Intent, state: State, attempts: int, *, token: str | None = None, token_expires_ms: int | None = None, trade_id: str | None = None,
+    code: str | None = None, message: str | None = None,
+) -> Intent:  # fmt: skip
+    """dataclasses.replace of what a move changes, without its search for the fields: an intent moves four times."""
+    return Intent(
+        i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.body, i.not_after_ms, i.opened_ms,
+        i.notional_usd, state, attempts, i.confirm_token if token is None else token,
+        i.token_expires_ms if token_expires_ms is None else token_expires_ms, i.trade_id if trade_id is None else trade_id,
+        i.code if code is None else code, i.message if message is None else message, i.request,
+    )  # fmt: skip
 
 
 class SessionJournal(Journal):
@@ -53,6 +50,7 @@ class SessionJournal(Journal):
         super().__init__(made.db, address=address)
         self.keeps_traces = self.keeps_bodies = False
         self.refusals: Counter[str] = Counter()
+        self.rejections: Counter[str] = Counter()
         self._by_id: dict[str, Intent] = {}
         self._open: dict[str, Intent] = {}  # not final, in the order of the decisions
         self._unsure: dict[str, bool] = {}  # intents with an attempt that may have arrived
@@ -72,12 +70,11 @@ class SessionJournal(Journal):
         intents: Sequence[Intent],
         *,
         states: Mapping[str, str] | None = None,
-        bar: tuple[str, str, int] | None = None,
         bars: Sequence[tuple[str, str, int]] = (),
     ) -> list[Intent]:
         if states:
             self._memory.update(states)
-        for market, interval, at_ms in bars if bar is None else [bar, *bars]:
+        for market, interval, at_ms in bars:
             self._finished[market, interval] = at_ms
         return [intent for intent in intents if self._insert(intent)]
 
@@ -91,15 +88,20 @@ class SessionJournal(Journal):
             self._by_id = {**self._open, **dict(kept)}
         return True
 
+    def forget(self) -> None:
+        """Events are written away: of the intents that came to their end only the newest are asked for again."""
+        kept = list(self._by_id.items())[-INTENTS_SHOWN:]
+        self._by_id = {**self._open, **dict(kept)}
+
     def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:
         return self._go(
-            _moved(intent, state="planned", confirm_token=confirm_token, token_expires_ms=token_expires_ms),
+            _moved(intent, "planned", intent.attempts, token=confirm_token, token_expires_ms=token_expires_ms),
             intent.state,
         )
 
     def sending(self, intent: Intent, *, now_ms: int) -> Intent:
         self._unsure[intent.id] = True
-        moved = _moved(intent, state="sending", attempts=intent.attempts + 1)
+        moved = _moved(intent, "sending", intent.attempts + 1)
         if intent.state == "sending":
             self._by_id[intent.id] = self._open[intent.id] = moved
             return moved
@@ -117,12 +119,12 @@ class SessionJournal(Journal):
 
     def accept(self, intent: Intent, trade_id: str, *, now_ms: int) -> Intent:
         self._unsure.pop(intent.id, None)
-        return self._go(_moved(intent, state="accepted", trade_id=trade_id), intent.state)
+        return self._go(_moved(intent, "accepted", intent.attempts, trade_id=trade_id), intent.state)
 
     def end(self, intent: Intent, state: State, code: str, message: str, *, now_ms: int) -> Intent:
         if state != "quarantined":
             self._unsure.pop(intent.id, None)
-        return self._go(_moved(intent, state=state, code=code, message=message), intent.state)
+        return self._go(_moved(intent, state, intent.attempts, code=code, message=message), intent.state)
 
     def _go(self, moved: Intent, before: State) -> Intent:
         to = moved.state
@@ -134,6 +136,8 @@ class SessionJournal(Journal):
             self._open[moved.id] = moved
             return moved
         del self._open[moved.id]
+        if to == "rejected":
+            self.rejections[moved.code or ""] += 1
         if to == "accepted" and moved.action == "open":
             self._opens[moved.market] = moved
         return moved
@@ -166,10 +170,7 @@ class SessionJournal(Journal):
             self._taken = dict(list(taken.items())[-EVENTS_KEPT:])
         old = self._cursor
         if old is None or old.last_id != last_id:
-            prev_id = events[-2].id if len(events) > 1 and events[-1].id == last_id else None
-            if prev_id is None and old is not None and len(events) == 1 and events[0].id == last_id:
-                prev_id = old.last_id
-            self._cursor = Cursor(last_id, prev_id, epoch)
+            self._cursor = next_cursor(old, events, last_id, epoch)
         if states:
             self._memory.update(states)
         said = list(notices)
@@ -189,7 +190,9 @@ class SessionJournal(Journal):
     def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
         old = [intent for intent in self.live() if intent.epoch != epoch]
         void = [
-            self._go(_moved(one, state="void", code="account_reset", message="the account was reset"), one.state)
+            self._go(
+                _moved(one, "void", one.attempts, code="account_reset", message="the account was reset"), one.state
+            )
             for one in old
         ]
         self._cursor = Cursor(last_id, None, epoch)

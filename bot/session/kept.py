@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import csv
 import json
-import struct
+import sys
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from bot.errors import BotError
-from bot.session.book import COLUMNS
-from bot.session.result import FORMAT, NAMES
+from bot.session.folder import COLUMNS, FORMAT, NAMES
 
-ROW: Final = struct.Struct("<qdd")
+ROW_BYTES: Final = 24  # <i8, <f8, <f8
+# What is read of each file without a question; a * stands for each of a list.
+REQUIRED: Final[dict[str, tuple[str, ...]]] = {
+    "manifest.json": (
+        "code.version", "code.sha256", "config.name", "config.text", "strategies.*.name", "strategies.*.sha256",
+        "data.*.market", "data.*.interval", "data.*.candles", "data.*.sha256", "funding", "accepted", "assumptions",
+        "options.from_ms", "options.to_ms", "options.balance_usd", "options.path", "options.latency_ms", "options.rules",
+        "options.outages", "options.seed",
+    ),
+    "summary.json": (
+        "figures", "costs", "strategies", "startUsd", "eventDigest", "course.bars", "course.isPartial", "course.fromMs",
+        "course.toMs",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +86,29 @@ def read_run(folder: Path) -> KeptRun:
         raise BotError(
             f"{folder / 'manifest.json'}: format {manifest.get('format')!r} is of another version; this one reads {FORMAT}: run it again"
         )
+    manifest = _whole(folder / "manifest.json")
     at_ms, equity, exposure = _equity(folder / "equity.npy")
     chart = folder / "chart.json"
     return KeptRun(
-        folder.resolve(), manifest, _json(folder / "summary.json"), _trades(folder / "trades.csv"), at_ms, equity, exposure,
+        folder.resolve(), manifest, _whole(folder / "summary.json"), _trades(folder / "trades.csv"), at_ms, equity, exposure,
         _json(chart) if chart.is_file() else {},
     )  # fmt: skip
+
+
+def _whole(path: Path) -> dict[str, Any]:
+    found = _json(path)
+    for name in REQUIRED[path.name]:
+        if not _has(found, name.split(".")):
+            raise BotError(f"{path}: has no {name}: this is not all that bot backtest wrote; run it again")
+    return found
+
+
+def _has(found: Any, keys: Sequence[str]) -> bool:
+    if not keys:
+        return True
+    if keys[0] == "*":
+        return isinstance(found, list) and all(_has(one, keys[1:]) for one in found)
+    return isinstance(found, dict) and keys[0] in found and _has(found[keys[0]], keys[1:])
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -97,13 +127,15 @@ def _equity(path: Path) -> tuple[array[int], array[float], array[float]]:
         raise BotError(f"{path}: is not the curve of a run")
     start = 10 + int.from_bytes(raw[8:10], "little")
     body = raw[start:]
-    if len(body) % ROW.size:
-        raise BotError(f"{path}: is cut off after {len(body) // ROW.size} rows")
-    at_ms, equity, exposure = array("q"), array("d"), array("d")
-    for at, value, held in ROW.iter_unpack(body):
-        at_ms.append(at)
-        equity.append(value)
-        exposure.append(held)
+    if len(body) % ROW_BYTES:
+        raise BotError(f"{path}: is cut off after {len(body) // ROW_BYTES} rows")
+    columns: tuple[array[Any], ...] = (array("q"), array("d"), array("d"))
+    rows = memoryview(body).cast("q")  # Eight bytes at a time, whatever they mean.
+    for number, column in enumerate(columns):
+        column.frombytes(rows[number::3].tobytes())
+        if sys.byteorder == "big":
+            column.byteswap()
+    at_ms, equity, exposure = columns
     return at_ms, equity, exposure
 
 

@@ -13,12 +13,12 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 from bot.errors import ApiError, OrderSubmitted, Refusal
 from bot.money import parse_e8
-from bot.runtime.ports import Calm, ServiceClock
+from bot.runtime.ports import ServiceClock
 from bot.service.answers import Answer, Refused, status_of, submitted_by
 from bot.service.desk import Context, scaled
 from bot.service.orders import PLAN_TTL_REAL_MS, exact, order_spec
 from bot.session.lanes import Track
-from bot.session.stage import ACCOUNT, KEY, Stage
+from bot.session.stage import ACCOUNT, Stage
 from bot.session.twins import EVENTS, OrderResultTwin, PageTwin, PlanResultTwin
 from bot.venue.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
 from bot.venue.orders import Placed
@@ -74,7 +74,7 @@ class LocalPort:
         self.clock: ServiceClock = stage.clock
         self.operations = stage.operations
         self.principal = stage.principal
-        self.calm: Callable[[str], Calm | None] = stage.band
+        self.key = stage.key
         self._tracks = {(track.lane.coin, track.interval): track for track in tracks}
         self.arrive = arrive
         self._plans = 0
@@ -95,7 +95,7 @@ class LocalPort:
             _raise(no.refusal, no.status, reads=True)
         self._plans += 1
         token = f"cft_{self._plans:028d}"
-        quoted = stage.run(StorePlan(ACCOUNT, spec, token, PLAN_TTL_REAL_MS, request.max_drift_bps, KEY))
+        quoted = stage.run(StorePlan(ACCOUNT, spec, token, PLAN_TTL_REAL_MS, request.max_drift_bps, self.key))
         if isinstance(quoted, Refusal):
             _raise(quoted, reads=True)
         assert isinstance(quoted, Quote)
@@ -103,7 +103,7 @@ class LocalPort:
 
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
         self._begin()
-        return self._placed(self.stage.run(ConfirmPlan(ACCOUNT, token, KEY, None, key, expires_at_ms)))
+        return self._placed(self.stage.run(ConfirmPlan(ACCOUNT, token, self.key, None, key, expires_at_ms)))
 
     async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
         self._begin()
@@ -111,7 +111,7 @@ class LocalPort:
             spec = self._spec(request)
         except Refused as no:
             _raise(no.refusal, no.status)
-        return self._placed(self.stage.run(PlaceOrder(ACCOUNT, spec, KEY, None, key, expires_at_ms)))
+        return self._placed(self.stage.run(PlaceOrder(ACCOUNT, spec, self.key, None, key, expires_at_ms)))
 
     async def close(
         self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
@@ -126,7 +126,7 @@ class LocalPort:
                 size=None if request.size is None else scaled(request.size, "size", parse_e8),
                 slippage_bps=request.slippage_bps,
                 source=request.source or "api",
-                key=KEY,
+                key=self.key,
                 idempotency_key=key,
                 expires_ms=expires_at_ms,
             )

@@ -8,6 +8,8 @@ from decimal import Decimal
 from typing import Any, Final, Literal
 
 from bot.errors import ConfigError
+from bot.session import caps as capping
+from bot.session.caps import Cap
 from bot.venue.numbers import E8
 from bot.venue.state import MarketSpec
 
@@ -101,6 +103,7 @@ class SessionOptions:
     rules: Mapping[str, MarketRules] = field(default_factory=dict)
     outages: tuple[Outage, ...] = ()
     seed: int = 1
+    caps: Mapping[str, Cap] = field(default_factory=dict)  # of the session's key and account: caps.py
     skip: bool = True  # False: every bar is given to the venue, for whoever doubts that skipping changes nothing
 
     def __post_init__(self) -> None:
@@ -110,6 +113,8 @@ class SessionOptions:
             raise ConfigError(f"latency {self.latency_ms} ms: must be from 0 to {LATENCY_MS_MAX}")
         if self.start_ms is not None and self.end_ms is not None and self.start_ms >= self.end_ms:
             raise ConfigError("the range is empty: --from must lie before --to")
+        if self.caps:
+            capping.checked(self.caps)
         last = 0
         for one in sorted(self.outages, key=lambda outage: outage.at_ms):
             if one.ms <= 0 or one.at_ms < last:
@@ -137,6 +142,7 @@ class SessionOptions:
             },
             outages=tuple(Outage(one["at_ms"], one["for_ms"]) for one in plain["outages"]),
             seed=plain["seed"],
+            caps=capping.of_plain(plain.get("caps", {})),
         )
 
     def plain(self) -> dict[str, Any]:
@@ -153,4 +159,5 @@ class SessionOptions:
             },
             "outages": [{"at_ms": one.at_ms, "for_ms": one.ms} for one in self.outages],
             "seed": self.seed,
+            "caps": capping.plain_of(self.caps),
         }

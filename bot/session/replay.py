@@ -121,7 +121,10 @@ def of_journal_again(
     # The last decision is filled in the bar after it, which has to be there as a whole.
     options = replace(options, start_ms=start_ms, end_ms=(last_ms // step_ms + 1) * step_ms)
     again = _run(settings, candles, options, address=recorded.address or ADDRESS, rates=rates)
-    changes = provenance.changes(recorded.marks[-1], provenance.mark_of(settings)) if recorded.marks else None
+    changes = None
+    if recorded.marks:
+        now = provenance.mark_of(settings, provenance.sources_of(settings))
+        changes = provenance.changes(recorded.marks[-1], now)
     return _Comparison(recorded, again, candles, changes, start_ms=start_ms, last_ms=last_ms).replayed(notes)
 
 

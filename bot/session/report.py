@@ -1,23 +1,23 @@
 """Report: a run's folder as one page that needs nothing else: no network, no second file. Draws what was kept, and reckons no money.
 
-`page` is text from text: figures as plotly's JSON beside its own script, tables as HTML. Everything that came from a file
-is escaped. The same folder gives the same bytes.
+`page` is text from text: drawings as the JSON that plotly's script takes, beside that script, tables as HTML. Everything that came from a file
+is escaped. The same folder gives the same bytes. Of the package plotly only its files are used: its Python would cost more than all the rest.
 """
 
 from __future__ import annotations
 
 import html
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
-from bot.clock import HOUR_MS, datetime_of, iso
+from bot.clock import HOUR_MS, datetime_of, iso, ms_of
 from bot.errors import BotError
 from bot.session.kept import KeptRun, KeptTrade
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 POINTS_MAX: Final = 4_000  # of a curve: about one a pixel on the widest screen
 TRADES_MAX: Final = 2_000  # with their stops and targets drawn, of one market; the table has as many
@@ -26,41 +26,48 @@ MARKERS: Final = ((1_000, 4), (300, 5), (80, 7), (0, 9))  # so many trades: thei
 MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 GREEN, RED, GREY, BLUE, AMBER = "#1a7f5a", "#c0392b", "#7f8c8d", "#2c6fbb", "#c77d0a"
 Rows = Iterable[Sequence[object]]
+Drawing = dict[str, Any]  # {"data": traces, "layout": ...} by plotly's own schema
 _SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
 
 
 def page(run: KeptRun, other: KeptRun | None = None) -> str:
     """The whole page: of one run, or of two side by side."""
-    graph, offline = _plotly()
+    script, template = _plotly("plotly.min.js"), _plotly("templates/plotly_white.json")
     runs = [run] if other is None else [run, other]
     parts = [_head(runs), _cards(run) if other is None else _compared(run, other)]
-    parts.append(_drawn(graph, "equity", _equity(graph, runs)))
+    parts.append(_drawn("equity", _equity(runs)))
     if other is None:
         parts += [_section("Monthly returns", _months(run)), _section("Costs", _costs(run))]
         for market in run.chart:
             parts.append(
                 f"<h2>{_text(market)}</h2>{_undrawn(run, market)}"
-                + _drawn(graph, f"market-{len(parts)}", _market(graph, run, market))
+                + _drawn(f"market-{len(parts)}", _market(run, market))
             )
-        parts.append(_section("R multiples", _drawn(graph, "r", _r_multiples(graph, run))))
+        parts.append(_section("R multiples", _drawn("r", _r_multiples(run))))
         parts += [
             _section("By strategy", _by_strategy(run)), _section("By market", _by_market(run)), _section("Guardians", _guardians(run)),
-            _section("Outages", _outages(run)), _section("Refused by the gate", _refusals(run)), _section("Trades", _trades(run)),
+            _section("Outages", _outages(run)), _section("Refused by the gate", _refusals(run, "refusals")),
+            _section("Refused by the service", _refusals(run, "rejections")), _section("Trades", _trades(run)),
         ]  # fmt: skip
     for one in runs:
         name = "Assumptions" if other is None else f"Assumptions of {one.name}"
         parts.append(_section(name, _list(one.manifest.get("assumptions", ()))))
-    return _PAGE.format(title=_text(run.name), script=offline.get_plotlyjs(), body="\n".join(filter(None, parts)))
+    body = "\n".join(filter(None, parts))
+    return _PAGE.format(title=_text(run.name), script=script, template=template.replace("<", "\\u003c"), body=body)
 
 
-def _plotly() -> tuple[Any, Any]:
+def _plotly(name: str) -> str:
+    """A file of the package plotly."""
     try:
-        from plotly import graph_objects, offline
+        import plotly
     except ImportError as error:
         raise BotError(
             "a report needs the package plotly: install bracketbot[report]. bot report RUN --json needs nothing"
         ) from error
-    return graph_objects, offline
+    try:
+        return (Path(plotly.__file__).parent / "package_data" / name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise BotError(f"the package plotly is not whole: {error}; install bracketbot[report] again") from None
 
 
 # -- figures
@@ -68,64 +75,78 @@ def _plotly() -> tuple[Any, Any]:
 
 def _layout(height: int, **more: Any) -> dict[str, Any]:
     return {
-        "height": height, "margin": {"l": 60, "r": 20, "t": 20, "b": 30}, "hovermode": "x unified", "template": "plotly_white",
+        "height": height, "margin": {"l": 60, "r": 20, "t": 20, "b": 30}, "hovermode": "x unified",
         "legend": {"orientation": "h", "y": 1.08}, "xaxis": {"type": "date"}, "font": {"family": "system-ui, sans-serif"}, **more,
     }  # fmt: skip
 
 
-def _drawn(graph: Any, name: str, figure: Figure | None) -> str:
-    """Plotly's figure as the JSON that its script draws."""
-    if figure is None:
+def _scatter(x: Sequence[object], y: Sequence[object], name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "scatter", "x": x, "y": y, "name": name, **more}
+
+
+def _titled(text: str, **more: Any) -> dict[str, Any]:
+    """An axis."""
+    return {"title": {"text": text}, **more}
+
+
+def _upright(x0: object, x1: object, text: str | None, **look: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A line, or a stretch, over the whole height of a drawing, and what is written at its top."""
+    place = {"xref": "x", "yref": "y domain"}
+    shape = {**place, "x0": x0, "x1": x1, "y0": 0, "y1": 1, **look}
+    note = {**place, "x": x0, "y": 1, "xanchor": "left", "yanchor": "top", "showarrow": False, "text": text}
+    return shape, [] if text is None else [note]
+
+
+def _drawn(name: str, drawing: Drawing | None) -> str:
+    if drawing is None:
         return ""
-    data = figure.to_json().replace("</", "<\\/")
+    data = json.dumps(drawing, separators=(",", ":")).replace("<", "\\u003c")
     return f'<div class="plot" id="{name}"></div><script>draw({json.dumps(name)}, {data});</script>'
 
 
-def _equity(graph: Any, runs: Sequence[KeptRun]) -> Figure:
+def _equity(runs: Sequence[KeptRun]) -> Drawing:
     """Account value, the fall from its peak, and the notional held, under one time axis."""
-    figure = graph.Figure()
+    traces: list[dict[str, Any]] = []
     for number, run in enumerate(runs):
         rows = _thinned(run.equity)
         at = [iso(run.at_ms[row]) for row in rows]
         colour = (BLUE, AMBER)[number]
         name = "Equity" if len(runs) == 1 else run.name
-        figure.add_scatter(
-            x=at, y=[round(run.equity[row], 2) for row in rows], name=name, line={"color": colour, "width": 1.5}
+        traces.append(
+            _scatter(at, [round(run.equity[row], 2) for row in rows], name, line={"color": colour, "width": 1.5})
         )
         peaks = list(accumulate(run.equity, max))
         falls = [round(100 * (run.equity[row] / peaks[row] - 1), 4) if peaks[row] > 0 else 0.0 for row in rows]
-        figure.add_scatter(
-            x=at, y=falls, name=f"Drawdown {run.name if len(runs) > 1 else ''}".strip(), yaxis="y2", fill="tozeroy",
+        traces.append(_scatter(
+            at, falls, f"Drawdown {run.name if len(runs) > 1 else ''}".strip(), yaxis="y2", fill="tozeroy",
             line={"color": (RED, AMBER)[number], "width": 1},
-        )  # fmt: skip
+        ))  # fmt: skip
         if len(runs) == 1:
             held = [round(run.exposure[row], 2) for row in rows]
-            figure.add_scatter(
-                x=at,
-                y=held,
-                name="Exposure",
-                yaxis="y3",
-                fill="tozeroy",
-                line={"color": GREY, "width": 1, "shape": "hv"},
-            )
-    for run in runs[:1]:
-        for one in run.summary.get("outages", ()):
-            figure.add_vrect(
-                x0=iso(one["atMs"]), x1=iso(one["atMs"] + one["forMs"]), fillcolor=AMBER, opacity=0.15, line_width=0,
-                annotation_text="down", annotation_position="top left",
-            )  # fmt: skip
+            line = {"color": GREY, "width": 1, "shape": "hv"}
+            traces.append(_scatter(at, held, "Exposure", yaxis="y3", fill="tozeroy", line=line))
+    downs = [
+        _upright(
+            iso(one["atMs"]), iso(one["atMs"] + one["forMs"]), "down", type="rect", fillcolor=AMBER, opacity=0.15, line={"width": 0}
+        )
+        for one in runs[0].summary.get("outages", ())
+    ]  # fmt: skip
     is_one = len(runs) == 1
     bottom: dict[str, dict[str, Any]] = {
-        "yaxis2": {"domain": [0.22, 0.44] if is_one else [0, 0.34], "title": "Drawdown [%]"}
+        "yaxis2": _titled("Drawdown [%]", domain=[0.22, 0.44] if is_one else [0, 0.34])
     }
     if is_one:
-        bottom["yaxis3"] = {"domain": [0, 0.18], "title": "Exposure [$]", "tickformat": ","}
+        bottom["yaxis3"] = _titled("Exposure [$]", domain=[0, 0.18], tickformat=",")
         if not any(runs[0].exposure):  # A line at zero in the middle of its axis looks like something.
             bottom["yaxis2"]["range"], bottom["yaxis3"]["range"] = [-1, 0], [0, 1]
     time = {"type": "date", "anchor": "y3" if is_one else "y2"}  # below the lowest of them
-    top = {"domain": [0.48 if is_one else 0.4, 1], "title": "Equity [$]", "tickformat": ","}
-    figure.update_layout(**_layout(560, xaxis=time, yaxis=top, **bottom))
-    return figure
+    top = _titled("Equity [$]", domain=[0.48 if is_one else 0.4, 1], tickformat=",")
+    return {"data": traces, "layout": _layout(560, xaxis=time, yaxis=top, **bottom, **_marks(downs))}
+
+
+def _marks(found: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]]) -> dict[str, Any]:
+    lists = {"shapes": [shape for shape, _ in found], "annotations": [note for _, notes in found for note in notes]}
+    return {name: those for name, those in lists.items() if those}
 
 
 def _thinned(values: Sequence[float]) -> list[int]:
@@ -141,15 +162,14 @@ def _thinned(values: Sequence[float]) -> list[int]:
     return sorted(kept)
 
 
-def _market(graph: Any, run: KeptRun, market: str) -> Figure:
+def _market(run: KeptRun, market: str) -> Drawing:
     """Candles, and each trade with its entry, exit, stop and target; where a guardian acted."""
     candles = run.chart[market]
     at = [iso(ts) for ts in candles["ts"]]
-    figure = graph.Figure()
-    figure.add_candlestick(
-        x=at, open=candles["open"], high=candles["high"], low=candles["low"], close=candles["close"], name=market,
-        increasing={"line": {"color": GREEN, "width": 1}}, decreasing={"line": {"color": RED, "width": 1}},
-    )  # fmt: skip
+    traces: list[dict[str, Any]] = [{
+        "type": "candlestick", "x": at, **{name: candles[name] for name in ("open", "high", "low", "close")}, "name": market,
+        "increasing": {"line": {"color": GREEN, "width": 1}}, "decreasing": {"line": {"color": RED, "width": 1}},
+    }]  # fmt: skip
     trades = [one for one in run.trades if one.market == market][-TRADES_MAX:]
     size = next(size for count, size in MARKERS if len(trades) >= count)
     last_ms = run.at_ms[-1] if run.at_ms else 0
@@ -161,52 +181,50 @@ def _market(graph: Any, run: KeptRun, market: str) -> Figure:
             if px is not None:
                 xs += [iso(one.entry_ms), iso(one.exit_ms or last_ms), None]
                 ys += [px, px, None]
-        figure.add_scatter(
-            x=xs, y=ys, mode="lines", name=level.removesuffix("_px"), line={"color": colour, "width": 1, "dash": "dot"}, hoverinfo="skip"
-        )  # fmt: skip
+        dotted = {"color": colour, "width": 1, "dash": "dot"}
+        traces.append(_scatter(xs, ys, level.removesuffix("_px"), mode="lines", line=dotted, hoverinfo="skip"))
     for side, symbol, colour in (("long", "triangle-up", GREEN), ("short", "triangle-down", RED)):
         mine = [one for one in trades if one.side == side]
-        figure.add_scatter(
-            x=[iso(one.entry_ms) for one in mine], y=[one.entry_px for one in mine], mode="markers", name=f"{side} entry",
+        traces.append(_scatter(
+            [iso(one.entry_ms) for one in mine], [one.entry_px for one in mine], f"{side} entry", mode="markers",
             marker={"symbol": symbol, "size": size, "color": colour, "opacity": 0.8}, text=[f"{_text(one.strategy)} {one.size:g}" for one in mine],
-        )  # fmt: skip
+        ))  # fmt: skip
     done = [one for one in trades if one.exit_ms is not None]
     for name, mine in (
         ("exit", [t for t in done if t.exit_kind != "guardian"]),
         ("exit by guardian", [t for t in done if t.exit_kind == "guardian"]),
     ):
         if mine:
-            figure.add_scatter(
-                x=[iso(one.exit_ms or 0) for one in mine], y=[one.exit_px for one in mine], mode="markers", name=name,
+            traces.append(_scatter(
+                [iso(one.exit_ms or 0) for one in mine], [one.exit_px for one in mine], name, mode="markers",
                 marker={"symbol": "x" if name == "exit" else "star", "size": size - 1, "opacity": 0.8,
                         "color": [GREEN if one.pnl_usd > 0 else RED for one in mine]},
                 text=[f"{_text(one.exit_kind)} {one.pnl_usd:+.2f} USD" for one in mine],
-            )  # fmt: skip
+            ))  # fmt: skip
     fired = [one for one in run.summary.get("guardians", ()) if one["market"] in (market, None)]
-    for one in fired[:100]:
-        if one["market"] is None:
-            figure.add_vline(x=iso(one["ts"]), line={"color": AMBER, "width": 1}, annotation_text=_text(one["type"]))
-    prices: dict[str, Any] = {"title": "USD", "tickformat": ","}
+    marks = [
+        _upright(iso(one["ts"]), iso(one["ts"]), _text(one["type"]), type="line", line={"color": AMBER, "width": 1})
+        for one in fired[:100]
+        if one["market"] is None
+    ]
+    prices = _titled("USD", tickformat=",")
     if candles["low"]:  # A stop far away is no reason to make the candles a line.
         low, high = min(candles["low"]), max(candles["high"])
         room = (high - low) * 0.12 or abs(high) * 0.01
         prices["range"] = [low - room, high + room]
-    layout = _layout(520, xaxis={"type": "date", "rangeslider": {"visible": False}}, yaxis=prices)
-    figure.update_layout(**(layout | {"hovermode": "closest"}))
-    return figure
+    layout = _layout(520, xaxis={"type": "date", "rangeslider": {"visible": False}}, yaxis=prices, **_marks(marks))
+    return {"data": traces, "layout": layout | {"hovermode": "closest"}}
 
 
-def _r_multiples(graph: Any, run: KeptRun) -> Figure | None:
+def _r_multiples(run: KeptRun) -> Drawing | None:
     found = [one.r_multiple for one in run.trades if one.r_multiple is not None and one.exit_ms is not None]
     if not found:
         return None
-    figure = graph.Figure()
-    figure.add_histogram(x=found, nbinsx=60, marker={"color": BLUE}, name="trades")
-    figure.add_vline(x=0, line={"color": GREY, "width": 1})
-    figure.update_layout(
-        **_layout(260, xaxis={"title": "R (result over the first stop's risk)"}, hovermode="x", showlegend=False)
-    )
-    return figure
+    bars = {"type": "histogram", "x": found, "nbinsx": 60, "marker": {"color": BLUE}, "name": "trades"}
+    zero = _upright(0, 0, None, type="line", line={"color": GREY, "width": 1})
+    axis = _titled("R (result over the first stop's risk)")
+    layout = _layout(260, xaxis=axis, showlegend=False, **_marks([zero]))
+    return {"data": [bars], "layout": layout | {"hovermode": "x"}}
 
 
 # -- tables
@@ -284,9 +302,12 @@ def _months(run: KeptRun) -> str:
     if not run.equity:
         return ""
     ends: dict[tuple[int, int], float] = {}
-    for at_ms, value in zip(run.at_ms, run.equity, strict=True):
-        moment = datetime_of(at_ms - 1)  # A close at midnight belongs to the day that it ends.
-        ends[moment.year, moment.month] = value
+    row = 0
+    while row < len(run.at_ms):
+        moment = datetime_of(run.at_ms[row] - 1)  # A close at midnight belongs to the day that it ends.
+        after = datetime(moment.year + moment.month // 12, moment.month % 12 + 1, 1, tzinfo=moment.tzinfo)
+        row = max(row + 1, bisect_right(run.at_ms, ms_of(after), row))
+        ends[moment.year, moment.month] = run.equity[row - 1]
     before = float(run.summary["startUsd"])
     returns: dict[tuple[int, int], float] = {}
     for month, value in ends.items():
@@ -365,8 +386,8 @@ def _outages(run: KeptRun) -> str:
     return _table(("down from (UTC)", "for", "held before", "held after", "events meanwhile", "value meanwhile"), rows)
 
 
-def _refusals(run: KeptRun) -> str:
-    return _table(("code", "times"), list(run.summary.get("refusals", {}).items()))
+def _refusals(run: KeptRun, by: str) -> str:
+    return _table(("code", "times"), list(run.summary.get(by, {}).items()))
 
 
 def _trades(run: KeptRun) -> str:
@@ -460,7 +481,9 @@ th, td {{ border-bottom: 1px solid #e6ebef; padding: 4px 10px; text-align: right
 th:first-child, td:first-child {{ text-align: left; }} th {{ color: #5d6b78; font-weight: 600; }}
 </style>
 <script>{script}</script>
-<script>function draw(id, figure) {{
+<script>const template = {template};
+function draw(id, figure) {{
+  figure.layout.template = template;
   Plotly.newPlot(id, figure.data, figure.layout, {{responsive: true, displaylogo: false, displayModeBar: "hover"}});
 }}</script>
 </head><body>

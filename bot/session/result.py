@@ -6,11 +6,11 @@ runs/<name>-<time>/
                   "funding": {market: sha256}, "options": SessionOptions.plain(), "accepted": [...], "assumptions": [text, ...]}.
                   Nothing in it says when or where it ran: the same manifest gives the same bytes in every other file.
   events.jsonl    every event of the account, oldest first: the wire's own objects without requestId. SHA-256 of the file = summary.eventDigest.
-  trades.csv      round trips, flat to flat in one market (book.COLUMNS). Instants ms UTC; amounts in USD, exact; an open one has no exit.
+  trades.csv      round trips, flat to flat in one market (folder.COLUMNS). Instants ms UTC; amounts in USD, exact; an open one has no exit.
                   Slippage is inside the prices, so inside the result too.
   equity.npy      at every close: structured rows at_ms (<i8), equity_usd (<f8), exposure_usd (<f8); numpy.load reads it.
   summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [...], "outages": [...], "eventDigest",
-                  "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}}, "refusals": {code: count}, "left": [...],
+                  "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}}, "refusals": {code: count} (of the gate), "rejections": {code: count} (of the service), "left": [...],
                   "band": null or {"path", "figures", "differing"}}.
   chart.json      each market's candles, thinned for drawing (chart.chart_of). No figure is reckoned from it; a report goes on without.
 """
@@ -19,31 +19,30 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from bot import __version__
 from bot.clock import iso
 from bot.errors import BotError
 from bot.money import format_e8
-from bot.session.book import COLUMNS, Book, Trip, usd_of
+from bot.session import caps as capping
+from bot.session.book import Book, Trip, usd_of
 from bot.session.candles import Candles
 from bot.session.chart import chart_of
 from bot.session.equity import Curve, curve_of, figures_of
+from bot.session.folder import COLUMNS, FORMAT
 from bot.session.options import SessionOptions
 from bot.session.run import Course, Ground
 from bot.session.stage import Stage
 from bot.venue import ledger
 from bot.venue.numbers import E8
-
-FORMAT: Final = 1
-NAMES: Final = ("manifest.json", "events.jsonl", "trades.csv", "equity.npy", "summary.json", "chart.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,7 @@ class Result:
     liquidations: int
     chart: Mapping[str, Any] = field(default_factory=dict)
     refusals: Mapping[str, int] = field(default_factory=dict)
+    rejections: Mapping[str, int] = field(default_factory=dict)
     left: Sequence[str] = ()
 
     @property
@@ -92,6 +92,7 @@ class Result:
             ],
             "outages": [_down(one) for one in course.downs],
             "refusals": dict(sorted(self.refusals.items())),
+            "rejections": dict(sorted(self.rejections.items())),
             "quarantined": dict(course.quarantined),
             "left": list(self.left),
             "course": {
@@ -125,27 +126,29 @@ def _down(one: Any) -> dict[str, Any]:
 
 def by_strategy(trips: Iterable[Trip]) -> dict[str, dict[str, Any]]:
     """Finished trades, their profit and costs of each strategy; positions that no strategy opened under ""."""
-    found: dict[str, list[Trip]] = {}
+    found: dict[str, list[int]] = {}
     for trip in trips:
-        found.setdefault(trip.strategy, []).append(trip)
+        sums = found.setdefault(trip.strategy, [0] * 6)
+        is_done = trip.exit_ms > 0
+        told = (is_done, is_done and trip.pnl > 0, trip.pnl, trip.fees, trip.funding, trip.slipped)
+        found[trip.strategy] = list(map(add, sums, told))
     return {
         name: {
-            "# Trades": sum(1 for one in mine if one.exit_ms),
-            "Win Rate [%]": round(100 * sum(1 for one in mine if one.exit_ms and one.pnl > 0) / done, 6)
-            if (done := sum(1 for one in mine if one.exit_ms))
-            else None,
-            "pnlUsd": format_e8(sum(one.pnl for one in mine)),
-            "feesUsd": format_e8(sum(one.fees for one in mine)),
-            "fundingUsd": format_e8(sum(one.funding for one in mine)),
-            "slippageUsd": format_e8(usd_of(sum(one.slipped for one in mine))),
+            "# Trades": done,
+            "Win Rate [%]": round(100 * won / done, 6) if done else None,
+            "pnlUsd": format_e8(pnl),
+            "feesUsd": format_e8(fees),
+            "fundingUsd": format_e8(funding),
+            "slippageUsd": format_e8(usd_of(slipped)),
         }
-        for name, mine in sorted(found.items())
+        for name, (done, won, pnl, fees, funding, slipped) in sorted(found.items())
     }
 
 
 def result_of(
-    stage: Stage, book: Book, course: Course, ground: Ground, options: SessionOptions, refusals: Counter[str]
-) -> Result:
+    stage: Stage, book: Book, course: Course, ground: Ground, options: SessionOptions, refusals: Counter[str],
+    rejections: Counter[str],
+) -> Result:  # fmt: skip
     """Fold what is left of the events, and make the figures."""
     book.take(stage.told.events[book.count + 1 - stage.told.first :])
     start_usd = float(options.balance_usd)
@@ -166,7 +169,7 @@ def result_of(
     figures = figures_of(curve, book.trips, start_usd=start_usd, start_ms=ground.start_ms, prices=prices)
     return Result(
         course, book, curve, figures, ground.start_ms, end_ms, start_usd, end_usd,
-        sum(1 for trade in account.trades if trade.kind == "liquidation"), chart_of(ground.lanes), refusals, left,
+        book.liquidations, chart_of(ground.lanes), refusals, rejections, left,
     )  # fmt: skip
 
 
@@ -256,6 +259,7 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
             said.append(
                 f"{lane.coin}: {holes} candles are missing inside the range: no price moves there, the next open is a jump"
             )
+    said += capping.told(options.caps)
     if options.outages:
         said.append(
             f"the daemon was down {len(options.outages)} times; it beats every period of its dead-man switch until then"
@@ -290,18 +294,13 @@ def folder_for(out: Path, name: str, at_ms: int) -> Path:
 def write(folder: Path, result: Result, manifest: Mapping[str, Any], *, band: Mapping[str, Any] | None = None) -> None:
     """Everything but events.jsonl, which was written on the way."""
     (folder / "manifest.json").write_bytes(_json(manifest))
-    (folder / "trades.csv").write_bytes(trades_csv(result.book.trips))
+    with (folder / "trades.csv").open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        rows.writerows(trip.row(number) for number, trip in enumerate(result.book.trips, start=1))
     (folder / "equity.npy").write_bytes(result.curve.npy())
     (folder / "summary.json").write_bytes(_json(result.summary(band)))
     (folder / "chart.json").write_bytes(json.dumps(result.chart, separators=(",", ":")).encode())
-
-
-def trades_csv(trips: Sequence[Trip]) -> bytes:
-    text = io.StringIO(newline="")
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(COLUMNS)
-    rows.writerows(trip.row(number) for number, trip in enumerate(trips, start=1))
-    return text.getvalue().encode()
 
 
 def _json(value: Any) -> bytes:

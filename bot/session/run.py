@@ -22,8 +22,7 @@ from bot.runtime.desk import Decision, Placed
 from bot.runtime.feed import Closed, Series
 from bot.runtime.journal import Journal
 from bot.runtime.loop import Loop, repairs_when_up
-from bot.runtime.loop import Settings as LoopSettings
-from bot.runtime.placing import place_strategies, wanted_guardians
+from bot.runtime.placing import loop_settings, place_strategies
 from bot.runtime.ports import Calm, VenuePort
 from bot.runtime.reconcile import nothing_to_do
 from bot.session.candles import Candles, drivers
@@ -235,11 +234,7 @@ class Session:
             journal=self.journal,
             placed=self._place(settings),
             pacer=SessionPacer(),
-            settings=LoopSettings(
-                guardians=wanted_guardians(settings),
-                foreign_positions=settings.safety.foreign_positions,
-                reconcile_ms=settings.reconcile_seconds * 1000,
-            ),
+            settings=loop_settings(settings),
         )
         self._wait(loop.recover())
         self._seen = self.scene.count

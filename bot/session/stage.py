@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop
+from itertools import islice
 from typing import Any, Final
 
 from bot.runtime.ports import Calm
@@ -21,9 +22,10 @@ from bot.service.machine import EMPTY_CHAIN, Machine
 from bot.service.operations import Operations
 from bot.service.prices import Feed
 from bot.service.quota import Quota
+from bot.session.caps import impose
 from bot.session.lanes import Lane
 from bot.session.options import SessionOptions
-from bot.venue import index
+from bot.venue import index, pages
 from bot.venue.apply import apply
 from bot.venue.calm import FOREVER_MS
 from bot.venue.commands import (
@@ -39,6 +41,7 @@ from bot.venue.commands import (
 )
 from bot.venue.events import Event
 from bot.venue.numbers import E8
+from bot.venue.record import forget_oldest
 from bot.venue.state import Account, Key, Rules, State
 
 ACCOUNT: Final = "acc_00000001"
@@ -47,6 +50,8 @@ ADDRESS: Final = "0x" + "5e" * 20  # no chance in a session: the same manifest g
 EVENTS_SHOWN: Final = (
     2_000  # kept for whoever asks again after they were written away: a run that starts anew looks at its last page
 )
+
+KEYS_KEPT: Final = 20_000  # of orders: a daemon tells an order again within minutes, if at all
 
 Change = tuple[int, int, SetMarket]
 
@@ -118,7 +123,8 @@ class Stage(Machine):
         key = Key(KEY, ACCOUNT, "owner", "", "", OWNER_SCOPES, start_ms, "sandbox", owner=True)
         self.run(OpenAccount(ACCOUNT, address, "session", int(options.balance_usd * E8), key))
         self.account: Account = self.state.accounts[ACCOUNT]
-        self.principal = Principal(ACCOUNT, KEY, frozenset(OWNER_SCOPES), owner=True)
+        self.key = impose(self, options.caps, account=ACCOUNT, owner=KEY) if options.caps else KEY
+        self.principal = Principal(ACCOUNT, self.key, frozenset(OWNER_SCOPES), owner=self.key == KEY)
         self.operations = Operations(self, Quota(enabled=False), "http://session.invalid")
 
     # ── What the session asks ───────────────────────────────────────────────────────────────────────────────────────
@@ -204,6 +210,17 @@ class Stage(Machine):
                 lane.at = row + 1
                 self._marks[coin] = round(lane.close[row] * E8)
         self.clock.move_to(to_ms)
+
+    def forget(self, first: int) -> None:
+        """Events before number `first` are written away, and nobody asks the account for them; its trades are packed when they are over. What a
+        key was used for is known of the newest."""
+        account = self.account
+        while account.events_first < first:
+            forget_oldest(account)
+        pages.fold_trades(account)
+        keys = account.trade_by_key
+        for key in list(islice(keys, max(0, len(keys) - KEYS_KEPT))):
+            del keys[key]
 
     def beat(self, ahead_ms: int = 0) -> None:
         """A heartbeat; the beats of the next `ahead_ms` are said with it."""

@@ -1,4 +1,4 @@
-"""Twins: the venue's own objects under the field names of the wire, for the one reader in this process. Each amount becomes a Decimal when it is read.
+"""Twins: the venue's own objects under the field names of the wire, for the one reader in this process. Each amount is a Decimal.
 
 A contract test holds every field of every twin against what a client would have parsed. Nothing is kept: a twin is read before the next command.
 """
@@ -41,11 +41,6 @@ def _amount(name: str) -> property:
     return property(lambda twin: exact(read(twin)))
 
 
-def _maybe(name: str) -> property:
-    read = attrgetter(f"of.{name}")
-    return property(lambda twin: None if (value := read(twin)) is None else exact(value))
-
-
 def _plain(name: str) -> property:
     return property(attrgetter(f"of.{name}"))
 
@@ -59,37 +54,48 @@ class _Data:
         self.of = of
 
 
-class FillTwin(_Data):
-    __slots__ = ()
-    trade_id = _plain("trade")
-    oid = _plain("oid")
-    kind = _plain("kind")
-    side = _plain("side")
-    intent = _plain("intent")
-    reduce_only = _plain("reduce_only")
-    size = _amount("size")
-    px = _amount("px")
-    fee_usd = _amount("fee")
-    realized_pnl_usd = _maybe("realized")
-    liquidity = _plain("liquidity")
-    remaining_size = _amount("remaining")
-    position_size = _amount("position_size")
-    entry_px = _maybe("entry_px")
-    balance_usd = _amount("balance")
+class FillTwin:
+    """What the mirror and the books read of it is nearly all of it: every field at once, each a plain attribute."""
+
+    __slots__ = (
+        "balance_usd", "entry_px", "fee_usd", "intent", "kind", "liquidity", "oid", "position_size", "px", "realized_pnl_usd",
+        "reduce_only", "remaining_size", "side", "size", "trade_id",
+    )  # fmt: skip
+
+    def __init__(self, of: e.Fill) -> None:
+        self.trade_id = of.trade
+        self.oid = of.oid
+        self.kind = of.kind
+        self.side = of.side
+        self.intent = of.intent
+        self.reduce_only = of.reduce_only
+        self.size = exact(of.size)
+        self.px = exact(of.px)
+        self.fee_usd = exact(of.fee)
+        self.realized_pnl_usd = None if of.realized is None else exact(of.realized)
+        self.liquidity = of.liquidity
+        self.remaining_size = exact(of.remaining)
+        self.position_size = exact(of.position_size)
+        self.entry_px = None if of.entry_px is None else exact(of.entry_px)
+        self.balance_usd = exact(of.balance)
 
 
-class OrderTwin(_Data):
-    __slots__ = ()
-    oid = _plain("oid")
-    trade_id = _plain("trade")
-    kind = _plain("kind")
-    side = _plain("side")
-    intent = _plain("intent")
-    size = _amount("size")
-    filled_size = _amount("filled")
-    limit_px = _maybe("limit_px")
-    trigger_px = _maybe("trigger_px")
-    reason = _plain("reason")
+class OrderTwin:
+    __slots__ = (
+        "filled_size", "intent", "kind", "limit_px", "oid", "reason", "side", "size", "trade_id", "trigger_px",
+    )  # fmt: skip
+
+    def __init__(self, of: e.OrderChanged) -> None:
+        self.oid = of.oid
+        self.trade_id = of.trade
+        self.kind = of.kind
+        self.side = of.side
+        self.intent = of.intent
+        self.size = exact(of.size)
+        self.filled_size = exact(of.filled)
+        self.limit_px = None if of.limit_px is None else exact(of.limit_px)
+        self.trigger_px = None if of.trigger_px is None else exact(of.trigger_px)
+        self.reason = of.reason
 
 
 class TriggerTwin(_Data):
@@ -118,7 +124,7 @@ class EventTwin:
     __slots__ = ("coin", "data", "id", "idempotency_key", "of", "request_id", "subtype", "ts", "type")
 
     def __init__(
-        self, of: Any, type_: str, subtype: str, data: _Data, request_id: str | None = None, idempotency_key: str | None = None
+        self, of: Any, type_: str, subtype: str, data: FillTwin | OrderTwin | _Data, request_id: str | None = None, idempotency_key: str | None = None
     ) -> None:  # fmt: skip
         self.of = of
         self.id = event_id(of.seq)

@@ -123,30 +123,25 @@ def unwatch_trail(market: Market, guardian: Guardian) -> None:
 
 def move_watch(market: Market, position: Position, level: int | None) -> None:
     """Put the position's margin watch at `level` (None: nothing can liquidate it)."""
-    old = position.liquidation_level
-    if old == level:
-        return
-    falls = position.side > 0
-    if old is not None:
-        _drop(market, _entry(old, "liquidation", position.account, 0, falls=falls), falls=falls)
-    if level is not None:
-        _add(market, _entry(level, "liquidation", position.account, 0, falls=falls), falls=falls)
-        market.watches += 1
-    position.liquidation_level = level
+    if position.liquidation_level != level:
+        _move(market, position, position.liquidation_level, level, "liquidation")
+        position.liquidation_level = level
 
 
 def move_floor(market: Market, position: Position, level: int | None) -> None:
     """Put the position's watch of the drawdown floor at `level` (None: it has none)."""
-    old = position.floor_level
-    if old == level:
-        return
+    if position.floor_level != level:
+        _move(market, position, position.floor_level, level, "drawdown")
+        position.floor_level = level
+
+
+def _move(market: Market, position: Position, old: int | None, level: int | None, kind: str) -> None:
     falls = position.side > 0
     if old is not None:
-        _drop(market, _entry(old, "drawdown", position.account, 0, falls=falls), falls=falls)
+        _drop(market, _entry(old, kind, position.account, 0, falls=falls), falls=falls)
     if level is not None:
-        _add(market, _entry(level, "drawdown", position.account, 0, falls=falls), falls=falls)
+        _add(market, _entry(level, kind, position.account, 0, falls=falls), falls=falls)
         market.watches += 1
-    position.floor_level = level
 
 
 # ── Deadlines ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import islice, takewhile
 
 from bot.errors import Refusal
 from bot.venue import guardians, index, ledger, limits, outcome, protection, quote
@@ -18,6 +18,7 @@ from bot.venue.state import (
     DAY_MS,
     MIN_NOTIONAL,
     PLAN_KEPT_MS,
+    PLANS_KEPT,
     Account,
     Key,
     Market,
@@ -29,8 +30,6 @@ from bot.venue.state import (
     Trade,
     oid_text,
 )  # fmt: skip
-
-ENTRY_KINDS: Final = frozenset({"market", "limit"})
 
 
 @dataclass(slots=True)
@@ -96,6 +95,9 @@ def store_plan(state: State, account: Account, key: Key | None, command: StorePl
         if oldest.expires_ms + PLAN_KEPT_MS > state.now_ms:
             break
         del plans[oldest.token]
+    if len(plans) >= PLANS_KEPT and next(iter(plans.values())).expires_ms <= state.now_ms:
+        over = takewhile(lambda plan: plan.expires_ms <= state.now_ms, islice(plans.values(), PLANS_KEPT // 10))
+        plans = state.plans = dict(islice(plans.items(), sum(1 for _ in over), None))
     assert command.token not in plans, "a confirm token is new"
     plans[command.token] = Plan(
         command.token,

@@ -27,6 +27,7 @@ MIN_NOTIONAL: Final = 10 * E8
 BOOK_LEVELS: Final = 20  # What the venue's own book shows a side.
 CLOSED_DEPTH: Final = 3  # While the outside price is closed, depth is a third and the spread three times as wide.
 PLAN_KEPT_MS: Final = 7 * DAY_MS  # A used or stale token still says so for a week.
+PLANS_KEPT: Final = 20_000  # Of all accounts; when there are more, a tenth of them goes sooner, the oldest that nobody can confirm any more.
 
 
 class Tier(NamedTuple):

@@ -33,7 +33,7 @@ _HOME = {  # module -> the names that it gives to the package
     "order_requests": "BracketRequest CancelCoinRequest CloseRequest ConfirmRequest LegRequest OrderRequest SuggestRequest bare_coin",
     "guardian_requests": "GUARDIAN_RULES GuardianFields GuardianRequest GuardianRule InlineGuardian",
     "requests": "CLEARS_CAP DeviceRequest DeviceTokenRequest EmptyRequest HeartbeatRequest KeyRequest KillRequest OtpRequest ResetRequest SandboxAccountRequest SettingsRequest URL_MAX VerifyRequest WebhookRequest",
-    "queries": "CANDLES_MAX CandlesQuery EVENTS_PAGE_MAX EmptyQuery EventsQuery MarketsQuery NavQuery OrdersQuery TradesQuery WalletTradesQuery",
+    "queries": "CANDLES_MAX CandlesQuery EVENTS_PAGE_MAX EmptyQuery EventsQuery MarketsQuery NavQuery OrdersQuery TRADES_PAGE_MAX TradesQuery WalletTradesQuery",
     "control": "AdvanceRequest ClockRequest ClockState ControlResetResult DigestResult Fault FaultRequest FaultsResult ForkResult MintKeyRequest MintKeyResult NameRequest PriceRequest SPEED_MAX SeedRequest SeedResult SnapshotResult",
     "resources": "Bracket Guardian Key KeyCreated KeysResult Market Order Plan Position Revoked StopLeg Trade Warning_ Webhook WebhookCreated WebhooksResult",
     "limits": "AccountLimits Apis Credit Health KeyLimits Limits McpApi Platform Rate RestApi SlippageDefaults",

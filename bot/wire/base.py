@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from math import isfinite
-from typing import Annotated, Any, ClassVar, NoReturn, Self
+from typing import Annotated, Any, ClassVar, Final, NoReturn, Self
 
 from pydantic import (
     BaseModel,
@@ -250,6 +250,7 @@ class Resource(BaseModel):
 
 
 _FROM_WIRE = object()
+_text: Final[Callable[[str], str]] = json.encoder.encode_basestring_ascii  # what json.dumps does to a text, and no more
 
 
 class Request(BaseModel):
@@ -293,10 +294,16 @@ class Request(BaseModel):
 
 def encode(value: Any) -> str:
     """JSON text of plain data; a Decimal goes out as the number it is, digit for digit."""
+    if isinstance(value, str):
+        return _text(value)
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
     if isinstance(value, Decimal):
         return format_decimal(value)
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{json.dumps(str(name))}:{encode(item)}" for name, item in value.items()) + "}"
+        return "{" + ",".join([f"{_text(str(name))}:{encode(item)}" for name, item in value.items()]) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(encode(item) for item in value) + "]"
+        return "[" + ",".join([encode(item) for item in value]) + "]"
     return json.dumps(value, allow_nan=False)

@@ -10,6 +10,7 @@ from bot.wire.base import CoinName, Integer, Request, Text, refuse
 from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES, AssetClass, Interval, MarketsView, NavRange
 
 EVENTS_PAGE_MAX = 200
+TRADES_PAGE_MAX = 200
 CANDLES_MAX = 5_000
 
 
@@ -72,7 +73,7 @@ class EventsQuery(EventStreamQuery):
 class TradesQuery(Request):
     """GET /v1/trades; the wallet route takes the same without coin."""
 
-    limit: Annotated[int, Integer(1, 200, query=True)] = 50
+    limit: Annotated[int, Integer(1, TRADES_PAGE_MAX, query=True)] = 50
     before: Annotated[int, Integer(0, query=True)] | None = None
     coin: CoinName | None = None
 
@@ -80,7 +81,7 @@ class TradesQuery(Request):
 class WalletTradesQuery(Request):
     """GET /v1/wallets/{address}/trades."""
 
-    limit: Annotated[int, Integer(1, 200, query=True)] = 50
+    limit: Annotated[int, Integer(1, TRADES_PAGE_MAX, query=True)] = 50
     before: Annotated[int, Integer(0, query=True)] | None = None
 
 

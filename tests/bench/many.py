@@ -9,6 +9,7 @@ python -m tests.bench.many [--strategies 200] [--bars 6] [--profile]
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import select
@@ -18,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,33 +93,33 @@ def main() -> None:
 
 
 def daemon(config: str, out: str, *, profile: bool) -> None:
-    """`bot run CONFIG`, with a note of every order at the moment that its last byte is given to the socket."""
+    """`bot run CONFIG`, with a note of every order at the moment that its last byte is given to the socket; what is sent again is noted too."""
     from bot.cli import main as command
     from bot.client import Client
+    from bot.client.connections import Answer, Connection
 
     clocks: list[Any] = []
-    notes: list[tuple[str, str, int]] = []
+    notes: list[tuple[str, str, str, str, int]] = []
     made = Client.__init__
 
     def making(self: Client, *args: Any, **named: Any) -> None:
         made(self, *args, **named)
         clocks.append(self.clock)
 
-    sending = httpx.AsyncHTTPTransport.handle_async_request
+    asking = Connection.ask
 
-    async def noted(self: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
-        path = request.url.path
-        if request.method == "POST" and (path.startswith("/v1/orders") or path.endswith("/close")):
-
-            async def trace(name: str, _info: Any) -> None:
-                if name == "http11.send_request_body.complete":
-                    notes.append((request.method, path, clocks[-1].now_ms()))
-
-            request.extensions = {**request.extensions, "trace": trace}
-        return await sending(self, request)
+    def noted(self: Connection, request: bytes) -> asyncio.Future[Answer]:
+        answer = asking(self, request)
+        head, body = request.split(b"\r\n\r\n", 1)
+        method, path, _ = head[: head.index(b"\r\n")].decode().split(" ")
+        if method == "POST" and (path.startswith("/v1/orders") or path.endswith("/close")):
+            key = next((line[17:] for line in head.decode().split("\r\n") if line.startswith("Idempotency-Key: ")), "")
+            market = path.split("/")[3] if path.endswith("/close") else json.loads(body).get("market", "")
+            notes.append((path, market, key, body.decode() if path.endswith("/confirm") else "", clocks[-1].now_ms()))
+        return answer
 
     Client.__init__ = making  # type: ignore[method-assign]
-    httpx.AsyncHTTPTransport.handle_async_request = noted  # type: ignore[method-assign]
+    Connection.ask = noted  # type: ignore[method-assign]
     sys.argv = ["bot", "run", config]
     profiler = None
     if profile:
@@ -175,7 +175,13 @@ def measure(strategies: int, bars: int, *, limits: bool, profile: bool = False) 
             run.wait(WAIT_S)
             if not out.exists():
                 raise SystemExit((folder / "log").read_text()[-3000:])
-            _report(sorted(_sent(json.loads(out.read_text())), key=lambda one: (one.bar_ms, one.after_ms)))
+            sent, calm = _sent(json.loads(out.read_text()))
+            _report(sent)
+            bars_ms = set(sorted({one.bar_ms for one in sent})[WARM_BARS:])
+            kept, apart = ([o.after_ms for o in of if o.bar_ms in bars_ms and o.kind != "plan"] for of in (sent, calm))
+            print(
+                f"   without the {len(kept) - len(apart)} in a market where the service refused one for now on that bar: p99 {_p99(apart):.1f} ms"
+            )
             shown = [line for line in (folder / "log").read_text().splitlines() if '"level"' in line]
             kinds: dict[str, int] = {}
             for line in shown:
@@ -245,12 +251,27 @@ def _wait_passes(folder: Path, run: subprocess.Popen[bytes]) -> None:
     reader.close()
 
 
-def _sent(notes: list[tuple[str, str, int]]) -> Iterator[Sent]:
-    plans = any(path.endswith("/confirm") for _, path, _ in notes[len(notes) // 2 :])  # or each entry is one request
-    for _method, path, now_ms in notes:
+def _sent(notes: list[tuple[str, str, str, str, int]]) -> tuple[list[Sent], list[Sent]]:
+    """Each order once, when it left first. Then the same without those of a market where, on that bar, the service refused one for now
+    (no depth, say): the next one in that market waits for what becomes of it, however fast we are."""
+    plans = any(path.endswith("/confirm") for path, *_ in notes[len(notes) // 2 :])  # or each entry is one request
+    first: dict[tuple[str, str], tuple[str, str, int]] = {}
+    again: set[tuple[str, int]] = set()
+    for path, market, key, token, now_ms in notes:
         bar_ms = now_ms // STEP_MS * STEP_MS
         kind = "close" if path.endswith("/close") else "entry" if path.endswith("/confirm") or not plans else "plan"
-        yield Sent(kind, bar_ms, (now_ms - bar_ms) / SPEED)
+        if key and (key, token) in first:
+            again.add((market, first[key, token][2] // STEP_MS * STEP_MS))
+            again.add((market, bar_ms))
+        else:
+            first[(key, token) if key else ("", str(len(first)))] = kind, market, now_ms
+    sent, calm = [], []
+    for kind, market, now_ms in sorted(first.values(), key=lambda one: one[2]):
+        bar_ms = now_ms // STEP_MS * STEP_MS
+        sent.append(Sent(kind, bar_ms, (now_ms - bar_ms) / SPEED))
+        if not market or (market, bar_ms) not in again:
+            calm.append(sent[-1])
+    return sent, calm
 
 
 def _report(sent: list[Sent]) -> None:
@@ -280,7 +301,7 @@ def _span(after: list[float]) -> str:
 
 
 def _p99(values: list[float]) -> float:
-    return sorted(values)[max(0, int(len(values) * 0.99) - 1)]
+    return sorted(values or [0.0])[max(0, int(len(values) * 0.99) - 1)]
 
 
 def _cpu_s(pid: int) -> float:

@@ -1,7 +1,8 @@
-"""What a session costs: `python -m tests.bench.session [--bars N] [--rounds N] [--short]` prints figures and judges none of them.
+"""What a session costs: `python -m tests.bench.session [--bars N] [--rounds N] [--short | --command | --slopes | --ten]` prints figures and judges none.
 
 A generated year of minutes (numpy, seed 7), through the whole daemon and the whole venue: (a) a strategy that does nothing, (b) SMA 10/30 cross,
-long 1,000 USD, stop 1 %, target 2 %, taker fee 0.05 %, closed on the opposite cross. In the same process and in alternation: a bare loop that
+long 1,000 USD, stop 1 %, target 2 %, taker fee 0.05 %, closed on the opposite cross. Then the whole command with its report, by stages; the cost of a trade and the memory of 1,000 to 100,000 of them;
+and ten markets with three strategies each. In the same process and in alternation: a bare loop that
 calls an empty method, the floor, the same strategy and bracket hand-inlined, and other programs as far as they are installed (peers.py). The
 machine's speed drifts, so (b) is judged by the median of the ratios to the floor of its own round. Times are processor time: whoever else is on
 the machine is not measured.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bot import logs
 from bot.cli.judging import judged
@@ -42,13 +44,13 @@ RULES = {
 }  # fmt: skip
 
 
-def year(count: int) -> Candles:
+def year(count: int, *, market: str = "BTC", seed: int = 7) -> Candles:
     """A geometric walk of ten steps a minute, 60 % a year; each open is the close before."""
     try:
         import numpy as np
     except ImportError:
         raise SystemExit("this series is made by numpy: install the research extra") from None
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(seed)
     sigma = 0.6 / np.sqrt(YEAR * 10)
     steps = rng.standard_normal((YEAR, 10)) * sigma - 0.5 * sigma * sigma
     px = np.round(np.exp(np.log(30_000.0) + np.cumsum(steps.ravel()).reshape(YEAR, 10)), 2)
@@ -57,7 +59,7 @@ def year(count: int) -> Candles:
     high, low = np.maximum(px.max(axis=1), opened), np.minimum(px.min(axis=1), opened)
     volume = np.round(rng.lognormal(4.0, 0.5, YEAR), 3)
     columns = (array("d", one[:count].tobytes()) for one in (opened, high, low, close, volume))
-    return Candles("BTC", "1m", array("q", range(START_MS, START_MS + count * 60_000, 60_000)), *columns)
+    return Candles(market, "1m", array("q", range(START_MS, START_MS + count * 60_000, 60_000)), *columns)
 
 
 def prepared(name: str, candles: Candles, folder: Path) -> Backtest:
@@ -239,51 +241,113 @@ def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> 
     )
 
 
-def slopes(folder: Path) -> None:
-    """Cost of a trade in short and long runs: the same strategy over more and more bars of a busier market."""
-    idle = None
-    for trades in (1_000, 10_000, 100_000):
-        bars = min(YEAR, trades * 51)
-        candles = year(bars)
-        if trades * 51 > YEAR:
-            print(f"{trades:>9,} trades need more than a year of these bars; the year has 10,256")
-            break
-        took, made = session("Cross", candles, folder)
-        idle, _ = session("Idle", candles, folder)
-        done = trades_of(made)
-        print(f"{done:>9,} trades: {(took - idle) / done * 1e6:9.1f} us each")
-    took, made = session("Often", year(YEAR), folder)
-    idle, _ = session("Idle", year(YEAR), folder)
-    done = trades_of(made)
-    print(f"{done:>9,} trades: {(took - idle) / done * 1e6:9.1f} us each (in and out by turns)")
-
-
 # Peak memory of a child counts from its parent's: so the command is started by a process that is small.
 STARTER = """\
 import resource, subprocess, sys, time
 started = time.perf_counter()
 subprocess.run(sys.argv[1:], check=True, capture_output=True)
-print(time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(time.perf_counter() - started, used.ru_utime + used.ru_stime, used.ru_maxrss // 1024)
 """
+TRADING = ("--balance", "1000000", "--fee", "0.05%", "--spread", "0", "--depth", "0", "--tick", "0.01", "--lot", "0.000001", "--json")  # fmt: skip
+
+
+class Ran(NamedTuple):
+    """A command: seconds on the wall and of the processor, peak memory in MB."""
+
+    seconds: float
+    cpu: float
+    megabytes: int
+
+
+def command(*words: str | Path) -> Ran:
+    asked = [sys.executable, "-c", STARTER, sys.executable, "-m", "bot", *map(str, words)]
+    done = subprocess.run(asked, check=True, capture_output=True, text=True)
+    seconds, cpu, megabytes = done.stdout.split()
+    return Ran(float(seconds), float(cpu), int(megabytes))
+
+
+def written(candles: Candles, path: Path) -> Path:
+    rows: Any = zip(*candles.columns, strict=True)
+    with path.open("w") as out:
+        out.write("ts,open,high,low,close,volume\n")
+        out.writelines(f"{a},{b},{c},{d},{e},{f}\n" for a, b, c, d, e, f in rows)
+    return path
+
+
+def backtest(folder: Path, data: Path, *words: str) -> tuple[Ran, Path, dict[str, Any]]:
+    """`bot backtest` of what `prepared` or `ten` has written; how it ran, its folder, and its summary."""
+    out = Path(tempfile.mkdtemp(dir=folder))
+    ran = command("backtest", folder / "bench.yaml", "--data", data, "--out", out, *TRADING, *words)
+    (run,) = out.iterdir()
+    return ran, run, json.loads((run / "summary.json").read_text())
 
 
 def shell(folder: Path) -> None:
-    """The whole command, from the shell to the written result: seconds and peak memory."""
+    """The whole command, from the shell to the written report: seconds and peak memory."""
     candles = year(YEAR)
-    data = folder / "BTC_1m.csv"
-    rows: Any = zip(*candles.columns, strict=True)
-    data.write_text(
-        "ts,open,high,low,close,volume\n" + "".join(f"{a},{b},{c},{d},{e},{f}\n" for a, b, c, d, e, f in rows)
-    )
+    data = written(candles, folder / "BTC_1m.csv")
     for name, what in (("Idle", "(a)"), ("Cross", "(b)")):
-        prepared(name, candles, folder).journal.close()
-        command = [sys.executable, "-m", "bot", "backtest", str(folder / "bench.yaml"), "--data", str(data), "--balance", "1000000", "--out",
-                   str(folder / "runs"), "--fee", "0.05%", "--spread", "0", "--depth", "0", "--tick", "0.01", "--lot", "0.000001", "--json"]  # fmt: skip
-        done = subprocess.run([sys.executable, "-c", STARTER, *command], check=True, capture_output=True, text=True)
-        seconds, megabytes = done.stdout.split()
+        took, made = session(name, candles, folder)
+        made.journal.close()
+        ran, run, _ = backtest(folder, data)
+        page = command("report", run)
+        words = f"the whole command for {what}, shell to written report"
         print(
-            f"{f'the whole command for {what}, shell to written result':<52} {float(seconds):8.2f} s {megabytes:>10} MB (targets: 4 s, 250 MB)"
+            f"{words:<52} {ran.seconds + page.seconds:8.2f} s {max(ran.megabytes, page.megabytes):>10} MB (targets: 4 s, 250 MB)   processor "
+            f"{ran.cpu + page.cpu:.2f} s: the run itself {took:.2f}, all else of backtest {ran.cpu - took:.2f}, report {page.cpu:.2f}"
         )
+
+
+def slopes(folder: Path, most: int) -> None:
+    """What a trade costs in short and long runs: the whole command, less one over the same candles that trades nothing."""
+    for trades in (1_000, 10_000, 30_000, 100_000):
+        if trades > most:
+            return
+        candles = year(trades * 5)
+        data = written(candles, folder / "BTC_1m.csv")
+        prepared("Idle", candles, folder).journal.close()
+        idle, _, _ = backtest(folder, data)
+        prepared("Often", candles, folder).journal.close()
+        ran, run, summary = backtest(folder, data)
+        shutil.rmtree(run)
+        done = summary["figures"]["# Trades"]
+        each = (ran.cpu - idle.cpu) / done * 1e6
+        print(
+            f"{done:>9,} trades: {each:9.1f} us each, peak {ran.megabytes:4} MB, without trades {idle.megabytes} MB (target 250)"
+        )
+
+
+MARKETS = ("BTC", "ETH", "SOL", "XRP", "DOGE", "HYPE", "BNB", "AVAX", "LINK", "SUI")
+
+
+def ten(folder: Path, bars: int) -> None:
+    """Ten markets with three crosses of averages each, netted: the whole command."""
+    inside = folder / "ten"
+    inside.mkdir()
+    for number, market in enumerate(MARKETS):
+        written(year(bars, market=market, seed=7 + number), inside / f"{market}_1m.csv")
+    strategies = [
+        {"name": f"{market.lower()}-{fast}", "use": "bench:Cross", "markets": [market], "interval": "1m", "budget_usd": 5_000, "max_leverage": 3,
+         "netting": "allow", "params": {"fast_bars": fast, "slow_bars": 3 * fast}}
+        for market in MARKETS for fast in (10, 30, 100)
+    ]  # fmt: skip
+    body = {
+        "account": {"base_url": "embedded"},
+        "dead_man": "off",
+        "strategies_dir": str(STRATEGIES),
+        "strategies": strategies,
+    }
+    (folder / "bench.yaml").write_text(json.dumps(body))
+    ran, _, summary = backtest(folder, inside)
+    shutil.rmtree(inside)
+    share = bars / YEAR
+    print(
+        f"ten markets, thirty strategies, {bars:,} bars each, {summary['figures']['# Trades']:,} trades: {ran.seconds:.1f} s "
+        f"(processor {ran.cpu:.1f} s), {ran.megabytes} MB"
+        + ("" if share == 1 else f"; a year by this {ran.cpu / share:.0f} s of processor")
+        + " (targets of the year: 60 s, 1 GB)"
+    )
 
 
 def main() -> None:
@@ -291,17 +355,23 @@ def main() -> None:
     parser.add_argument("--bars", type=int, default=YEAR)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--short", action="store_true", help="the paired figures alone")
+    parser.add_argument("--command", action="store_true", help="the whole command alone")
+    parser.add_argument("--slopes", action="store_true", help="the cost of a trade alone")
+    parser.add_argument("--trades", type=int, default=100_000, help="the longest of those runs")
+    parser.add_argument("--ten", action="store_true", help="ten markets with three strategies each, --bars of them")
     parser.add_argument("--no-peers", action="store_true", help="leave out the other programs that are installed")
     given = parser.parse_args()
     logs.configure(level="error")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        paired(year(given.bars), given.rounds, folder, with_peers=not given.no_peers)
-        if given.short:
-            return
-        parts: tuple[Callable[[], None], ...] = (lambda: slopes(folder), lambda: shell(folder))
-        for part in parts:
-            part()
+    parts: dict[str, Callable[[Path], None]] = {
+        "short": lambda folder: paired(year(given.bars), given.rounds, folder, with_peers=not given.no_peers),
+        "command": shell,
+        "slopes": lambda folder: slopes(folder, given.trades),
+        "ten": lambda folder: ten(folder, given.bars),
+    }
+    asked = [name for name in parts if getattr(given, name)]
+    for name in asked or parts:
+        with tempfile.TemporaryDirectory() as folder:
+            parts[name](Path(folder))
 
 
 if __name__ == "__main__":

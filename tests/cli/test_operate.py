@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from bot.cli import figures
 from bot.cli.app import call
 from bot.cli.embedded import Embedded
 
@@ -180,7 +182,19 @@ def test_status_says_how_the_daemon_is(ran: Ran, ask: Ask) -> None:
     code, out, _ = ask("status", "--state-dir", str(ran.state))
     assert code == 0
     assert out.startswith("RUNNING  mine (pid")
-    assert "strategy    mine RUNNING on BTC, 1m" in out
+    assert re.search(r"strategy    mine RUNNING on BTC, 1m, net [+-][0-9,]+\.[0-9]{2} USD\n", out)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("net_usd", "-1234.56789012", "-1,234.57"), ("unrealized_usd", 0.0, "0.00"), ("entry_px", "100012.34567891", "100,012.35"),
+        ("mark_px", 3768.1, "3,768.1"), ("stop_px", "0.0000123456789", "0.0000123457"), ("limit_px", "100", "100"), ("limit_px", "0", "0"),
+        ("size", "0.00123456", "0.00123456"), ("trigger_px", "none", "?"),
+    ],
+)  # fmt: skip
+def test_figures_are_shown_as_a_person_reads_them(name: str, value: Any, text: str) -> None:
+    assert figures.shown(name, value) == text
 
 
 def test_positions_have_their_stops_and_orders_their_strategy(ran: Ran, ask: Ask) -> None:
@@ -391,6 +405,8 @@ def test_a_daemon_that_is_gone_is_never_shown_as_live_and_its_account_can_be_clo
         assert (code, len(out.splitlines()), "not running" in err) == (3, 3, True)
         code, out, err = ask("events", *at, "--limit", "1")
         assert (code, len(out.splitlines()), "not running" in err) == (0, 1, True)
+        code, out, err = ask("export", "trades", *at)
+        assert (code, len(out.splitlines()), "not running" in err) == (0, 2, True)
         assert ask("doctor", str(one.config))[0] == 0
 
         code, out, _ = ask("kill", "--flatten", *at, "--json")

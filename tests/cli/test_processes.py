@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,30 @@ async def test_the_embedded_service_is_started_once_found_again_and_mints_a_fres
     assert b"bbk_" not in command
     first.stop()
     assert not first.is_alive()
+
+
+def test_a_look_at_the_service_hides_no_start_and_takes_away_what_a_dead_one_said(tmp_path: Path) -> None:
+    service, ended = Embedded(tmp_path), threading.Event()
+    (tmp_path / "sandbox.ready").write_text('{"pid": 1, "port": 1, "baseUrl": "http://127.0.0.1:1"}')
+    assert not service.is_alive()
+    assert (service.pid, service.base_url) == (None, None)
+
+    def look() -> None:
+        while not ended.is_set():
+            service.is_alive()
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for one in lookers:
+        one.start()
+    try:
+        for _ in range(20):
+            with service._locked() as lock:
+                assert lock is not None, "a look is no service"
+                assert service.is_alive()
+    finally:
+        ended.set()
+        for one in lookers:
+            one.join()
 
 
 def test_other_options_start_the_service_anew_over_the_same_database(embedded: Callable[..., Embedded]) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 
 import httpx
 import pytest
 
 from bot.client import Client
-from bot.client.limiter import Kind, Left, Limiter, Quota, RateHeld, parse_limit, parse_policy
+from bot.client.limiter import Kind, Left, Limiter, Place, Quota, RateHeld, parse_limit, parse_policy
 from bot.client.service_clock import ServiceClock
 from bot.errors import TryLater
 from bot.wire import CloseRequest, OrderRequest
@@ -166,18 +165,32 @@ def test_a_late_answer_does_not_give_back_what_is_under_way() -> None:
     limiter = Time().limiter()
     tell(limiter, 30)
 
-    async def three() -> None:
-        for _ in range(3):
-            await limiter.admit(Kind.EXIT, ORDERS)
+    async def three() -> list[Place]:
+        return [await limiter.admit(Kind.EXIT, ORDERS) for _ in range(3)]
 
-    asyncio.run(three())
-    limiter.ended(ORDERS)
+    first, second, third = asyncio.run(three())
+    limiter.ended(first)
     tell(limiter, 27)  # of the first one; two are under way
     assert limiter.wait_ms(Kind.ENTRY, ORDERS) > 0
-    limiter.ended(ORDERS)
-    limiter.ended(ORDERS)
+    limiter.ended(second)
+    limiter.ended(third)
     tell(limiter, 27)
     assert limiter.wait_ms(Kind.ENTRY, ORDERS) == 0
+
+
+async def test_what_is_under_way_is_counted_where_it_was_taken() -> None:
+    """Also when its route was unknown as it left, or draws on another policy by now."""
+    limiter = Time().limiter()
+    early = await limiter.admit(Kind.EXIT, ORDERS)
+    tell(limiter, 27)
+    late = await limiter.admit(Kind.EXIT, ORDERS)
+    limiter.ended(early)
+    tell(limiter, 26)
+    assert limiter.wait_ms(Kind.ENTRY, ORDERS) > 0, "the late one is under way still"
+    limiter.learn(ORDERS, status=200, limit='"q";r=50;t=1', policy='"q";q=100;w=10', retry_after_ms=None)
+    limiter.ended(late)
+    tell(limiter, 26)
+    assert limiter.wait_ms(Kind.ENTRY, ORDERS) == 0, "and is not for ever"
 
 
 async def test_under_load_exits_go_first_and_the_service_never_has_to_refuse() -> None:
@@ -192,13 +205,13 @@ async def test_under_load_exits_go_first_and_the_service_never_has_to_refuse() -
         kind = chance.choices(list(Kind), (1, 3, 20))[0]
         time.ms += chance.random() * 20
         try:
-            await limiter.admit(kind, ORDERS)
+            place = await limiter.admit(kind, ORDERS)
         except RateHeld:
             assert kind is not Kind.EXIT
             held += 1
             continue
         bucket, at_ms = min(burst, bucket + (time.ms - at_ms) * rate), time.ms
-        limiter.ended(ORDERS)
+        limiter.ended(place)
         if bucket < 1:
             refused += 1
             tell(limiter, 0, q=burst, w=2, status=429, after=1_000)
@@ -275,11 +288,41 @@ async def test_an_accelerated_clock_shortens_an_entrys_patience() -> None:
         assert time.ms == pytest.approx(100, abs=2)
 
 
-def test_the_wait_is_bounded_whatever_is_claimed() -> None:
+@pytest.mark.parametrize("status", [200, 429])
+async def test_with_nothing_left_for_an_hour_exits_ask_soon_reads_later_and_entries_not(status: int) -> None:
+    time = Time()
+    limiter = time.limiter()
+
+    def nothing_is_left() -> None:
+        after = 3_600_000 if status == 429 else None
+        limiter.learn(ORDERS, status=status, limit='"p";r=0;t=3600', policy='"p";q=1;w=3600', retry_after_ms=after)
+
+    def waits() -> list[int]:
+        return [limiter.wait_ms(kind, ORDERS) for kind in Kind]
+
+    nothing_is_left()
+    assert waits() == [10_000, 60_000, 3_600_000]
+    time.ms += 9_000
+    with pytest.raises(RateHeld):
+        await limiter.admit(Kind.READ, ORDERS)
+    place = await limiter.admit(Kind.EXIT, ORDERS)
+    assert time.ms == 10_000
+    assert waits()[:2] == [10_000, 60_000], "one asks, the others wait for what it hears"
+    limiter.ended(place)
+    nothing_is_left()
+    time.ms += 10_000
+    assert waits()[0] == 0
+    time.ms += 50_000
+    assert waits()[1] == 0
+    tell(limiter, 50)
+    time.ms += 3_600_000
+    assert waits() == [0, 0, 0]
+
+
+def test_the_longest_wait_is_an_hour_whatever_is_claimed() -> None:
     limiter = Time().limiter()
     limiter.learn(ORDERS, status=200, limit='"p";r=0;t=999999999', policy='"p";q=1;w=999999999', retry_after_ms=None)
-    assert limiter.wait_ms(Kind.EXIT, ORDERS) <= 3_600_000
-    assert math.isfinite(limiter.wait_ms(Kind.ENTRY, ORDERS))
+    assert limiter.wait_ms(Kind.ENTRY, ORDERS) == 3_600_000
 
 
 def test_an_exit_asks_again_soon_though_the_service_says_an_hour() -> None:

@@ -106,6 +106,11 @@ class Sandbox:
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         reader, writer = os.pipe()
         with (self.folder / "sandbox.log").open("ab") as log:

@@ -177,6 +177,7 @@ def test_it_trades_within_ten_seconds_and_ends_by_itself_with_a_summary(start: S
 def test_ctrl_c_on_a_terminal_ends_it_within_five_seconds_and_says_what_it_left(start: Start) -> None:
     demo = start(terminal=True)
     demo.read_until(lambda: "stop" in demo.seen_at)
+    assert "Umask:\t0077" in Path(f"/proc/{demo.process.pid}/status").read_text(), "its process is private"
     began = time.monotonic()
     os.write(demo.fd, b"\x03")
     assert demo.wait() == 0, demo.text

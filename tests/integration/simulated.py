@@ -27,7 +27,7 @@ from pydantic import SecretStr
 from bot.client import Client
 from bot.clock import boot_ns, monotonic_ns
 from bot.config import Settings
-from bot.errors import Exit, JournalError
+from bot.errors import Exit, JournalError, Refused
 from bot.runtime import beat, daemon
 from bot.runtime.beater import Record, classify, first_heart
 from bot.runtime.desk import Placed
@@ -37,6 +37,7 @@ from bot.runtime.intents import FINAL
 from bot.runtime.journal import open_journal, open_or_rebuild
 from bot.runtime.operating import Operations
 from bot.runtime.progress import Stamp
+from bot.runtime.safety import SafetyFile
 from bot.service import accounts, auth, orders, prices
 from bot.service.host import HostOptions, Service, build
 from bot.service.log import SavedClock
@@ -67,7 +68,7 @@ CANDLES_MAX: Final = 4  # a long history is another test's; it costs
 
 FAULTS: Final = (
     "refuse", "unsent", "lose", "late", "double", "html_before", "html_after", "truncate", "busy", "busy_silent", "down", "down_html",
-    "denied", "stale", "slow", "hang_before", "hang_after",
+    "denied", "declined", "stale", "slow", "hang_before", "hang_after",
 )  # fmt: skip
 # What is dangerous together: a copy that comes late, and something that speaks meanwhile.
 TREACHEROUS: Final = (
@@ -174,6 +175,7 @@ class Wire:
     def __init__(self, world: World) -> None:
         self.world = world
         self.seen = 0
+        self.asked = self.abreast = 0  # orders that have no answer yet: now, and at most
         self.met: Counter[str] = Counter()
         self.keys: set[str] = set()  # of orders that were sent
         self.bodies: dict[tuple[str, str], set[bytes]] = {}  # (key, path) -> what was sent there under it
@@ -185,12 +187,23 @@ class Wire:
 
     async def request(self, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes) -> Answer:
         """What the daemon's client asks."""
-        world, chance = self.world, self.world.chance
         self.seen += 1
         key = next((value.decode() for name, value in headers if name == b"idempotency-key"), "")
-        if key and _is_order(method, target):
-            self.keys.add(key)
-            self.bodies.setdefault((key, target), set()).add(body)
+        if not key or not _is_order(method, target):
+            return await self._answer(method, target, headers, body, key)
+        self.keys.add(key)
+        self.bodies.setdefault((key, target), set()).add(body)
+        self.asked += 1
+        self.abreast = max(self.abreast, self.asked)
+        try:
+            return await self._answer(method, target, headers, body, key)
+        finally:
+            self.asked -= 1
+
+    async def _answer(
+        self, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes, key: str
+    ) -> Answer:
+        world, chance = self.world, self.world.chance
         target = _shortened(target)
         await asyncio.sleep(chance.uniform(0.002, 0.06))
         fate = world.fate(target)
@@ -248,6 +261,8 @@ class Wire:
                 return _html(503)
             case "denied":
                 return _error(403, "forbidden", {}) if _is_order(method, target) else await deliver()
+            case "declined":
+                return _error(400, "invalid_input", {}) if method == "GET" else await deliver()
             case "stale":
                 return (
                     self.old_page if self.old_page is not None and target.startswith("/v1/events") else await deliver()
@@ -360,7 +375,7 @@ def _error(status: int, code: str, headers: dict[str, str]) -> Answer:
         "code": code,
         "message": "not now",
         "requestId": "req_wire",
-        "retryable": status != 403,
+        "retryable": status not in (400, 403),
         "orderSubmitted": False,
     }
     return Answer(status, REPLY_HEADERS | headers, json.dumps({"error": error}).encode())
@@ -748,7 +763,10 @@ class World:
         key = SecretStr(self.hand.key)
         client = Client(BASE, key, transport=_NOWHERE)
         client._exchange._http = _Exchange(self.wire, client._exchange._http.headers.items())  # type: ignore[assignment]
-        snapshot = await daemon.until_up(client.account, stop)
+        try:
+            snapshot = await daemon.until_up(client.account, stop)
+        except Refused:
+            return  # Said more than once before anything was known: the run ends, and a person begins it anew.
         if snapshot is None:
             return
         journal, damage = open_or_rebuild(
@@ -843,6 +861,7 @@ class World:
         assert made.status_code == 200, made.content
         self.hand = Hand(self.box, json.loads(made.content))  # type: ignore[arg-type]
         shutil.copyfile(template(self.path.parent), self.path)
+        SafetyFile(self.path, address="").path.unlink(missing_ok=True)
 
     async def _tell(self) -> None:
         loop = asyncio.get_running_loop()

@@ -62,7 +62,7 @@ def _history(path: Path, chance: Random) -> Iterator[Disk]:
 
 
 def _moves(journal: Journal, intent: Intent, chance: Random) -> Iterator[Intent]:
-    assert journal.decided([intent], states={"s": '{"n":1}'}, bar=("BTC", "1m", intent.opened_ms)) == [intent]
+    assert journal.decided([intent], states={"s": '{"n":1}'}, bars=[("BTC", "1m", intent.opened_ms)]) == [intent]
     yield intent
     if chance.random() < 0.5:
         intent = journal.planned(intent, "cft_token", 10**13, now_ms=1)

@@ -56,7 +56,7 @@ def test_nothing_is_doubled_lost_stuck_or_naked(
     met: Counter[str] = Counter()
     troubles: Counter[str] = Counter()
     disk: Counter[int] = Counter()
-    trades = lives = fired = damaged = beats = 0
+    trades = lives = fired = damaged = beats = abreast = 0
     began, virtual_s = time.process_time(), 0.0
     for seed in range(base_seed, base_seed + worlds):
         world = _run(seed, folder)
@@ -67,6 +67,7 @@ def test_nothing_is_doubled_lost_stuck_or_naked(
         lives += world.lives
         fired += world.fired
         damaged += world.damaged
+        abreast += world.wire.abreast > 1
         beats += len(world.beats)
         virtual_s += world.now()
     took_s = time.process_time() - began
@@ -82,6 +83,7 @@ def test_nothing_is_doubled_lost_stuck_or_naked(
         assert beats > 5 * worlds
         assert fired > worlds // 20
         assert damaged > worlds // 50
+        assert abreast > worlds // 20, "orders leave side by side, as in production"
 
 
 # ── Tests of the test ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 
+from bot.runtime import claiming
 from bot.runtime.loop import Loop
 from bot.strategy import Bar, Bracket, Intent, Open, Timer, View
 from bot.wire import OrderRequest
@@ -79,3 +80,22 @@ async def test_a_position_of_another_hand_stays_foreign(venue: FakeVenue) -> Non
     await venue.place(order, key="STRANGER")
     loop = await life(venue, Wants())
     assert loop.mirror.positions["BTC"].owner is None
+
+
+async def test_a_key_that_nobody_spells_is_not_looked_for_without_end(
+    venue: FakeVenue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = await life(venue, Wants())
+    venue.clock.speed = 3_600
+    tried: list[str] = []
+    monkeypatch.setattr(claiming, "intent_key", lambda **given: tried.append(given["trigger"]) or "")
+    at_ms = venue.clock.now_ms()
+    assert claiming.claimed(loop, "WEB-ORDER-1", "BTC", at_ms) is None
+    assert tried == [], "no key of ours looks like that"
+    assert claiming.claimed(loop, "A" * 32, "BTC", at_ms) is None
+    assert len(set(tried)) == claiming.BARS + claiming.INSTANTS
+    loop.end_pass()
+    tried.clear()
+    assert claiming.claimed(loop, "A" * 32, "BTC", at_ms) is None
+    assert len(set(tried)) == 2 * claiming.LATE
+    assert f"bar:BTC:{at_ms // 60_000 * 60_000}" in tried

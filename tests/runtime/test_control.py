@@ -42,7 +42,13 @@ async def misreads(_: Question) -> Data:
     raise ConfigError("line 3: no")
 
 
-ROUTES = {("GET", "/echo"): echo, ("POST", "/echo"): echo, ("GET", "/no"): refuses, ("GET", "/config"): misreads}
+async def breaks(_: Question) -> Data:
+    raise KeyError("a fault of ours")
+
+
+ROUTES = {
+    ("GET", "/echo"): echo, ("POST", "/echo"): echo, ("GET", "/no"): refuses, ("GET", "/config"): misreads, ("GET", "/broken"): breaks,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -88,7 +94,7 @@ async def test_the_socket_is_for_its_owner(folder: Path) -> None:
         (b"hello there\r\n\r\n", 400, "no HTTP"),
         (b"GET /echo SPDY/3\r\n\r\n", 400, "no HTTP"),
         (b"GET //[ HTTP/1.1\r\n\r\n", 400, "no path"),
-        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, "there are /config, /echo, /no"),
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, "there are /broken, /config, /echo, /no"),
         (b"DELETE /echo HTTP/1.1\r\n\r\n", 405, "takes GET, POST"),
         (b"GET /echo?count=ten HTTP/1.1\r\n\r\n", 400, "count is a whole number from 0 to 9"),
         (b"GET /echo?count=10 HTTP/1.1\r\n\r\n", 400, "from 0 to 9"),
@@ -103,6 +109,7 @@ async def test_the_socket_is_for_its_owner(folder: Path) -> None:
         (b"GET /echo HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_MAX, 413, str(HEAD_BYTES_MAX)),
         (b"GET /no HTTP/1.1\r\n\r\n", 409, "not now"),
         (b"GET /config HTTP/1.1\r\n\r\n", 400, "line 3: no"),
+        (b"GET /broken HTTP/1.1\r\n\r\n", 500, "/broken failed"),
     ],
 )  # fmt: skip
 async def test_what_is_no_request_is_said_to_be_none(folder: Path, request_: bytes, status: int, words: str) -> None:

@@ -575,6 +575,19 @@ async def test_a_journal_that_cannot_be_written_opens_nothing_and_beats_on_until
         assert await one.ask("GET", "/v1/trades") == {"trades": [], "nextBefore": None}, (
             "what cannot be written is not sent"
         )
+        guard = {"type": "account_drawdown", "maxLossPctFromDayStart": 50, "action": "flatten"}
+        made = (await one.ask("POST", "/v1/guardians", guard))["id"]
+
+        async def is_told() -> bool:
+            _, told = await asked(one, "GET", "/events?type=guardian")
+            return bool(told["events"][-1]["data"]["guardianId"] == made)
+
+        await one.minute()
+        await until("the memory is asked", is_told)
+        assert one.query(f"SELECT 1 FROM events WHERE payload LIKE '%{made}%'") == [], "its file does not know yet"
+        status, told = await asked(one, "GET", f"/explain?id={made}")
+        assert (status, told["steps"][0]["what"]) == (200, "guardian")
+        assert (await asked(one, "GET", "/explain?id=grd_none"))[0] == 404
         other.rollback()
     for _ in range(20):
         await one.minute()
@@ -721,27 +734,33 @@ class Lapsed:
         self.acknowledged = lapses
 
 
+@contextlib.asynccontextmanager
+async def built(one: Place, settings: Settings) -> AsyncIterator[tuple[daemon.Run, Client]]:
+    """A run that has been put together and not begun, and its client."""
+    daemon.private_dir(settings.state_dir)
+    async with Client(one.halfway.base_url, one.key) as client:
+        snapshot = await client.account()
+        journal = open_journal(settings.state_dir / "journal.db", address=snapshot.address)
+        run = daemon.Run(
+            settings, client, journal, daemon.place_strategies(settings), one.halfway.base_url, SecretStr(one.key), one.stop, lambda: None,
+            Operations(settings, base_url=one.halfway.base_url, stop=one.stop, tail=None, config=None),
+        )  # fmt: skip
+        try:
+            yield run, client
+        finally:
+            journal.close()
+            run.progress.close()
+            for thread in run.workers.values():
+                thread.close()
+
+
 async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
     place: MakePlace, still: serving.Served
 ) -> None:
     """The switch has fired while nobody looked; a lapse during the resync asks for another one."""
     one = await place(still)
     settings = one.settings("Holds")
-    daemon.private_dir(settings.state_dir)
-    async with Client(one.halfway.base_url, one.key) as client:
-        snapshot = await client.account()
-        journal = open_journal(settings.state_dir / "journal.db", address=snapshot.address)
-        run = daemon.Run(
-            settings,
-            client,
-            journal,
-            daemon.place_strategies(settings),
-            one.halfway.base_url,
-            SecretStr(one.key),
-            one.stop,
-            lambda: None,
-            Operations(settings, base_url=one.halfway.base_url, stop=one.stop, tail=None, config=None),
-        )
+    async with built(one, settings) as (run, client):
         await run.loop.recover()
         lapsed = Lapsed()
         run.heartbeat = lapsed  # type: ignore[assignment]
@@ -760,43 +779,21 @@ async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
             async with asyncio.timeout(0.2):
                 await run._resync_if_lapsed()
         assert lapsed.acknowledged == 3, "a resync that did not end counts for nothing"
-        journal.close()
-        run.progress.close()
-        for thread in run.workers.values():
-            thread.close()
 
 
 async def test_a_heartbeat_that_was_refused_ends_the_run(place: MakePlace, still: serving.Served) -> None:
     """The child has met a 401 before the loop did."""
     one = await place(still)
     settings = one.settings("Idle")
-    daemon.private_dir(settings.state_dir)
 
     class Refused(Lapsed):
         alive = False
         exit_code = int(Exit.REFUSED)
 
-    async with Client(one.halfway.base_url, one.key) as client:
-        snapshot = await client.account()
-        journal = open_journal(settings.state_dir / "journal.db", address=snapshot.address)
-        run = daemon.Run(
-            settings,
-            client,
-            journal,
-            daemon.place_strategies(settings),
-            one.halfway.base_url,
-            SecretStr(one.key),
-            one.stop,
-            lambda: None,
-            Operations(settings, base_url=one.halfway.base_url, stop=one.stop, tail=None, config=None),
-        )
+    async with built(one, settings) as (run, _):
         run.heartbeat = Refused()  # type: ignore[assignment]
         with pytest.raises(AccessLost):
             run._passed(None)
-        journal.close()
-        run.progress.close()
-        for thread in run.workers.values():
-            thread.close()
 
 
 @pytest.mark.usefixtures("cut_soon")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +15,13 @@ from bot.runtime.arming import Wanted
 from bot.runtime.health import Health, key_problem
 from bot.runtime.journal import open_journal
 from bot.runtime.legs import LEGS, next_leg
-from bot.runtime.loop import EXITS_WAIT_MS, Loop, Settings
+from bot.runtime.loop import EXITS_WAIT_MS, RECONCILE_MS, Loop, Settings
 from bot.runtime.reconcile import COVER_MS, REARM_MS, lost_distance_pct
 from bot.runtime.state import state_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from bot.wire import GuardianRequest, OrderRequest
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, kill, minutes, room
 from tests.runtime.test_journal import intent
 from tests.runtime.test_loop import once
 from tests.runtime.test_reconcile import opened, stop_of, trailing
@@ -97,6 +98,45 @@ async def test_a_market_that_is_gone_keeps_entries_out_of_it_and_of_no_other() -
     await minutes(loop, venue, "100")
     assert loop.degraded == {}
     assert [fill[1] for fill in venue.fills] == ["ETH", "BTC"]
+
+
+@pytest.mark.parametrize("question", ["events", "account", "trades", "guardians", "candles"])
+async def test_a_question_that_is_refused_keeps_entries_out_and_ends_no_pass(question: str) -> None:
+    """A no to one question may pass; only a credential that is refused ends the run."""
+    venue = FakeVenue()
+    loop = await opened(venue)
+    passed: list[int | None] = []
+    loop.passed = passed.append
+    trade = venue._trade("ETH", "long", "open", "market", Decimal(1), None, "dashboard")
+    venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, None)
+    await venue.cancel(stop_of(venue))
+    venue.faults = [Fault(question, refused("invalid_input", "not today"), 99)]
+    await minutes(loop, venue, "100", "100")
+    assert len(passed) == 2, "beats go on"
+    assert venue.faults[0].count < 99
+    assert "BTC" in venue.positions, "not to be told what stands is no reason to close"
+    if question != "guardians":
+        assert (loop.entries_stopped(loop.now_ms()) or loop.health.no_entry("BTC")) is not None
+    venue.faults = []
+    later(loop, RECONCILE_MS)
+    await minutes(loop, venue, "100")
+    assert (loop.degraded, loop.entries_stopped(loop.now_ms())) == ({}, None)
+    assert loop.mirror.is_protected("BTC") is (question != "guardians"), "bare for so long, it was closed"
+
+
+@pytest.mark.parametrize("no", [refused("forbidden"), ApiError.of("unauthorized", "revoked")])
+async def test_a_credential_that_is_refused_ends_the_pass(no: ApiError) -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    for question in ("events", "account"):
+        venue.faults = [Fault(question, no)]
+        later(loop, RECONCILE_MS)
+        with pytest.raises(type(no)):
+            await loop.cycle()
+    page = ApiError.of("no_error_object", "HTTP 403", status=403, retryable=False, reads=True)
+    venue.faults = [Fault("events", page)]
+    await loop.cycle()
+    assert loop.behind, "a page of a proxy knows nothing of the credential"
 
 
 @pytest.mark.parametrize(
@@ -282,10 +322,13 @@ async def test_neither_an_entry_nor_a_part_goes_while_the_events_cannot_be_read(
 
 
 @pytest.mark.parametrize(("source", "flagged"), [("agent", True), ("api", True), ("dashboard", False), (None, False)])
-async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(source: str | None, flagged: bool) -> None:
+async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
+    source: str | None, flagged: bool, tmp_path: Path
+) -> None:
     venue = FakeVenue(("BTC", "ETH"))
     venue.minute(BTC="100")
-    loop = room(venue, always, markets=("BTC",))
+    path = tmp_path / "journal.db"
+    loop = room(venue, always, markets=("BTC",), path=path)
     await loop.recover()
     await loop.cycle()
     assert loop.mirror.keys_proven
@@ -297,6 +340,12 @@ async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(sour
     await minutes(loop, venue, "101", "102")
     assert ("BTC" in venue.positions) is not flagged, "exits went, and entries only if nobody else writes"
     assert loop.strangers.waiting == {}
+    kill(loop)
+    again = room(venue, always, markets=("BTC",), path=path)
+    assert ("foreign_writer" in again.degraded) is flagged, "until a person has looked"
+    again.health.restore("foreign_writer")
+    kill(again)
+    assert room(venue, always, markets=("BTC",), path=path).degraded == {}
 
 
 async def test_our_own_orders_and_what_the_service_does_are_no_other_writer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.errors import BotError, ConfigError
+from bot.errors import BotError, ConfigError, JournalError
 from bot.runtime import systemd
 from bot.runtime.holding import (
     PR_GET_DUMPABLE,
@@ -43,6 +44,48 @@ def test_a_folder_is_held_by_one_and_free_again_afterwards(tmp_path: Path) -> No
             pass
         assert is_held(tmp_path), "and the one who came too late has taken nothing"
     assert not is_held(tmp_path)
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from bot.errors import JournalError
+from bot.runtime.daemon import _progress
+from bot.runtime.holding import hold_state, is_held
+folder = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+with hold_state(folder):
+    assert is_held(folder)
+    try:
+        _progress(folder / "progress", 1)
+    except JournalError as error:
+        assert "cannot be written" in str(error)
+    else:
+        raise AssertionError("a stamp that the disk did not take")
+"""
+
+
+def test_on_a_full_disk_the_lock_holds_and_a_stamp_that_has_no_room_is_said_to(tmp_path: Path) -> None:
+    """Without room made at once, the first write to a mapped file would end the process by a signal."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.EROFS, JournalError), (errno.EACCES, ConfigError)])
+def test_a_folder_whose_disk_fails_is_no_mistake_of_the_config(
+    number: int, kind: type[BotError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service manager starts a daemon again after the one, and not after the other."""
+
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "chmod", fails)
+    with pytest.raises(kind, match=os.strerror(number)):
+        private_dir(tmp_path)
 
 
 def test_whoever_only_looks_keeps_nobody_from_starting(tmp_path: Path) -> None:

@@ -260,6 +260,20 @@ def test_a_write_that_fails_where_there_is_no_file_is_a_journal_error_and_leaves
     assert [one.id for one in journal.live()] == ["KEY1"]
 
 
+def test_anothers_lock_is_waited_for_only_as_long_as_bars_can_wait(journal: Journal, tmp_path: Path) -> None:
+    """The first time, and again after the file could be written."""
+    lock = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    for n in range(2):
+        lock.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        journal.open(intent(n))
+        assert journal.fault is not None
+        assert 0.4 < time.monotonic() - began < 2.5
+        lock.rollback()
+        assert journal.mend()
+    lock.close()
+
+
 CHILD = """
 import sys
 from pathlib import Path

@@ -18,6 +18,8 @@ from bot.errors import JournalDamaged, JournalError
 from bot.runtime import journal as journal_module
 from bot.runtime import salvage
 from bot.runtime.journal import Arm, Journal, Notice, open_journal, open_or_rebuild
+from bot.runtime.pauses import Pauses, Quarantine, keep_quarantine, quarantine_of
+from bot.runtime.safety import ALL, FOREIGN, HALTED, SafetyFile
 from bot.runtime.state import state_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
@@ -120,7 +122,7 @@ def test_a_file_that_fails_is_gone_on_without_and_written_when_it_works_again(
 def fill(journal: Journal) -> None:
     """Writes of every sort; each is one transaction."""
     journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
-    journal.decided([intent(1), intent(2)], states={"trend": '{"n": 1}'}, bar=("BTC", "1m", 60_000))
+    journal.decided([intent(1), intent(2)], states={"trend": '{"n": 1}'}, bars=[("BTC", "1m", 60_000)])
     one = journal.planned(journal.live()[0], "token-1", 50, now_ms=2)
     one = journal.sending(one, now_ms=3)
     journal.attempt_ended(one, "unknown", code="internal_error", order_submitted="unknown")
@@ -487,6 +489,77 @@ def test_a_damaged_file_is_kept_under_a_name_of_its_own(path: Path) -> None:
     assert kept == ["journal.db.damaged-20250601T000000", "journal.db.damaged-20250601T000000-1"]
 
 
+def again(path: Path) -> tuple[Journal, str]:
+    """The next start; what it says of a journal that was begun anew."""
+    journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS, was_used=True)
+    return journal, said or ""
+
+
+def test_what_was_stopped_stays_so_in_a_journal_that_is_begun_anew(path: Path) -> None:
+    failed = Quarantine("it raised", "1", 5)
+    journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+    assert said is None
+    Pauses(journal).pause("alpha")
+    keep_quarantine(journal, "beta", failed)
+    keep_quarantine(journal, "gamma", failed)
+    keep_quarantine(journal, "gamma", None)
+    journal.write_note(HALTED, '{"alpha": [0, 86400000]}')
+    journal.write_note(FOREIGN, '"another hand"')
+    journal.close()
+    path.write_bytes(b"nothing of ours" * 100)
+    journal, said = again(path)
+    assert "stays so" in said
+    assert Pauses(journal).names == {"alpha"}
+    assert (quarantine_of(journal, "beta"), quarantine_of(journal, "gamma")) == (failed, None)
+    assert (journal.note(HALTED), journal.note(FOREIGN)) == ('{"alpha": [0, 86400000]}', '"another hand"')
+    Pauses(journal).resume(None)
+    journal.close()
+    path.unlink()
+    journal, said = again(path)
+    assert Pauses(journal).names == frozenset(), "a person's word counts"
+    journal.close()
+
+
+def test_where_it_cannot_be_known_what_was_paused_everything_is(path: Path) -> None:
+    open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)[0].close()
+    beside = SafetyFile(path, address=ADDRESS).path
+    for spoilt in (None, beside.read_text().replace("}", ' "pauses": "[]"}', 1), '{"address": 1}', "[]", "\x00"):
+        path.unlink()
+        beside.unlink() if spoilt is None else beside.write_text(spoilt)
+        journal, said = again(path)
+        assert Pauses(journal).names == {ALL}, spoilt
+        assert "bot resume" in said
+        Pauses(journal).resume(None)
+        journal.close()
+    beside.unlink()
+    journal, said = again(path)
+    assert (Pauses(journal).names, said) == (frozenset(), ""), "its journal knows"
+    journal.close()
+    assert beside.exists()
+
+
+def test_a_pause_that_only_the_memory_had_outlives_the_process(path: Path) -> None:
+    journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+    failing(journal)
+    Pauses(journal).pause("alpha")
+    assert journal.fault is not None
+    journal.db.close()
+    journal, said = again(path)
+    assert (Pauses(journal).names, said) == ({"alpha"}, "")
+    journal.close()
+
+
+def test_a_note_that_is_none_of_ours_is_damage(path: Path) -> None:
+    for value in ("[", "{}"):
+        journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+        journal.beside = None
+        journal.write_note("pauses", value)
+        journal.close()
+        journal, said = again(path)
+        assert "cannot be used" in said
+        journal.close()
+
+
 def test_a_file_that_is_locked_at_the_start_is_no_damaged_one(
     path: Path, other: Callable[[], sqlite3.Connection]
 ) -> None:
@@ -500,21 +573,85 @@ def test_a_file_that_is_locked_at_the_start_is_no_damaged_one(
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY])
-def test_a_file_that_cannot_be_used_at_the_start_is_no_damaged_one(
-    path: Path, code: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("before", ["used", "new", "damaged"])
+def test_a_file_that_cannot_be_written_at_the_start_is_gone_on_without(
+    path: Path, code: int, before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_journal(path, address=ADDRESS).close()
+    if before == "used":
+        rich(path).close()
+    elif before == "damaged":
+        path.write_bytes(b"nothing of ours" * 100)
 
     def fails(_db: object, _shown: str) -> None:
         error = sqlite3.OperationalError("no")
         error.sqlite_errorcode = code
         raise error
 
-    monkeypatch.setattr(journal_module, "_configure", fails)
-    with pytest.raises(JournalError) as caught:
-        open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
-    assert not isinstance(caught.value, JournalDamaged)
-    assert list(path.parent.glob("*.damaged-*")) == []
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(journal_module, "_configure", fails)
+        journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+        assert journal.fault is not None
+        assert (said is None) is (before != "damaged")
+        assert (journal.find("KEY1") is not None) is (before == "used")
+        journal.open(intent(1_000))
+        assert journal.mend() is False
+    assert journal.mend() is True
+    assert "KEY1000" in in_file(path)
+    assert ("KEY1" in in_file(path)) is (before == "used")
+    journal.close()
+
+
+FULL_START = """
+import resource, signal, sys
+from pathlib import Path
+from bot.errors import JournalError
+from bot.runtime import reading
+from bot.runtime.journal import open_or_rebuild
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+try:
+    with reading.opened(Path(sys.argv[1]).parent) as db:
+        print("read", len(reading.intents(db, states=("sending",), limit=1)))
+except JournalError:
+    print("not read")
+journal, _ = open_or_rebuild(Path(sys.argv[1]), address=sys.argv[2], now_ms=0)
+assert journal.fault, "the kernel refused nothing"
+assert "cannot be written" in journal.fault
+print(len(journal.live()), journal.note("pauses"))
+journal.write_note("pauses", "[]")
+assert not journal.mend()
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+assert journal.mend(), journal.fault
+journal.close()
+"""
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_a_start_where_no_file_can_grow_reads_what_is_there_and_writes_it_later(path: Path, end: str) -> None:
+    """A killed run has left its newest rows in the log beside the file, which needs an index to be read."""
+    journal = rich(path)
+    journal.write_note("pauses", '["alpha"]')
+    live = len(journal.live())
+    held = path.parent / "held"
+    if end == "closed":
+        journal.close()
+    else:
+        held.mkdir()
+        for name in path.parent.glob("journal.db*"):
+            shutil.copy(name, held)
+        journal.close()
+        path = held / "journal.db"
+        (held / "journal.db-shm").unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_START, str(path), ADDRESS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f'{live} ["alpha"]' in done.stdout.splitlines()
+    assert ("read 1" if end == "closed" else "not read") in done.stdout.splitlines(), "nothing old is shown as whole"
+    with closing(open_journal(path, address=ADDRESS)) as again_:
+        assert again_.note("pauses") == "[]"
 
 
 def test_a_file_that_is_written_back_and_cannot_be_used_yet_is_tried_again_and_ends_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -15,12 +16,14 @@ from bot.clock import DAY_MS
 from bot.runtime.books import FOREIGN
 from bot.runtime.desk import Placed
 from bot.runtime.feed import Series
+from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop
 from bot.runtime.ports import Calm
+from bot.runtime.safety import HALTED
 from bot.runtime.timers import instants, newest_until, next_after
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, Timer, View
 from bot.wire import CloseRequest
-from tests.fakes import START_MS, FakeVenue, Fault
+from tests.fakes import ADDRESS, START_MS, FakeVenue, Fault
 from tests.runtime.rooms import Scripted, kill, minutes, room
 
 STOP = Bracket(stop_pct=50)
@@ -171,6 +174,18 @@ async def test_a_daily_loss_stops_entries_for_the_day_and_not_exits(venue: FakeV
     assert codes(loop)[-1] == ("alpha", "daily_loss")
     assert "BTC" not in venue.positions, "its exit went"
     assert notices(loop).count(("strategy.daily_loss", "alpha")) == 1
+    noted = loop.journal.note(HALTED)
+    assert noted is not None
+    kill(loop)
+    with closing(open_journal(tmp_path / "anew.db", address=ADDRESS)) as journal:
+        journal.write_note(HALTED, noted)
+    venue.minute(BTC="100")
+    again = Told("alpha")
+    loop = await begun(venue, again, b, path=tmp_path / "anew.db", daily_loss_usd=Decimal(20))
+    again.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    assert codes(loop)[-1] == ("alpha", "daily_loss"), "also in a journal that knows of no loss"
+    assert loop.books.of("alpha").is_halted
     venue.clock.advance(DAY_MS)
     venue.minute(BTC="100")
     again.wants = [Open("BTC", "long", size=1, bracket=STOP)]

@@ -14,6 +14,7 @@ from bot.errors import ConfigError
 from bot.runtime import notices, notify
 from bot.runtime.journal import Journal, open_journal
 from bot.runtime.notices import Message, notice
+from bot.runtime.trimming import Held, Kept, trim_rest
 from bot.wire import Event
 from tests.runtime.postbox import postbox
 
@@ -166,6 +167,19 @@ async def test_a_target_that_is_down_loses_nothing_and_is_asked_less_and_less(
     assert lane.failures == 0
 
 
+async def test_what_was_trimmed_while_a_target_was_down_is_counted_and_said(journal: Journal) -> None:
+    inbox = Inbox()
+    inbox.down = True
+    lane = lane_of(journal, inbox)
+    journal.notify([lost(str(n), market=f"M{n}") for n in range(9)], now_ms=0)
+    again_ms = await lane.step(0)
+    with journal._transaction():
+        trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=2))
+    inbox.down = False
+    await lane.step(again_ms)
+    assert inbox.titles == ["[b] 7 older notices were not kept", "[b] M7 is without a stop", "[b] M8 is without a stop"]
+
+
 async def test_what_repeats_is_counted_and_told_once_more_at_the_end(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox)
@@ -249,6 +263,21 @@ def test_an_address_that_apprise_does_not_know_is_a_config_error_without_the_add
     with pytest.raises(ConfigError, match=r"notify.urls\[3\]") as caught:
         notify.AppriseTarget(SecretStr("nosuch://hunter2"), 3)
     assert "hunter2" not in str(caught.value)
+
+
+async def test_a_target_that_fails_says_so_without_the_address(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    target = notify.AppriseTarget(SecretStr("json://127.0.0.1:9/hunter2"), 0)
+
+    def fails(**_message: object) -> bool:
+        raise ValueError("json://127.0.0.1:9/hunter2")
+
+    monkeypatch.setattr(target._apprise, "notify", fails)
+    assert await target.send(Message("info", "title", "text")) is False
+    said = "".join(capfd.readouterr())
+    assert "notify.failed" in said
+    assert "hunter2" not in said
 
 
 async def test_a_target_that_hangs_holds_up_neither_the_loop_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

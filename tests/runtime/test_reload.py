@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from bot.config import Settings, load
 from bot.errors import ApiError, BotError
-from bot.runtime import controls
+from bot.runtime import controls, provenance
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.controls import Controls
 from bot.runtime.journal import open_journal
@@ -285,6 +286,53 @@ async def test_a_guardian_that_could_not_be_disarmed_goes_in_the_next_pass(house
     assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 300)]
 
 
+UNDONE = {
+    "the answer to arming is lost": [Fault("arm", "lose_reply")],
+    "the answer is lost twice": [Fault("arm", "lose_reply", count=2)],
+    "the request comes late": [Fault("arm", "late", count=2)],
+    "the second is refused, and the first cannot be disarmed": [Fault("disarm", unknown())],
+}
+
+
+@pytest.mark.parametrize("faults", UNDONE.values(), ids=UNDONE)
+async def test_a_refused_reload_leaves_no_guardian_that_nobody_knows(house: House, faults: list[Fault]) -> None:
+    before = dict(house.venue.guards)
+    other = CONFIG.replace("start: 5", "start: 7").replace("heartbeat_seconds: 300", "heartbeat_seconds: 60")
+    house.write(other)
+    house.venue.faults = [replace(fault) for fault in faults]
+    if faults[0].op == "disarm":
+        arm = house.venue.arm
+
+        async def first_only(request: Any, *, key: str) -> Any:
+            if request.type == "account_drawdown":
+                raise refused("limit_exceeded")
+            return await arm(request, key=key)
+
+        house.venue.arm = first_only  # type: ignore[method-assign]
+    assert (await house.controls.reload()).refused
+    house.loop.journal.close()  # What is owed is owed after a new start too.
+    house.write(CONFIG)
+    house.settings = house.reread()
+    await house.begin()
+    for _ in range(2):
+        await house.minute()
+    assert (house.venue.guards, house.loop.arming.owes, house.loop.arming.fallen()) == (before, False, [])
+    house.write(other)
+    house.venue.__dict__.pop("arm", None)
+    assert (await house.controls.reload()).refused == ()
+    await house.minute()
+    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 60)]
+
+
+async def test_what_a_lost_answer_has_armed_goes_in_the_next_pass(house: House) -> None:
+    house.write(CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 60"))
+    house.venue.faults = [Fault("arm", "lose_reply", count=2)]
+    assert (await house.controls.reload()).refused
+    assert (len(house.venue.guards), house.loop.arming.owes) == (3, True)
+    await house.loop.cycle()
+    assert (house.guards(), house.loop.arming.owes) == ([("account_drawdown", 5), ("dead_man_switch", 300)], False)
+
+
 async def test_a_switch_that_is_no_longer_wanted_is_gone_before_its_beats_end(house: House) -> None:
     house.write(CONFIG.replace("dead_man: {heartbeat_seconds: 300, on_miss: flatten}", "dead_man: off"))
     assert (await house.controls.reload()).refused == ()
@@ -306,11 +354,16 @@ async def test_bars_that_do_not_come_refuse_a_reload_in_time_for_the_next_beat(
     assert [seat.name for seat in house.loop.desk.seats] == ["one"]
 
 
-async def test_a_reload_runs_no_code_of_a_strategy_on_the_loops_own_thread(house: House) -> None:
-    house.code(
-        "holds", HOLDS + "\nimport threading\nassert threading.current_thread() is not threading.main_thread()\n"
-    )
+async def test_a_reload_runs_a_strategys_code_once_off_the_loops_own_thread_and_notes_the_text_that_ran(
+    house: House,
+) -> None:
+    off = "\nimport threading\nassert threading.current_thread() is not threading.main_thread()\n"
+    code = HOLDS + off + "with open(__file__ + '.ran', 'a') as file:\n    file.write('x')\n"
+    house.code("holds", code)
     assert (await house.controls.reload()).applied == ("one: built anew",)
+    assert (house.folder / "strategies" / "holds.py.ran").read_text() == "x"
+    mark = provenance.marks_in(house.loop.journal.note(provenance.NOTE))[-1]
+    assert mark["strategies"]["one"]["source"] == sha256(code.encode()).hexdigest()[:16]
 
 
 async def test_a_switch_of_an_older_config_goes_at_the_next_start(house: House) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bot.runtime.tail import Tail, last_lines, older
@@ -32,6 +33,17 @@ def test_the_file_is_for_its_owner_and_bounded_and_read_back_in_order(tmp_path: 
         file.write("not ours\n" + json.dumps([1]) + "\n")
     assert last_lines(path, 1)[0]["n"] == 199
     assert last_lines(tmp_path / "none", 5) == []
+
+
+def test_threads_that_log_at_once_lose_no_line_and_write_into_no_other_file(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "daemon.log", lines_max=2_000, bytes_max=200)
+    with ThreadPoolExecutor(4) as threads:
+        told = [threads.submit(tail, {"event": "n", "n": n}) for n in range(2_000)]
+        seen = [threads.submit(tail.newest, 9) for _ in range(50)]
+    assert [one.exception() for one in [*told, *seen]] == [None] * 2_050
+    assert [one.seq for one in tail.newest(2_000)] == list(range(1, 2_001))
+    tail.close()
+    assert all(one["event"] == "n" for one in last_lines(tmp_path / "daemon.log", 99))
 
 
 def test_a_log_that_cannot_be_written_is_said_once_and_stops_nobody(tmp_path: Path) -> None:

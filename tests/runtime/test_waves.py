@@ -15,7 +15,7 @@ from bot.runtime.feed import Closed
 from bot.runtime.intents import Intent
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop, Settings
-from bot.runtime.waves import ABREAST, builds_on, next_wave, side_by_side
+from bot.runtime.waves import ABREAST, builds_on, next_wave, place_of, side_by_side
 from bot.strategy import Bar, Bracket, Close, Open, View
 from bot.strategy import Intent as Wish
 from tests.fakes import ADDRESS, FakePacer, FakeVenue
@@ -55,17 +55,24 @@ def test_a_strategys_own_order_in_a_market_stands() -> None:
         ["a BTC close"], ["a BTC open", "b ETH open"], ["b ETH close"],
     ]  # fmt: skip
     reversal = wanted("a BTC close", "a BTC open")
-    assert builds_on(reversal[1:], reversal[:1])
-    assert not builds_on(wanted("b BTC open"), reversal[:1])
+    closed = {place_of(reversal[0])}
+    assert builds_on(reversal[1:], closed)
+    assert next_wave(reversal[1:], sent=closed) == [], "it waits for the events of its close"
+    assert not builds_on(wanted("b BTC open"), closed)
+    assert not builds_on(reversal, ())
+
+
+def test_what_is_under_way_holds_up_its_own_market_and_exits_every_entry() -> None:
+    slow, *entries = wanted("a BTC open", "b BTC open", "c ETH open", "d SOL close")
+    close = entries.pop()
+    assert [one.market for one in next_wave(entries, under_way=[slow])] == ["ETH"]
+    assert next_wave([*entries, close], under_way=[slow]) == [close]
+    assert next_wave(entries, under_way=[close]) == []
 
 
 def test_a_wave_is_bounded() -> None:
-    assert [len(wave) for wave in waves(*(f"s{n} BTC close" for n in range(30)))] == [
-        ABREAST,
-        ABREAST,
-        30 - 2 * ABREAST,
-    ]
-    assert len(waves(*(f"s M{n} open" for n in range(30)))[0]) == ABREAST
+    assert [len(wave) for wave in waves(*(f"s{n} BTC close" for n in range(2 * ABREAST + 3)))] == [ABREAST, ABREAST, 3]
+    assert len(waves(*(f"s M{n} open" for n in range(ABREAST + 3)))[0]) == ABREAST
 
 
 def test_bars_are_decided_together_when_they_are_of_one_instant_and_nobody_hears_two_of_them() -> None:
@@ -111,8 +118,8 @@ class Busy(FakeVenue):
             self.under_way -= 1
 
 
-def three(path: Path, script: Any) -> tuple[Loop, Busy]:
-    venue = Busy(MARKETS)
+def three(path: Path, script: Any, kind: type[Busy] = Busy) -> tuple[Loop, Busy]:
+    venue = kind(MARKETS)
     venue.path = path
     strategies = [Scripted(script, name=f"s-{coin.lower()}", markets=(coin,)) for coin in MARKETS]
     placed = [Placed(one, "1m", allowance(one.name, one.markets, path="direct")) for one in strategies]
@@ -166,6 +173,77 @@ async def test_a_reply_that_is_lost_in_a_wave_is_settled_with_its_own_key_and_ho
     rows = loop.journal.db.conn.execute("SELECT market, state FROM intents ORDER BY market").fetchall()
     assert rows == [(coin, "accepted") for coin in MARKETS]
     assert {coin: one.size for coin, one in venue.positions.items()} == dict.fromkeys(MARKETS, 1), "nothing twice"
+
+
+async def test_a_reset_between_two_waves_ends_what_waits(tmp_path: Path) -> None:
+    def both(view: View, bar: Bar) -> Iterable[Wish]:
+        if view.position(bar.market):
+            yield Close(bar.market)
+            yield Open(bar.market, "short", usd=100, bracket=Bracket(stop_pct=5))
+        else:
+            yield from once(view, bar)
+
+    loop, venue = three(tmp_path / "journal.db", both)
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    await minute(loop, venue)
+    events = venue.events
+
+    async def wiped(*given: Any, **named: Any) -> Any:
+        if len(venue.positions) < len(MARKETS) and not venue.epoch:
+            venue.reset()
+        return await events(*given, **named)
+
+    venue.events = wiped  # type: ignore[method-assign]
+    await minute(loop, venue)
+    rows = loop.journal.db.conn.execute("SELECT market, state FROM intents WHERE ordinal=1").fetchall()
+    assert [row[1] for row in rows] == ["void"] * len(MARKETS), "wanted of an account that is no more"
+    assert venue.epoch == 1
+
+
+class Slow(Busy):
+    """Answers no order for BTC before `free` is set."""
+
+    free: asyncio.Event
+    placed: list[str]
+
+    async def place(self, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
+        self.placed.append(request.market)
+        if request.market == "BTC":
+            await self.free.wait()
+        elif request.market == "SOL":
+            self.free.set()
+        return await super().place(request, key=key, expires_at_ms=expires_at_ms)
+
+
+async def test_an_answer_that_takes_long_holds_up_no_other_market(tmp_path: Path) -> None:
+    loop, venue = three(tmp_path / "journal.db", once, Slow)
+    assert isinstance(venue, Slow)
+    venue.free, venue.placed, loop.abreast = asyncio.Event(), [], 2
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    async with asyncio.timeout(20):
+        await minute(loop, venue)  # BTC is answered when SOL, which had no place beside BTC and ETH, has left.
+    assert venue.placed == ["BTC", "ETH", "SOL"]
+    assert venue.most == 2
+
+
+async def test_a_run_that_is_cut_in_a_wave_has_written_what_is_known_of_it(tmp_path: Path) -> None:
+    loop, venue = three(tmp_path / "journal.db", once, Slow)
+    assert isinstance(venue, Slow)
+    venue.free, venue.placed, loop.abreast = asyncio.Event(), [], 2
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    venue.minute(BTC="100", ETH="100")
+    passing = asyncio.create_task(loop.cycle())
+    while "ETH" not in venue.positions:
+        await asyncio.sleep(0)
+    passing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await passing
+    rows = loop.journal.db.conn.execute("SELECT market, state FROM intents ORDER BY market").fetchall()
+    assert rows == [("BTC", "sending"), ("ETH", "accepted"), ("SOL", "opened")]
+    assert venue.under_way == 0
 
 
 async def test_what_ends_the_run_in_a_wave_leaves_the_others_written(tmp_path: Path) -> None:

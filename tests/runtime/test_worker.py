@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,6 +63,12 @@ async def test_a_call_that_never_returns_is_given_up_and_so_is_the_worker(
             await worker.call(lambda: 1)
     finally:
         let_go.set()
+
+
+async def test_a_call_is_not_late_for_what_it_waits_behind(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "LIMIT_S", 0.4)
+    calls = (worker.call(lambda n=n: time.sleep(0.05) or n) for n in range(12))
+    assert await asyncio.gather(*calls) == list(range(12))
 
 
 async def test_the_loop_goes_on_while_a_call_runs(worker: Worker) -> None:

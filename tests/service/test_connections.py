@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -30,20 +31,27 @@ async def port(box: Box, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
 
 async def until_closed(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
     """Send piece after piece; what comes back until the other side hangs up."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    loop = asyncio.get_running_loop()
+    with socket.create_connection(("127.0.0.1", port)) as ours:
+        ours.setblocking(False)
 
-    async def drip() -> None:
-        for piece in pieces:
-            writer.write(piece)
-            await asyncio.sleep(pause)
+        async def drip() -> None:
+            for piece in pieces:
+                await loop.sock_sendall(ours, piece)
+                await asyncio.sleep(pause)
 
-    dripping = asyncio.create_task(drip())
-    try:
-        async with asyncio.timeout(20):
-            return await reader.read()
-    finally:
-        dripping.cancel()
-        writer.close()
+        dripping = asyncio.create_task(drip())
+        found = b""
+        try:
+            async with asyncio.timeout(20):
+                while part := await loop.sock_recv(ours, 65_536):
+                    found += part
+        except ConnectionResetError:
+            pass  # What we sent after its end was answered so; what came before that is here.
+        finally:
+            dripping.cancel()
+            await asyncio.gather(dripping, return_exceptions=True)
+        return found
 
 
 def refused(answer: bytes, status: int) -> dict[str, Any]:

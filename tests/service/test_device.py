@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
 
 from bot.clock import SystemClock
+from bot.service import approval, guesses
 from bot.service import device as device_module
-from bot.service import guesses
 from bot.service.device import USER_LENGTH, USER_LETTERS
 from tests.service.conftest import Box, Caller
 from tests.service.test_edge import assert_refused
@@ -187,6 +189,26 @@ async def test_the_page_wants_its_own_form_its_own_origin_and_its_own_cookie(box
     box.http.cookies.set("bb_device", before, path="/device")
     assert (await page.press("approve", name="x", scope="read")).status_code == 403
     assert len((await caller.get("/v1/keys"))["keys"]) == 1
+
+
+async def test_a_visit_that_newer_ones_crowd_out_while_its_form_comes_is_signed_in_all_the_same(
+    box: Box, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval, "VISITS_MAX", 1)
+    started, page = await start(box), Page(box)
+    await page.open()
+    await page.press("code", userCode=started["userCode"])
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield urlencode({"csrf": page.csrf, "step": "key"}).encode() + b"&"
+        cookies = dict(box.http.cookies)
+        await box.http.get("/device")
+        box.http.cookies.update(cookies)
+        yield urlencode({"apiKey": caller.opened["apiKey"]}).encode()
+
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = await box.http.post("/device", content=slowly(), headers=ORIGIN | kind)
+    assert (answer.status_code, started["userCode"] in answer.text) == (200, True), answer.text
 
 
 async def test_only_an_owner_decides_and_only_with_what_is_offered(

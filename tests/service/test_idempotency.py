@@ -6,6 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bot.service import log
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 from tests.service.test_edge import assert_refused
 from tests.service.test_trading_path import ENTRY
@@ -112,6 +115,26 @@ async def test_replies_survive_a_restart(open_box: OpenBox, tmp_path: Path) -> N
     for key, body, kept in (("k", ENTRY, first), ("small", ENTRY | {"usdAmount": 1}, small)):
         again = await caller.send("POST", "/v1/orders", body, key=key)
         assert (again.status_code, again.content) == (kept.status_code, kept.content)
+
+
+async def test_answers_are_forgotten_after_a_week_in_memory_too_and_their_keys_make_no_second_order(
+    open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await open_box(db=tmp_path / "s.db")
+    await box.price("BTC", "100000")
+    caller = await box.caller()
+    assert (await caller.send("POST", "/v1/orders", ENTRY, key="old")).status_code == 200
+    monkeypatch.setattr(log, "REPLIES_KEPT_MS", -1_000)
+    machine = box.service.machine
+    machine.snapshot()
+    assert (await caller.send("POST", "/v1/orders", ENTRY, key="new")).status_code == 200
+    await machine.settle()
+    assert len(machine.log._keys) == 1
+    assert machine.log.select("SELECT key FROM replies") == [("new",)]
+    assert machine.log.reply(caller.opened["accountId"], "new") is not None
+    again = await caller.send("POST", "/v1/orders", ENTRY, key="old")
+    assert again.json()["error"]["code"] == "idempotency_conflict"
+    assert len((await caller.get("/v1/trades"))["trades"]) == 2
 
 
 def test_the_fingerprint_looks_through_spelling() -> None:

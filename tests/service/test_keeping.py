@@ -7,6 +7,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
+from bot.service import machine as machine_module
 from bot.service.keeping import Saving, peek_all, tracked
 from bot.service.machine import SNAPSHOT_EVERY
 from bot.venue import codec
@@ -91,6 +94,31 @@ async def test_a_file_is_whole_at_every_moment_of_a_snapshot_in_pieces(open_box:
         for name, account in accounts_of(box).items():
             assert plain(accounts_of(again)[name]) == plain(account)
     assert SNAPSHOT_EVERY >= 1_000
+
+
+async def test_the_log_stays_short_however_often_the_service_is_killed(
+    open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "SNAPSHOT_EVERY", 20)
+    box: Box = await open_box(db=tmp_path / "0.db")
+    lengths = []
+    for life in range(1, 8):
+        before = box.service.machine.seq
+        for px in range(5):  # Far fewer than a snapshot is due after.
+            await box.price("BTC", str(100_000 + px))
+        while box.service.machine.snapshot_if_due():
+            pass
+        await box.service.machine.settle()
+        assert 5 <= box.service.machine.seq - before < 20
+        left = tmp_path / f"{life}.db"  # What a kill leaves behind.
+        with sqlite3.connect(tmp_path / f"{life - 1}.db") as source, sqlite3.connect(left) as target:
+            source.backup(target)
+            lengths.append(target.execute("SELECT count(*) FROM commands").fetchone()[0])
+        again = await open_box(db=left)
+        assert await again.digest() == await box.digest()
+        box = again
+    assert max(lengths) < 40
+    assert min(lengths[1:]) < lengths[0]
 
 
 async def test_events_and_trades_read_the_same_from_pages_of_a_file(open_box: OpenBox, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from bot.service import mcp_route
+from bot.service.mcp_route import AgentDoor
 from bot.service.mcp_tools import TOOLS, harmless
 from tests.service import serving
 from tests.service.conftest import Box, Caller, OpenBox
@@ -74,6 +76,26 @@ async def no(client: Client, name: str, **arguments: Any) -> Any:
     assert error["requestId"].startswith("req_")
     assert error["docsUrl"].endswith(f"/docs/errors#{error['code']}")
     return error
+
+
+async def test_a_door_that_could_not_open_opens_for_the_next_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Manager:
+        runs = 0
+
+        @asynccontextmanager
+        async def run(self) -> AsyncIterator[None]:
+            Manager.runs += 1
+            if Manager.runs == 1:
+                raise OSError("no room")
+            yield
+
+    door = AgentDoor("docs")
+    monkeypatch.setattr(mcp_route, "_imported", lambda: lambda *_: Manager())
+    with pytest.raises(OSError, match="no room"):
+        await door._open()
+    assert await door._open() is await door._open()
+    assert Manager.runs == 2
+    await door.close()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -401,3 +423,20 @@ def test_bot_mcp_takes_no_key_from_the_command_line(capfd: pytest.CaptureFixture
     assert "reference" in said
     assert "bbk_test_secret" not in said
     assert call(["mcp", "--base-url", "http://trading.example.com"]) == 4
+
+
+def test_bot_mcp_makes_its_process_private_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bot.cli import mcp
+    from bot.cli.app import call
+    from bot.runtime import holding
+
+    done: list[str] = []
+
+    async def serve(*_given: str) -> None:
+        done.append("serve")
+
+    monkeypatch.setattr(holding, "harden", lambda: done.append("harden"))
+    monkeypatch.setattr(mcp, "_serve", serve)
+    monkeypatch.setenv("BOT_API_KEY", "bbk_test_secret")
+    assert call(["mcp"]) == 0
+    assert done == ["harden", "serve"]

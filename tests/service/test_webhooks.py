@@ -472,9 +472,9 @@ async def test_a_delivery_its_event_and_its_answer_are_one_transaction(
     written: list[list[str]] = []
     commit = CommandLog._commit
 
-    def record(log: CommandLog, batch: Any) -> None:
+    def record(log: CommandLog, batch: Any) -> Any:
         written.append([statement for statement, _ in batch])
-        commit(log, batch)
+        return commit(log, batch)
 
     monkeypatch.setattr(CommandLog, "_commit", record)
     async with receiving() as receiver, opened(db=tmp_path / "s.db") as box:

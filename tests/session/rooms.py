@@ -13,8 +13,8 @@ from bot.config import Settings
 from bot.runtime.desk import Placed
 from bot.runtime.gate import Allowance
 from bot.session.backtest import Backtest
-from bot.session.book import line_of
 from bot.session.candles import Candles
+from bot.session.lines import line_of
 from bot.session.options import MarketRules, SessionOptions
 from bot.session.result import Result
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, TrailingStop, View
@@ -155,9 +155,9 @@ def ran(
     lines: list[str] = []
 
     class Sink:
-        def write(self, line: str) -> int:
-            lines.append(line)
-            return len(line)
+        def write(self, text: str) -> int:
+            lines.extend(text.splitlines(keepends=True))
+            return len(text)
 
     result = test.run(events=Sink())  # type: ignore[arg-type]
     return Ran(test, result, lines)

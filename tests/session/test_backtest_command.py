@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bot.cli.app import call
 from bot.clock import iso
-from bot.session import result
+from bot.session import folder as folders
 from bot.session.candles import Candles
 from tests.session.rooms import MINUTE_MS, START_MS, minutes
 
@@ -49,8 +51,8 @@ def test_the_same_manifest_gives_the_same_bytes(tmp_path: Path, data: Path):
     made = config(tmp_path)
     outage = f"{iso(START_MS + 200 * MINUTE_MS)[:19]}+20m"
     one, two = (run(tmp_path, made, data, "--outage", outage, "--fee", "0.02%", "--spread", "3bps") for _ in range(2))
-    assert sorted(path.name for path in one.iterdir()) == sorted(result.NAMES)
-    for name in result.NAMES:
+    assert sorted(path.name for path in one.iterdir()) == sorted(folders.NAMES)
+    for name in folders.NAMES:
         assert (one / name).read_bytes() == (two / name).read_bytes(), name
     other = run(tmp_path, made, data, "--fee", "0.03%")
     assert (other / "manifest.json").read_bytes() != (one / "manifest.json").read_bytes()
@@ -154,6 +156,9 @@ def test_a_run_that_is_stopped_keeps_what_it_reached(
             "outages must have a length and must not overlap",
         ),
         (("--fee", "NOPE=1%"), "market 'NOPE' is not listed"),
+        (("--spread", "N.O_PE=1%"), "market 'N.O_PE' is not listed"),
+        (("--fee", ""), "'' is no value; write VALUE, CLASS=VALUE or MARKET=VALUE"),
+        (("--tick", "perp:BTC="), "'perp:BTC=' is no number"),
         (("--accept-everything",), "No such option"),
     ],
 )
@@ -190,3 +195,71 @@ def test_a_market_without_candles_and_a_warm_up_that_is_too_long_are_named(
     assert "ETH" in capsys.readouterr().err
     assert call(["backtest", str(config(tmp_path, "bench:Cross")), *arguments]) != 0
     assert "the warm-up is longer than the data: a strategy needs 30 1m bars of BTC" in capsys.readouterr().err
+
+
+def test_the_caps_of_a_key_refuse_in_a_session_what_they_refuse_live(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    data = write(minutes(2 * 1_440), tmp_path / "BTC_1m.csv")
+    made = config(tmp_path, "oracles:Ticked", entries=list(range(0, 2_880, 30)), stop_pct=0.1, target_pct=0.1)
+    plain = ("--lot", "1", "--fee", "0", "--spread", "0", "--depth", "0", "--balance", "1000000")
+    free = run(tmp_path, made, data, *plain)
+    capped = run(
+        tmp_path, made, data, *plain, "--cap", "max-daily-notional-usd=1_000_000", "--cap", "maxTradeUsd=150000"
+    )
+    assert "refused by the service: key_limit_exceeded" in capsys.readouterr().out
+    trades = [json.loads((one / "summary.json").read_text())["figures"]["# Trades"] for one in (free, capped)]
+    refused = json.loads((capped / "summary.json").read_text())["rejections"]
+    # One of them costs about 100,000 USD: nine fit into a day's million, or ten when the price is below that; so on both days.
+    assert 18 <= trades[1] <= 20 < trades[0]
+    assert refused["key_limit_exceeded"] >= trades[0] - 20
+    opened = [json.loads(line) for line in (capped / "events.jsonl").read_text().splitlines()]
+    for day in (START_MS, START_MS + 1_440 * MINUTE_MS):
+        sizes = [float(one["data"]["size"]) * float(one["data"]["px"]) for one in opened
+                 if one["type"] == "fill" and one["subtype"] == "entry" and day <= one["ts"] < day + 1_440 * MINUTE_MS]  # fmt: skip
+        assert 900_000 < sum(sizes) <= 1_000_000
+    manifest = json.loads((capped / "manifest.json").read_text())
+    assert manifest["options"]["caps"] == {"maxDailyNotionalUsd": "1000000", "maxTradeUsd": "150000"}
+    assert (
+        "the session's key: maxDailyNotionalUsd 1000000; the service refuses an opening that exceeds them"
+        in manifest["assumptions"]
+    )
+    assert call(["replay", str(capped), "--data", str(data)]) == 0
+    none = json.loads((run(tmp_path, made, data, *plain, "--cap", "allowedCoins=ETH") / "summary.json").read_text())
+    assert (none["figures"]["# Trades"], none["rejections"]) == (0, {"key_limit_exceeded": 96})
+
+
+@pytest.mark.parametrize(
+    ("cap", "says"),
+    [("maxTrade=5", "did you mean maxTradeUsd?"), ("maxLeverage=99", "maxLeverage must be 1..50"), ("maxExposureUsd=0", "maxExposureUsd must be > 0"),
+     ("maxOpenPositions=1.5", "must be a whole number"), ("allowedCoins=BTX", "market 'BTX' is not listed"), ("expiresAt=1", "is no cap")],
+)  # fmt: skip
+def test_a_cap_that_is_none_is_refused(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], cap: str, says: str
+):
+    assert (
+        call(["backtest", str(config(tmp_path)), "--data", str(data), "--out", str(tmp_path / "runs"), "--cap", cap])
+        != 0
+    )
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+BARE = """\
+import sys
+sys.modules["numpy"] = sys.modules["polars"] = sys.modules["plotly"] = None
+from bot.cli.app import call
+sys.exit(call(sys.argv[1:]))
+"""
+
+
+def test_without_the_extras_the_same_manifest_gives_the_same_bytes(tmp_path: Path, data: Path):
+    made = config(tmp_path, "bench:Cross", usd=500)
+    whole = run(tmp_path, made, data)
+    asked = ["backtest", str(made), "--data", str(data), "--out", str(tmp_path / "bare")]
+    bare = subprocess.run([sys.executable, "-c", BARE, *asked], capture_output=True, text=True, check=False)
+    assert bare.returncode == 0, bare.stderr
+    (folder,) = (tmp_path / "bare").iterdir()
+    assert len((folder / "trades.csv").read_text().splitlines()) > 5
+    for name in folders.NAMES:
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name

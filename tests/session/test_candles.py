@@ -10,7 +10,7 @@ import pytest
 
 from bot.errors import ConfigError
 from bot.session import tables
-from bot.session.candles import COLUMNS, Candles, drivers, interval_in, join, load, market_name, read_file, resample
+from bot.session.candles import COLUMNS, Candles, _read_cells, drivers, interval_in, join, load, market_name, resample
 from bot.session.store import write_file
 
 HEADER = "ts,open,high,low,close,volume"
@@ -198,19 +198,36 @@ def test_parquet_and_csv_have_one_digest(tmp_path: Path) -> None:
     assert cut.where(1) == (tmp_path / "BTC.parquet", 102)
 
 
-@research
-def test_the_fast_reader_reads_what_the_other_one_reads_or_leaves_it_to_it(tmp_path: Path) -> None:
-    good = file(tmp_path, rows(3_000), "BTC_g.csv")
-    fast, slow = (read_file(good, market="BTC", fast=fast) for fast in (True, False))
-    assert tables.read_fast(good, COLUMNS) is not None
-    assert fast == slow
+def test_bare_numbers_are_read_at_once_to_the_last_bit_and_anything_else_cell_by_cell(tmp_path: Path) -> None:
+    odd = (
+        "0.1,0.30000000000000004,1e-7,0.2,123456789.123456", "9007199254740993,1e23,5e-324,1E-05,1e400", "1.7976931348623157e308,2,3,4,0",
+        f"1.{'3' * 40},{7**30},2.2250738585072011e-308,8.5e22,4.35",
+    )  # fmt: skip
+    lines = [*rows(3_000), *(f"{START + (3_000 + n) * MINUTE},{line}" for n, line in enumerate(odd))]
+    good = file(tmp_path, lines, "BTC_g.csv")
+    at_once, by_cells = tables.read_plain(good, COLUMNS), _read_cells(good)[0]
+    assert at_once is not None
+    assert [one.tobytes() for one in at_once] == [one.tobytes() for one in by_cells]
+    good.write_bytes(good.read_bytes().replace(b"\n", b"\r\n").rstrip())
+    assert tables.read_plain(good, COLUMNS) == at_once
     for lines in (
         [*rows(2), "", rows(3)[2]],
         [*rows(2), f"{START + 2 * MINUTE},1,,1,1,1"],
+        [
+            *rows(2),
+            f"{START + 2 * MINUTE},1,1,1,1,1,{START + 3 * MINUTE}",
+            "1,1,1,1,1",
+        ],  # as many cells as two whole rows
         [f'"{START}",1,1,1,1,1'],
+        [f"{START}.0,1,1,1,1,1"],
+        [f"{START},-0,1,1,1,1"],
+        [f"{START},1_0,1,1,1,1"],
+        [f"{START},[1,1],1,1,1"],
+        [f"{START},true,1,1,1,1"],
+        [f"{1 << 70},1,1,1,1,1"],
         ["1,2"],
     ):
-        assert tables.read_fast(file(tmp_path, lines, "BTC_o.csv"), COLUMNS) is None
+        assert tables.read_plain(file(tmp_path, lines, "BTC_o.csv"), COLUMNS) is None, lines[-1]
 
 
 @research

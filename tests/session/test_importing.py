@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import gzip
+import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from bot.cli.app import call
 from bot.errors import ConfigError
 from bot.session import tables
 from bot.session.audit import audit
-from bot.session.importing import Mapped, columns_of, ordered, read_foreign
+from bot.session.importing import Mapped, columns_of, ordered, read_foreign, read_markets
 
 START = datetime(2025, 6, 16, tzinfo=UTC)
 MS = 1_750_032_000_000
 MINUTE = 60_000
 NEW_YORK = ZoneInfo("America/New_York")
+STRATEGIES = Path(__file__).resolve().parent / "strategies"
 
 
 def cells(n: int) -> list[str]:
@@ -141,6 +145,7 @@ def test_what_is_wrong_is_said_with_file_and_row(
         ("when=ts", "'when' is none of ts, open"),
         ("opne=O", "did you mean open?"),
         ("ts=a,ts=b", "names ts twice"),
+        ("price=p,low=l", "names price, which is low too"),
     ],
 )
 def test_a_mapping_that_is_none_is_refused(text: str, says: str) -> None:
@@ -151,7 +156,7 @@ def test_a_mapping_that_is_none_is_refused(text: str, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("given", "says"),
-    [({"tz": "Mars/Olympus"}, "is no time zone"), ({"unit": "minutes"}, "write auto, s, ms"), ({"stamp": "end"}, "open or close"),
+    [({"market": "event:{}"}, "names no column"), ({"tz": "Mars/Olympus"}, "is no time zone"), ({"unit": "minutes"}, "write auto, s, ms"), ({"stamp": "end"}, "open or close"),
      ({"decimal": "'"}, "a point or a comma")],
 )  # fmt: skip
 def test_an_option_that_is_none_is_refused(given: dict[str, str], says: str) -> None:
@@ -171,6 +176,91 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path, content: bytes, says: 
         read_foreign(tmp_path / "x.csv", "BTC", Mapped())
     assert says in str(refused.value)
     assert "x.csv" in str(refused.value)
+
+
+DAY = 86_400_000
+SAMPLES = Mapped(columns_of("price=yes"), interval="1d", market="event:{id}")
+
+
+def samples(folder: Path, rows: list[str]) -> Path:
+    (folder / "many.csv").write_text("\n".join(["ts,id,yes,settle", *rows]) + "\n")
+    return folder / "many.csv"
+
+
+def test_a_file_of_many_markets_and_of_samples_of_a_price_is_read_market_by_market(tmp_path: Path) -> None:
+    late = [3_000, 2_000, 4_000, 3_500]
+    path = samples(
+        tmp_path,
+        [f"{MS + n * DAY + late[n]},{name},0.{n + 1}{len(name)},1" for n in range(4) for name in ("a1", "b-2")],
+    )
+    one, other = read_markets(path, SAMPLES)
+    assert (one.market, other.market, one.interval) == ("event:A1", "event:B-2", "1d")
+    assert list(one.at_ms) == [MS + n * DAY + late[n] for n in range(4)]
+    assert one.open == one.high == one.low == one.close
+    assert list(other.close) == [0.13, 0.23, 0.33, 0.43]
+    assert list(other.volume) == [0.0] * 4
+    assert [one.where(1)[1], other.where(1)[1]] == [4, 5]
+    assert [finding.kind for finding in audit(one).faults] == [
+        "off_grid",
+        "zero_volume",
+    ]  # and no holes: what is late is there
+    with pytest.raises(
+        ConfigError, match="about 1d apart, but not to the second; read them as 1d with --interval 1d --accept-off-grid"
+    ):
+        read_markets(path, replace(SAMPLES, interval=None))
+
+
+@pytest.mark.parametrize(
+    ("rows", "mapped", "says"),
+    [
+        (["1,a,1,0"], replace(SAMPLES, market="event:{name}"), "there is no column 'name'"),
+        ([f"{MS},a b,0.5,0"], SAMPLES, "row 2: market 'event:a b' is not listed"),
+        ([f"{MS},a,0.5,0", f"{MS},A,0.5,0"], SAMPLES, "row 3: 'A' is event:A, and so is another name"),
+        ([f"{MS},a,0.5,0", f"{MS + DAY},a,x,0"], SAMPLES, "row 3: open 'x' is not a number"),
+    ],
+)
+def test_a_file_of_many_markets_says_what_is_wrong_with_it(
+    tmp_path: Path, rows: list[str], mapped: Mapped, says: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_markets(samples(tmp_path, rows), mapped)
+    assert says in str(refused.value)
+
+
+def test_the_sixty_markets_of_a_recorded_file_are_imported_and_one_is_traded(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = [
+        "data",
+        "import",
+        str(shared / "data/events/pm_yes_daily_60markets.csv.gz"),
+        "--market",
+        "event:{market}",
+        "--columns",
+        "price=yes_price",
+    ]
+    assert call([*asked, "--interval", "1d"]) == 1
+    assert "--accept-off-grid: each row is moved back" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+    assert call([*asked, "--interval", "1d", "--accept-off-grid", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    # Of 11,071 samples 19 are the second of their day, and so many days are missing.
+    assert (len(told["written"]), sum(one["rows"] for one in told["written"])) == (60, 11_052)
+    assert sum(one["count"] for report in told["audit"] for one in report["findings"] if one["kind"] == "gap") == 19
+    (file,) = (tmp_path / "data/event_01017B00").iterdir()
+    (tmp_path / "c.yaml").write_text(
+        f"account: {{base_url: embedded}}\ndead_man: off\nsafety: {{require_protection: false}}\nstrategies_dir: {STRATEGIES}\nstrategies:\n"
+        '  - {name: e, use: "oracles:Shares", markets: ["event:RATE-CUT"], interval: 1d, budget_usd: 1000, params: {buy: 2, sell: 9}}\n'
+    )
+    accepted = ["--accept-gaps", "--accept-zero-volume", "--fee", "0", "--spread", "0", "--depth", "0"]
+    assert call(["backtest", "c.yaml", "--data", f"event:RATE-CUT={file}", *accepted]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    (_, trade) = (run / "trades.csv").read_text().splitlines()
+    # Decided on the samples of 7 and 14 April 2024, filled at those of the days after: 0.075 and 0.055.
+    assert trade.startswith(
+        f"1,e,event:RATE-CUT,long,200,{1_712_534_400_000},0.075,market,{1_713_139_200_000},0.055,close,-4,"
+    )
 
 
 @pytest.mark.skipif(not tables.has_research(), reason="the research extra (polars, numpy) is not installed")

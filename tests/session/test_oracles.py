@@ -1,4 +1,11 @@
-"""Outside results through `bot backtest`, with strategy files as users write them: the bracket strategy, freqtrade's scenarios, Lean's holdings."""
+"""Outside results through `bot backtest`, with strategy files as users write them: the bracket strategy, freqtrade's scenarios, Lean's four.
+
+Lean fills an order on the side of the quote that it takes, a session all orders on one series. So Lean's minutes are given as the prices that its
+orders met: the ask's until the last one has bought, the bid's from then on, the trade's where Lean filled at a trade. Two of its orders are none
+of the service's: an entry by a trailing stop (the strategy trails it), and a stop on the wrong side of its entry, which the service refuses
+(the strategy closes instead: such a stop is through when it is placed). Lean's fee, half a cent a share and at least a dollar an order, is taken off
+by hand: the service's fees are shares of the notional.
+"""
 
 from __future__ import annotations
 
@@ -178,8 +185,7 @@ def test_leans_daily_holding_is_worth_what_it_published(shared: Path, tmp_path: 
 
 def test_leans_first_minute_holding_is_worth_what_it_published(shared: Path, tmp_path: Path):
     # Lean's BasicTemplateAlgorithm: 688 at the ask's close of the first minute, which is the ask's next open; valued at the last trade; fee 3.44.
-    with gzip.open(shared / "oracles/lean/spy_1m_adj_20131007_11.csv.gz", "rt") as lines:
-        rows = list(csv.DictReader(lines))
+    rows = lean_minutes(shared)
     data = tmp_path / "SPY_1m.csv"
     text = ["ts,open,high,low,close,volume"]
     text += [
@@ -196,6 +202,68 @@ def test_leans_first_minute_holding_is_worth_what_it_published(shared: Path, tmp
     size, px = float(held["size"]), float(held["entry_px"])
     assert (size, px) == (688, 144.781724)
     assert 100_000 - size * px - 3.44 + size * float(rows[-1]["close"]) == pytest.approx(101_691.92, abs=0.005)
+
+
+def test_leans_stop_that_is_through_when_it_is_placed_loses_what_it_published(shared: Path, tmp_path: Path):
+    # Lean's StopLossOnOrderEventRegressionAlgorithm: short 100 at the bid's close of the first minute; on the fill a stop to buy two dollars below.
+    # It is filled at the open of the next minute's trades: the quote at which the short was filled stands between the two, as a minute of its own.
+    rows = lean_minutes(shared)
+    quote = rows[0]["bid_close"]
+    assert quote == rows[1]["bid_open"]
+    lines = [candle_of(rows[0], "bid_"), f"{quote},{quote},{quote},{quote},1", *(candle_of(row) for row in rows[1:60])]
+    trade = lean_trade(tmp_path, "oracles:StopOnFill", {"size": 100, "below": 2}, lines, protected=False)
+    assert (trade["side"], trade["entry_px"], trade["exit_px"], trade["exit_kind"]) == (
+        "short",
+        quote,
+        rows[1]["open"],
+        "close",
+    )
+    assert 100_000 + float(trade["realized_usd"]) - 2 == pytest.approx(99_995.41, abs=0.005)
+
+
+@pytest.mark.parametrize("path", ["sl_first", "olhc"])
+def test_leans_trailing_stops_earn_what_it_published(shared: Path, tmp_path: Path, path: str):
+    # Lean's TrailingStopOrderRegressionAlgorithm: buy on a trail of 2.00 under the ask, sell on one of 0.50 over the bid. The first is met by the
+    # gap of a morning (row 1170) and filled at the ask's close, which is the ask's next open; the second at its level (row 1268).
+    rows = lean_minutes(shared)
+    asks, bids = rows[:1171], rows[1172:]
+    assert rows[1170]["ask_close"] == rows[1171]["ask_open"]
+    turn = ",".join([rows[1171]["ask_open"], *(rows[1171][f"bid_{name}"] for name in ("high", "low", "close")), "1"])
+    lines = [*(candle_of(row, "ask_") for row in asks), turn, *(candle_of(row, "bid_") for row in bids)]
+    trade = lean_trade(tmp_path, "oracles:Trailed", {"size": 100, "entry": 2, "exit": 0.5}, lines, "--path", path)
+    assert (trade["side"], trade["entry_px"], trade["exit_px"], trade["exit_kind"]) == (
+        "long",
+        "144.65203",
+        "144.904255",
+        "guardian",
+    )
+    minute = [(int(trade[name]) - START_MS) // MINUTE_MS for name in ("entry_ms", "exit_ms")]
+    assert minute == [1171, 1268]
+    assert 100_000 + float(trade["realized_usd"]) - 2 == pytest.approx(100_023.22, abs=0.005)
+
+
+def lean_minutes(shared: Path) -> list[dict[str, str]]:
+    with gzip.open(shared / "oracles/lean/spy_1m_adj_20131007_11.csv.gz", "rt") as lines:
+        return list(csv.DictReader(lines))
+
+
+def candle_of(row: dict[str, str], side: str = "") -> str:
+    return ",".join([*(row[side + name] for name in ("open", "high", "low", "close")), row["volume"]])
+
+
+def lean_trade(
+    folder: Path, use: str, params: dict[str, Any], lines: list[str], *options: str, protected: bool = True
+) -> dict[str, str]:
+    """The one finished trade over these candles, one a minute: an exchange's nights are left out."""
+    data = folder / "SPY_1m.csv"
+    text = [f"{START_MS + number * MINUTE_MS},{line}" for number, line in enumerate(lines)]
+    data.write_text("\n".join(["ts,open,high,low,close,volume", *text]) + "\n")
+    made = config(folder, use, params, market="SPY", protected=protected)
+    grid = ("--tick", "0.000001", "--lot", "1", "--accept-ohlc", "--accept-gaps")
+    _, (trade,) = backtest(
+        folder, made, "--data", f"SPY={data}", *grid, "--funding", f"SPY={_no_funding(folder)}", *options
+    )
+    return trade
 
 
 def _no_funding(folder: Path) -> Path:

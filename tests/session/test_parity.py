@@ -20,10 +20,11 @@ from bot.runtime.ports import Calm
 from bot.service.desk import Context
 from bot.service.host import HostOptions, Service, build
 from bot.session.backtest import Backtest
-from bot.session.book import digest_of, line_of
+from bot.session.book import digest_of
 from bot.session.candles import Candles, load
 from bot.session.journal import SessionJournal
 from bot.session.lanes import Lane
+from bot.session.lines import line_of
 from bot.session.options import SessionOptions
 from bot.session.run import Session, ground_of, series_of
 from bot.strategy import Bar, Bracket, Intent, Open, View

@@ -21,7 +21,7 @@ from bot.runtime import provenance
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop
 from bot.runtime.loop import Settings as LoopSettings
-from bot.runtime.placing import place_strategies, wanted_guardians
+from bot.runtime.placing import place_strategies, source_digests, wanted_guardians
 from bot.service.host import HostOptions, build
 from bot.session.candles import Candles
 from tests.fakes import FakePacer
@@ -57,11 +57,13 @@ async def lived(file: Path, data: Path) -> None:
         snapshot = await client.account()
         journal = open_journal(settings.state_dir / "journal.db", address=snapshot.address)
         now_ms = client.clock.now_ms
+        placed = place_strategies(settings)
         provenance.note_run(
-            journal, provenance.mark_of(settings), at_ms=now_ms(), epoch=snapshot.epoch, balance_usd=snapshot.balance_usd, config=file
+            journal, provenance.mark_of(settings, source_digests(placed)), at_ms=now_ms(), epoch=snapshot.epoch,
+            balance_usd=snapshot.balance_usd, config=file,
         )  # fmt: skip
         loop = Loop(
-            port=client, journal=journal, placed=place_strategies(settings), pacer=FakePacer(),
+            port=client, journal=journal, placed=placed, pacer=FakePacer(),
             settings=LoopSettings(guardians=wanted_guardians(settings)),
         )  # fmt: skip
         await loop.recover()
@@ -306,7 +308,7 @@ def test_a_backtest_is_replayed_from_its_folder_and_what_has_changed_since_is_na
 def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path: Path):
     made = judged(config(tmp_path, bars=7)).settings
     journal = open_journal(tmp_path / "journal.db", address="0x1")
-    mark = provenance.mark_of(made)
+    mark = provenance.mark_of(made, provenance.sources_of(made))
     for at_ms in range(provenance.MARKS_KEPT + 5):
         provenance.note_run(journal, mark, at_ms=at_ms, epoch=0)
     marks = provenance.marks_in(journal.note(provenance.NOTE))
@@ -314,7 +316,7 @@ def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path
     assert [mark["atMs"] for mark in marks] == [0, *range(6, provenance.MARKS_KEPT + 5)]
     assert marks[0]["strategies"]["one"]["source"]
     assert provenance.changes(marks[0], mark) == {}
-    other = provenance.mark_of(judged(config(tmp_path, bars=8)).settings)
+    other = provenance.mark_of(judged(config(tmp_path, bars=8)).settings, provenance.sources_of(made))
     assert provenance.changes(marks[0], other) == {"one": [("config", "strategy one: params.bars is another")]}
 
 

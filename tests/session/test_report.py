@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import random
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +86,17 @@ def test_the_page_is_the_same_to_the_byte_and_holds_what_was_kept(runs: list[Pat
     )
 
 
+def test_plotlys_own_schema_takes_every_drawing(runs: list[Path]) -> None:
+    graph = pytest.importorskip("plotly.graph_objects")
+    made = page(read_run(runs[0])) + page(*map(read_run, runs))
+    drawings = [json.loads(found) for found in re.findall(r'<script>draw\("[^"]+", (.*?)\);</script>', made)]
+    assert [len(one["data"]) for one in drawings] == [3, 6, 1, 4]
+    for one in drawings:
+        taken = graph.Figure(one).to_plotly_json()
+        assert taken["layout"].pop("template", None) is not None
+        assert taken == one
+
+
 def test_a_run_without_trades_says_so_and_one_with_too_many_says_how_many_are_drawn(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +151,14 @@ def test_two_runs_are_compared_by_their_figures_and_by_what_was_run(
     assert json.loads(capsys.readouterr().out)["sameEvents"] is True
 
 
+def without(path: Path, *keys: str | int) -> None:
+    whole = found = json.loads(path.read_text())
+    for key in keys[:-1]:
+        found = found[key]
+    del found[keys[-1]]
+    path.write_text(json.dumps(whole))
+
+
 @pytest.mark.parametrize(
     ("harm", "problem"),
     [
@@ -146,6 +166,9 @@ def test_two_runs_are_compared_by_their_figures_and_by_what_was_run(
         (lambda run: (run / "summary.json").unlink(), "is no run: summary.json is not there"),
         (lambda run: (run / "manifest.json").write_text('{"format": 99}'), "format 99 is of another version"),
         (lambda run: (run / "manifest.json").write_text("{"), "manifest.json: cannot be read"),
+        (lambda run: (run / "manifest.json").write_text('{"format": 1}'), "manifest.json: has no code.version"),
+        (lambda run: without(run / "manifest.json", "data", 0, "market"), "manifest.json: has no data.*.market"),
+        (lambda run: without(run / "summary.json", "course", "bars"), "summary.json: has no course.bars"),
         (lambda run: (run / "trades.csv").write_text("a,b\n"), "trades.csv:1: the columns are not those of a run"),
         (lambda run: (run / "equity.npy").write_bytes(b"x"), "equity.npy: is not the curve of a run"),
     ],

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import fields
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pytest
 
 from bot.errors import ApiError
+from bot.service import event_views
+from bot.session.lines import line_of, line_of_body
 from bot.session.local import LocalPort, drive
 from bot.session.options import SessionOptions
 from bot.session.run import ground_of, series_of
 from bot.session.stage import Stage
 from bot.session.twins import EVENTS, wire_event
+from bot.venue.events import Fill, FundingPaid, GuardianMoved, OrderChanged, Triggered
 from bot.wire import BracketRequest, CloseRequest, Event, LegRequest, OrderRequest, OrderResult, PlanResult
 from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, ran, settings
 
@@ -36,6 +43,29 @@ def port() -> LocalPort:
     ground = ground_of(candles, series_of(placing()(settings())), SessionOptions())
     stage = Stage(ground.lanes, SessionOptions(), start_ms=START_MS)
     return LocalPort(stage, ground.tracks)
+
+
+def test_a_line_of_any_event_is_the_wires_own_view_as_json():
+    """Orders and fills are written as text: here of every shape that their fields allow."""
+    chance = Random(3)
+    values: dict[str, Callable[[], Any]] = {
+        "int": lambda: chance.choice((0, 1, 150_000_000, -150_000_001, chance.randrange(10**22))),
+        "str": lambda: chance.choice(("BTC", "event:RATE-CUT", 'a "quoted" \\ one', "\u20ac\n", "")),
+        "bool": lambda: chance.random() < 0.5,
+        "tuple[str, ...]": lambda: ("trd_1", '"'),
+    }
+    for kind in (Fill, OrderChanged, Triggered, FundingPaid, GuardianMoved):
+        for _ in range(200):
+            given = {
+                one.name: None if "None" in str(one.type) and chance.random() < 0.4 else values[str(one.type).removesuffix(" | None")]()
+                for one in fields(kind)
+            } | {"seq": chance.randrange(10**9), "ts": chance.randrange(10**13)}  # fmt: skip
+            event = kind(**given)
+            body = event_views.event(event)
+            body.pop("requestId", None)
+            line = line_of(event)
+            assert line == json.dumps(body, separators=(",", ":")) + "\n"
+            assert line == line_of_body(event_views.event(event))
 
 
 def test_every_event_of_a_busy_session_reads_like_the_parsed_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bot.venue import commands as c
+from bot.venue import orders
 from tests.builders import Desk, code_of, e8, market, order
 from tests.scenario import run
 
@@ -120,6 +121,25 @@ def test_the_trade_of_a_confirm_carries_its_idempotency_key():
     assert (trade.idempotency_key, trade.request_id) == ("k", "req_1")
     fill = desk.account.events[-1]
     assert (fill.idempotency_key, fill.request_id) == ("k", "req_1")
+
+
+def test_of_too_many_plans_the_oldest_that_nobody_can_confirm_are_forgotten(monkeypatch):
+    monkeypatch.setattr(orders, "PLANS_KEPT", 20)
+    desk = planned("0")
+    used = confirmed(desk, "0").trade
+    for n in range(1, 30):
+        desk.do(c.StorePlan("a", order(size="5"), f"{n}", LIFE_MS))
+    assert len(desk.state.plans) == 30, "each of them may still be confirmed, or was a moment ago"
+    assert confirmed(desk, "0").details["tradeId"] == used.id
+    desk.wait(LIFE_MS)
+    for n in range(30, 1_000):
+        desk.wait(LIFE_MS // 10)
+        desk.do(c.StorePlan("a", order(size="5"), f"{n}", LIFE_MS))
+        assert len(desk.state.plans) <= 31
+    assert len(desk.state.plans) <= 20
+    assert confirmed(desk, "0").code == "not_found"
+    assert confirmed(desk, "985").code == "plan_stale"
+    assert confirmed(desk, "999").trade
 
 
 def test_a_plan_that_would_be_refused_makes_no_token():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bot import Bar, Bracket, Field, Intent, Open, Params, Strategy, View
+from bot import Bar, Bracket, Close, Field, Fill, Intent, Open, Params, Strategy, TrailingStop, View
 
 
 class Bracketed(Strategy):
@@ -64,3 +64,60 @@ class AllIn(Strategy):
         at, self.seen = self.seen, self.seen + 1
         if at == self.params.bar:
             yield Open(bar.market, "long", size=int(100_000 * 0.9975 // bar.close), leverage=10)
+
+
+class Shares(Strategy):
+    """Buys two hundred on one bar and sells them on another."""
+
+    class Params(Params):
+        buy: int = Field(ge=0)
+        sell: int = Field(ge=1)
+
+    seen = 0
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        at, self.seen = self.seen, self.seen + 1
+        if at == self.params.buy:
+            yield Open(bar.market, "long", size=200)
+        elif at == self.params.sell:
+            yield Close(bar.market)
+
+
+class StopOnFill(Strategy):
+    """Sells short on the first bar, and on the fill wants to buy back at a stop that far below it: where the price is already, so at once."""
+
+    class Params(Params):
+        size: float = Field(gt=0)
+        below: float = Field(gt=0)
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        if not view.state.get("entered"):
+            view.state["entered"] = True
+            yield Open(bar.market, "short", size=self.params.size)
+
+    def on_fill(self, view: View, fill: Fill) -> Iterable[Intent]:
+        if fill.action == "open" and view.closes(fill.market, 1)[-1] >= fill.px - self.params.below:
+            yield Close(fill.market)
+
+
+class Trailed(Strategy):
+    """Buys when the price has come `entry` up from its lowest, and sells when it has fallen `exit` from its highest since.
+
+    The service trails stops of positions and no entries, so the entry's stop is trailed here, bar by bar: first looked at, then moved. Its own
+    is a trailing stop of one R, and R is `exit`.
+    """
+
+    class Params(Params):
+        size: float = Field(gt=0)
+        entry: float = Field(gt=0)
+        exit: float = Field(gt=0)
+
+    stop = float("inf")
+    done = False
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        if not self.done and bar.high >= self.stop:
+            self.done = True
+            bracket = Bracket(stop_px=round(bar.close - self.params.exit, 6))
+            yield Open(bar.market, "long", size=self.params.size, bracket=bracket, guardians=(TrailingStop(trail_r=1),))
+        self.stop = min(self.stop, (bar.close if self.stop == float("inf") else bar.low) + self.params.entry)

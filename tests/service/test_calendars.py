@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bot.service.sessions import Calendar, session_at
+from bot.service.calendars import Calendar, session_at
 
 
 def ms(text: str) -> int:

@@ -1,0 +1,252 @@
+"""HTTP/1.1 on connections of our own: the way that orders take, so it does little. One exchange at a time on each; nothing is sent again here.
+
+A request is given to its connection in one piece, and only to one that is open. Before that nothing of it has left (CONNECT,
+CONNECT_TIMEOUT, POOL_TIMEOUT); from then on any other end is in doubt. A connection on which anything went wrong, or on which more
+came than was asked for, is closed and never used again: an answer can belong to no other request than its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import ssl
+from typing import Final, NamedTuple
+
+import httptools
+
+from bot.client.faults import Fault, TransportFault
+
+HEAD_BYTES_MAX: Final = 64 * 1024  # of all header lines of an answer
+STAGGER_S: Final = 0.25  # between tries of a name's addresses (RFC 8305): one that swallows packets holds up no other
+SWITCHING: Final = 101
+
+
+class Fields(dict[str, str]):
+    """Header fields by their name in small letters; asked for in any letters."""
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and super().__contains__(name.lower())
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(name.lower())
+
+    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
+        return super().get(name.lower(), default)
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Fields
+    body: bytes
+
+
+class Address(NamedTuple):
+    """`context`: None for plain text."""
+
+    host: str
+    port: int
+    context: ssl.SSLContext | None
+
+
+class Connection(asyncio.Protocol):
+    """One connection. `is_open` until something was seen that ends it."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._parser = httptools.HttpResponseParser(self)
+        self._asked: asyncio.Future[Answer] | None = None
+        self._headers = Fields()
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._in_body = False
+        self._ends_with_connection = False
+        self._transport: asyncio.Transport | None = None
+        self._poll = select.poll()
+        self.is_open = False
+        self.idle_since_s = 0.0  # of the loop's time
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def ask(self, request: bytes) -> asyncio.Future[Answer]:
+        """Give the request to the socket; what comes of it."""
+        assert self._asked is None, "one exchange at a time"
+        if self._transport is None or not self.is_open or self._transport.is_closing():
+            raise TransportFault(Fault.CONNECT, "the connection was closed before it could be used")
+        self._asked = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return self._asked
+
+    def is_calm(self) -> bool:
+        """Whether an idle connection is still good: open, and nothing has come on it, not even its end."""
+        return self.is_open and not self._poll.poll(0)
+
+    def drop(self) -> None:
+        """Close at once, whatever is under way."""
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- what the socket says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        if self._asked is None:  # Nothing was asked: whoever asks next must not get this.
+            self.drop()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(Fault.PROTOCOL_REMOTE, f"the answer is not HTTP: {error}")
+
+    def eof_received(self) -> None:
+        if self._ends_with_connection and self._asked is not None:
+            self._deliver()
+        self._fail(Fault.PROTOCOL_REMOTE, "the connection was closed before there was an answer")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.lost.done():
+            self.lost.set_result(None)
+        self._fail(Fault.READ if exc is not None else Fault.PROTOCOL_REMOTE, str(exc or "the connection was closed"))
+
+    # -- what the parser says
+
+    def on_message_begin(self) -> None:
+        self._headers, self._parts, self._size = Fields(), [], 0
+        self._in_body = self._ends_with_connection = False
+        if self._asked is None:  # A second answer behind the one that was asked for.
+            self.drop()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_body:  # Behind a body in chunks; what is said there comes too late.
+            return
+        self._size += len(name) + len(value)
+        if self._size > HEAD_BYTES_MAX:
+            self._fail(Fault.TOO_LARGE, f"the answer's headers are larger than {HEAD_BYTES_MAX} bytes")
+            return
+        field, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        known = self._headers.get(field)
+        self._headers[field] = text if known is None else f"{known}, {text}"
+
+    def on_headers_complete(self) -> None:
+        self._size, self._in_body = 0, True
+        coding = self._headers.get("transfer-encoding")
+        if coding is not None and coding.strip().lower() != "chunked":
+            self._fail(Fault.PROTOCOL_REMOTE, "the answer has a transfer coding that was not asked for")
+        self._ends_with_connection = coding is None and "content-length" not in self._headers
+
+    def on_body(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > self._bytes_max:
+            self._fail(Fault.TOO_LARGE, f"the answer is larger than {self._bytes_max} bytes")
+        elif self._asked is not None:
+            self._parts.append(part)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status == SWITCHING:
+            self._fail(Fault.PROTOCOL_REMOTE, "the answer changes the protocol")
+        elif status >= 200:  # What comes before is no answer yet.
+            self.is_open = self.is_open and self._parser.should_keep_alive()
+            self._deliver()
+
+    def _deliver(self) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None and not asked.done():
+            asked.set_result(Answer(self._parser.get_status_code(), self._headers, b"".join(self._parts)))
+
+    def _fail(self, fault: Fault, message: str) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None and not asked.done():
+            asked.set_exception(TransportFault(fault, message))
+        self.drop()
+
+
+class Connections:
+    """At most `most` at a time to one address; an idle one is used for `idle_s` at the longest. The newest is used first."""
+
+    def __init__(
+        self, address: Address, *, most: int, idle_s: float, connect_s: float, pool_s: float, bytes_max: int
+    ) -> None:
+        self._address = address
+        self._idle_s = idle_s
+        self._connect_s = connect_s
+        self._pool_s = pool_s
+        self._bytes_max = bytes_max
+        self._free = asyncio.Semaphore(most)
+        self._idle: list[Connection] = []  # the oldest first
+        self._busy: set[Connection] = set()
+        self._is_closed = False
+
+    async def exchange(self, request: bytes) -> Answer:
+        """One request, one answer; TransportFault without one. Cancelled, it closes the connection: an answer to it may still come."""
+        if self._free.locked():
+            try:
+                async with asyncio.timeout(self._pool_s):
+                    await self._free.acquire()
+            except TimeoutError:
+                raise TransportFault(Fault.POOL_TIMEOUT, "every connection was in use") from None
+        else:
+            await self._free.acquire()
+        try:
+            connection = self._idle_one() or await self._connect()
+            if self._is_closed:
+                connection.drop()
+                raise TransportFault(Fault.CONNECT, "the client was closed")
+            self._busy.add(connection)
+            try:
+                answer = await connection.ask(request)
+            except BaseException:
+                connection.drop()
+                raise
+            finally:
+                self._busy.discard(connection)
+            if connection.is_open:
+                connection.idle_since_s = asyncio.get_running_loop().time()
+                self._idle.append(connection)
+            else:
+                connection.drop()
+            return answer
+        finally:
+            self._free.release()
+
+    async def close(self) -> None:
+        """Returns when all are closed. What is on its way is in doubt; what has not left does not leave."""
+        self._is_closed = True
+        closing = (*self._idle, *self._busy)
+        self._idle.clear()
+        for connection in closing:
+            connection.drop()
+        await asyncio.gather(*(connection.lost for connection in closing))
+
+    def _idle_one(self) -> Connection | None:
+        oldest_s = asyncio.get_running_loop().time() - self._idle_s
+        kept = [one for one in self._idle if one.is_open and one.idle_since_s > oldest_s]
+        if len(kept) < len(self._idle):
+            for one in set(self._idle) - set(kept):
+                one.drop()
+            self._idle = kept
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_calm():
+                return connection
+            connection.drop()
+        return None
+
+    async def _connect(self) -> Connection:
+        host, port, context = self._address
+        try:
+            async with asyncio.timeout(self._connect_s):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(self._bytes_max), host, port, ssl=context, happy_eyeballs_delay=STAGGER_S
+                )
+        except TimeoutError as error:
+            raise TransportFault(Fault.CONNECT_TIMEOUT, str(error)) from None
+        except (OSError, ssl.SSLError) as error:
+            raise TransportFault(Fault.CONNECT, str(error)) from error
+        return connection

@@ -1,0 +1,220 @@
+"""Connections of our own: an answer belongs to the request that asked for it, and what may have left is never sent again. Real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from bot.client.connections import Address, Connections, Fields
+from bot.client.faults import NOT_SENT_FAULTS, Fault, TransportFault
+from bot.client.http import Exchange
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+Made = Callable[..., Connections]
+
+
+@pytest.fixture
+async def made(server: Any) -> AsyncIterator[Callable[..., Awaitable[Connections]]]:
+    opened: list[Connections] = []
+
+    async def make(script: Any, *, most: int = 4, pool_s: float = 5.0, bytes_max: int = 1_000) -> Connections:
+        port = int((await server.serve(script)).rsplit(":", 1)[1])
+        address = Address("127.0.0.1", port, None)
+        opened.append(Connections(address, most=most, idle_s=3.0, connect_s=5.0, pool_s=pool_s, bytes_max=bytes_max))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        await one.close()
+
+
+def said(text: str) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+
+
+async def fault_of(asked: Awaitable[Any]) -> Fault:
+    with pytest.raises(TransportFault) as caught:
+        async with asyncio.timeout(10):
+            await asked
+    return caught.value.fault
+
+
+async def test_a_connection_is_used_again_and_the_newest_first(server: Any, made: Any) -> None:
+    seen: list[int] = []
+
+    async def script(reader: Any, writer: Any) -> None:
+        number = len(seen)
+        seen.append(0)
+        while True:
+            await server.read(reader)
+            seen[number] += 1
+            writer.write(said(str(number)))
+
+    connections = await made(script)
+    await asyncio.gather(*(connections.exchange(GET) for _ in range(3)))
+    answers = [(await connections.exchange(GET)).body for _ in range(4)]
+    assert len(set(answers)) == 1
+    assert sorted(seen) == [1, 1, 5]
+
+
+@pytest.mark.parametrize("when", ["in one piece", "while idle", "while idle, and read", "an end while idle", "last"])
+async def test_what_nobody_asked_for_is_given_to_nobody(server: Any, made: Any, when: str) -> None:
+    idle, done = asyncio.Event(), asyncio.Event()
+    used = 0
+
+    async def script(reader: Any, writer: Any) -> None:
+        nonlocal used
+        n, used = used, used + 1
+        await server.read(reader)
+        answer = said(f"own {n}")
+        if n == 0 and when == "last":
+            answer = answer.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        writer.write(answer + (said("another's") if when == "in one piece" and not n else b""))
+        if n == 0 and "idle" in when:
+            await idle.wait()
+            writer.write_eof() if when == "an end while idle" else writer.write(said("another's"))
+            done.set()
+        await reader.read()
+
+    connections = await made(script)
+    assert (await connections.exchange(GET)).body == b"own 0"
+    if "idle" in when:
+        idle.set()
+        await done.wait()
+    for _ in range(20 if when == "while idle, and read" else 0):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        assert (await connections.exchange(GET)).body == b"own 1"
+    assert used == len(server.requests) == 2
+
+
+async def test_what_left_on_a_kept_connection_is_not_sent_again_when_it_breaks(server: Any, made: Any) -> None:
+    async def script(reader: Any, writer: Any) -> None:
+        await server.read(reader)
+        writer.write(said("first"))
+        await server.read(reader)
+
+    connections = await made(script)
+    await connections.exchange(GET)
+    assert await fault_of(connections.exchange(GET)) not in NOT_SENT_FAULTS
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "body"),
+    [
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + said("final"), b"final"),
+        (b"HTTP/1.1 200 OK\r\n\r\nto its end", b"to its end"),
+        (b"HTTP/1.0 200 OK\r\n\r\nold", b"old"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nStatus: 500\r\n\r\n", b"abcde"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", Fault.PROTOCOL_REMOTE),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", Fault.PROTOCOL_REMOTE),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc", Fault.PROTOCOL_REMOTE),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", Fault.PROTOCOL_REMOTE),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\nContent-Length: 0\r\n\r\n", Fault.TOO_LARGE),
+        (said("x" * 1_001), Fault.TOO_LARGE),
+    ],
+    ids=["continue", "to its end", "old", "no content", "chunks", "cut chunks", "coding", "two lengths", "upgrade", "head", "body"],
+)  # fmt: skip
+async def test_an_answer_is_whole_or_a_fault(server: Any, made: Any, reply: bytes, body: bytes | Fault) -> None:
+    async def script(reader: Any, writer: Any) -> None:
+        await server.read(reader)
+        writer.write(reply)
+        await writer.drain()
+
+    connections = await made(script)
+    if isinstance(body, Fault):
+        assert await fault_of(connections.exchange(GET)) is body
+    else:
+        answer = await connections.exchange(GET)
+        assert (answer.body, answer.headers.get("Status")) == (body, None)
+
+
+async def test_a_request_that_finds_no_connection_has_not_left_and_one_that_is_given_up_leaves_its_place(
+    server: Any, made: Any
+) -> None:
+    ended = asyncio.Event()
+
+    async def script(reader: Any, writer: Any) -> None:
+        n = len(server.requests)
+        await server.read(reader)
+        if n:
+            writer.write(said("mine"))
+        elif not await reader.read():
+            ended.set()
+
+    connections = await made(script, most=1, pool_s=0.05)
+    first = asyncio.create_task(connections.exchange(GET))
+    while not server.requests:
+        await asyncio.sleep(0)
+    assert await fault_of(connections.exchange(GET)) is Fault.POOL_TIMEOUT
+    waiting = asyncio.create_task(connections.exchange(GET))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await waiting).body == b"mine", "on a connection of its own"
+    async with asyncio.timeout(10):
+        await ended.wait()
+    assert first.cancelled()
+    assert len(server.requests) == 2
+
+
+async def test_what_is_under_way_when_all_is_closed_is_in_doubt_and_nothing_more_leaves(server: Any, made: Any) -> None:
+    async def script(reader: Any, writer: Any) -> None:
+        await server.read(reader)
+        await reader.read()
+
+    connections = await made(script)
+    asked = asyncio.create_task(connections.exchange(GET))
+    while not server.requests:
+        await asyncio.sleep(0)
+    connecting = asyncio.create_task(connections.exchange(GET))
+    await asyncio.sleep(0)
+    await connections.close()
+    assert await fault_of(asked) not in NOT_SENT_FAULTS
+    assert await fault_of(connecting) in NOT_SENT_FAULTS
+    assert len(server.requests) == 1
+
+
+async def test_https_is_spoken_and_certificates_are_judged(server: Any) -> None:
+    async def script(reader: Any, writer: Any) -> None:
+        writer.write(said("in plain text"))
+        await reader.read()
+
+    exchange = Exchange((await server.serve(script)).replace("http://127.0.0.1", "https://localhost"))
+    context = exchange._connections._address.context  # type: ignore[union-attr]
+    assert context is not None
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert await fault_of(exchange.send("POST", "/v1/orders", body=b"{}")) in NOT_SENT_FAULTS
+    await exchange.aclose()
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"), [("/v1/x y", {}), ("/v1/x\r\nA: b", {}), ("/v1/é", {}), ("/v1/x", {"A": "b\r\nC: d"}), ("/v1/x", {"A": "é\x00"})]
+)  # fmt: skip
+async def test_no_line_is_smuggled_into_a_request(server: Any, path: str, headers: dict[str, str]) -> None:
+    exchange = Exchange(await server.answers(said("{}")))
+    assert await fault_of(exchange.send("GET", path, headers=headers)) is Fault.PROTOCOL_LOCAL
+    assert server.requests == []
+    await exchange.aclose()
+
+
+async def test_a_query_is_encoded_and_a_body_that_is_not_there_has_a_length(server: Any) -> None:
+    exchange = Exchange(await server.answers(said("{}"), said("{}")) + "/under")
+    await exchange.send("GET", "/v1/x", query={"a": "b c&d=é"})
+    await exchange.send("DELETE", "/v1/x")
+    assert [one.split(b"\r\n")[0] for one in server.requests] == [
+        b"GET /under/v1/x?a=b+c%26d%3D%C3%A9 HTTP/1.1", b"DELETE /under/v1/x HTTP/1.1"
+    ]  # fmt: skip
+    assert [b"Content-Length: 0\r\n" in one for one in server.requests] == [False, True]
+    await exchange.aclose()
+
+
+def test_fields_are_asked_for_in_any_letters() -> None:
+    fields = Fields({"date": "today"})
+    assert "Date" in fields
+    assert (fields["DATE"], fields.get("daTe"), fields.get("no"), 1 in fields) == ("today", "today", None, False)
