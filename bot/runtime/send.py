@@ -190,7 +190,7 @@ class Sender:
             self._planned = order, order.model_copy(update={"dry_run": True})
         return self._planned[1]
 
-    async def _end_unsent(self, intent: Intent, state: str, code: str, message: str) -> Intent:
+    async def _end_unsent(self, intent: Intent, state: State, code: str, message: str) -> Intent:
         """The end of an intent that this journal has never sent. One before it, that was lost, may have: then its order is this one's."""
         if self.is_new:
             try:
@@ -316,9 +316,9 @@ class Sender:
                 return Search(None, is_proof=self.mirror.keys_proven or not nameless)
         return Search(None, is_proof=False)
 
-    def _end(self, intent: Intent, state: str, code: str, message: str) -> Intent:
+    def _end(self, intent: Intent, state: State, code: str, message: str) -> Intent:
         assert state in ("rejected", "expired", "void", "quarantined")
-        return self.journal.end(intent, state, code, message, now_ms=self._now_ms())  # type: ignore[arg-type]
+        return self.journal.end(intent, state, code, message, now_ms=self._now_ms())
 
     def _leave(self, intent: Intent, error: ApiError, *, doubt: bool) -> None:
         self.journal.attempt_ended(

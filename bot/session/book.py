@@ -137,28 +137,27 @@ class Book:
         """The next events."""
         lines: list[str] = []
         for one in events:
-            kind = type(one)
-            if kind is Fill:
-                self._fill(one)  # type: ignore[arg-type]
-            elif kind is OrderChanged:
-                if one.trigger_px is not None:  # type: ignore[union-attr]
-                    self._leg(one)  # type: ignore[arg-type]
-            elif kind is FundingPaid:
-                self._paid(one)  # type: ignore[arg-type]
-            elif kind is GuardianMoved:
-                if one.subtype == "fired":  # type: ignore[union-attr]
-                    self.guardians.append(one)  # type: ignore[arg-type]
+            if isinstance(one, Fill):
+                self._fill(one)
+            elif isinstance(one, OrderChanged):
+                if one.trigger_px is not None:
+                    self._leg(one)
+            elif isinstance(one, FundingPaid):
+                self._paid(one)
+            elif isinstance(one, GuardianMoved):
+                if one.subtype == "fired":
+                    self.guardians.append(one)
                     if self.slips is not None:
-                        self.slips.fired(one)  # type: ignore[arg-type]
-            elif kind is Triggered:
+                        self.slips.fired(one)
+            elif isinstance(one, Triggered):
                 if self.slips is not None:
-                    self.slips.triggered(one)  # type: ignore[arg-type]
-            elif kind is Liquidated:
+                    self.slips.triggered(one)
+            elif isinstance(one, Liquidated):
                 self.liquidations += 1
-                if one.subtype == "backstop":  # type: ignore[union-attr]
-                    self._lost(one)  # type: ignore[arg-type]
-            elif kind is Settled:
-                self._settled(one)  # type: ignore[arg-type]
+                if one.subtype == "backstop":
+                    self._lost(one)
+            elif isinstance(one, Settled):
+                self._settled(one)
             lines.append(line_of(one))
         self.count += len(lines)
         text = "".join(lines)

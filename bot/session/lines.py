@@ -22,11 +22,10 @@ _dumps: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encod
 
 def line_of(event: Event) -> str:
     """One event as a line of events.jsonl."""
-    kind = type(event)
-    if kind is OrderChanged:
-        return _order(event)  # type: ignore[arg-type]
-    if kind is Fill:
-        return _fill(event)  # type: ignore[arg-type]
+    if isinstance(event, OrderChanged):
+        return _order(event)
+    if isinstance(event, Fill):
+        return _fill(event)
     return line_of_body(event_views.event(event))
 
 
