@@ -136,6 +136,19 @@ class Intent:
         return CancelOrders(tuple(map(str, _parsed(self.body)["oids"])))
 
 
+def moved(
+    i: Intent, state: State, *, attempts: int | None = None, token: str | None = None, token_expires_ms: int | None = None,
+    trade_id: str | None = None, code: str | None = None, message: str | None = None,
+) -> Intent:  # fmt: skip
+    """The intent after a move. As dataclasses.replace, without its search for the fields: an intent moves four times."""
+    return Intent(
+        i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.body, i.not_after_ms, i.opened_ms,
+        i.notional_usd, state, i.attempts if attempts is None else attempts, i.confirm_token if token is None else token,
+        i.token_expires_ms if token_expires_ms is None else token_expires_ms, i.trade_id if trade_id is None else trade_id,
+        i.code if code is None else code, i.message if message is None else message, i.request,
+    )  # fmt: skip
+
+
 def check_body(intent: Intent, sha256: str) -> Intent:
     """The intent, when its body is the one that was written; JournalDamaged when the file has changed under us."""
     if intent.sha256 != sha256:

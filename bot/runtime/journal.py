@@ -15,7 +15,6 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -26,7 +25,7 @@ from sqlite_utils import Database
 from bot.errors import JournalBlocked, JournalDamaged, JournalError, Refusal
 from bot.money import format_decimal
 from bot.runtime import safety
-from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, check_body
+from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, check_body, moved
 from bot.runtime.safety import SafetyFile
 from bot.runtime.salvage import copied, copied_file, is_damage, may_pass, room, seal, set_aside, write_back
 from bot.runtime.schema import migrations
@@ -160,8 +159,9 @@ class Journal:
 
     def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:
         """The dry run's token, durable before it is used. It is single-use, so it is what the intent is settled by."""
-        moved = replace(intent, confirm_token=confirm_token, token_expires_ms=token_expires_ms)
-        return self._move(moved, "planned", now_ms=now_ms, before=intent.state)
+        with self._transaction():
+            after = moved(intent, "planned", token=confirm_token, token_expires_ms=token_expires_ms)
+            return self._write_move(after, now_ms=now_ms, before=intent.state)
 
     def sending(self, intent: Intent, *, now_ms: int) -> Intent:
         """The attempt that is about to leave. From here on the intent is in doubt until an answer settles it."""
@@ -192,7 +192,7 @@ class Journal:
         with self._transaction():
             self._end_attempt(intent, "unknown" if state == "quarantined" else "no", code, order_submitted=None)
             return self._write_move(
-                replace(intent, code=code, message=message), state, now_ms=now_ms, before=intent.state
+                moved(intent, state, code=code, message=message), now_ms=now_ms, before=intent.state
             )
 
     def is_ambiguous(self, intent: Intent) -> bool:
@@ -269,8 +269,7 @@ class Journal:
         with self._transaction():
             void = [
                 self._write_move(
-                    replace(intent, code="account_reset", message="the account was reset"),
-                    "void",
+                    moved(intent, "void", code="account_reset", message="the account was reset"),
                     now_ms=now_ms,
                     before=intent.state,
                 )
@@ -631,40 +630,37 @@ class Journal:
         assert i.state == "opened", i.state
         values = (
             i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.body, i.sha256, i.not_after_ms,
-            i.opened_ms, format_decimal(i.notional_usd), i.opened_ms, _seal_of(i, "opened"),
+            i.opened_ms, format_decimal(i.notional_usd), i.opened_ms, _seal_of(i),
         )  # fmt: skip
         return self._execute(_INSERT, values).rowcount == 1
-
-    def _move(self, moved: Intent, to: State, *, now_ms: int, before: State) -> Intent:
-        with self._transaction():
-            return self._write_move(moved, to, now_ms=now_ms, before=before)
 
     def _write_sending(self, intent: Intent, now_ms: int) -> Intent:
         n = intent.attempts + 1
         self._execute("INSERT INTO attempts (intent_id, n, sent_ms) VALUES (?,?,?)", (intent.id, n, now_ms))
+        after = moved(intent, "sending", attempts=n)
         if intent.state == "sending":
-            moved = replace(intent, attempts=n)
-            values = (n, now_ms, _seal_of(moved, "sending"), intent.id)
+            values = (n, now_ms, _seal_of(after), intent.id)
             self._execute("UPDATE intents SET attempts=?, moved_ms=?, seal=? WHERE id=?", values)
-            return moved
-        return self._write_move(replace(intent, attempts=n), "sending", now_ms=now_ms, before=intent.state)
+            return after
+        return self._write_move(after, now_ms=now_ms, before=intent.state)
 
     def _write_accepted(self, intent: Intent, trade_id: str, now_ms: int) -> Intent:
         self._end_attempt(intent, "done", None, order_submitted=True)
-        return self._write_move(replace(intent, trade_id=trade_id), "accepted", now_ms=now_ms, before=intent.state)
+        return self._write_move(moved(intent, "accepted", trade_id=trade_id), now_ms=now_ms, before=intent.state)
 
-    def _write_move(self, moved: Intent, to: State, *, now_ms: int, before: State) -> Intent:
-        assert to in INTENT_MOVES[before], f"{moved.id}: {before} -> {to}"
+    def _write_move(self, after: Intent, *, now_ms: int, before: State) -> Intent:
+        to = after.state
+        assert to in INTENT_MOVES[before], f"{after.id}: {before} -> {to}"
         done = self._execute(
             "UPDATE intents SET state=?, attempts=?, confirm_token=?, token_expires_ms=?, trade_id=?, code=?, message=?, moved_ms=?,"
             " seal=? WHERE id=? AND state=?",
             (
-                to, moved.attempts, moved.confirm_token if to not in FINAL else None, moved.token_expires_ms, moved.trade_id,
-                moved.code, moved.message, now_ms, _seal_of(moved, to), moved.id, before,
+                to, after.attempts, after.confirm_token if to not in FINAL else None, after.token_expires_ms, after.trade_id,
+                after.code, after.message, now_ms, _seal_of(after), after.id, before,
             ),
         )  # fmt: skip
-        assert done.rowcount == 1, f"{moved.id} is not {before} in the journal"
-        return replace(moved, state=to)
+        assert done.rowcount == 1, f"{after.id} is not {before} in the journal"
+        return after
 
     def _end_attempt(self, intent: Intent, outcome: Outcome, code: str | None, *, order_submitted: object) -> None:
         said = None if order_submitted is None else str(order_submitted).lower()
@@ -966,16 +962,16 @@ def _intent_of(row: tuple[Any, ...]) -> Intent:
         body=body, not_after_ms=not_after_ms, opened_ms=opened_ms, notional_usd=notional, state=state, attempts=attempts,
         confirm_token=token, token_expires_ms=token_expires_ms, trade_id=trade_id, code=code, message=message,
     )  # fmt: skip
-    if sealed is not None and sealed != _seal_of(intent, intent.state):
+    if sealed is not None and sealed != _seal_of(intent):
         raise JournalDamaged(
             f"the journal's intent {intent.id} does not match its checksum: the file is damaged. {_WAY_OUT}"
         )
     return check_body(intent, sha256)
 
 
-def _seal_of(i: Intent, state: State) -> int:
-    token = None if state in FINAL else i.confirm_token
+def _seal_of(i: Intent) -> int:
+    token = None if i.state in FINAL else i.confirm_token
     return seal(
         i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.not_after_ms, i.opened_ms,
-        format_decimal(i.notional_usd), state, i.attempts, token, i.token_expires_ms, i.trade_id,
+        format_decimal(i.notional_usd), i.state, i.attempts, token, i.token_expires_ms, i.trade_id,
     )  # fmt: skip

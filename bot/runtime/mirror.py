@@ -81,6 +81,17 @@ def _no_owner(key: str) -> str | None:
     return None
 
 
+def _covers(stops: Iterable[MirrorOrder], position: MirrorPosition) -> bool:
+    """A stop that stood before the position grew or turned over is one for what it was, not for what it is. Size 0: all of it."""
+    covered = Decimal(0)
+    for stop in stops:
+        if not stop.size:
+            return True
+        if stop.side == position.side:
+            covered += stop.size - stop.filled
+    return covered >= position.size
+
+
 class Mirror:
     """`owner_of(key)` names the strategy of an intent, None for a key that is not ours."""
 
@@ -148,27 +159,28 @@ class Mirror:
 
     def is_protected(self, market: str) -> bool:
         """A stop for all of the position, or a trailing stop, stands at the service."""
-        for guardian in self.guardians.values():
-            if guardian.type == "trailing_stop" and guardian.market == market and not guardian.latched:
-                return True
-        stops = [
-            o for o in self.orders.values() if o.market == market and o.kind == "stop_loss" and o.action == "close"
-        ]
         position = self.positions.get(market)
-        if position is None:
-            return bool(stops)
-        # One that stood before the position grew or turned over is a stop for what it was, not for what it is. Size 0: all of it.
-        covered = Decimal(0)
-        for stop in stops:
-            if not stop.size:
-                return True
-            if stop.side == position.side:
-                covered += stop.size - stop.filled
-        return covered >= position.size
+        stops = self._stops().get(market, [])
+        return self._is_trailed(market) or (bool(stops) if position is None else _covers(stops, position))
 
     def unprotected(self) -> list[MirrorPosition]:
         """Our own positions without a working stop."""
-        return [p for p in self.positions.values() if p.owner is not None and not self.is_protected(p.market)]
+        ours = [position for position in self.positions.values() if position.owner is not None]
+        if not ours:
+            return ours
+        stops = self._stops()
+        return [p for p in ours if not _covers(stops.get(p.market, ()), p) and not self._is_trailed(p.market)]
+
+    def _stops(self) -> dict[str, list[MirrorOrder]]:
+        found: dict[str, list[MirrorOrder]] = {}
+        for order in self.orders.values():
+            if order.kind == "stop_loss" and order.action == "close":
+                found.setdefault(order.market, []).append(order)
+        return found
+
+    def _is_trailed(self, market: str) -> bool:
+        guardians = self.guardians.values()
+        return any(g.type == "trailing_stop" and g.market == market and not g.latched for g in guardians)
 
     def entries(self, market: str) -> list[MirrorOrder]:
         """Resting orders of a market that could open."""

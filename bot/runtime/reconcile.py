@@ -83,11 +83,7 @@ def nothing_to_do(loop: Loop) -> bool:
     """Whether `protect` and `stand` would find that all is as it should be: what every pass asks, and nearly always the answer."""
     if loop.health.bare or loop.arming.owes or loop.arming.fallen():
         return False
-    mirror = loop.mirror
-    for position in mirror.positions.values():
-        if position.owner is not None and not mirror.is_protected(position.market):
-            return not _naked(loop)
-    return True
+    return not _naked(loop)
 
 
 async def protect(loop: Loop) -> list[Drift]:

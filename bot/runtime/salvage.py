@@ -168,7 +168,7 @@ def set_aside(path: Path, now_ms: int) -> Path:
 
 def seal(*values: object) -> int:
     """A checksum of a row's values, for what no constraint of the database would notice."""
-    return zlib.crc32("\x1f".join("" if value is None else str(value) for value in values).encode())
+    return zlib.crc32("\x1f".join(["" if value is None else str(value) for value in values]).encode())
 
 
 def _code(error: sqlite3.Error) -> int:

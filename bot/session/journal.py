@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from bot.errors import Refusal
-from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State
+from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, moved
 from bot.runtime.journal import Cursor, Journal, Notice, Outcome, TraceKind, next_cursor, open_journal
 from bot.runtime.trimming import Held
 
@@ -27,19 +27,6 @@ INTENTS_SHOWN: Final = 4_000  # more than the events that are kept for whoever a
 FINISHED_KEPT: Final = (
     50_000  # intents that came to their end; whose they were is asked only of what is new or still open
 )
-
-
-def _moved(
-    i: Intent, state: State, attempts: int, *, token: str | None = None, token_expires_ms: int | None = None, trade_id: str | None = None,
-    code: str | None = None, message: str | None = None,
-) -> Intent:  # fmt: skip
-    """dataclasses.replace of what a move changes, without its search for the fields: an intent moves four times."""
-    return Intent(
-        i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.body, i.not_after_ms, i.opened_ms,
-        i.notional_usd, state, attempts, i.confirm_token if token is None else token,
-        i.token_expires_ms if token_expires_ms is None else token_expires_ms, i.trade_id if trade_id is None else trade_id,
-        i.code if code is None else code, i.message if message is None else message, i.request,
-    )  # fmt: skip
 
 
 class SessionJournal(Journal):
@@ -95,17 +82,17 @@ class SessionJournal(Journal):
 
     def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:
         return self._go(
-            _moved(intent, "planned", intent.attempts, token=confirm_token, token_expires_ms=token_expires_ms),
+            moved(intent, "planned", token=confirm_token, token_expires_ms=token_expires_ms),
             intent.state,
         )
 
     def sending(self, intent: Intent, *, now_ms: int) -> Intent:
         self._unsure[intent.id] = True
-        moved = _moved(intent, "sending", intent.attempts + 1)
+        after = moved(intent, "sending", attempts=intent.attempts + 1)
         if intent.state == "sending":
-            self._by_id[intent.id] = self._open[intent.id] = moved
-            return moved
-        return self._go(moved, intent.state)
+            self._by_id[intent.id] = self._open[intent.id] = after
+            return after
+        return self._go(after, intent.state)
 
     def sending_all(self, intents: Sequence[Intent], *, now_ms: int) -> list[Intent]:
         return [self.sending(intent, now_ms=now_ms) for intent in intents]
@@ -119,28 +106,28 @@ class SessionJournal(Journal):
 
     def accept(self, intent: Intent, trade_id: str, *, now_ms: int) -> Intent:
         self._unsure.pop(intent.id, None)
-        return self._go(_moved(intent, "accepted", intent.attempts, trade_id=trade_id), intent.state)
+        return self._go(moved(intent, "accepted", trade_id=trade_id), intent.state)
 
     def end(self, intent: Intent, state: State, code: str, message: str, *, now_ms: int) -> Intent:
         if state != "quarantined":
             self._unsure.pop(intent.id, None)
-        return self._go(_moved(intent, state, intent.attempts, code=code, message=message), intent.state)
+        return self._go(moved(intent, state, code=code, message=message), intent.state)
 
-    def _go(self, moved: Intent, before: State) -> Intent:
-        to = moved.state
-        assert to in INTENT_MOVES[before], f"{moved.id}: {before} -> {to}"
-        known = self._open.get(moved.id)
-        assert known is not None and known.state == before, f"{moved.id} is not {before} in the journal"
-        self._by_id[moved.id] = moved
+    def _go(self, after: Intent, before: State) -> Intent:
+        to = after.state
+        assert to in INTENT_MOVES[before], f"{after.id}: {before} -> {to}"
+        known = self._open.get(after.id)
+        assert known is not None and known.state == before, f"{after.id} is not {before} in the journal"
+        self._by_id[after.id] = after
         if to not in FINAL:
-            self._open[moved.id] = moved
-            return moved
-        del self._open[moved.id]
+            self._open[after.id] = after
+            return after
+        del self._open[after.id]
         if to == "rejected":
-            self.rejections[moved.code or ""] += 1
-        if to == "accepted" and moved.action == "open":
-            self._opens[moved.market] = moved
-        return moved
+            self.rejections[after.code or ""] += 1
+        if to == "accepted" and after.action == "open":
+            self._opens[after.market] = after
+        return after
 
     def is_ambiguous(self, intent: Intent) -> bool:
         return intent.id in self._unsure
@@ -190,9 +177,7 @@ class SessionJournal(Journal):
     def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
         old = [intent for intent in self.live() if intent.epoch != epoch]
         void = [
-            self._go(
-                _moved(one, "void", one.attempts, code="account_reset", message="the account was reset"), one.state
-            )
+            self._go(moved(one, "void", code="account_reset", message="the account was reset"), one.state)
             for one in old
         ]
         self._cursor = Cursor(last_id, None, epoch)
