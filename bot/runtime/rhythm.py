@@ -9,6 +9,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -27,22 +28,20 @@ class Rhythm:
         self._wake = asyncio.Event()
         self._real = SystemClock()
         self.lag_s = 0.0  # how late the newest `wait` ended
+        # Its jobs set an event and no more, right where the scheduler runs: none is under way when it is shut down.
         self._scheduler = AsyncIOScheduler(
-            timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
-        )
+            timezone=UTC, executors={"default": DebugExecutor()},
+            job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
+        )  # fmt: skip
 
     def start(self) -> None:
-        self._scheduler.add_job(self._ring, IntervalTrigger(seconds=PASS_S, timezone=UTC), id="pass")
+        self._scheduler.add_job(self.ring, IntervalTrigger(seconds=PASS_S, timezone=UTC), id="pass")
         self._scheduler.start()
 
     def every(self, seconds: float, name: str) -> asyncio.Event:
         """An event that is set so often; who waits for it clears it."""
         due = asyncio.Event()
-
-        async def ring() -> None:
-            due.set()
-
-        self._scheduler.add_job(ring, IntervalTrigger(seconds=seconds, timezone=UTC), id=name)
+        self._scheduler.add_job(due.set, IntervalTrigger(seconds=seconds, timezone=UTC), id=name)
         return due
 
     async def wait(self, *, next_close_ms: int | None, now_ms: int, speed: float) -> None:
@@ -55,16 +54,13 @@ class Rhythm:
             delay_s = max(0.0, (next_close_ms - now_ms) / 1000 / speed) + SETTLE_S
         if delay_s < PASS_S:
             at: datetime = datetime_of(self._real.now_ms()) + timedelta(seconds=delay_s)
-            self._scheduler.add_job(self._ring, DateTrigger(at, timezone=UTC), id="bar", replace_existing=True)
+            self._scheduler.add_job(self.ring, DateTrigger(at, timezone=UTC), id="bar", replace_existing=True)
         began_ns = monotonic_ns()
         await self._wake.wait()
         self._wake.clear()
         self.lag_s = max(0.0, (monotonic_ns() - began_ns) / 1e9 - min(delay_s, PASS_S))
 
     def ring(self) -> None:
-        self._wake.set()
-
-    async def _ring(self) -> None:
         self._wake.set()
 
     def stop(self) -> None:
