@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
 from typing import Final
@@ -139,13 +139,15 @@ class Track:
         """Bars that close by then are not heard any more."""
         self.seek(max(self.at, bisect_left(self.candles.at_ms, until_ms - self.step_ms + 1)))
 
-    def take(self) -> Bar:
-        """The next bar; `next_close_ms` has said that there is one."""
+    def take(self, begin: Callable[[Columns], None] | None = None) -> Bar:
+        """The next bar; `next_close_ms` has said that there is one. `begin` is given the columns of a chunk whose first bar it is."""
         bar = next(self._ahead, None)
         if bar is None:
             c, first, last = self.candles, self.at, min(self.end, self.at + AHEAD)
             at = [ts + self.step_ms for ts in c.at_ms[first:last]]
-            columns = (one[first:last].tolist() for one in (c.open, c.high, c.low, c.close, c.volume))
+            columns = Columns(*(one[first:last].tolist() for one in (c.open, c.high, c.low, c.close, c.volume)))
+            if begin is not None:
+                begin(columns)
             self._ahead = map(_MAKE_BAR, zip(repeat(self.lane.coin), at, *columns))
             bar = next(self._ahead)
         row = self.at = self.at + 1

@@ -10,6 +10,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
@@ -171,7 +172,15 @@ class Session:
         self.loop: Loop | None = None
         self._place = place
         self._wait = wait
-        self._heard = [(track, Series(track.lane.coin, track.interval)) for track in ground.tracks]
+        self._heard = [
+            (track, series, partial(self._foresee, series))
+            for track in ground.tracks
+            for series in [Series(track.lane.coin, track.interval)]
+        ]
+        # One market and one series of its own candles: then chunks are the loop's own, and each is foreseen there.
+        self._is_alone = (
+            len(ground.lanes) == 1 and len(ground.tracks) == 1 and ground.tracks[0].is_base and not options.latency_ms
+        )
         self._seen = 0  # number of the newest event that the loop has been told
         self._outages = sorted(options.outages, key=lambda one: one.at_ms)
         self._progress: Told = lambda _done, _all: True
@@ -191,14 +200,9 @@ class Session:
 
     def _play(self) -> None:
         ground = self.ground
-        alone = len(ground.lanes) == 1 and len(ground.tracks) == 1 and ground.tracks[0].is_base
         for outage in [*self._outages, None]:
             until_ms = ground.end_ms if outage is None else min(outage.at_ms, ground.end_ms)
-            go_on = (
-                self._alone(ground.lanes[0], until_ms)
-                if alone and not self.options.latency_ms
-                else self._together(until_ms)
-            )
+            go_on = self._alone(ground.lanes[0], until_ms) if self._is_alone else self._together(until_ms)
             if not go_on:
                 self.course.is_partial = True
                 return
@@ -297,9 +301,7 @@ class Session:
             *(one[lane.at : last].tolist() for one in (lane.open, lane.high, lane.low, lane.close, lane.volume))
         )
         bars = lane.bars(lane.at, last, columns)
-        seats = [seat for seat in loop.desk.seats if series in seat.series]
-        for seat in seats:
-            seat.strategy.indicators.foresee(coin, columns)
+        self._foresee(series, columns)
         is_open = self.options.skip
         seen: Bar | None = None  # the venue has had it, nobody has decided on it: the next run begins with it
         while True:
@@ -324,8 +326,6 @@ class Session:
                 self._decide(series, bar)
         if lane.at < last:
             scene.skip(lane, last - 1)
-        for seat in seats:
-            seat.strategy.indicators.seen(coin)
 
     # -- many markets, intervals, or orders that take their time
 
@@ -363,14 +363,20 @@ class Session:
             elif loop.live:
                 self._settle()
         self.course.bars = sum([lane.at - lane.first for lane in lanes])
-        for track, series in self._heard:
+        for track, series, begin in self._heard:
             while track.next_close_ms is not None and track.next_close_ms <= slot_ms:
-                self._decide(series, track.take())
+                self._decide(series, track.take(None if self._is_alone else begin))
         timer_ms = loop.timers.next_ms
         if timer_ms is not None and timer_ms <= slot_ms:
             loop.begin_pass()
             self._wait(loop.fire_timers(slot_ms))
             self._settle()
+
+    def _foresee(self, series: Series, columns: Columns) -> None:
+        """A chunk of this series begins: what is declared is reckoned of all of it at once, and handed out bar by bar."""
+        for seat in self._running().desk.seats:
+            if series in seat.series:
+                seat.strategy.indicators.foresee(series.market, columns)
 
     # -- what the loop does
 

@@ -297,10 +297,6 @@ class Indicators:
         for values, series in self._by_market[market]:
             values[market] = series.update(bar)
 
-    def seen(self, market: str) -> None:
-        """The chunk of `foresee` is at its end."""
-        self._foreseen.pop(market, None)
-
     def columns(self, market: str, columns: Columns) -> list[tuple[Values, list[float | None]]]:
         """A session: take a chunk at once; bar i of it sets `values[market] = column[i]` before on_bar."""
         return [(values, series.column(columns)) for values, series in self._by_market[market]]
@@ -308,11 +304,10 @@ class Indicators:
     def foresee(self, market: str, columns: Columns) -> None:
         """A session: take a chunk at once. From now on `update` hands out its values, one bar after the other, to the last of them.
 
-        The values are those that the bars would have given one by one; a strategy sees none before its bar.
+        The values are those that the bars would have given one by one; a strategy sees none before its bar. The chunk before it is at its end.
         """
-        assert market not in self._foreseen, "the chunk before is not at its end"
         made = self.columns(market, columns)
-        if made and len(columns[0]):
+        if made:
             self._foreseen[market] = _stepper(market, made)
 
     def updater(self, market: str) -> Callable[[Bar], object] | None:
