@@ -5,6 +5,8 @@ Callers: `log = structlog.get_logger()`, then `log.info("intent.accepted", inten
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
 import re
@@ -118,7 +120,23 @@ def _dumps(event_dict: EventDict, **_options: Any) -> str:
     return json.dumps({**first, **event_dict}, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-class _Handler(logging.StreamHandler[TextIO]):
+class _Patient(io.TextIOBase):
+    """A stream whose reader may go away and whose disk may fill: a line that nobody takes is no reason to end a daemon."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError):
+            self._out.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._out.flush()
+
+
+class _Handler(logging.StreamHandler[_Patient]):
     """The root handler that this module put there, and may take away again."""
 
 
@@ -131,6 +149,7 @@ def configure(
     without its secrets: a command line that shows its own lines. May be called again; the last call rules.
     """
     out = sys.stderr if stream is None else stream
+    patient = _Patient(out)
     if pretty is None:
         pretty = out.isatty()
     global _said_from, _wrapper  # noqa: PLW0603 - one process has one log
@@ -157,10 +176,10 @@ def configure(
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=_wrapper,
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=structlog.WriteLoggerFactory(file=patient),  # type: ignore[arg-type] # it writes and flushes
         cache_logger_on_first_use=False,  # so that a later call rules over loggers made before it
     )
-    handler = _Handler(out)
+    handler = _Handler(patient)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -53,6 +53,26 @@ def test_off_a_terminal_each_event_is_one_json_line() -> None:
     assert (line["level"], line["usd"], line["text"]) == ("info", "50.10", "two\nlines, \u20bf")
 
 
+class Gone(io.StringIO):
+    """A pipe whose reader has gone, or a file on a full disk."""
+
+    def write(self, text: str, /) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("pretty", [True, False])
+def test_a_line_that_nobody_takes_ends_nothing(pretty: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[object] = []
+    logs.configure(pretty=pretty, stream=Gone(), listen=lambda event: told.append(event["event"]))
+    structlog.get_logger().info("bar.closed")
+    logging.getLogger("library").error("trouble")
+    assert told == ["bar.closed", "trouble"]
+    assert capsys.readouterr() == ("", "")
+
+
 def test_on_a_terminal_an_event_is_a_readable_line() -> None:
     out = Terminal()
     logs.configure(stream=out)

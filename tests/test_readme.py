@@ -13,13 +13,18 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from bot.cli.app import COMMANDS
 from bot.cli.embedded import Embedded
+from bot.cli.sandbox import EPILOG
 from bot.errors import Exit
 from bot.runtime import loader
+from bot.service.docs import START
+from bot.testing.sandbox import Sandbox
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -107,3 +112,31 @@ def test_the_strategy_of_the_readme_loads_and_its_params_are_judged(tmp_path: Pa
 def test_the_files_of_the_readme_are_in_the_tree() -> None:
     for name in re.findall(r"`((?:configs|strategies|bot)/[\w./-]+\.(?:py|yaml))`", README):
         assert (ROOT / name).is_file(), name
+
+
+def curl(line: str, sandbox: Sandbox, **known: str) -> dict[str, Any]:
+    """What curl would send: a body is a form's unless a header says otherwise."""
+    for name, value in known.items():
+        line = line.replace(f"<{name}>", value)
+    words = shlex.split(line.replace("\\\n", " "))
+    after = [(words[n], words[n + 1]) for n in range(len(words) - 1)]
+    headers = {"Content-Type": "application/x-www-form-urlencoded"} if "-d" in words else {}
+    headers |= dict(value.split(": ", 1) for word, value in after if word == "-H")
+    url = next(word for word in words if word.startswith("http"))
+    answer = httpx.request(
+        dict(after).get("-X", "GET"), sandbox.base_url + httpx.URL(url).path, headers=headers, content=dict(after).get("-d")
+    )  # fmt: skip
+    assert answer.is_success, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def test_the_commands_of_curl_work_as_they_are_written(sandbox: Sandbox) -> None:
+    lines = re.findall(r"^ *(curl .* https?://127.*|curl http.*)$", README + EPILOG, re.MULTILINE)
+    assert len(lines) == 3
+    for line in lines:
+        curl(line, sandbox)
+    account, order, confirm = START.format(base="http://127.0.0.1").split("\n\n")
+    key = curl(account, sandbox)["apiKey"]
+    planned = curl(order, sandbox, apiKey=key)
+    assert curl(confirm, sandbox, apiKey=key, confirmToken=planned["confirmToken"])["protected"]

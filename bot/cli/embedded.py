@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ STOP_S: Final = 5.0
 LOOK_S: Final = 0.05  # between two looks at what another process does
 LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # of the service's log; at the next start it is the older one
 SOCKET_BYTES_MAX: Final = 107  # of a Unix socket's name
+ROOM_BYTES_MIN: Final = 64 * 1024  # with less on its disk the service cannot begin
 UNLIMITED_FROM_SPEED: Final = (
     60.0  # rate limits count real seconds, in which a faster clock asks more than anybody would
 )
@@ -195,7 +197,7 @@ class Embedded:
         if not line:
             code = self._child.wait()
             raise ServiceFailed(
-                self._reason(told) or f"the service ended with code {code}; its log is {self.log}", code
+                self._reason(told) or f"the service ended with code {code}{self._full()}; its log is {self.log}", code
             )
         said = json.loads(line)
         self.port = int(said["port"])
@@ -264,7 +266,18 @@ class Embedded:
             text = log.read(64_000).decode("utf-8", "replace")
         lines = [line for line in text.splitlines() if not line.startswith("{")]
         first = next((n for n, line in enumerate(lines) if line.startswith("error: ")), None)
-        return "" if first is None else "\n".join(lines[first:]).removeprefix("error: ").strip()
+        said = "" if first is None else "\n".join(lines[first:]).removeprefix("error: ").strip()
+        return said.replace("choose another with --port", "choose another: embedded.port in the config")
+
+    def _full(self) -> str:
+        """Why it said nothing, when that can be seen from here: a log needs room, too."""
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(self.folder).free
+            if free < ROOM_BYTES_MIN:
+                return (
+                    f": the disk of {self.folder} is full ({free:,} bytes are free); make room there, and start again"
+                )
+        return ""
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[IO[str] | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from bot.config import Settings, Source, read, read_text
@@ -14,7 +15,11 @@ from bot.runtime import loader, notices
 
 def judged(path: Path) -> Source:
     """The config, fit to run. ConfigError with every problem that can be found without starting anything."""
-    return _judged(path, read(path))
+    source = _judged(path, read(path))
+    problems = _of_packages(source)
+    if problems:
+        raise ConfigError("\n".join(map(str, problems)), tuple(problems))
+    return source
 
 
 def judged_without_secrets(path: Path) -> tuple[Settings, Sequence[tuple[str, str]]]:
@@ -62,6 +67,15 @@ def judge(settings: Settings) -> None:
         loader.build(
             loader.load(one.use, settings.strategies_dir), name=one.name, markets=one.markets, params=one.params
         )
+
+
+def _of_packages(source: Source) -> list[Problem]:
+    """What a run would find missing only when its service stands already. A session needs none of it."""
+    return [
+        source.problem((section,), f"needs the package {name}: install bracketbot[{section}], or take the section out")
+        for section, name in (("notify", "apprise"), ("metrics", "prometheus-client"))
+        if getattr(source.settings, section) is not None and find_spec(name.replace("-", "_")) is None
+    ]
 
 
 def _of_markets(source: Source) -> list[Problem]:

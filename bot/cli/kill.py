@@ -26,28 +26,55 @@ Examples:
   bot kill
   bot kill --flatten
   bot kill --flatten --config live.yaml --key '${file:/etc/bot/api-key}'
+  bot kill --lift
 
 \b
 Entries are canceled and openings blocked until the account's owner lifts it; stops stay. --flatten closes every position besides.
+--lift takes back every kill switch that stands; the service lets nobody but the owner's key do that.
 """
 
 
 @click.command(epilog=EPILOG)
 @where
 @click.option("--flatten", is_flag=True, help="Close every position too.")
+@click.option("--lift", is_flag=True, help="Take back the kill switches that stand: the account may open again.")
 @click.option(
     "--key", "reference", default=None, metavar="REFERENCE",
     help="Where the API key is, when not where the config says: ${file:PATH} or ${env:NAME}; never the key itself.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The service's answer.")
-def kill(config: Path | None, state_dir: Path | None, reference: str | None, *, flatten: bool, as_json: bool) -> int:
+def kill(
+    config: Path | None, state_dir: Path | None, reference: str | None, *, flatten: bool, lift: bool, as_json: bool
+) -> int:
     """Throw the kill switch of the account. Asks the service directly, whether the daemon runs or not."""
     import asyncio
 
     from bot.cli.place import find
 
+    if flatten and lift:
+        raise click.UsageError("--flatten throws the switch and --lift takes it back: say one of them")
     place = find(config, state_dir)
+    if lift:
+        return asyncio.run(_lift(place, reference, as_json=as_json))
     return asyncio.run(_kill(place, reference, flatten=flatten, as_json=as_json))
+
+
+async def _lift(place: Place, reference: str | None, *, as_json: bool) -> int:
+    from bot.client import Client
+
+    found = await _way(place, reference)
+    if found is None:
+        lifted = place.ask("POST", "/lift")["lifted"]
+    else:
+        async with Client(*found) as client:
+            lifted = await client.lift_kill_switches()
+    if as_json:
+        click.echo(json.dumps({"lifted": lifted}))
+    elif lifted:
+        click.echo(f"Lifted: {', '.join(lifted)}. The account may open again.")
+    else:
+        click.echo("No kill switch stands.")
+    return 0
 
 
 async def _kill(place: Place, reference: str | None, *, flatten: bool, as_json: bool) -> int:
@@ -83,7 +110,12 @@ async def _way(place: Place, reference: str | None) -> tuple[str, str] | None:
         raise ConfigError(
             f"which service? The daemon of {place.folder} does not run and left no word of its config: give --config CONFIG"
         )
-    section = plain_data(config).get("account")
+    try:
+        section = plain_data(config).get("account")
+    except ConfigError:
+        if reference is None and place.is_running():
+            return None
+        raise
     account: dict[str, Any] = section if isinstance(section, dict) else {}
     base_url = account.get("base_url")
     if not isinstance(base_url, str):
@@ -233,5 +265,5 @@ def _tell(body: dict[str, Any], *, flatten: bool, as_json: bool) -> int:
         )
     if still_open:
         click.echo("The service goes on closing; look again: bot status")
-    click.echo(f"To lift it: DELETE /v1/guardians/{guardian} with the owner's key.")
+    click.echo("To lift it: bot kill --lift, with the owner's key.")
     return int(Exit.TIMEOUT if still_open else Exit.DONE)

@@ -221,7 +221,7 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     yield f"  account     {told['address']}, value {account['value_usd']:,.2f} USD, free {account['free_usd']:,.2f} USD, epoch {told['epoch']}"
     bare = told["unprotected"]
     stops = f"WITHOUT A STOP: {', '.join(bare)}" if bare else "each with its stop" if told["positions"] else "flat"
-    yield f"  positions   {told['positions']}, {stops}; {told['orders']} orders"
+    yield f"  positions   {told['positions']}, {stops}; {told['orders']} order{'' if told['orders'] == 1 else 's'}"
     doubt = told["intents"]
     yield f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
     beat = told["heartbeat"]
@@ -230,10 +230,12 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     else:
         left = "nothing armed" if beat["deadline_s"] is None else f"acts in {beat['deadline_s']} s unless a beat comes"
         trouble = f", last error {beat['error']}" if beat["error"] else ""
-        yield f"  dead-man    {left}, {beat['beats']} beats{trouble}"
+        yield f"  dead-man    {left}, {beat['beats']} beat{'' if beat['beats'] == 1 else 's'}{trouble}"
     for one in told["guardians"]:
         if not one["stands"]:
             yield f"  guardian    {one['name']} DOES NOT STAND; it is armed anew"
+    for one in told.get("blocked_by", ()):  # A daemon that was started before an update does not say it.
+        yield f"  entries     REFUSED by the service: {one['type']} {one['id']} stands until the account's owner lifts it"
     for one in told["strategies"]:
         why = f": {one['why']}" if one["why"] else ""
         book = one.get("book")
@@ -307,7 +309,7 @@ def _show(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         said = " ".join(
             f"{name}={value}"
             for name, value in line.items()
-            if name not in ("seq", "at_ms", "timestamp", "level", "event")
+            if value is not None and name not in ("seq", "at_ms", "timestamp", "level", "event")
         )
         click.echo(f"{at}  {line.get('level', ''):<8} {line['event']:<22} {said}".rstrip())
 

@@ -119,9 +119,9 @@ def find(config: Path | None, state_dir: Path | None) -> Place:
 
         return Place(DemoFolder(state_dir.absolute()).newest() or state_dir.absolute())
     if config is not None:
-        return Place(folder_of(config), config)
+        return _of_config(config)
     if Path(PROJECT).is_file():
-        return Place(folder_of(Path(PROJECT)), Path(PROJECT))
+        return _of_config(Path(PROJECT))
     known = _known()
     from bot.runtime.holding import is_held
 
@@ -136,6 +136,35 @@ def find(config: Path | None, state_dir: Path | None) -> Place:
     raise click.UsageError(
         f"{'these run' if running else 'none runs, and these have been'}: {', '.join(map(str, found))}; say which with --state-dir or --config"
     )
+
+
+def _of_config(config: Path) -> Place:
+    """The daemon of a config. One that is broken, or says another folder since, does not hide the daemon that was started with it."""
+    from bot.runtime.holding import is_held
+
+    try:
+        place = Place(folder_of(config), config)
+    except ConfigError:
+        running = _started_with(config)
+        if running is None:
+            raise
+        return running
+    with contextlib.suppress(OSError):
+        if is_held(place.folder):
+            return place
+    return _started_with(config) or place
+
+
+def _started_with(config: Path) -> Place | None:
+    """The daemon that runs and says that this file is its config."""
+    from bot.runtime.holding import is_held
+
+    for folder in _known():
+        one = Place(folder, config)
+        with contextlib.suppress(BotError, OSError):
+            if is_held(folder) and one.ask("GET", "/status").get("config") == str(config.absolute()):
+                return one
+    return None
 
 
 def folder_of(config: Path) -> Path:

@@ -78,8 +78,9 @@ def stopped_by_signals(
             return
         if stop.is_set():
             os._exit(int(Exit.ERROR))
-        say(f"Stopping ({signal.Signals(number).name}); once more ends it at once.")
         stop.set()
+        with contextlib.suppress(OSError):  # Whoever read what is said may have gone.
+            say(f"Stopping ({signal.Signals(number).name}); once more ends it at once.")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in numbers:

@@ -16,7 +16,7 @@ Examples:
 
 \b
 Then, from anywhere on this machine:
-  curl -X POST http://127.0.0.1:8700/v1/sandbox/accounts -d '{"name": "me"}'
+  curl -X POST http://127.0.0.1:8700/v1/sandbox/accounts -H 'Content-Type: application/json' -d '{"name": "me"}'
 """
 
 
@@ -81,6 +81,8 @@ def sandbox(
             click.echo(json.dumps({"baseUrl": base_url, "db": db, "clock": clock}))
         elif ready_fd is None:
             click.echo(f"The service listens on {base_url} (Ctrl-C stops it). An account to trade with:")
-            click.echo(f'  curl -X POST {base_url}/v1/sandbox/accounts -d \'{{"name": "me"}}\'')
+            click.echo(
+                f"  curl -X POST {base_url}/v1/sandbox/accounts -H 'Content-Type: application/json' -d '{{\"name\": \"me\"}}'"
+            )
 
     return serve(options, on_ready=say)

@@ -524,6 +524,13 @@ def summary_lines(
         )
     lines += [f"  QUARANTINED {name}: {why}" for name, why in course.quarantined.items()]
     lines += [f"  open at the end: {one}" for one in found.left]
+    if band is not None:
+        here, there = band["differing"]["here"], band["differing"]["there"]
+        lines.append(
+            f"  band: the path {band['path']} ends at {_shown(other['Equity Final [$]'])}; {here:,} trades here and {there:,} there differ"
+            if here or there
+            else f"  band: the path {band['path']} gives the same trades"
+        )
     if proof is not None:
         verdict = "causal: equal decisions" if proof["differs"] is None else "NOT CAUSAL"
         lines.append(

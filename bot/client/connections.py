@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import httptools
 
@@ -90,8 +90,7 @@ class Connection(asyncio.Protocol):
     # -- what the socket says
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # Another event loop's is one in all but its base class.
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self.is_open = True
 
@@ -148,11 +147,15 @@ class Connection(asyncio.Protocol):
             self._parts.append(part)
 
     def on_message_complete(self) -> None:
+        self._ends_with_connection = False  # It has ended before: what the connection's end would end is not this one.
         status = self._parser.get_status_code()
         if status == SWITCHING:
             self._fail(Fault.PROTOCOL_REMOTE, "the answer changes the protocol")
         elif status >= 200:  # What comes before is no answer yet.
-            self.is_open = self.is_open and self._parser.should_keep_alive()
+            assert self._transport is not None
+            # Answered before all of the request had left: the next one would be read as the rest of it.
+            is_rid_of_it = not self._transport.get_write_buffer_size()
+            self.is_open = self.is_open and is_rid_of_it and self._parser.should_keep_alive()
             self._deliver()
 
     def _deliver(self) -> None:
@@ -240,13 +243,16 @@ class Connections:
 
     async def _connect(self) -> Connection:
         host, port, context = self._address
+        loop = asyncio.get_running_loop()
+        # An event loop that is not asyncio's own (uvloop) tries the addresses one after another.
+        stagger: dict[str, Any] = {"happy_eyeballs_delay": STAGGER_S} if isinstance(loop, asyncio.BaseEventLoop) else {}
         try:
             async with asyncio.timeout(self._connect_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self._bytes_max), host, port, ssl=context, happy_eyeballs_delay=STAGGER_S
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._bytes_max), host, port, ssl=context, **stagger
                 )
         except TimeoutError as error:
             raise TransportFault(Fault.CONNECT_TIMEOUT, str(error)) from None
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, UnicodeError) as error:  # Also of TLS; and of a name that none can be.
             raise TransportFault(Fault.CONNECT, str(error)) from error
         return connection

@@ -110,7 +110,9 @@ class Exchange:
             url, context = httpx.URL(self.base_url), httpx.create_ssl_context(trust_env=False)
             context.set_alpn_protocols(["http/1.1"])
             is_tls = url.scheme == "https"
-            address = Address(url.host, url.port or (443 if is_tls else 80), context if is_tls else None)
+            # As it is spelled in Host: its Unicode form would be encoded again, by older rules that make another name of some.
+            host = url.raw_host.decode("ascii")
+            address = Address(host, url.port or (443 if is_tls else 80), context if is_tls else None)
             self._connections = Connections(
                 address, most=CONNECTIONS_MAX, idle_s=KEEPALIVE_S, connect_s=timeouts.connect, pool_s=timeouts.pool, bytes_max=reply_bytes_max
             )  # fmt: skip

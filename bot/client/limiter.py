@@ -4,7 +4,7 @@ It believes the answers (RateLimit, RateLimit-Policy, and Retry-After of a 429) 
 left a share is kept back from reads and a larger one from entries, so that an exit, a kill or a beat always finds room: that
 order needs no queue, and the heartbeat process, which has no part in this, finds the kept share too. Where nothing is left at
 all, entries wait as long as the service says; an exit asks again now and then, and a read less often, since whoever sees
-nothing closes nothing. Under a clock that is moved by hand there are no limits.
+nothing closes nothing. Once such an exit is taken, the other exits follow as there is room. Under a clock that is moved by hand there are no limits.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class _Bucket:
     blocked_ms: float = 0.0
     spent_ms: float = math.inf  # since when nothing is left
     asked_ms: float = -math.inf  # when the newest 429 came, or a request was let go without room
+    refused_ms: float = -math.inf  # when the newest 429 came
+    lets_exits: bool = False  # what was let go since then was taken: the others need not wait as long as it said
     under_way: int = 0  # sent and not answered: what an answer says is left does not know of them
 
     def refill(self, now_ms: float) -> None:
@@ -111,7 +113,8 @@ class _Bucket:
         floor = max(0.0, min(self.requests * kind.kept, KEPT_MAX, self.requests - 1))
         missing = floor + 1 - self.left
         room_ms = 0.0 if missing <= _ROUNDING else missing / self.per_ms if self.per_ms > 0 else math.inf
-        return max(room_ms, self.blocked_ms - now_ms, 0.0)
+        blocked_ms = 0.0 if kind is Kind.EXIT and self.lets_exits else self.blocked_ms - now_ms
+        return max(room_ms, blocked_ms, 0.0)
 
 
 Place = tuple[_Bucket, ...]  # what an admitted request has taken one of
@@ -186,6 +189,9 @@ class Limiter:
             self._policy_of[route] = names
         if status == 429:
             self._refused(route, SILENT_MS if retry_after_ms is None else retry_after_ms, now_ms)
+        elif status < 500:
+            for bucket in self._drawn(route):
+                bucket.lets_exits = bucket.lets_exits or bucket.asked_ms > bucket.refused_ms
 
     def _believe(self, left: Left, quota: Quota | None, now_ms: float) -> None:
         known = self._buckets.get(left.policy)
@@ -209,7 +215,8 @@ class Limiter:
             self._policy_of[route] = (route,)
         for bucket in drawn:
             bucket.blocked_ms = max(bucket.blocked_ms, now_ms + min(wait_ms, BLOCK_MAX_MS))
-            bucket.asked_ms = now_ms
+            bucket.asked_ms = bucket.refused_ms = now_ms
+            bucket.lets_exits = False
 
     def _drawn(self, route: str) -> list[_Bucket]:
         return [self._buckets[name] for name in self._policy_of.get(route, ())]

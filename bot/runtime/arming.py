@@ -126,6 +126,16 @@ class Arming:
         """Disarm what an earlier config asked for and this one does not, now that its own stand. One that blocks is left: only a person lifts it."""
         names = {one.name for one in self.wanted}
         arms = self.journal.arms()
+        for arm in arms:  # Asked for without an answer, and then asked for no more.
+            if (
+                arm.body
+                and arm.guardian_id is None
+                and arm.name not in names
+                and not arm.name.startswith((COVER, LOST))
+            ):
+                self._set_aside(arm, epoch=self.mirror.epoch)
+                self.journal.write_arm(arm._replace(body=""))
+        arms = self.journal.arms()
         lost = [arm for arm in arms if arm.name.startswith(LOST) and arm.body]
         old = [arm for arm in arms if arm.guardian_id and arm.name not in names and not arm.name.startswith(COVER)]
         self.owes = bool(lost)

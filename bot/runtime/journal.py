@@ -574,6 +574,8 @@ class Journal:
         self._use(db)
         self.fault = None
         log.warning("journal.mended", path=str(self.path))
+        if self.beside is not None:  # On the same disk: what was noted meanwhile may not have come there either.
+            self.beside.write(self.safety_notes())
         return True
 
     def _use(self, db: Database) -> None:

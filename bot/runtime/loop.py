@@ -574,8 +574,10 @@ class Loop:
             crew.cancel()
             raise
         finally:  # Also when the run is told to stop meanwhile: what is known to be accepted is not left in doubt.
-            await crew.all_back()
-            self._settle_answered()
+            try:
+                await crew.all_back()
+            finally:
+                self._settle_answered()
 
     def _send_off(self, wave: Sequence[Intent], crew: Crew) -> None:
         if any(intent.action == "open" for intent in wave):  # An entry leaves where nothing is in doubt.
@@ -734,6 +736,10 @@ class Loop:
             if is_access_lost(error):
                 raise
             log.warning("strangers.postponed", code=error.code, message=error.message)
+            if isinstance(error, Refused):  # Who else trades here is not known, and that may stay so.
+                self.health.degrade("strangers", f"the service refuses its trades ({error.code}): {error.message}")
+        else:
+            self.health.restore("strangers")
 
     def _mend(self) -> None:
         """Try to write the journal's file again, now and then."""

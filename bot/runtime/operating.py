@@ -20,7 +20,7 @@ import structlog
 from bot import __version__
 from bot.clock import SystemClock, boot_ns, monotonic_ns
 from bot.config import Settings
-from bot.errors import AccessLost, BotError, JournalError, OutcomeUnknown, TryLater
+from bot.errors import AccessLost, ApiError, BotError, JournalError, OutcomeUnknown, Refused, TryLater
 from bot.money import format_decimal
 from bot.runtime import explaining, reading, systemd
 from bot.runtime import reconcile as repairs
@@ -119,6 +119,7 @@ class Operations:
             ("GET", "/reload"): self.reload_diff,
             ("POST", "/reload"): self.reload,
             ("POST", "/kill"): self.kill,
+            ("POST", "/lift"): self.lift,
             ("POST", "/stop"): self.stop_run,
         }
 
@@ -189,6 +190,7 @@ class Operations:
             "degraded": dict(loop.degraded),
             "heartbeat": _heartbeat(run),
             "guardians": _guardians(run),
+            "blocked_by": [{"type": one.type, "id": one.id} for one in mirror.guardians.values() if one.blocks_opens],
             "strategies": self._strategies(run),
         }  # fmt: skip
 
@@ -354,6 +356,21 @@ class Operations:
             ) from None
         self.errands.ring()
         return {"result": result.model_dump(mode="json", by_alias=True)}
+
+    async def lift(self, question: Question) -> Data:
+        """Take back what `kill` has thrown, with the same key."""
+        question.nothing_else()
+        run = self._run()
+        log.warning("control.lift")
+        try:
+            lifted = await run.client.lift_kill_switches()
+        except ApiError as error:
+            status = 403 if isinstance(error, Refused) else 503
+            raise Problem(
+                status, error.code, f"the service has not lifted it ({error.code}): {error.message}"
+            ) from None
+        self.errands.ring()
+        return {"lifted": lifted}
 
     async def stop_run(self, question: Question) -> Data:
         question.nothing_else()

@@ -23,6 +23,10 @@ FILE_BYTES_MAX: Final = 8 * 1024 * 1024  # then it becomes the older one, of whi
 RETRY_MS: Final = 60_000  # before a file that could not be written is tried again
 LINE_CHARS_MAX: Final = 16_000
 VALUE_CHARS_MAX: Final = 4_000  # of one field of a line
+_OWN: Final = {
+    "at_ms": "of_ms",
+    "seq": "of_seq",
+}  # what an event calls as a line calls its own: of a bar, when it closed
 
 
 class Line(NamedTuple):
@@ -48,7 +52,7 @@ class Tail:
         self._lock = threading.RLock()  # What is collected as garbage meanwhile may log too.
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        said = {name: _short(value) for name, value in event.items() if name != "timestamp"}
+        said = {_OWN.get(name, name): _short(value) for name, value in event.items() if name != "timestamp"}
         at_ms = self._clock.now_ms()
         raw = _raw(said, at_ms) if self.path is not None and at_ms >= self._retry_ms else b""
         with self._lock:

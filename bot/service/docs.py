@@ -41,16 +41,17 @@ REASONS: Final = {
     "expired": "X-Expires-After had passed: decide anew.",
 }
 
-START: Final = """curl -X POST {base}/v1/sandbox/accounts -d '{{}}'
+START: Final = """curl -X POST {base}/v1/sandbox/accounts -H 'Content-Type: application/json' -d '{{}}'
 
-curl -X POST {base}/v1/orders -H 'Authorization: Bearer <apiKey>' -d '{{
+curl -X POST {base}/v1/orders -H 'Authorization: Bearer <apiKey>' \\
+  -H 'Content-Type: application/json' -d '{{
   "market": "perp:BTC", "side": "long", "usdAmount": 100,
   "bracket": {{"stopLoss": {{"pct": 2}}, "takeProfit": {{"r": 2}}}},
   "requireProtection": true, "dryRun": true
 }}'
 
 curl -X POST {base}/v1/orders/confirm -H 'Authorization: Bearer <apiKey>' \\
-  -H 'Idempotency-Key: my-first-order' -d '{{"confirmToken": "<confirmToken>"}}'"""
+  -H 'Idempotency-Key: my-first-order' -H 'Content-Type: application/json' -d '{{"confirmToken": "<confirmToken>"}}'"""
 
 
 def docs_page(document: Json) -> str:

@@ -290,11 +290,18 @@ def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
             _differ(f"{path}[{index}]", mine, theirs, found)
+    elif _are_sentences(one) and _are_sentences(other):
+        found += [f"{path}: {line!r} / not there" for line in one if line not in other]
+        found += [f"{path}: not there / {line!r}" for line in other if line not in one]
     elif one != other:
         shown = [
             value if isinstance(value, str) and len(value) < 40 else json.dumps(value)[:60] for value in (one, other)
         ]
         found.append(f"{path}: {shown[0]} / {shown[1]}")
+
+
+def _are_sentences(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
 def _months(run: KeptRun) -> str:

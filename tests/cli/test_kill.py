@@ -50,6 +50,10 @@ def test_a_kill_leaves_positions_with_their_stops_unless_told_otherwise(
     assert sandbox.client().post("/v1/orders", json=order).json()["error"]["code"] == "limit_exceeded"
     assert call(["kill", "--flatten", "--config", str(config)]) == 0
     assert sandbox.client().get("/v1/account").json()["positions"] == []
+    assert call(["kill", "--flatten", "--lift", "--config", str(config)]) == 2
+    assert call(["kill", "--lift", "--config", str(config)]) == 0
+    assert "may open again" in capsys.readouterr().out
+    opened(sandbox)
 
 
 def test_a_kill_whose_answer_is_lost_is_asked_again_and_thrown_once(

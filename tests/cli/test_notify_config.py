@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.cli import judging
 from bot.cli.app import call
 
 CONFIG = """\
@@ -41,3 +42,19 @@ def test_the_section_is_judged_with_its_place(
     assert "hunter2" not in said
     assert code == (0 if problem is None else 4), said
     assert problem is None or problem in said, said
+
+
+def test_a_section_whose_package_is_missing_is_refused_before_a_service_is_started(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NOTIFY", "json://localhost")
+    monkeypatch.setattr(judging, "find_spec", lambda name: None)
+    config = tmp_path / "c.yaml"
+    text = CONFIG.format(strategies=repository / "strategies", url='"${env:NOTIFY}"', rest="level: info")
+    config.write_text(f"{text}metrics: {{port: 0}}\nstate_dir: state\n")
+    for command in ("check", "run"):
+        assert call([command, str(config)]) == 4
+        said = capsys.readouterr().err
+        assert ":6:3: notify: needs the package apprise: install bracketbot[notify]" in said
+        assert ":8:10: metrics: needs the package prometheus-client: install bracketbot[metrics]" in said
+    assert not (tmp_path / "state").exists()

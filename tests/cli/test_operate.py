@@ -422,7 +422,16 @@ def test_a_daemon_that_is_gone_is_never_shown_as_live_and_its_account_can_be_clo
         )
         one.until("ready again", lambda: one.heard().count("READY=1") == 2)
         assert json.loads(ask("positions", *at, "--json")[1])["positions"] == []
+        assert f"entries     REFUSED by the service: kill_switch {killed['guardian']['id']}" in ask("status", *at)[1]
+        config = one.config.read_text()
+        one.config.write_text("strategies: [")
+        assert ask("kill", "--state-dir", str(one.state))[0] == 0, "a config that is broken meanwhile stops no kill"
+        one.config.write_text(config)
         assert ask("kill", *at)[0] == 0, "with the daemon alive it is the daemon that has the key"
+        code, out, _ = ask("kill", "--lift", *at, "--json")
+        assert (code, len(json.loads(out)["lifted"])) == (0, 1), "thrown thrice, and one that stands"
+        one.until("it may open again", lambda: "entries     REFUSED" not in ask("status", *at)[1])
+        assert ask("kill", "--lift", *at)[1] == "No kill switch stands.\n"
         code, out, _ = ask("stop", *at, "--force")
         assert (code, out.startswith("stopped (pid")) == (0, True)
         assert one.process.wait(WAIT_S) == 0
@@ -430,13 +439,9 @@ def test_a_daemon_that_is_gone_is_never_shown_as_live_and_its_account_can_be_clo
         assert not (one.state / "control.sock").exists()
 
         _, out, _ = ask("export", "trades", *at, "--format", "json")
-        (trip,) = json.loads(out)["trades"]
-        assert (trip["market"], trip["strategy"], trip["status"], trip["exit_reason"]) == (
-            "BTC",
-            "mine",
-            "closed",
-            "kill_switch",
-        )
+        trip, *_ = json.loads(out)["trades"]
+        told = (trip["market"], trip["strategy"], trip["status"], trip["exit_reason"])
+        assert told == ("BTC", "mine", "closed", "kill_switch")
 
 
 def test_the_exported_trades_add_up_to_the_account(ran: Ran, ask: Ask, tmp_path: Path) -> None:

@@ -79,6 +79,28 @@ def test_a_config_without_a_folder_is_where_its_daemon_runs_or_has_run(home: Pat
     assert folder_of(Path("live.yaml")) == system
 
 
+def test_a_config_that_is_broken_or_says_another_folder_does_not_hide_the_daemon_that_runs_with_it(
+    home: Path, held: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "bot.yaml").write_text("strategies: [\n")
+    with pytest.raises(ConfigError, match="not YAML"):
+        find(None, None)
+    mine, other = been(home / "home" / "bot" / "mine"), been(home / "home" / "bot" / "other")
+    for folder in (mine, other):
+        held.enter_context(hold_state(folder))
+    said = {mine: str(home / "bot.yaml"), other: str(home / "other.yaml")}
+    monkeypatch.setattr(place_module, "_ask", lambda place, *_: {"config": said[place.folder]})
+    assert find(None, None).folder == mine
+    assert find(Path("bot.yaml"), None).folder == mine
+    (home / "bot.yaml").write_text(CONFIG + "state_dir: elsewhere\n")
+    assert find(None, None).folder == mine
+    said[mine] = "another"
+    assert find(None, None).folder == home / "elsewhere"
+    (home / "bot.yaml").write_text("strategies: [\n")
+    with pytest.raises(ConfigError, match="not YAML"):
+        find(None, None)
+
+
 def test_a_secret_of_the_config_is_not_looked_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", "hunter2")
     (home / "live.yaml").write_text(CONFIG.replace("${credential:none}", "${env:KEY}"))

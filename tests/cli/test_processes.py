@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from bot.cli import embedded as embedded_module
 from bot.cli.embedded import Embedded, ServiceFailed
 from bot.client import Client
 
@@ -176,6 +177,23 @@ def test_a_database_that_was_begun_with_another_seed_is_refused_in_the_services_
     with pytest.raises(ServiceFailed, match="was begun with seed 3, not 4") as failed:
         embedded(clock="60x", speed=60, seed=4, markets=("BTC",)).ensure()
     assert failed.value.exit_code == 4
+
+
+def test_a_service_that_cannot_begin_says_why_and_what_to_do(
+    embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        service = embedded(port=taken.getsockname()[1])
+        with pytest.raises(
+            ServiceFailed, match=r"is in use; stop what uses it, or choose another: embedded\.port in the config$"
+        ):
+            service.ensure()
+    service.log.unlink()
+    monkeypatch.setattr(Embedded, "_reason", lambda *_: "")  # A disk without room keeps no word of it.
+    monkeypatch.setattr(embedded_module, "ROOM_BYTES_MIN", 1 << 60)
+    monkeypatch.setattr(Embedded, "_arguments", lambda *_: ["--nonsense"])
+    with pytest.raises(ServiceFailed, match=r"ended with code 2: the disk of .* is full .* make room there"):
+        service.ensure()
 
 
 def test_a_state_directory_whose_name_leaves_no_room_for_a_socket_is_refused(tmp_path: Path) -> None:

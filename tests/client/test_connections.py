@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
+import uvloop
 
 from bot.client.connections import Address, Connections, Fields
 from bot.client.faults import NOT_SENT_FAULTS, Fault, TransportFault
@@ -92,16 +94,35 @@ async def test_what_nobody_asked_for_is_given_to_nobody(server: Any, made: Any, 
     assert used == len(server.requests) == 2
 
 
-async def test_what_left_on_a_kept_connection_is_not_sent_again_when_it_breaks(server: Any, made: Any) -> None:
+@pytest.mark.parametrize("first", [said("first"), b"HTTP/1.1 204 No Content\r\n\r\n"], ids=["body", "no content"])
+async def test_what_left_on_a_kept_connection_is_not_sent_again_when_it_breaks(
+    server: Any, made: Any, first: bytes
+) -> None:
     async def script(reader: Any, writer: Any) -> None:
         await server.read(reader)
-        writer.write(said("first"))
+        writer.write(first)
         await server.read(reader)
 
     connections = await made(script)
     await connections.exchange(GET)
-    assert await fault_of(connections.exchange(GET)) not in NOT_SENT_FAULTS
+    assert await fault_of(connections.exchange(GET)) not in NOT_SENT_FAULTS, "nor has it the answer of before"
     assert len(server.requests) == 2
+
+
+async def test_what_was_answered_before_it_had_left_is_followed_by_nothing(server: Any, made: Any) -> None:
+    used = 0
+
+    async def script(reader: Any, writer: Any) -> None:
+        nonlocal used
+        used += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said(str(used)))
+        await asyncio.Event().wait()
+
+    connections = await made(script)
+    large = GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 20000000\r\n\r\n") + b"x" * 20_000_000
+    async with asyncio.timeout(10):
+        assert [(await connections.exchange(one)).body for one in (large, GET)] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +131,7 @@ async def test_what_left_on_a_kept_connection_is_not_sent_again_when_it_breaks(s
         (b"HTTP/1.1 100 Continue\r\n\r\n" + said("final"), b"final"),
         (b"HTTP/1.1 200 OK\r\n\r\nto its end", b"to its end"),
         (b"HTTP/1.0 200 OK\r\n\r\nold", b"old"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n", Fault.PROTOCOL_REMOTE),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nStatus: 500\r\n\r\n", b"abcde"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", Fault.PROTOCOL_REMOTE),
@@ -119,7 +141,7 @@ async def test_what_left_on_a_kept_connection_is_not_sent_again_when_it_breaks(s
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\nContent-Length: 0\r\n\r\n", Fault.TOO_LARGE),
         (said("x" * 1_001), Fault.TOO_LARGE),
     ],
-    ids=["continue", "to its end", "old", "no content", "chunks", "cut chunks", "coding", "two lengths", "upgrade", "head", "body"],
+    ids=["continue", "to its end", "old", "hints", "no content", "chunks", "cut chunks", "coding", "two lengths", "upgrade", "head", "body"],
 )  # fmt: skip
 async def test_an_answer_is_whole_or_a_fault(server: Any, made: Any, reply: bytes, body: bytes | Fault) -> None:
     async def script(reader: Any, writer: Any) -> None:
@@ -211,6 +233,32 @@ async def test_a_query_is_encoded_and_a_body_that_is_not_there_has_a_length(serv
         b"GET /under/v1/x?a=b+c%26d%3D%C3%A9 HTTP/1.1", b"DELETE /under/v1/x HTTP/1.1"
     ]  # fmt: skip
     assert [b"Content-Length: 0\r\n" in one for one in server.requests] == [False, True]
+    await exchange.aclose()
+
+
+def test_another_event_loop_does_as_well() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(said("{}"))
+
+    async def ask() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as served:
+            exchange = Exchange(f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}")
+            assert [(await exchange.send("GET", "/")).body for _ in range(2)] == [b"{}"] * 2
+            await exchange.aclose()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, suppress(asyncio.IncompleteReadError):
+        runner.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("base_url", "host"),
+    [("https://fa\xdf.example", "xn--fa-hia.example"), ("http://[::1]:8700", "::1"), ("https://API.Example.com", "api.example.com")],
+)  # fmt: skip
+async def test_the_name_that_is_looked_up_is_the_one_that_is_sent(base_url: str, host: str) -> None:
+    exchange = Exchange(base_url)
+    assert exchange._connections._address.host == host  # type: ignore[union-attr]
+    assert host in exchange._lines.split("\r\n")[0]
     await exchange.aclose()
 
 

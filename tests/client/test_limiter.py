@@ -325,6 +325,21 @@ def test_the_longest_wait_is_an_hour_whatever_is_claimed() -> None:
     assert limiter.wait_ms(Kind.ENTRY, ORDERS) == 3_600_000
 
 
+async def test_when_one_exit_was_taken_before_its_time_the_others_follow_and_entries_do_not() -> None:
+    time = Time()
+    limiter = time.limiter()
+    tell(limiter, 90)
+    tell(limiter, 0, status=429, after=3_600_000)
+    tell(limiter, 90)
+    assert limiter.wait_ms(Kind.EXIT, ORDERS) == 10_000, "an answer to what left before the refusal"
+    time.ms += 10_000
+    limiter.ended(await limiter.admit(Kind.EXIT, ORDERS))
+    tell(limiter, 90)
+    assert [limiter.wait_ms(kind, ORDERS) for kind in Kind] == [0, 60_000, 3_590_000]
+    tell(limiter, 90, status=429, after=3_600_000)
+    assert limiter.wait_ms(Kind.EXIT, ORDERS) == 10_000
+
+
 def test_an_exit_asks_again_soon_though_the_service_says_an_hour() -> None:
     time = Time()
     limiter = time.limiter()

@@ -124,6 +124,20 @@ async def test_a_question_that_is_refused_keeps_entries_out_and_ends_no_pass(que
     assert loop.mirror.is_protected("BTC") is (question != "guardians"), "bare for so long, it was closed"
 
 
+async def test_while_it_cannot_be_known_who_else_trades_in_our_market_nothing_is_opened() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    trade = venue._trade("BTC", "long", "open", "market", Decimal(1), None, "dashboard")
+    venue._fill("BTC", "long", "open", "market", Decimal(1), venue.px["BTC"], trade, None)
+    venue.faults = [Fault("trades", refused("invalid_input", "not today"), 99)]
+    await minutes(loop, venue, "100")
+    assert list(loop.degraded) == ["strangers"]
+    assert loop.entries_stopped(loop.now_ms()) is not None
+    venue.faults = []
+    await minutes(loop, venue, "100")
+    assert (loop.degraded, loop.strangers.waiting) == ({}, {}), "a person at the dashboard is no other writer"
+
+
 @pytest.mark.parametrize("no", [refused("forbidden"), ApiError.of("unauthorized", "revoked")])
 async def test_a_credential_that_is_refused_ends_the_pass(no: ApiError) -> None:
     venue = FakeVenue()

@@ -16,7 +16,7 @@ import pytest
 
 from bot.errors import JournalDamaged, JournalError
 from bot.runtime import journal as journal_module
-from bot.runtime import salvage
+from bot.runtime import safety, salvage
 from bot.runtime.journal import Arm, Journal, Notice, open_journal, open_or_rebuild
 from bot.runtime.pauses import Pauses, Quarantine, keep_quarantine, quarantine_of
 from bot.runtime.safety import ALL, FOREIGN, HALTED, SafetyFile
@@ -546,6 +546,26 @@ def test_a_pause_that_only_the_memory_had_outlives_the_process(path: Path) -> No
     journal.db.close()
     journal, said = again(path)
     assert (Pauses(journal).names, said) == ({"alpha"}, "")
+    journal.close()
+
+
+def test_what_is_kept_beside_follows_when_the_disk_takes_something_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_given: object, **_named: object) -> None:
+        raise OSError(30, "read-only")
+
+    journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+    Pauses(journal).pause(None)
+    failing(journal)
+    with monkeypatch.context() as disk:
+        disk.setattr(safety, "_write", refuses)
+        disk.setattr(Path, "unlink", refuses)
+        Pauses(journal).resume(None)
+    assert journal.mend()
+    journal.close()
+    journal, _ = again(path)
+    assert Pauses(journal).names == frozenset(), "a person's word counts"
     journal.close()
 
 

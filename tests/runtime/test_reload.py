@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bot.config import Settings, load
-from bot.errors import ApiError, BotError
+from bot.errors import ApiError, BotError, OutcomeUnknown
 from bot.runtime import controls, provenance
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.controls import Controls
@@ -21,6 +21,7 @@ from bot.runtime.loop import Loop
 from bot.runtime.loop import Settings as LoopSettings
 from bot.runtime.placing import place_strategies, wanted_guardians
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused, unknown
+from tests.runtime.rooms import kill, room
 
 HOLDS = '''\
 from bot import Bracket, Open, Params, Strategy
@@ -375,6 +376,20 @@ async def test_a_switch_of_an_older_config_goes_at_the_next_start(house: House) 
     await house.begin()
     assert house.guards() == [("dead_man_switch", 600)]
     assert house.loop.arming.ids.keys() == {DEAD_MAN}
+
+
+async def test_a_switch_that_a_start_lost_the_answer_of_goes_when_it_is_no_longer_asked_for(tmp_path: Path) -> None:
+    """Nobody would beat for it."""
+    venue = FakeVenue()
+    venue.faults = [Fault("arm", "lose_reply")]
+    loop = room(venue, path=tmp_path / "journal.db")
+    with pytest.raises(OutcomeUnknown):
+        await loop.recover()
+    kill(loop)
+    assert venue.guards
+    loop = room(venue, path=tmp_path / "journal.db", settings=LoopSettings())
+    await loop.recover()
+    assert venue.guards == {}
 
 
 async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house: House) -> None:

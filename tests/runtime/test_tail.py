@@ -20,6 +20,16 @@ def test_memory_keeps_the_newest_and_a_follower_misses_none_that_are_kept(tmp_pa
     assert tail.newest(0) == []
 
 
+def test_a_lines_own_time_is_when_it_was_told_whatever_the_event_speaks_of(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "daemon.log")
+    tail({"event": "bar.closed", "at_ms": 60_000, "seq": "mine"})
+    tail.close()
+    (line,), (kept,) = tail.newest(1), last_lines(tmp_path / "daemon.log", 1)
+    assert line.event == {"event": "bar.closed", "of_ms": 60_000, "of_seq": "mine"}
+    assert kept == {"at_ms": line.at_ms, **line.event}
+    assert line.at_ms > 60_000
+
+
 def test_the_file_is_for_its_owner_and_bounded_and_read_back_in_order(tmp_path: Path) -> None:
     path = tmp_path / "daemon.log"
     tail = Tail(path, bytes_max=2_000)

@@ -258,3 +258,35 @@ async def test_what_ends_the_run_in_a_wave_leaves_the_others_written(tmp_path: P
     again = open_journal(tmp_path / "journal.db", address=ADDRESS)
     assert len(again.live()) == len(MARKETS), "the next start goes on with the same keys"
     again.db.close()
+
+
+class Parting(Slow):
+    """Answers ETH, then refuses SOL the key, and never answers BTC."""
+
+    async def place(self, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
+        if request.market == "SOL":
+            while "ETH" not in self.positions:
+                await asyncio.sleep(0)
+            self.free = asyncio.Event()
+            raise AccessLost("unauthorized", "revoked")
+        return await super().place(request, key=key, expires_at_ms=expires_at_ms)
+
+
+async def test_a_run_that_is_cut_while_it_waits_for_the_rest_of_a_broken_wave_has_written_what_is_known(
+    tmp_path: Path,
+) -> None:
+    loop, venue = three(tmp_path / "journal.db", once, Parting)
+    assert isinstance(venue, Parting)
+    venue.free, venue.placed = asyncio.Event(), []
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    passing = asyncio.create_task(minute(loop, venue))
+    while venue.under_way or "ETH" not in venue.positions:
+        await asyncio.sleep(0)
+    for _ in range(20):  # SOL's no ends the wave: what is left of it is waited for.
+        await asyncio.sleep(0)
+    passing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await passing
+    rows = loop.journal.db.conn.execute("SELECT market, state FROM intents ORDER BY market").fetchall()
+    assert rows == [("BTC", "sending"), ("ETH", "accepted"), ("SOL", "sending")]

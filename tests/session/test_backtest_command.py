@@ -96,17 +96,27 @@ def test_the_curve_can_be_read_by_numpy_and_ends_where_the_summary_does(tmp_path
     assert summary["figures"]["Return [%]"] == pytest.approx(100 * (summary["endUsd"] / 10_000 - 1), abs=1e-6)
 
 
-def test_a_band_says_how_far_two_path_policies_are_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    wild = write(minutes(900, vol=0.02), tmp_path / "BTC_1m.csv")
+def test_a_band_says_how_far_two_path_policies_are_apart(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+):
+    wild = write(minutes(900, vol=0.02), tmp_path / "wild_BTC_1m.csv")
     out = tmp_path / "runs"
     made = config(tmp_path, "oracles:Ticked", entries=list(range(0, 900, 3)), stop_pct=1, target_pct=1)
     options = ("--out", str(out), "--band", "--json", "--accept-jumps", "--balance", "1000000")
-    assert call(["backtest", str(made), "--data", str(wild), *options]) == 0
+    assert call(["backtest", str(made), "--data", f"BTC={wild}", *options]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["band"]["path"] == "adaptive"
     assert said["band"]["differing"]["here"] > 0
     assert said["band"]["endUsd"][0] < said["band"]["endUsd"][1]
     assert said["eventDigest"]
+    for given, words in (
+        (wild, "band: the path adaptive ends at "),
+        (data, "band: the path adaptive gives the same trades"),
+    ):
+        assert (
+            call(["backtest", str(made), "--data", f"BTC={given}", *(one for one in options if one != "--json")]) == 0
+        )
+        assert words in capsys.readouterr().out
 
 
 def test_an_honest_strategy_is_proven_causal_and_one_that_looks_ahead_is_not(

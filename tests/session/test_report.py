@@ -16,7 +16,7 @@ from bot.cli.app import call
 from bot.errors import BotError
 from bot.session import report
 from bot.session.kept import read_run
-from bot.session.report import differences, page
+from bot.session.report import _differ, differences, page
 
 CHROMIUM = Path("/usr/bin/chromium")
 START_MS = 1_746_057_600_000  # 2025-05-01
@@ -143,6 +143,11 @@ def test_two_runs_are_compared_by_their_figures_and_by_what_was_run(
     assert [line for line in differences(one, other) if line.startswith("options.rules")] == [
         "options.rules.*.taker: 0.0005 / 0.001"
     ]
+    found: list[str] = []
+    _differ("assumptions", ["both", "of one"], ["both", "of the other", "and one more"], found)
+    assert found == [
+        "assumptions: 'of one' / not there", "assumptions: not there / 'of the other'", "assumptions: not there / 'and one more'",
+    ]  # fmt: skip
     assert call(["compare", str(runs[0]), str(runs[1])]) == 0
     told = capsys.readouterr().out
     assert "the events differ" in told
