@@ -176,7 +176,7 @@ def configure(
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=_wrapper,
-        logger_factory=structlog.WriteLoggerFactory(file=patient),  # type: ignore[arg-type] # it writes and flushes
+        logger_factory=structlog.WriteLoggerFactory(file=patient),  # type: ignore[arg-type]  # It writes and flushes; no more of a file is asked for.
         cache_logger_on_first_use=False,  # so that a later call rules over loggers made before it
     )
     handler = _Handler(patient)

@@ -1,7 +1,7 @@
 """A client of the interface: `Client` for /v1, `ControlClient` for the sandbox's own control surface.
 
-`http` is one exchange over HTTP, and alone imports httpx; `connections` carries it to an address; `faults` says what an outcome means; `retry` waits; `service_clock` follows the
-service's time. Nothing here decides to send an order again: that is the runtime's, with its journal in hand.
+`http` is one exchange over HTTP, and alone imports httpx; `connections` carries it to an address; `faults` says what an outcome
+means; `retry` waits; `service_clock` follows the service's time. Nothing here decides to send an order again: that is the runtime's, with its journal in hand.
 """
 
 from bot.client.client import Client

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 import httptools
@@ -21,19 +22,30 @@ STAGGER_S: Final = 0.25  # between tries of a name's addresses (RFC 8305): one t
 SWITCHING: Final = 101
 
 
-class Fields(dict[str, str]):
+class Fields(Mapping[str, str]):
     """Header fields by their name in small letters; asked for in any letters."""
 
-    __slots__ = ()
+    __slots__ = ("_of",)
+
+    def __init__(self) -> None:
+        self._of: dict[str, str] = {}
+
+    def add(self, name: str, value: str) -> None:
+        """Take one line; what comes more than once is one list."""
+        known = self._of.get(name)
+        self._of[name] = value if known is None else f"{known}, {value}"
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and super().__contains__(name.lower())
+        return isinstance(name, str) and name.lower() in self._of
 
     def __getitem__(self, name: str) -> str:
-        return super().__getitem__(name.lower())
+        return self._of[name.lower()]
 
-    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
-        return super().get(name.lower(), default)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
 
 
 class Answer(NamedTuple):
@@ -128,9 +140,7 @@ class Connection(asyncio.Protocol):
         if self._size > HEAD_BYTES_MAX:
             self._fail(Fault.TOO_LARGE, f"the answer's headers are larger than {HEAD_BYTES_MAX} bytes")
             return
-        field, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        known = self._headers.get(field)
-        self._headers[field] = text if known is None else f"{known}, {text}"
+        self._headers.add(name.decode("latin-1").lower(), value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
         self._size, self._in_body = 0, True

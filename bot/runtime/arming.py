@@ -221,13 +221,17 @@ class Arming:
         epoch, _, name = arm.name.removeprefix(LOST).split(":", 2)
         if int(epoch) == self.mirror.epoch:  # A reset has wiped the guardians of before it.
             one = Wanted(name, GuardianRequest.from_wire(json.loads(arm.body, parse_float=Decimal)))
+            asked = False
             try:
                 guardian = await self.port.arm(one.request, key=self._key(one, arm.serial, int(epoch)))
+                asked = True
                 if guardian.id not in self.ids.values():
                     await self.port.disarm(guardian.id)
                     log.info("guardian.retired", name=name, guardian=guardian.id, type=guardian.type)
             except Refused as error:  # It never stood, has gone, or only a person may lift it.
                 log.warning("guardian.not_taken_back", name=name, code=error.code, message=error.message)
+                if error.code == "forbidden" and not asked:
+                    return  # Of the key, which may arm nothing now, and not of the guardian: the next comparison asks again.
         self.journal.write_arm(arm._replace(body=""))
 
     def _key(self, one: Wanted, serial: int, epoch: int) -> str:

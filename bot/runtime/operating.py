@@ -1,8 +1,8 @@
 """Operating: what the control socket tells of a running daemon, and what it lets its owner do. Reads the loop; acts between its passes.
 
 What is in memory is told at once. What is in the journal is read in a thread, on a connection that cannot write; in memory too
-while its file fails. What
-changes something waits for the end of the pass under way, so nothing of the loop is ever touched in the middle of one.
+while its file fails. What changes something waits for the end of the pass under way, so nothing of the loop is ever touched in
+the middle of one.
 """
 
 from __future__ import annotations

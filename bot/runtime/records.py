@@ -67,9 +67,8 @@ class MappedRecord:
             if os.fstat(fd).st_size < self._size:
                 if not self._write:
                     return None  # Its writer is just making it.
-                os.posix_fallocate(
-                    fd, 0, self._size
-                )  # A full disk says so here, and not by a signal at the first write.
+                # A full disk says so here, and not by a signal at the first write.
+                os.posix_fallocate(fd, 0, self._size)
             return mmap.mmap(fd, self._size, access=mmap.ACCESS_WRITE if self._write else mmap.ACCESS_READ)
         finally:
             os.close(fd)

@@ -23,10 +23,8 @@ FILE_BYTES_MAX: Final = 8 * 1024 * 1024  # then it becomes the older one, of whi
 RETRY_MS: Final = 60_000  # before a file that could not be written is tried again
 LINE_CHARS_MAX: Final = 16_000
 VALUE_CHARS_MAX: Final = 4_000  # of one field of a line
-_OWN: Final = {
-    "at_ms": "of_ms",
-    "seq": "of_seq",
-}  # what an event calls as a line calls its own: of a bar, when it closed
+# What an event calls as a line calls its own: of a bar, when it closed.
+_OWN: Final = {"at_ms": "of_ms", "seq": "of_seq"}
 
 
 class Line(NamedTuple):

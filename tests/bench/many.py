@@ -119,7 +119,7 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
         return answer
 
     Client.__init__ = making  # type: ignore[method-assign]
-    Connection.ask = noted  # type: ignore[method-assign]
+    Connection.ask = noted  # type: ignore[method-assign]  # notes it, and does what it did
     sys.argv = ["bot", "run", config]
     profiler = None
     if profile:

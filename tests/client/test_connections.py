@@ -208,7 +208,8 @@ async def test_https_is_spoken_and_certificates_are_judged(server: Any) -> None:
         await reader.read()
 
     exchange = Exchange((await server.serve(script)).replace("http://127.0.0.1", "https://localhost"))
-    context = exchange._connections._address.context  # type: ignore[union-attr]
+    assert exchange._connections is not None
+    context = exchange._connections._address.context
     assert context is not None
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert await fault_of(exchange.send("POST", "/v1/orders", body=b"{}")) in NOT_SENT_FAULTS
@@ -257,12 +258,14 @@ def test_another_event_loop_does_as_well() -> None:
 )  # fmt: skip
 async def test_the_name_that_is_looked_up_is_the_one_that_is_sent(base_url: str, host: str) -> None:
     exchange = Exchange(base_url)
-    assert exchange._connections._address.host == host  # type: ignore[union-attr]
+    assert exchange._connections is not None
+    assert exchange._connections._address.host == host
     assert host in exchange._lines.split("\r\n")[0]
     await exchange.aclose()
 
 
 def test_fields_are_asked_for_in_any_letters() -> None:
-    fields = Fields({"date": "today"})
+    fields = Fields()
+    fields.add("date", "today")
     assert "Date" in fields
     assert (fields["DATE"], fields.get("daTe"), fields.get("no"), 1 in fields) == ("today", "today", None, False)

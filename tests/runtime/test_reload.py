@@ -309,7 +309,7 @@ async def test_a_refused_reload_leaves_no_guardian_that_nobody_knows(house: Hous
                 raise refused("limit_exceeded")
             return await arm(request, key=key)
 
-        house.venue.arm = first_only  # type: ignore[method-assign]
+        house.venue.arm = first_only  # type: ignore[method-assign]  # the one that is taken off again below
     assert (await house.controls.reload()).refused
     house.loop.journal.close()  # What is owed is owed after a new start too.
     house.write(CONFIG)
@@ -332,6 +332,16 @@ async def test_what_a_lost_answer_has_armed_goes_in_the_next_pass(house: House) 
     assert (len(house.venue.guards), house.loop.arming.owes) == (3, True)
     await house.loop.cycle()
     assert (house.guards(), house.loop.arming.owes) == ([("account_drawdown", 5), ("dead_man_switch", 300)], False)
+
+
+async def test_what_the_key_may_not_take_back_just_now_is_not_forgotten(house: House) -> None:
+    house.write(CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 60"))
+    house.venue.faults = [Fault("arm", "lose_reply", count=2)]
+    assert (await house.controls.reload()).refused
+    house.venue.faults = [Fault("arm", refused("forbidden"))]
+    await house.loop.cycle()
+    await house.loop.reconcile()
+    assert (house.guards(), house.venue.faults[0].count) == ([("account_drawdown", 5), ("dead_man_switch", 300)], 0)
 
 
 async def test_a_switch_that_is_no_longer_wanted_is_gone_before_its_beats_end(house: House) -> None:

@@ -194,7 +194,7 @@ async def test_a_reset_between_two_waves_ends_what_waits(tmp_path: Path) -> None
             venue.reset()
         return await events(*given, **named)
 
-    venue.events = wiped  # type: ignore[method-assign]
+    venue.events = wiped  # type: ignore[method-assign]  # of this one venue, for this one test
     await minute(loop, venue)
     rows = loop.journal.db.conn.execute("SELECT market, state FROM intents WHERE ordinal=1").fetchall()
     assert [row[1] for row in rows] == ["void"] * len(MARKETS), "wanted of an account that is no more"
