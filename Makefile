@@ -1,7 +1,7 @@
 # Two commands for a new machine with Python 3.11, make and git:
 #   make demo                        trades on the embedded service, play money, offline; make demo ARGS="--for 60s"
 #   make test                        installs what the tests need and runs all of them
-# Also: make soak ARGS="--worlds 5000" · make bench · make lint · make pins (after a change of dependencies) · make clean
+# Also: make soak (ARGS="--worlds 500 --kills 5": smaller) · make bench · make lint · make pins (after a change of dependencies) · make clean
 # Another interpreter: make demo PYTHON=/path/to/python3.12
 
 SHELL := bash
@@ -51,7 +51,7 @@ test: .venv/dev.stamp
 	@exec $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 soak: .venv/dev.stamp
-	@exec $(BIN)/python -m pytest -q -m soak -n auto --maxprocesses 8 --dist worksteal -o faulthandler_timeout=0 --worlds 2000 --kills 100 --seconds 1200 $(ARGS)
+	@exec $(BIN)/python -m pytest -q -m soak -n auto --maxprocesses 8 --dist worksteal -o faulthandler_timeout=0 --full $(ARGS)
 
 bench: .venv/dev.stamp
 	@for one in venue journal session http scale daemon many; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done

@@ -58,6 +58,7 @@ SECONDS_DEFAULT = 60
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("bracketbot")
+    group.addoption("--full", action="store_true", help="every randomized suite in its full size, as `make soak` does")
     group.addoption("--worlds", type=int, default=None, metavar="N", help="random worlds of each simulated suite")
     group.addoption("--kills", type=int, default=None, metavar="N", help="kill -9 in each crash suite")
     group.addoption("--seconds", type=int, default=None, metavar="N", help="how long the daemon is left alone")
@@ -67,8 +68,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--worlds") is not None or config.getoption("--kills") is not None:
+    if is_soaked(config):
         hypothesis.settings.load_profile("soak")
+
+
+def is_soaked(config: pytest.Config) -> bool:
+    """Whether larger numbers than those of every day were asked for."""
+    return config.getoption("--full") or any(config.getoption(name) is not None for name in ("--worlds", "--kills"))
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -111,11 +117,12 @@ def shared() -> Path:
 
 
 def _number(request: pytest.FixtureRequest, name: str, default: int) -> int:
-    """The command line's number, `times` as many where the mark says so, else the one on the mark `soak(worlds=..., kills=...)`, else the common default."""
+    """The command line's number, else with `--full` the `full` of the mark `soak(worlds=..., full=...)`, else its other number, else the default."""
     given: int | None = request.config.getoption(f"--{name}")
     mark = request.node.get_closest_marker("soak")
     known = {} if mark is None else mark.kwargs
-    number: int = known.get(name, default) if given is None else given * known.get("times", 1)
+    usual: int = known["full"] if request.config.getoption("--full") else known.get(name, default)
+    number = usual if given is None else given
     request.node.user_properties.append((name, number))
     return number
 
@@ -162,14 +169,13 @@ def _figures(reports: list[pytest.TestReport]) -> Iterator[str]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """The rate of each randomized suite when their size was asked for, and what a test says in any case."""
-    is_asked = config.getoption("--worlds") is not None or config.getoption("--kills") is not None
     reports = [
         report
         for outcome in ("passed", "failed")
         for report in terminalreporter.stats.get(outcome, ())
         if isinstance(report, pytest.TestReport) and report.when == "call"
     ]
-    lines = [*(_rates(reports) if is_asked else ()), *_figures(reports)]
+    lines = [*(_rates(reports) if is_soaked(config) else ()), *_figures(reports)]
     if lines:
         terminalreporter.section("rates")
         for line in lines:

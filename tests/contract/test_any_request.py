@@ -105,7 +105,7 @@ def check_books(caller: Caller) -> None:
             assert order["side"] == held[order["coin"]]["side"]
 
 
-@pytest.mark.soak(worlds=4)
+@pytest.mark.soak(worlds=4, full=250)
 def test_any_order_gets_a_lawful_answer_and_its_way_out_is_one(site: Target, worlds: int, base_seed: int) -> None:
     for seed in range(base_seed, base_seed + worlds):
         chance = Random(seed)

@@ -81,7 +81,7 @@ def pair(place: Path, repository: Path, shared: Path, zygote: Zygote, seconds: i
     sandbox.kill()
 
 
-@pytest.mark.soak(seconds=60)
+@pytest.mark.soak(seconds=60, full=1_200)
 def test_a_daemon_that_is_left_alone_stays_as_large_as_it_was(pair: tuple[Sandbox, Daemon], seconds: int) -> None:
     sandbox, daemon = pair
     daemon.start()

@@ -103,7 +103,7 @@ def _reaches(old: str, new: str) -> bool:
     return old == new or new in INTENT_MOVES[old]
 
 
-@pytest.mark.soak(worlds=120, times=2)
+@pytest.mark.soak(worlds=120, full=5_000)
 def test_no_power_cut_forgets_an_intent(tmp_path: Path, worlds: int, base_seed: int) -> None:
     """A world is one cut. `make soak` makes thousands."""
     lost_tail = 0

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from bot.service.host import COLLECTOR
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, is_soaked
 from tests.integration.seeded_bugs import BUGS, caught, first_seed
 from tests.integration.simulated import CRASHES, DISK_CODES, FAULTS, TROUBLES, World, run_world, service, template
 from tests.integration.virtual import Clocks
 
 TWICE = 4  # a seed of many lives, faults and beats
+CHUNKS = 20  # In full size so many tests share the worlds, for as many cores as there are.
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -49,16 +50,22 @@ def _run(seed: int, folder: Path) -> World:
         ) from error
 
 
-@pytest.mark.soak(worlds=500, times=50)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "chunk" in metafunc.fixturenames:
+        metafunc.parametrize("chunk", range(CHUNKS if metafunc.config.getoption("--full") else 1))
+
+
+@pytest.mark.soak(worlds=500, full=100_000 // CHUNKS)
 def test_nothing_is_doubled_lost_stuck_or_naked(
-    folder: Path, worlds: int, base_seed: int, request: pytest.FixtureRequest
+    folder: Path, chunk: int, worlds: int, base_seed: int, request: pytest.FixtureRequest
 ) -> None:
     met: Counter[str] = Counter()
     troubles: Counter[str] = Counter()
     disk: Counter[int] = Counter()
     trades = lives = fired = damaged = beats = abreast = 0
     began, virtual_s = time.process_time(), 0.0
-    for seed in range(base_seed, base_seed + worlds):
+    first = base_seed + chunk * worlds
+    for seed in range(first, first + worlds):
         world = _run(seed, folder)
         met.update(world.wire.met)
         troubles[world.trouble] += 1
@@ -101,7 +108,7 @@ def test_a_seeded_bug_is_caught_at_its_seed(name: str, folder: Path) -> None:
 def test_each_seeded_bug_has_a_world_that_catches_it(folder: Path, request: pytest.FixtureRequest) -> None:
     """`make soak` looks for the first seeds anew, and says them."""
     assert len(BUGS) >= 15
-    if request.config.getoption("--worlds") is None:
+    if not is_soaked(request.config):
         return
     first = {name: first_seed(name, folder) for name in BUGS}
     request.node.user_properties.append(("first seeds", str(first)))

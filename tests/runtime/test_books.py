@@ -109,7 +109,7 @@ def one_step(room: Room, chance: random.Random) -> None:
     room.learn()
 
 
-@pytest.mark.soak(worlds=25)
+@pytest.mark.soak(worlds=25, full=1_000)
 def test_the_sum_over_the_strategies_is_the_account(worlds: int, base_seed: int) -> None:
     for seed in range(base_seed, base_seed + worlds):
         chance, room = random.Random(seed), Room()

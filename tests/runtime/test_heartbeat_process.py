@@ -157,7 +157,7 @@ def test_beats_go_on_while_the_parent_holds_the_gil(brain: Brain, service: Servi
     assert statistics.median(gaps(stalled)) < SECOND
 
 
-@pytest.mark.soak(worlds=2)
+@pytest.mark.soak(worlds=2, full=10)
 def test_a_plug_in_that_burns_the_gil_delays_no_beat(tmp_path: Path, service: Service, worlds: int) -> None:
     """A world is a second of it: ten in `make soak`, where no beat may be late by more than one; a busy machine gets more."""
     seconds = min(worlds, 10)

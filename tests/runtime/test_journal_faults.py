@@ -437,7 +437,7 @@ def damage(chance: random.Random, path: Path) -> str:
     return kind
 
 
-@pytest.mark.soak(worlds=120)
+@pytest.mark.soak(worlds=120, full=1_000)
 def test_a_damaged_file_is_never_believed(tmp_path: Path, worlds: int, base_seed: int) -> None:
     """It is found and set aside; or what decides the next step is to the letter what was written."""
     source = tmp_path / "whole.db"

@@ -14,6 +14,7 @@ import pytest
 
 import bot.wire
 from bot.wire.base import Resource
+from tests.conftest import is_soaked
 from tests.service import serving
 
 EXAMPLES = 20
@@ -127,6 +128,6 @@ def test_what_ends_things_keeps_to_the_description(served: serving.Served, tmp_p
 def test_every_operation_keeps_to_the_description_for_long(
     part: str, served: serving.Served, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    if request.config.getoption("--worlds") is None:
+    if not is_soaked(request.config):
         pytest.skip("a thousand examples an operation run in make soak")
     conform(served, tmp_path, interface(served, part), EXAMPLES_SOAK)

@@ -96,7 +96,7 @@ async def test_a_restored_file_opens_restored_and_keeps_its_snapshots(open_box: 
     assert (await control(again, "POST", "/restore", {"name": "a"})).json() == kept
 
 
-@pytest.mark.soak(kills=2)
+@pytest.mark.soak(kills=2, full=20)
 def test_a_kill_right_after_the_answer_comes_back_restored(tmp_path: Path, kills: int) -> None:
     env = {"BOT_CONTROL_TOKEN": CONTROL_TOKEN}
     options: dict[str, Any] = {"port": 0, "clock": "60x", "db": tmp_path / "s.db", "markets": ["BTC"], "seed": 1}

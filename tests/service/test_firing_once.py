@@ -29,7 +29,7 @@ async def all_of(http: httpx.AsyncClient, path: str, name: str) -> list[dict[str
     return found
 
 
-@pytest.mark.soak(kills=3)
+@pytest.mark.soak(kills=3, full=100)
 async def test_kill_9_while_a_guardian_fires_leaves_exactly_one_flatten(
     start: Start, tmp_path: Path, kills: int, base_seed: int
 ) -> None:

@@ -91,7 +91,7 @@ async def waiting(http: httpx.AsyncClient) -> tuple[float, dict[str, int], float
     return left, at, time.monotonic()
 
 
-@pytest.mark.soak(kills=15)
+@pytest.mark.soak(kills=15, full=100)
 async def test_an_acknowledged_order_is_there_once_after_kill_9_under_load_and_guardians_wait_on(
     nursery: Nursery, tmp_path: Path, kills: int, base_seed: int
 ) -> None:

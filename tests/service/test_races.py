@@ -59,7 +59,7 @@ async def all_at_once(box: Box, path: str, bodies: list[tuple[Any, dict[str, str
     )
 
 
-@pytest.mark.soak(worlds=50)
+@pytest.mark.soak(worlds=50, full=1_000)
 async def test_one_of_sixty_four_confirms_executes(box: Box, caller: Caller, worlds: int, base_seed: int) -> None:
     for seed in range(base_seed, base_seed + worlds):
         chance = Random(seed)
@@ -86,7 +86,7 @@ async def test_one_of_sixty_four_confirms_executes(box: Box, caller: Caller, wor
         assert newest[0]["seq"] == seed - base_seed + 1
 
 
-@pytest.mark.soak(worlds=10)
+@pytest.mark.soak(worlds=10, full=1_000)
 async def test_sixty_four_copies_of_a_keyed_order_execute_once_and_answer_alike(
     box: Box, caller: Caller, worlds: int, base_seed: int
 ) -> None:

@@ -25,7 +25,7 @@ def ended(folder: Path, *, on_disk: bool, seed: int) -> tuple[Backtest, Result]:
     return test, test.run()
 
 
-@pytest.mark.soak(worlds=2)
+@pytest.mark.soak(worlds=2, full=100)
 def test_a_session_on_a_journal_file_and_one_in_memory_are_the_same(tmp_path: Path, worlds: int, base_seed: int):
     for seed in range(base_seed, base_seed + worlds):
         (memory, here), (_, there) = (ended(tmp_path, on_disk=on_disk, seed=seed) for on_disk in (False, True))

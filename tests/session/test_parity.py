@@ -227,7 +227,7 @@ def shown(event: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in event.items() if name != "requestId"}
 
 
-@pytest.mark.soak(worlds=2)
+@pytest.mark.soak(worlds=2, full=29)
 def test_a_session_straight_on_the_operations_and_one_through_the_client_give_one_digest(
     shared: Path, tmp_path: Path, worlds: int
 ):

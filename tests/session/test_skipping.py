@@ -23,7 +23,7 @@ def kinds(one: Ran) -> Counter[str]:
     return one.result.book.kinds
 
 
-@pytest.mark.soak(worlds=3)
+@pytest.mark.soak(worlds=3, full=300)
 def test_bars_skipped_and_bars_fed_give_the_same_events(worlds: int, base_seed: int):
     for world in range(base_seed, base_seed + worlds):
         _one_market(world)
@@ -41,7 +41,7 @@ def _one_market(world: int) -> None:
     assert sum(kinds(skipped).values()) > 10
 
 
-@pytest.mark.soak(worlds=2)
+@pytest.mark.soak(worlds=2, full=200)
 def test_bars_of_several_markets_skipped_and_fed_give_the_same_events(worlds: int, base_seed: int):
     for world in range(base_seed, base_seed + worlds):
         _several_markets(world)

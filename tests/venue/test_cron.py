@@ -47,7 +47,7 @@ def expression(rng: Random) -> str:
     return " ".join(",".join(term(rng, at) for _ in range(rng.choice((1, 1, 1, 2, 3)))) for at in range(5))
 
 
-@pytest.mark.soak(worlds=300)
+@pytest.mark.soak(worlds=300, full=10_000)
 def test_the_next_runs_are_those_of_another_cron(worlds: int, base_seed: int) -> None:
     rng = Random(base_seed)
     compared = 0

@@ -31,7 +31,7 @@ def judge(seed: int, *, whole: bool) -> None:
     assert error is None, (seed, error)
 
 
-@pytest.mark.soak(worlds=WORLDS)
+@pytest.mark.soak(worlds=WORLDS, full=10 * WORLDS)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_invariant_holds_after_every_command_of_a_random_world(chunk: int, worlds: int, base_seed: int) -> None:
     first = base_seed + chunk * worlds
@@ -39,7 +39,7 @@ def test_every_invariant_holds_after_every_command_of_a_random_world(chunk: int,
         judge(seed, whole=seed % WHOLE_EVERY == 0)
 
 
-@pytest.mark.soak(worlds=4)
+@pytest.mark.soak(worlds=4, full=100)
 def test_every_invariant_holds_in_a_long_world(worlds: int, base_seed: int) -> None:
     for seed in range(base_seed, base_seed + worlds):
         log, error = world.write(1_000_000_000 + seed, commands=1_000)
@@ -47,7 +47,7 @@ def test_every_invariant_holds_in_a_long_world(worlds: int, base_seed: int) -> N
         assert error is None, (seed, error)
 
 
-@pytest.mark.soak(worlds=300)
+@pytest.mark.soak(worlds=300, full=10_000)
 def test_skipping_the_bars_that_calm_allows_to_skip_changes_no_event(worlds: int, base_seed: int) -> None:
     skipped = 0
     for seed in range(base_seed, base_seed + worlds):
@@ -58,7 +58,7 @@ def test_skipping_the_bars_that_calm_allows_to_skip_changes_no_event(worlds: int
     assert skipped > worlds
 
 
-@pytest.mark.soak(worlds=200)
+@pytest.mark.soak(worlds=200, full=10_000)
 def test_how_often_time_is_looked_at_changes_no_event(worlds: int, base_seed: int) -> None:
     """Deadlines and funding run at their own instants, whenever the pulse comes that finds them."""
     for seed in range(base_seed, base_seed + worlds):
