@@ -248,8 +248,12 @@ def follow(
                 child.size = position.size
                 emit_order(state, account, child, "changed")
         for exit_ in working_exits(account, market) if market.working else ():
-            if exit_.size - exit_.filled > position.size:
+            rest = exit_.size - exit_.filled
+            # A stop that has fired and works on takes what is added meanwhile along: it would be left without one.
+            if rest > position.size or (rest < position.size and exit_.number == position.stop_oid):
                 exit_.size = exit_.filled + position.size
+                trade = account.trade(exit_.trade or "")
+                trade.size = max(trade.size, exit_.size)
                 emit_order(state, account, exit_, "changed")
         ledger.rewatch(state, account, position)
     elif account.positions:

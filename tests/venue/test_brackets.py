@@ -88,6 +88,24 @@ def test_a_stop_that_the_book_fills_in_parts_goes_on_until_the_position_is_gone(
     assert (trade.kind, trade.filled, trade.status) == ("stop_loss", held, "done")
 
 
+def test_what_is_added_while_a_stop_works_is_closed_by_it_too_and_never_left_without_one():
+    desk = Desk((market(level_size=10**7, level_step=600_000), "100"))
+    desk.place(order(size="1.5", stop="95", allow_partial=True))
+    desk.place(order(size="1.5", allow_partial=True))
+    desk.move("BTC", "94.9")
+    stop = desk.account.orders[desk.position().stop_oid]
+    assert stop.status == "working"
+    left = desk.position().size
+    desk.place(order(size="0.3", allow_partial=True, require_protection=True))
+    assert desk.position().size > left
+    assert stop.size - stop.filled == desk.position().size
+    trade = desk.account.trade(stop.trade)
+    assert trade.size == stop.size
+    desk.bar("BTC", "94.9", "94.9", "94.9", "94.9")
+    assert not desk.account.positions and not desk.account.orders
+    assert (trade.filled, trade.status) == (trade.size, "done")
+
+
 def test_adding_to_a_position_grows_its_bracket_and_keeps_its_prices():
     run("""
         mark BTC 100
