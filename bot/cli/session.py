@@ -286,13 +286,16 @@ class _Asked:
     def _options(self) -> SessionOptions:
         from bot.clock import iso
         from bot.errors import ConfigError
-        from bot.session.options import SessionOptions
+        from bot.session.options import SessionOptions, chance_outages
 
         given = self.given
         ends = [one.end_ms for one in self.candles]
         start_ms = given["start_ms"] if given["start_ms"] is not None else max(one.at_ms[0] for one in self.candles)
         end_ms = given["end_ms"] if given["end_ms"] is not None else max(ends)
-        outages = (*given["outages"], *_chance_outages(given, start_ms, end_ms))
+        by_chance = chance_outages(
+            given["outage_count"], start_ms, end_ms, mean_ms=given["outage_for"] * 1000, seed=given["seed"]
+        )
+        outages = (*given["outages"], *by_chance)
         for one in given["outages"]:
             if not start_ms <= one.at_ms < end_ms:
                 raise ConfigError(
@@ -344,7 +347,7 @@ class _Asked:
             band = backtest.band_of(found, other, path)
         if given["prove_causal"] and not found.course.is_partial:
             whole = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-            cuts = _cuts(found.start_ms, found.end_ms, self.options.seed)
+            cuts = backtest.cuts_between(CUTS, found.start_ms, found.end_ms, seed=self.options.seed)
             proved = backtest.prove_causal(self._make, self.options, whole, cuts)
             proof = {"cutsMs": list(proved.cut_ms), "eventsCompared": proved.compared, "differs": proved.differs}
         return found, band, proof
@@ -383,35 +386,6 @@ def rules_of(given: Mapping[str, Any]) -> dict[str, MarketRules]:
         for whose, value in given[option]:
             rules[whose] = replace(rules.get(whose, MarketRules()), **{name: value})
     return rules
-
-
-def _chance_outages(given: Mapping[str, Any], start_ms: int, end_ms: int) -> tuple[Outage, ...]:
-    """Seeded outages that do not touch each other: one somewhere in each of as many equal parts of the range."""
-    from random import Random
-
-    from bot.session.options import Outage
-
-    count: int = given["outage_count"]
-    if not count or end_ms <= start_ms:
-        return ()
-    chance = Random(f"{given['seed']}:outages")
-    part = (end_ms - start_ms) // count
-    found = []
-    for number in range(count):
-        length = min(part // 2, max(1_000, int(chance.expovariate(1 / (given["outage_for"] * 1000)))))
-        at = start_ms + number * part + int(chance.random() * (part - length))
-        found.append(Outage(at, max(1, length)))
-    return tuple(found)
-
-
-def _cuts(start_ms: int, end_ms: int, seed: int) -> list[int]:
-    """Minutes at which the data are cut: the middle of each of so many parts, moved a little by chance."""
-    from random import Random
-
-    chance = Random(f"{seed}:cuts")
-    part = (end_ms - start_ms) // CUTS
-    found = [start_ms + int((number + 0.25 + chance.random() / 2) * part) for number in range(CUTS)]
-    return [at - at % 60_000 for at in found if at - at % 60_000 > start_ms]
 
 
 # ── What a person sees ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any, Final, TextIO
 
 from bot.clock import HOUR_MS
@@ -181,6 +182,14 @@ def prove_causal(
             cut = mine[at].strip() if at < len(mine) else "nothing"
             return Proof(tuple(cuts), compared, f"event {at + 1}: with all data {seen}, with data until {cut_ms} {cut}")
     return Proof(tuple(cuts), compared)
+
+
+def cuts_between(count: int, start_ms: int, end_ms: int, *, seed: int) -> list[int]:
+    """Minutes at which the data are cut: the middle of each of `count` parts, moved a little by chance."""
+    chance = Random(f"{seed}:cuts")
+    part = (end_ms - start_ms) // count
+    found = [start_ms + int((number + 0.25 + chance.random() / 2) * part) for number in range(count)]
+    return [at - at % 60_000 for at in found if at - at % 60_000 > start_ms]
 
 
 def _ts(line: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from random import Random
 from typing import Any, Final, Literal
 
 from bot.errors import ConfigError
@@ -31,6 +32,20 @@ class Outage:
     @property
     def end_ms(self) -> int:
         return self.at_ms + self.ms
+
+
+def chance_outages(count: int, start_ms: int, end_ms: int, *, mean_ms: float, seed: int) -> tuple[Outage, ...]:
+    """Seeded outages of `mean_ms` that do not touch each other: one somewhere in each of `count` equal parts of the range."""
+    if not count or end_ms <= start_ms:
+        return ()
+    chance = Random(f"{seed}:outages")
+    part = (end_ms - start_ms) // count
+    found = []
+    for number in range(count):
+        length = min(part // 2, max(1_000, int(chance.expovariate(1 / mean_ms))))
+        at = start_ms + number * part + int(chance.random() * (part - length))
+        found.append(Outage(at, max(1, length)))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
