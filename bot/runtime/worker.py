@@ -7,7 +7,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import structlog
 
@@ -17,8 +17,40 @@ from bot.errors import StrategyError
 log = structlog.get_logger()
 T = TypeVar("T")
 
+QUICK_S: Final = 0.005  # The loop stands still for an answer so long: most come sooner than a turn of it takes.
 LATE_S: Final = 1.0
 LIMIT_S: Final = 5.0
+
+
+class _Call(Generic[T]):
+    """One call and, once `ended` is free, what came of it. Who waits longer than that sets `waiter`, and then looks once more."""
+
+    __slots__ = ("ended", "error", "fn", "result", "waiter")
+
+    def __init__(self, fn: Callable[[], T]) -> None:
+        self.fn = fn
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def end(self) -> None:
+        self.ended.release()
+        if self.waiter is not None:
+            loop, waiter = self.waiter
+            with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits for this answer any more.
+                loop.call_soon_threadsafe(_wake, waiter)
+
+    async def wait(self) -> None:
+        if self.ended.acquire(timeout=QUICK_S):
+            return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self.waiter = loop, waiter
+        if not self.ended.acquire(blocking=False):
+            async with asyncio.timeout(LIMIT_S - QUICK_S):
+                await waiter
 
 
 class Worker:
@@ -26,9 +58,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._calls: queue.SimpleQueue[
-            tuple[Callable[[], Any], asyncio.AbstractEventLoop, asyncio.Future[Any]] | None
-        ] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call[Any] | None] = queue.SimpleQueue()
         self._given_up = False
         self._turn = asyncio.Lock()
         threading.Thread(target=self._work, name=f"strategy-{name}", daemon=True).start()
@@ -38,13 +68,11 @@ class Worker:
         async with self._turn:  # The limit is of the call itself, not of what it waits behind.
             if self._given_up:
                 raise StrategyError(f"{self.name}: an earlier call has not returned")
-            loop = asyncio.get_running_loop()
-            answer: asyncio.Future[T] = loop.create_future()
+            call = _Call(fn)
             started_ns = monotonic_ns()
-            self._calls.put((fn, loop, answer))
+            self._calls.put(call)
             try:
-                async with asyncio.timeout(LIMIT_S):
-                    return await answer
+                await call.wait()
             except TimeoutError:
                 self._given_up = True
                 raise StrategyError(f"{self.name}: took longer than {LIMIT_S:g} s; its answer is discarded") from None
@@ -52,32 +80,25 @@ class Worker:
                 took_s = (monotonic_ns() - started_ns) / 1e9
                 if LATE_S < took_s < LIMIT_S:
                     log.warning("strategy.late", strategy=self.name, seconds=round(took_s, 3))
+            if call.error is not None:
+                raise call.error
+            return cast(T, call.result)
 
     def close(self) -> None:
         self._calls.put(None)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            fn, loop, answer = call
             try:
-                result = fn()
+                call.result = call.fn()
             except Exception as error:  # noqa: BLE001 - handed to the caller as it is; it names whose fault it was
-                _give(loop, answer, None, error)
+                call.error = error
             except BaseException as error:  # noqa: BLE001 - sys.exit() in a plug-in ends the plug-in's part, not the daemon
-                _give(loop, answer, None, StrategyError(f"{self.name}: {type(error).__name__}: {error}"))
-            else:
-                _give(loop, answer, result, None)
+                call.error = StrategyError(f"{self.name}: {type(error).__name__}: {error}")
+            call.end()
+            del call  # What a strategy has answered is not kept until its next call.
 
 
-def _give(
-    loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], result: Any, error: BaseException | None
-) -> None:
-    def settle() -> None:
-        if not answer.done():
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(result)
-
-    with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits for this answer any more.
-        loop.call_soon_threadsafe(settle)
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -99,7 +99,7 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
     from bot.client.connections import Answer, Connection
 
     clocks: list[Any] = []
-    notes: list[tuple[str, str, str, str, int]] = []
+    notes: list[tuple[bytes, int]] = []
     made = Client.__init__
 
     def making(self: Client, *args: Any, **named: Any) -> None:
@@ -110,12 +110,7 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
 
     def noted(self: Connection, request: bytes) -> asyncio.Future[Answer]:
         answer = asking(self, request)
-        head, body = request.split(b"\r\n\r\n", 1)
-        method, path, _ = head[: head.index(b"\r\n")].decode().split(" ")
-        if method == "POST" and (path.startswith("/v1/orders") or path.endswith("/close")):
-            key = next((line[17:] for line in head.decode().split("\r\n") if line.startswith("Idempotency-Key: ")), "")
-            market = path.split("/")[3] if path.endswith("/close") else json.loads(body).get("market", "")
-            notes.append((path, market, key, body.decode() if path.endswith("/confirm") else "", clocks[-1].now_ms()))
+        notes.append((request, clocks[-1].now_ms()))  # It is read afterwards: this is not to be what is measured.
         return answer
 
     Client.__init__ = making  # type: ignore[method-assign]
@@ -144,7 +139,18 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
         if profiler is not None:
             profiler.disable()
             profiler.dump_stats(out + ".prof")
-        Path(out).write_text(json.dumps(notes))
+        Path(out).write_text(json.dumps([read for request, at_ms in notes if (read := _read(request, at_ms))]))
+
+
+def _read(request: bytes, at_ms: int) -> tuple[str, str, str, str, int] | None:
+    """Path, market, idempotency key, body of a confirm, instant; None for what is no order."""
+    head, body = request.split(b"\r\n\r\n", 1)
+    method, path, _ = head[: head.index(b"\r\n")].decode().split(" ")
+    if method != "POST" or not (path.startswith("/v1/orders") or path.endswith("/close")):
+        return None
+    key = next((line[17:] for line in head.decode().split("\r\n") if line.startswith("Idempotency-Key: ")), "")
+    market = path.split("/")[3] if path.endswith("/close") else json.loads(body).get("market", "")
+    return path, market, key, body.decode() if path.endswith("/confirm") else "", at_ms
 
 
 # -- measuring

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,10 +27,20 @@ async def test_a_call_runs_off_the_loops_thread_and_its_answer_comes_back(worker
     assert await worker.call(lambda: threading.current_thread().name) == "strategy-one"
 
 
-async def test_calls_run_in_their_order_on_one_thread(worker: Worker) -> None:
+@pytest.mark.parametrize("quick_s", [0.0, 1e-5, 1.0])
+async def test_calls_run_in_their_order_on_one_thread_and_no_answer_is_missed(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, quick_s: float
+) -> None:
+    """An answer may come while the loop stands still for it, just when it no longer does, or later."""
+    monkeypatch.setattr(worker_module, "QUICK_S", quick_s)
     seen: list[int] = []
-    await asyncio.gather(*(worker.call(lambda n=n: seen.append(n)) for n in range(50)))
-    assert seen == list(range(50))
+
+    def see(n: int) -> int:
+        seen.append(n)
+        return n
+
+    answers = await asyncio.gather(*(worker.call(partial(see, n)) for n in range(500)))
+    assert answers == seen == list(range(500))
 
 
 async def test_an_exception_comes_back_as_it_is(worker: Worker) -> None:
