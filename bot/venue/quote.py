@@ -470,9 +470,10 @@ def leverage_margin(market: Market, position: Position, leverage: int) -> int:
     """USD that changing an open position's leverage takes from free margin (negative: gives back)."""
     if position.isolated:
         delta = div_up(position.entry_notional, leverage) - div_up(position.entry_notional, position.leverage)
-        if delta < 0:  # Raising gives back no more than leaves the new initial margin in place.
+        # Raising gives back no more than leaves the new initial margin in place, and nothing that is not realised.
+        if delta < 0:
             spare = position.margin + position.pnl(market.mark) - div_up(market.mark * position.size // E8, leverage)
-            delta = -min(-delta, max(0, spare))
+            delta = -min(-delta, max(0, spare), max(0, position.margin))
         return delta
     value = market.mark * position.size // E8
     return div_up(value, leverage) - div_up(value, position.leverage)

@@ -446,6 +446,9 @@ class Author:
         while len(self.log) < end:
             if self.doors.random() < VISITS:
                 before = len(self.log)
+                # After a time away: as the service does before it asks the venue anything.
+                if self.state.now_ms < self.now_ms:
+                    self.say(c.Pulse())
                 visit(self)
                 end += len(self.log) - before
             if self.doors.random() < WALKS:

@@ -125,6 +125,18 @@ def test_raising_leverage_of_a_losing_isolated_position_leaves_its_new_initial_m
     """)  # 5,000 / 2 - 1,000 of loss - 4,000 / 5 = 700 are free; 2,500 - 700 + 16 remain.
 
 
+def test_raising_leverage_pays_out_no_gain_that_is_not_realised():
+    run("""
+        mark BTC 100 isolated funding 0.02
+        long BTC 50 lev 2
+        wait 20h                       | ...
+        margin BTC                     | 500
+        move BTC 140
+        long BTC 1 lev 10 ack
+        margin BTC                     | 14
+    """)  # 5,000 / 2 - 5,000 / 10 = 2,000 would go back, and the gain would leave the new initial margin in place; 500 are there.
+
+
 def test_lowering_leverage_needs_free_margin():
     run("""
         mark BTC 100
