@@ -277,7 +277,9 @@ class Run:
                     self.on_ready()
                     report.set()  # The first pass already says how the heartbeat and the account are.
                     if self.client.clock.speed > 0:
-                        bell = asyncio.create_task(listen(self.client, self._cursor, self.rhythm.ring), name="doorbell")
+                        bell = asyncio.create_task(
+                            listen(self.client, self._cursor, self.rhythm.ring, knows=self._knows), name="doorbell"
+                        )
                     await self._passes(report)
         except TimeoutError:
             if not limit.expired():
@@ -367,6 +369,9 @@ class Run:
     def _notices_of(self, event: Event) -> Iterable[Notice]:
         seat = self.loop.desk.seat_of(event.coin or "")
         return notices.of_event(event, self.loop.owner_of, None if seat is None else seat.name)
+
+    def _knows(self, event: Event) -> bool:
+        return not self.journal.unseen([event])
 
     def _cursor(self) -> str | None:
         cursor = self.journal.cursor

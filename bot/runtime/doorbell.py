@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from bot.errors import AccessLost, ApiError
+
+if TYPE_CHECKING:
+    from bot.wire import Event
 
 log = structlog.get_logger()
 
@@ -25,7 +28,7 @@ AGAIN_S: Final = (
 class Streaming(Protocol):
     """Whatever has a stream; the client."""
 
-    def stream(self, since: str | None = None) -> AsyncGenerator[object, None]: ...
+    def stream(self, since: str | None = None) -> AsyncGenerator[Event, None]: ...
 
 
 async def listen(
@@ -33,17 +36,19 @@ async def listen(
     cursor: Callable[[], str | None],
     ring: Callable[[], None],
     *,
+    knows: Callable[[Event], bool],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Ring whenever events come, from the cursor on; ends only by being cancelled or with the credential."""
+    """Ring whenever events come that nobody knows yet, from the cursor on; ends only by being cancelled or with the credential."""
     refusals = 0
     while True:
         try:
             async with aclosing(port.stream(cursor())) as events:
-                async for _ in events:
+                async for event in events:
                     refusals = 0
-                    ring()
-                    await sleep(RING_S)
+                    if not knows(event):  # Of a burst most were taken by the pass that the first of them rang for.
+                        ring()
+                        await sleep(RING_S)
         except AccessLost:
             return  # The next pass meets the same, and says so.
         except ApiError as error:  # The place is lost, or there is no stream: passes go on by themselves.

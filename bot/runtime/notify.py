@@ -149,7 +149,8 @@ class Lane:
             if now_ms < one.until_ms:
                 continue
             if one.count:
-                again = Message(one.message.level, f"{one.message.title} ({one.count} more times)", one.message.text)
+                times = "once more" if one.count == 1 else f"{one.count} more times"
+                again = Message(one.message.level, f"{one.message.title} ({times})", one.message.text)
                 if self._tokens < 1 or not await self._send(again, now_ms):
                     self._not_before_ms = max(self._not_before_ms, now_ms + self._refill_ms())
                     return False

@@ -569,7 +569,7 @@ class Inline:
     def close(self) -> None: ...
 
 
-async def _no_bell(*_: object) -> None:
+async def _no_bell(*_: object, **_named: object) -> None:
     """No stream: a pass comes soon enough."""
 
 

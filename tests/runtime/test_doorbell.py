@@ -9,6 +9,12 @@ import pytest
 
 from bot.errors import AccessLost, ApiError, OutcomeUnknown, Refused
 from bot.runtime.doorbell import AGAIN_S, RING_S, listen
+from bot.wire import Event
+
+
+def event(n: int) -> Event:
+    data = {"side": "long", "size": "1", "oraclePx": "1", "rate": "0", "amountUsd": "0", "balanceUsd": "1"}
+    return Event(id=f"evt_{n:012d}", type="funding", subtype="payment", ts=n, coin="BTC", data=data)
 
 
 class Streams:
@@ -18,19 +24,21 @@ class Streams:
         self.turns = list(turns)
         self.since: list[str | None] = []
 
-    async def stream(self, since: str | None = None) -> AsyncGenerator[object, None]:
+    async def stream(self, since: str | None = None) -> AsyncGenerator[Event, None]:
         self.since.append(since)
         if not self.turns:
             await asyncio.Event().wait()
         events, error = self.turns.pop(0)
         for n in range(events):
-            yield n
+            yield event(n)
         if error is not None:
             raise error
 
 
-async def heard(streams: Streams, turns: int) -> tuple[int, list[float], asyncio.Task[None]]:
-    """Listen until so many streams were opened; rings and waits so far."""
+async def heard(
+    streams: Streams, turns: int, *, known: frozenset[str] = frozenset()
+) -> tuple[int, list[float], asyncio.Task[None]]:
+    """Listen until so many streams were opened; rings and waits so far. `known`: ids of events that a pass has taken."""
     rings = 0
     waits: list[float] = []
 
@@ -42,7 +50,9 @@ async def heard(streams: Streams, turns: int) -> tuple[int, list[float], asyncio
         waits.append(seconds)
         await asyncio.sleep(0)
 
-    task = asyncio.create_task(listen(streams, lambda: f"evt_{len(streams.since)}", ring, sleep=sleep))
+    task = asyncio.create_task(
+        listen(streams, lambda: f"evt_{len(streams.since)}", ring, knows=lambda one: one.id in known, sleep=sleep)
+    )
     while len(streams.since) < turns and not task.done():
         await asyncio.sleep(0)
     return rings, waits, task
@@ -58,6 +68,14 @@ async def test_it_rings_for_each_event_and_not_more_often_than_a_pass_is_worth()
     rings, waits, task = await heard(Streams((3, None)), 2)
     assert rings == 4, "three, and one for what the end of the stream may hide"
     assert waits[:3] == [RING_S] * 3
+    await end(task)
+
+
+async def test_it_does_not_ring_for_what_a_pass_has_taken_already() -> None:
+    known = frozenset(event(n).id for n in range(1, 500))
+    rings, waits, task = await heard(Streams((501, None)), 2, known=known)
+    assert rings == 3, "the first, the last, and the end of the stream"
+    assert waits[:2] == [RING_S] * 2
     await end(task)
 
 
