@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -481,7 +481,7 @@ def pull(
             click.echo(_written_line(candles, done))
         if hole:
             click.echo(
-                f"{candles.market} {interval}: {hole:,} candles between the store and what the service still keeps are lost; pull at least every {_span(candles)}",
+                f"{candles.market} {interval}: {hole:,} {'candle' if hole == 1 else 'candles'} between the store and what the service still keeps {'is' if hole == 1 else 'are'} lost; pull at least every {_span(candles)}",
                 err=True,
             )
     if as_json:
@@ -498,7 +498,10 @@ def _span(candles: Candles) -> str:
 
 async def _pull(names: Sequence[str], interval: str, config_file: Path | None, base_url: str | None) -> list[Candles]:
     """The closed candles that the service keeps, in its order."""
-    async with client_of(config_file, base_url) as client:
+    otherwise = "--base-url URL asks another"
+    if config_file is None:
+        otherwise = "start one with `bot sandbox`, or say where it is with --base-url URL or --config CONFIG"
+    async with client_of(config_file, base_url, otherwise=otherwise) as client:
         return [await newest(client, name, interval) for name in names]
 
 
@@ -524,24 +527,34 @@ async def newest(client: Client, name: str, interval: str) -> Candles:
     return Candles(name, interval, at_ms, opens, highs, lows, closes, volumes)
 
 
-def client_of(config_file: Path | None, base_url: str | None) -> Client:
-    """A client of the service that was meant. Candles need no key; a hosted service gets the config's."""
-    from bot.client import Client
-
-    if config_file is None:
-        return Client(base_url or "http://127.0.0.1:8700")
+@asynccontextmanager
+async def client_of(config_file: Path | None, base_url: str | None, *, otherwise: str) -> AsyncIterator[Client]:
+    """A client of the service that was meant. Candles need no key; a hosted service gets the config's. BotError with the way out
+    (`otherwise`) where none answers."""
     from bot.cli.embedded import Embedded
+    from bot.client import Client
+    from bot.client.faults import Fault
     from bot.config import load
-    from bot.errors import BotError
+    from bot.errors import ApiError, BotError
 
-    settings = load(config_file)
-    if not settings.account.embedded:
-        return Client(settings.account.base_url, settings.account.api_key)
-    service = Embedded(settings.state_dir)
-    found = service.base_url if settings.state_dir.is_dir() and service.is_alive() else None
-    if found is None:
-        raise BotError(f"the embedded service of {config_file} is not running; `bot run {config_file}` starts it")
-    return Client(found)
+    address, key = base_url or "http://127.0.0.1:8700", None
+    if config_file is not None:
+        settings = load(config_file)
+        address, key = settings.account.base_url, settings.account.api_key
+        if settings.account.embedded:
+            service = Embedded(settings.state_dir)
+            found = service.base_url if settings.state_dir.is_dir() and service.is_alive() else None
+            if found is None:
+                started = f"`bot run {config_file}` starts it; {otherwise}"
+                raise BotError(f"the embedded service of {config_file} is not running: {started}")
+            address, key = found, None
+    async with Client(address, key) as client:
+        try:
+            yield client
+        except ApiError as error:
+            if error.code not in set(Fault):
+                raise
+            raise BotError(f"no service answers at {address} ({error.message}): {otherwise}") from None
 
 
 # ── Telling ─────────────────────────────────────────────────────────────────────────────────────────────────────────

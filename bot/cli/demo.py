@@ -39,6 +39,7 @@ Examples:
 Kill it (kill -9) and start it again: it continues with the same account, nothing lost and nothing twice.
 """
 
+CONFIG: Final = "demo.yaml"  # in a run's folder
 BEAT_WINDOW_S: Final = 30  # of real time that the dead-man leaves; 20 is the least a beat needs
 HEARTBEAT_S_MIN: Final = 300
 HEARTBEAT_S_MAX: Final = 86_400  # the interface's bound
@@ -101,17 +102,23 @@ class Demo:
         self.data = data
         self.clock = clock
         self.as_json = as_json
-        self._show = _shower() if not as_json else None
+        self._stop = asyncio.Event()
+        self._unheard: OSError | None = None
+        self._show = _plain if as_json else _shower()
 
     async def go(self, span: float | None, *, fresh: bool) -> int:
+        from bot.cli.files import write_atomic
         from bot.cli.play import stopped_by_signals
+        from bot.cli.project import as_yaml
 
-        stop = asyncio.Event()
+        stop = self._stop
         with stopped_by_signals(stop, self._note):
             run = self._begin(fresh=fresh)
             settings = demo_settings(run.folder, run.data, run.clock)
             service = self._service(run, settings)
             try:
+                text = f"# What this run of the demo was run with.\n{as_yaml(settings)}"
+                write_atomic(run.folder / CONFIG, text, mode=0o600)
                 running = await asyncio.to_thread(service.ensure)
             except BaseException:
                 if not run.continued:
@@ -164,10 +171,11 @@ class Demo:
         from bot.cli.summary import tally
         from bot.client import Client
         from bot.clock import monotonic_ns
+        from bot.errors import Exit
         from bot.runtime.tail import FILE, Tail
 
         minted = await service.mint()
-        narrator = Narrator(self._show or (lambda _line, _style: None))
+        narrator = Narrator((lambda _line, _style: None) if self.as_json else self._say)
         tail = Tail(run.folder / FILE)
         show = self._listen(narrator) if self.as_json else narrator
 
@@ -184,7 +192,7 @@ class Demo:
                 watchers = [asyncio.create_task(_ended(client, run.data, settings, narrator, stop))] if run.data else []
                 end = await play(
                     settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, tail=tail,
-                    on_ready=lambda: _set_after(span, stop),
+                    on_ready=lambda: _set_after(span, stop), config=run.folder / CONFIG,
                 )  # fmt: skip
                 for watcher in watchers:
                     watcher.cancel()
@@ -196,12 +204,14 @@ class Demo:
             self.runs.ended()
             logs.configure(level="error")
         self._close(run, settings, end, narrator, totals, start_usd, real_s)
+        if self._unheard is not None and not isinstance(self._unheard, BrokenPipeError):
+            return int(end.exit_code or Exit.ERROR)  # Somebody wanted it all: a file on a full disk.
         return int(end.exit_code)
 
     def _listen(self, narrator: Narrator) -> Callable[[Any], None]:
         def listen(event: Any) -> None:
             narrator(event)
-            click.echo(json.dumps(dict(event), default=str))
+            self._say(json.dumps(dict(event), default=str))
 
         return listen
 
@@ -210,10 +220,23 @@ class Demo:
     def _note(self, text: str) -> None:
         click.echo(text, err=True)
 
+    def _say(self, line: str, style: str | None = None) -> None:
+        """Whoever reads may go (`bot demo | head`): that ends the run as Ctrl-C does, service and all, and nothing more is shown."""
+        if self._unheard is not None:
+            return
+        try:
+            (_plain if style is None else self._show)(line, style or "")
+        except OSError as error:
+            self._unheard = error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes at its end what is left.
+            self._stop.set()
+            with contextlib.suppress(OSError):
+                self._note(f"Stopping (standard output: {error.strerror or error}).")
+
     def _greet(self, run: Run, running: Running, settings: Settings, account_id: str) -> None:
         found = "" if running.is_new else ", found running"
         if self.as_json:
-            click.echo(
+            self._say(
                 json.dumps(
                     {
                         "event": "demo.begun",
@@ -225,25 +248,25 @@ class Demo:
             )
             return
         if run.continued:
-            click.echo(
+            self._say(
                 "The last run was killed. This one continues it: same account, same orders, same database (--fresh begins anew)."
             )
         plays = _plays(run.data) if run.data else "simulated markets"
         assert settings.dead_man is not None
         seconds = settings.dead_man.heartbeat_seconds
-        click.echo(
+        self._say(
             f"service     {running.base_url} (pid {running.pid}{found}), {plays}, clock {run.clock}, account {account_id}, play money"
         )
         for one in settings.strategies:
-            click.echo(
+            self._say(
                 f"strategy    {one.name} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD"
             )
-        click.echo(
+        self._say(
             f"dead-man    {seconds} s of the service's time are {seconds / speed_of(run.clock):g} s of yours; then {settings.dead_man.on_miss}"
         )
-        click.echo(f"files       {run.folder}")
-        click.echo(f"log         {run.folder / 'daemon.log'}")
-        click.echo("Ctrl-C stops it.\n")
+        self._say(f"files       {run.folder}")
+        self._say(f"log         {run.folder / 'daemon.log'}")
+        self._say("Ctrl-C stops it.\n")
 
     def _close(
         self,
@@ -268,14 +291,14 @@ class Demo:
                 "exitCode": int(end.exit_code),
                 "folder": str(run.folder),
             }
-            click.echo(json.dumps({"event": "demo.summary", **data}))
+            self._say(json.dumps({"event": "demo.summary", **data}))
         else:
             lines = ["", *summary_lines(**figures), *left_lines(end)]
             lines.append(
                 "The demo's service ended with it, so nothing moves any more; `bot run configs/paper.yaml` leaves its service running."
             )
             lines.append(f"Files and log: {run.folder}")
-            click.echo("\n".join(lines))
+            self._say("\n".join(lines))
         judge_end(end)
 
 
@@ -305,8 +328,8 @@ def demo_settings(folder: Path, data: tuple[tuple[str, Path], ...], clock: str) 
             one.model_copy(update={"markets": (coin,), "interval": intervals[coin]})
             for one, (coin, _) in zip(settings.strategies, data, strict=False)
         )
-        recorded = tuple(Recording(file=file, market=coin) for coin, file in data)
-        embedded = embedded.model_copy(update={"data": recorded, "markets": (), "seed": None})
+        recorded = tuple(Recording(file=file.resolve(), market=coin) for coin, file in data)
+        embedded = embedded.model_copy(update={"data": recorded, "markets": (), "seed": 1})
     made = settings.model_copy(
         update={
             "name": "demo", "state_dir": folder, "strategies": strategies, "embedded": embedded,
@@ -393,9 +416,13 @@ async def _last_close_ms(client: Client, coin: str, interval: str) -> int:
 def _shower() -> Callable[[str, str], None]:
     """Plain lines; on a terminal with colours, one line each, however narrow it is."""
     if not sys.stdout.isatty():
-        return lambda line, _style: click.echo(line)
+        return _plain
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
     return lambda line, style: console.print(Text(line, style=style), overflow="ellipsis", no_wrap=True)
+
+
+def _plain(line: str, _style: str) -> None:
+    click.echo(line)

@@ -79,7 +79,7 @@ def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
 
     from bot.cli.place import find
 
-    patient = Patient(find(config, state_dir))
+    patient = Patient(find(config, state_dir, dead_too=True))
     _config(patient)
     _secrets(patient)
     _state_dir(patient)

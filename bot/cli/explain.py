@@ -26,7 +26,7 @@ EXPORT = "\b\nExample:\n  bot export trades --format csv --out trades.csv"
 TRADES = """\b
 Examples:
   bot export trades
-  bot export trades --format json --out trades.json
+  bot export trades --json --out trades.json
 
 \b
 A trade is from flat to flat in one market. Amounts are exact; entry_px and exit_px are averages to eight places.
@@ -44,7 +44,7 @@ def explain(order: str, config: Path | None, state_dir: Path | None, *, as_json:
     from bot.errors import Exit
     from bot.runtime import explaining, reading
 
-    place, name = find(config, state_dir), order.strip()
+    place, name = find(config, state_dir, dead_too=True), order.strip()
 
     def of_file() -> dict[str, Any]:
         with reading.opened(place.folder) as db:
@@ -66,7 +66,8 @@ def export() -> None:
 
 @export.command(epilog=TRADES)
 @where
-@click.option("--format", "kind", type=click.Choice(FORMATS), default="csv", show_default=True)
+@click.option("--format", "kind", type=click.Choice(FORMATS), default=None, help="Of what is written.  [default: csv]")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -74,7 +75,7 @@ def export() -> None:
     metavar="FILE",
     help="Instead of standard output.",
 )
-def trades(config: Path | None, state_dir: Path | None, kind: str, out: Path | None) -> int:
+def trades(config: Path | None, state_dir: Path | None, kind: str | None, out: Path | None, *, as_json: bool) -> int:
     """Every trade with entry, exit, size, prices, fees, funding, profit, strategy and the reason of its exit."""
     from bot.cli.files import write_atomic
     from bot.cli.place import NotRunning, Silent, find
@@ -82,7 +83,9 @@ def trades(config: Path | None, state_dir: Path | None, kind: str, out: Path | N
     from bot.runtime import reading
     from bot.runtime.roundtrips import COLUMNS, TYPES, trips
 
-    place = find(config, state_dir)
+    if as_json and kind == "csv":
+        raise click.UsageError("--json is --format json; give one of them")
+    place = find(config, state_dir, dead_too=True)
     try:
         fault = place.ask("GET", "/status").get("degraded", {}).get("journal")
         if fault is not None:
@@ -91,12 +94,12 @@ def trades(config: Path | None, state_dir: Path | None, kind: str, out: Path | N
         click.echo(f"{error}; this is what its journal has", err=True)
     with reading.opened(place.folder) as db:
         rows = [one.row(lambda keys: reading.strategies_of(db, keys)) for one in trips(reading.all_events(db, TYPES))]
-    text = json.dumps({"trades": rows}, indent=1) + "\n" if kind == "json" else _csv(rows, COLUMNS)
+    text = json.dumps({"trades": rows}, indent=1) + "\n" if as_json or kind == "json" else _csv(rows, COLUMNS)
     if out is None:
         click.echo(text, nl=False)
         return int(Exit.DONE)
     write_atomic(out, text)
-    click.echo(f"{len(rows)} trades written to {out}")
+    click.echo(f"{len(rows):,} trade{'' if len(rows) == 1 else 's'} written to {out}")
     return int(Exit.DONE)
 
 

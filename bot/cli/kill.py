@@ -53,7 +53,7 @@ def kill(
 
     if flatten and lift:
         raise click.UsageError("--flatten throws the switch and --lift takes it back: say one of them")
-    place = find(config, state_dir)
+    place = find(config, state_dir, dead_too=True)
     if lift:
         return asyncio.run(_lift(place, reference, as_json=as_json))
     return asyncio.run(_kill(place, reference, flatten=flatten, as_json=as_json))

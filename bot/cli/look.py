@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,18 +51,23 @@ def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     from bot.cli.place import NotRunning, find
     from bot.errors import Exit
 
-    place = find(config, state_dir)
+    place = None
     try:
+        place = find(config, state_dir)
         told = place.ask("GET", "/status")
     except NotRunning as error:
-        last = _last(place)
+        last = None if place is None else _last(place)
         if as_json:
             click.echo(json.dumps({"running": False, "state": "NOT_RUNNING", "message": str(error), "last": last}))
         else:
             click.echo(f"NOT RUNNING  {error}")
-            for line in _last_lines(last):
-                click.echo(line)
-            click.echo(f"Start it: bot run {place.config or 'CONFIG'}. Close everything without it: bot kill --flatten")
+            if place is not None:
+                for line in _last_lines(last):
+                    click.echo(line)
+                named = place.config or "CONFIG"
+                click.echo(
+                    f"Start it: bot run {named}. Close everything without it: bot kill --flatten --config {named}"
+                )
         return int(Exit.NOT_RUNNING)
     if as_json:
         click.echo(json.dumps({"running": True, **told}))
@@ -126,7 +132,7 @@ def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     "types",
     default=None,
     metavar="TYPES",
-    help="fill, trigger, guardian, order, funding, ...; type.subtype narrows it.",
+    help="fill, order, trigger, guardian, funding, liquidation, settlement, account; type.subtype narrows it.",
 )
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
 @click.option("--json", "as_json", is_flag=True, help="The events as the service sent them.")
@@ -138,15 +144,15 @@ def events(
     from bot.errors import Exit
     from bot.runtime import reading
 
-    place = find(config, state_dir)
+    place = find(config, state_dir, dead_too=True)
     since_id, back_ms = _since(since)
+    wanted = _types(place, types or "")
 
     def of_file() -> dict[str, Any]:
-        wanted = tuple(one.strip() for one in (types or "").split(",") if one.strip())
         with reading.opened(place.folder) as db:
             return {"events": reading.events(db, since_id=since_id, back_ms=back_ms, types=wanted, limit=limit)}
 
-    query = {"since": since_id, "back_ms": back_ms, "type": types, "limit": limit}
+    query = {"since": since_id, "back_ms": back_ms, "type": ",".join(wanted) or None, "limit": limit}
     found = of_journal(place, "/events", query, of_file)["events"]
     if as_json:
         click.echo(json.dumps({"running": place.is_running(), "events": found}))
@@ -296,6 +302,30 @@ def _since(text: str | None) -> tuple[str | None, int | None]:
     if found is None:
         raise click.UsageError(f"--since {text!r}: write an event's id, or 30m, 2h, 1d")
     return None, int(found[1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[found[2]]
+
+
+def _types(place: Place, text: str) -> tuple[str, ...]:
+    """The types asked for: those of the interface, and what else the journal has of another service."""
+    from difflib import get_close_matches
+
+    from bot.errors import BotError
+    from bot.runtime import reading
+    from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
+
+    wanted = tuple(one.strip() for one in text.split(",") if one.strip())
+    for one in wanted:
+        if one in EVENT_FILTERS:
+            continue
+        with contextlib.suppress(BotError), reading.opened(place.folder) as db:
+            if reading.events(db, types=(one,), limit=1):
+                continue
+        near = get_close_matches(one, sorted(EVENT_FILTERS), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        known = "; ".join(f"{kind} ({', '.join(subs)})" for kind, subs in EVENT_SUBTYPES.items())
+        raise click.UsageError(
+            f"--type {one!r}: there is no such type of event.{hint} There are, each also as type.subtype: {known}"
+        )
+    return wanted
 
 
 def _show(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:

@@ -25,6 +25,9 @@ Examples:
 \b
 For a host that starts servers by a config file:
   {"mcpServers": {"trading": {"command": "bot", "args": ["mcp"], "env": {"BOT_API_KEY": "..."}}}}
+
+\b
+It looks at the service first: a key that is refused ends it with 7, and a service that does not answer is told on standard error and waited for.
 """
 
 
@@ -63,6 +66,7 @@ async def _serve(base_url: str, key: str) -> None:
 
     from bot.service.mcp_server import build
 
+    await _look(base_url, key)
     timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
     headers = {"Authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as http:
@@ -70,6 +74,31 @@ async def _serve(base_url: str, key: str) -> None:
         server = build(carrier.carry, carrier.docs)
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
+
+
+async def _look(base_url: str, key: str) -> None:
+    """A key that the service refuses ends it here, with what to do. A service that does not answer may come later: that is said, and no more."""
+    import asyncio
+
+    from bot.client import Client
+    from bot.errors import AccessLost, ApiError
+
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS), Client(base_url, key) as client:
+            await client.limits()
+    except AccessLost as error:
+        said = f"the service at {base_url} refuses the key: {error.message}; "
+        way_out = "put one that works where --key says (by default BOT_API_KEY); a sandbox gives out one with POST /v1/sandbox/accounts"
+        raise AccessLost(error.code, said + way_out) from None
+    except (ApiError, TimeoutError) as error:
+        if isinstance(error, ApiError) and error.status == 403:
+            return  # It is known, and has no right to read; what it may do is the service's to say at each call.
+        why = error.message if isinstance(error, ApiError) else f"no answer within {CONNECT_SECONDS:g} s"
+        click.echo(
+            f"the service at {base_url} cannot be asked just now ({why}): each call will say so until it can;"
+            " start it (bot sandbox), or say where it is with --base-url",
+            err=True,
+        )
 
 
 class _Carrier:

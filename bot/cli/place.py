@@ -108,8 +108,11 @@ def where(command: F) -> F:
     return command
 
 
-def find(config: Path | None, state_dir: Path | None) -> Place:
-    """The daemon that is meant: as given; else that of ./bot.yaml; else the one that runs, if it is one; else the only one there has been."""
+def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False) -> Place:
+    """The daemon that is meant: as given; else that of ./bot.yaml; else the one that runs, if it is one; else the only one there has been.
+
+    Of several dead ones none is guessed: NotRunning, or wrong usage where the command does its work on a dead one too (`dead_too`).
+    """
     if config is not None and state_dir is not None:
         raise click.UsageError("give --config or --state-dir, not both")
     if state_dir is not None:
@@ -133,9 +136,10 @@ def find(config: Path | None, state_dir: Path | None) -> Place:
         raise NotRunning(
             "no daemon has run here yet: start one (bot run CONFIG), or say where it is with --config or --state-dir"
         )
-    raise click.UsageError(
-        f"{'these run' if running else 'none runs, and these have been'}: {', '.join(map(str, found))}; say which with --state-dir or --config"
-    )
+    told = f"{'these run' if running else 'none runs, and these have been'}: {', '.join(map(str, found))}; say which with --state-dir or --config"
+    if running or dead_too:
+        raise click.UsageError(told)
+    raise NotRunning(told)
 
 
 def _of_config(config: Path) -> Place:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from bot.config import Settings
 
 CHECK = """\b
 Examples:
@@ -105,20 +109,24 @@ def show(config_file: Path, *, as_json: bool) -> None:
 
     from bot.config import load, redacted
 
-    data = redacted(load(config_file))
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
-        return
+    settings = load(config_file)
+    click.echo(json.dumps(redacted(settings), indent=2) + "\n" if as_json else as_yaml(settings), nl=False)
+
+
+def as_yaml(settings: Settings) -> str:
+    """A config's text, with every default filled in and every secret hidden; what has no secret is a config again."""
     import io
 
     from ruamel.yaml import YAML
+
+    from bot.config import redacted
 
     text = io.StringIO()
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel's own way to keep our order
-    yaml.dump(data, text)
-    click.echo(text.getvalue(), nl=False)
+    yaml.dump(redacted(settings), text)
+    return text.getvalue()
 
 
 @config.command(epilog="\b\nExample:\n  bot config schema > bot.schema.json")

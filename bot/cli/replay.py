@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from bot.cli.options import Duration
 from bot.cli.session import Amount, Instant, Sided, rules_of
 
 if TYPE_CHECKING:
+    from bot.client import Client
     from bot.config import Settings
     from bot.session.backtest import Rates
     from bot.session.candles import Candles
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
 EPILOG: Final = """\b
 Examples:
   bot replay configs/paper.yaml
+  bot replay ~/.local/state/bot/demo
   bot replay ~/.local/state/bot/paper --config configs/paper.yaml --data data --latency 0.3s
   bot replay runs/paper-20261120T165637Z --data data --json
 
 \b
-WHAT is a config (its daemon's journal is meant), a state directory, a journal.db, or the folder of a backtest. The journal is only read.
+WHAT is a config (its daemon's journal is meant), a state directory (the demo's, too), a journal.db, or the folder of a backtest. The journal is
+only read.
 Exit code 0: every decision and fill is the same. 1: something differs; each difference has one cause of these:
   data      a bar is another            timing    filled later than at the next open
   code      the source is another       price     spread, depth, tick, or the path inside a bar
@@ -35,7 +39,7 @@ Exit code 0: every decision and fill is the same. 1: something differs; each dif
   guardian  it acted on one side only   refused   the gate or the service said no
   down      the daemon was not up       follows   from an earlier difference
   unknown   the record does not tell
-Without --data the candles are asked of the service that the config names.
+Without --data the candles are asked of the service that the config names; of an embedded one that has ended, a copy is asked.
 """
 SHOWN_MAX: Final = 60  # lines of a table; --json has them all
 
@@ -103,9 +107,7 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
 
     folder, own = _folder_of(what)
     recorded = read_journal(folder)
-    file = config or own or _noted(recorded)
-    if file is None:
-        raise click.UsageError(f"the journal in {folder} does not say which config it ran with: name it with --config")
+    file = config or own or _noted(recorded, folder)
     settings, _ = judged_without_secrets(file)
     begins_ms = recorded.start_ms if given["start_ms"] is None else given["start_ms"]
     balance = given["balance"] or recorded.balance(begins_ms)
@@ -162,9 +164,12 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
 def _folder_of(what: Path) -> tuple[Path, Path | None]:
     """The state directory that is meant, and the config when that was named."""
     from bot.cli.place import folder_of
+    from bot.cli.statedir import DemoFolder
     from bot.runtime.reading import FILE
 
     if what.is_dir():
+        if not (what / FILE).is_file():
+            what = DemoFolder(what).newest() or what
         if not (what / FILE).is_file():
             raise click.UsageError(
                 f"{what}: has neither a journal.db nor a manifest.json: no daemon has run there, and it is no backtest's"
@@ -181,10 +186,16 @@ def _folder_of(what: Path) -> tuple[Path, Path | None]:
     raise click.UsageError(f"{what}: is no config (.yaml), state directory, journal.db or folder of a backtest")
 
 
-def _noted(recorded: Record) -> Path | None:
+def _noted(recorded: Record, folder: Path) -> Path:
     """The config of the last start, where it stood."""
     noted = next((mark.get("file") for mark in reversed(recorded.marks) if mark.get("file")), None)
-    return None if noted is None or not Path(noted).is_file() else Path(noted)
+    if noted is None:
+        raise click.UsageError(f"the journal in {folder} does not say which config it ran with: name it with --config")
+    if not Path(noted).is_file():
+        raise click.UsageError(
+            f"the journal in {folder} says that it ran with {noted}, which is not there any more: name it with --config"
+        )
+    return Path(noted)
 
 
 # ── Candles ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -209,7 +220,7 @@ def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...]) -
 
 async def _asked(settings: Settings, recorded: Record, config: Path, given: Mapping[str, Any]) -> list[Candles]:
     """What the service keeps: minutes where they reach back to the start, else the bars that the strategies hear."""
-    from bot.cli.data import client_of, newest
+    from bot.cli.data import newest
     from bot.clock import iso
     from bot.errors import BotError
     from bot.wire import INTERVAL_MS
@@ -220,7 +231,7 @@ async def _asked(settings: Settings, recorded: Record, config: Path, given: Mapp
         for market in one.markets:
             heard[market] = min(heard.get(market, one.interval), one.interval, key=INTERVAL_MS.__getitem__)
     found = []
-    async with client_of(config, None) as client:
+    async with _service(settings, config) as client:
         for market, interval in sorted(heard.items()):
             candles = await newest(client, market, "1m")
             if candles.at_ms[0] > start_ms and interval != "1m":
@@ -232,6 +243,38 @@ async def _asked(settings: Settings, recorded: Record, config: Path, given: Mapp
                 )
             found.append(candles)
     return found
+
+
+@asynccontextmanager
+async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
+    """A client of the config's service. Of an embedded one that has ended a copy is asked, since time goes on in what runs."""
+    import asyncio
+    import shutil
+    from tempfile import TemporaryDirectory
+
+    from bot.cli.data import client_of
+    from bot.cli.embedded import Embedded
+    from bot.client import Client
+
+    ended = Embedded(settings.state_dir)
+    if not settings.account.embedded or not ended.db.is_file() or ended.is_alive():
+        async with client_of(config, None, otherwise="or give the candles with --data") as client:
+            yield client
+        return
+    with TemporaryDirectory(prefix="bot-") as folder:
+        section = settings.embedded
+        copy = Embedded(
+            Path(folder), clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
+            data=tuple((one.market, one.file) for one in section.data),
+        )  # fmt: skip
+        for file in (ended.db, ended.db.with_name(f"{ended.db.name}-wal")):
+            if file.is_file():
+                shutil.copyfile(file, copy.folder / file.name)
+        try:
+            async with Client((await asyncio.to_thread(copy.ensure)).base_url) as client:
+                yield client
+        finally:
+            await asyncio.to_thread(copy.stop)
 
 
 def _rates(given: Mapping[str, Any], settings: Settings) -> tuple[Rates, dict[str, str]]:
@@ -310,7 +353,8 @@ def lines(found: Replayed) -> list[str]:
     for one in found.differences:
         causes[one.cause] = causes.get(one.cause, 0) + 1
     words = ", ".join(f"{name} {count:,}" for name, count in sorted(causes.items(), key=lambda item: -item[1]))
-    said.append(f"  {len(found.differences):,} differences: {words}")
+    count = len(found.differences)
+    said.append(f"  {count:,} difference{'' if count == 1 else 's'}: {words}")
     for one in found.differences[:SHOWN_MAX]:
         said += _told(one)
     if len(found.differences) > SHOWN_MAX:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +39,18 @@ Examples:
 def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Write a run's page: equity, trades on their candles, months, R multiples, costs, and what it all rests on."""
     from bot.session.kept import read_run
+    from bot.session.report import costs_of
 
     kept = read_run(run)
     if as_json:
         _print({"run": kept.name, **kept.summary, "assumptions": kept.manifest["assumptions"]})
         return
     for name, value in kept.summary["figures"].items():
-        click.echo(f"  {name:<28} {_shown(value):>16}")
+        click.echo(f"  {name:<30} {_shown(value):>16}")
+    for name, value in costs_of(kept).items():
+        click.echo(f"  {f'{name} [$]':<30} {_shown(value):>16}")
+    for line in kept.summary.get("left", ()):
+        click.echo(f"  open at the end: {line}")
     _write(out or run / "report.html", kept, None, shown=shown)
 
 
@@ -55,7 +63,7 @@ def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
 def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Show two runs side by side: their figures, and what differs in what was run."""
     from bot.session.kept import read_run
-    from bot.session.report import differences
+    from bot.session.report import compared, differences
 
     one, two = read_run(run), read_run(other)
     differing = differences(one, two)
@@ -67,13 +75,15 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
             "differences": differing,
         })  # fmt: skip
     else:
-        click.echo(f"  {'':<28} {one.name[-24:]:>24} {two.name[-24:]:>24}")
-        for name, value in one.summary["figures"].items():
-            click.echo(f"  {name:<28} {_shown(value):>24} {_shown(two.summary['figures'].get(name)):>24}")
+        for letter, which in (("A", one), ("B", two)):
+            click.echo(f"  {letter}  {which.name}")
+        click.echo(f"  {'':<30} {'A':>14} {'B':>14} {'B - A':>14}")
+        for name, *values in compared(one, two):
+            click.echo(f"  {name:<30} " + " ".join(f"{_shown(value):>14}" for value in values))
         same = one.summary["eventDigest"] == two.summary["eventDigest"]
         click.echo("  the events are equal to the byte" if same else "  the events differ")
         for line in differing:
-            click.echo(f"  differs: {line}")
+            click.echo(_narrow(f"  differs: {line}"))
     if out is not None or shown:
         _write(out or run / f"compare-{two.name}.html", one, two, shown=shown)
 
@@ -94,7 +104,15 @@ def _print(value: Any) -> None:
     click.echo(json.dumps(value, indent=1, ensure_ascii=False))
 
 
+def _narrow(line: str) -> str:
+    """Folded between words where a terminal would cut it anywhere; whole for whatever else reads it."""
+    if not sys.stdout.isatty():
+        return line
+    columns = shutil.get_terminal_size().columns
+    return textwrap.fill(line, columns, subsequent_indent=" " * 11, break_on_hyphens=False)
+
+
 def _shown(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:z,.2f}"

@@ -8,8 +8,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
+from bot.money import format_decimal
 from bot.runtime import reading
 from bot.runtime.intents import FINAL
 from bot.runtime.reading import NotFound, Row
@@ -102,7 +104,8 @@ def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> li
         figures: Row = {
             name: bar[name] for name in ("market", "interval", "open", "high", "low", "close", "volume") if name in bar
         }
-        text = f"{market} {bar.get('interval', '')} bar closed at {bar['close']:,} (from {bar['open']:,}, between {bar['low']:,} and {bar['high']:,})"
+        close, opened, low, high = (_px(bar[name]) for name in ("close", "open", "low", "high"))
+        text = f"{market} {bar.get('interval', '')} bar closed at {close} (from {opened}, between {low} and {high})"
         return [Step("bar", int(at), text, figures)]
     if kind == "event":
         found = [one for one in reading.events_like(db, rest) if one["id"] == rest]
@@ -265,6 +268,11 @@ def event_step(event: Row) -> Step:
 def _word(name: str) -> str:
     """`realizedPnlUsd` -> `realized pnl usd`."""
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _px(value: float) -> str:
+    """`105,577`, without the zero that a float ends in."""
+    return f"{Decimal(format_decimal(Decimal(str(value)))):,f}"
 
 
 def _short(value: object) -> str:

@@ -32,7 +32,8 @@ MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are micro- 
 UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
 NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
 STORE_NAMES: Final = tuple(f"{name}{suffix}" for name in INTERVAL_MS for suffix in (".parquet", ".csv.gz"))
-_GIVEN: Final = re.compile(r"((?:perp:|event:)?[A-Za-z0-9][A-Za-z0-9-]{0,63})=(.+)", re.DOTALL)
+_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # as a config takes it; the interface bounds a coin's length alone
+_GIVEN: Final = re.compile(rf"((?:perp:|event:)?{_NAME})=(.+)", re.DOTALL)
 _EVENT_FOLDER: Final = "event_"  # a colon is no part of a folder's name everywhere
 
 
@@ -269,15 +270,18 @@ def market_of(path: Path, given: str | None, *, listed: bool = True) -> str:
 
 
 def market_name(text: str, *, listed: bool = True) -> str:
-    """A market's name as the service writes it: `perp:btc` is BTC. ConfigError with the nearest ones when it lists no such market."""
+    """A market's name as the service writes it: `perp:btc` is BTC. ConfigError with the nearest ones when it lists no such market; one that
+    need not be `listed` may be any name that a service can give a market."""
     from bot.service.catalogue import CATALOGUE
 
     name = text.strip()
     name = f"event:{name[6:].upper()}" if name[:6].lower() == "event:" else name.upper().removeprefix("PERP:")
-    if name in CATALOGUE or (
-        not listed and re.fullmatch(r"[A-Z0-9][A-Z0-9-]{0,63}|event:[A-Z0-9][A-Z0-9-]{0,63}", name)
-    ):
+    if name in CATALOGUE or (not listed and re.fullmatch(rf"(event:)?{_NAME}", name)):
         return name
+    if not listed:
+        raise ConfigError(
+            f"market {text!r}: a name has at most 64 letters, digits, dots, underscores and dashes, and begins with a letter or digit"
+        )
     near = get_close_matches(name, list(CATALOGUE), n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(list(CATALOGUE)[:12])} and others"
     raise ConfigError(f"market {text!r} is not listed by the service; {hint}")

@@ -27,6 +27,13 @@ MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", 
 GREEN, RED, GREY, BLUE, AMBER = "#1a7f5a", "#c0392b", "#7f8c8d", "#2c6fbb", "#c77d0a"
 Rows = Iterable[Sequence[object]]
 Drawing = dict[str, Any]  # {"data": traces, "layout": ...} by plotly's own schema
+COSTS: Final = {  # of summary.json, in the order of a page
+    "realizedUsd": "Realised, before costs",
+    "feesUsd": "Fees",
+    "fundingUsd": "Funding",
+    "unrealizedUsd": "Unrealised at the end",
+    "slippageUsd": "Slippage, in the prices",
+}
 _SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
 
 
@@ -38,6 +45,7 @@ def page(run: KeptRun, other: KeptRun | None = None) -> str:
     parts.append(_drawn("equity", _equity(runs)))
     if other is None:
         parts += [_section("Monthly returns", _months(run)), _section("Costs", _costs(run))]
+        parts.append(_section("Open at the end", _list(run.summary.get("left", ()))))
         for market in run.chart:
             parts.append(
                 f"<h2>{_text(market)}</h2>{_undrawn(run, market)}"
@@ -266,14 +274,27 @@ def _cards(run: KeptRun) -> str:
 
 
 def _compared(run: KeptRun, other: KeptRun) -> str:
-    rows = []
-    for name, value in run.summary["figures"].items():
-        theirs = other.summary["figures"].get(name)
-        gap = theirs - value if isinstance(value, int | float) and isinstance(theirs, int | float) else None
-        rows.append((name, _figure(value), _figure(theirs), "" if gap is None else f"{gap:+,.4g}"))
-    return _table(("", run.name, other.name, "difference"), rows) + _section(
+    rows = [
+        (name, _figure(mine), _figure(theirs), "" if gap is None else f"{gap:+,.4g}")
+        for name, mine, theirs, gap in compared(run, other)
+    ]
+    return _table(("", run.name, other.name, "difference"), rows, whole=True) + _section(
         "What differs in what was run", _list(differences(run, other))
     )
+
+
+def compared(run: KeptRun, other: KeptRun) -> list[tuple[str, Any, Any, Any]]:
+    """Each figure and cost of two runs, and by how much the other's is more; None where there is none."""
+    mine, theirs = (
+        {**one.summary["figures"], **{f"{name} [$]": usd for name, usd in costs_of(one).items()}}
+        for one in (run, other)
+    )
+    rows = []
+    for name, value in mine.items():
+        its = theirs.get(name)
+        gap = its - value if isinstance(value, int | float) and isinstance(its, int | float) else None
+        rows.append((name, value, its, gap))
+    return rows
 
 
 def differences(run: KeptRun, other: KeptRun) -> list[str]:
@@ -331,14 +352,12 @@ def _months(run: KeptRun) -> str:
 
 
 def _costs(run: KeptRun) -> str:
-    costs = run.summary["costs"]
-    names = {
-        "realizedUsd": "Realised, before costs",
-        "feesUsd": "Fees",
-        "fundingUsd": "Funding",
-        "slippageUsd": "Slippage (inside the prices)",
-    }
-    return _table(("", "USD"), [(names.get(name, name), _usd(value)) for name, value in costs.items()])
+    return _table(("", "USD"), [(name, _usd(value)) for name, value in costs_of(run).items()])
+
+
+def costs_of(run: KeptRun) -> dict[str, float]:
+    """What a result is made of, by its words: realised, less fees, with funding and what is unrealised at the end. Slippage is inside it all."""
+    return {said: float(run.summary["costs"][name]) for name, said in COSTS.items() if name in run.summary["costs"]}
 
 
 def _by_strategy(run: KeptRun) -> str:
@@ -449,12 +468,13 @@ def _list(lines: Iterable[str]) -> str:
     return f"<ul>{items}</ul>" if items else ""
 
 
-def _table(names: Sequence[str], rows: Rows) -> str:
+def _table(names: Sequence[str], rows: Rows, *, whole: bool = False) -> str:
+    """A long one scrolls in a frame, unless it is to be seen `whole`."""
     body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     if not body:
         return ""
     head = "".join(f"<th>{_text(name)}</th>" for name in names)
-    return f"<div class=wide tabindex=0><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    return f"<div class='wide{' whole' if whole else ''}' tabindex=0><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _figure(value: object) -> str:
@@ -483,7 +503,7 @@ h1 {{ font-size: 22px; margin: 8px 0 0; }} h2 {{ font-size: 16px; margin: 28px 0
 .cards {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 8px; margin: 12px 0 20px; }}
 .card {{ border: 1px solid #dfe5ea; border-radius: 6px; padding: 8px 10px; }} .card span {{ display: block; color: #5d6b78; font-size: 12px; }}
 .card b {{ font-size: 17px; font-variant-numeric: tabular-nums; }} .card small {{ display: block; color: #5d6b78; }}
-.wide {{ overflow: auto; max-height: 560px; }} th {{ position: sticky; top: 0; background: #fff; }} table {{ border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }}
+.wide {{ overflow: auto; max-height: 560px; }} .whole {{ max-height: none; }} th {{ position: sticky; top: 0; background: #fff; }} table {{ border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }}
 th, td {{ border-bottom: 1px solid #e6ebef; padding: 4px 10px; text-align: right; white-space: nowrap; }}
 th:first-child, td:first-child {{ text-align: left; }} th {{ color: #5d6b78; font-weight: 600; }}
 </style>

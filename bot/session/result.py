@@ -62,6 +62,7 @@ class Result:
     refusals: Mapping[str, int] = field(default_factory=dict)
     rejections: Mapping[str, int] = field(default_factory=dict)
     left: Sequence[str] = ()
+    unrealized: int = 0  # of what is open at the end, at the last close
 
     @property
     def digest(self) -> str:
@@ -77,6 +78,7 @@ class Result:
                 "fundingUsd": format_e8(book.funding),
                 "realizedUsd": format_e8(book.realized),
                 "slippageUsd": format_e8(book.slippage),
+                "unrealizedUsd": format_e8(self.unrealized),
             },
             "exits": dict(sorted(book.kinds.items())),
             "strategies": by_strategy(book.trips),
@@ -160,7 +162,8 @@ def result_of(
         raise AssertionError(f"the curve ends at {curve.equity[-1]}, the venue's ledger at {end_usd}")
     end_ms = curve.at_ms[-1] if curve.at_ms else ground.start_ms
     left = [
-        f"{held.coin} {'long' if held.side > 0 else 'short'} {format_e8(held.size)} @ {format_e8(held.entry_px())}"
+        f"{held.coin} {'long' if held.side > 0 else 'short'} {format_e8(held.size)} @ {format_e8(held.entry_px())}, "
+        f"{held.pnl(stage.state.markets[held.coin].mark) / E8:+,.2f} USD unrealised"
         for held in account.positions.values()
     ]
     prices = {
@@ -169,7 +172,7 @@ def result_of(
     figures = figures_of(curve, book.trips, start_usd=start_usd, start_ms=ground.start_ms, prices=prices)
     return Result(
         course, book, curve, figures, ground.start_ms, end_ms, start_usd, end_usd,
-        book.liquidations, chart_of(ground.lanes), refusals, rejections, left,
+        book.liquidations, chart_of(ground.lanes), refusals, rejections, left, ledger.unrealized(stage.state, account),
     )  # fmt: skip
 
 
@@ -257,13 +260,12 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
         holes = _holes(lane.ts, lane.step_ms, lane.first, lane.end)
         if holes:
             said.append(
-                f"{lane.coin}: {holes} candles are missing inside the range: no price moves there, the next open is a jump"
+                f"{lane.coin}: {holes} {'candle is' if holes == 1 else 'candles are'} missing inside the range: no price moves there, the next open is a jump"
             )
     said += capping.told(options.caps)
     if options.outages:
-        said.append(
-            f"the daemon was down {len(options.outages)} times; it beats every period of its dead-man switch until then"
-        )
+        times = "once" if len(options.outages) == 1 else f"{len(options.outages)} times"
+        said.append(f"the daemon was down {times}; it beats every period of its dead-man switch until then")
     return said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -149,7 +150,7 @@ def test_a_bad_file_ends_with_its_code_and_its_row(
         (["import", "BTC.csv", "--columns", "ts"], 4, "write it like ts=Time"),
         (["audit", "BTC.csv", "--from", "2031-01-01"], 4, "no candle in this span"),
         (["audit", "BTC.csv", "--hours", "nyse"], 4, "there are continuous, equity, index"),
-        (["audit", "BTC.csv", "--market", "B/C"], 4, "is not listed"),
+        (["audit", "BTC.csv", "--market", "B/C"], 4, "dots, underscores and dashes"),
         (["gen", "BTCC", "--from", "2025-01-01", "--days", "1"], 4, "did you mean BTC"),
         (["gen", "BTC", "--from", "soon", "--days", "1"], 2, "is no time"),
         (["gen", "BTC", "--from", "2025-01-01", "--days", "1", "--out", "x.json"], 2, "must end with .csv, .csv.gz or .parquet"),
@@ -215,8 +216,16 @@ def test_a_pull_refuses_other_prices_and_tells_of_a_hole(sandbox: Sandbox, capsy
 
 
 def test_a_pull_from_nobody_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(["data", "pull", "BTC", "--base-url", "http://127.0.0.1:9"]) != 0
-    assert "Traceback" not in capsys.readouterr().err
+    Path("mine.yaml").write_text(
+        "account: {base_url: embedded}\nstate_dir: state\nstrategies:\n"
+        "  - {name: a, use: a, markets: [BTC], budget_usd: 5}\n"
+    )
+    for given, said in (
+        (["--base-url", "http://127.0.0.1:9"], "no service answers at http://127.0.0.1:9 (.*): start one with `bot sandbox`, or say where"),
+        (["--config", "mine.yaml"], "is not running: `bot run mine.yaml` starts it; --base-url URL asks another"),
+    ):  # fmt: skip
+        assert call(["data", "pull", "BTC", *given]) == 1
+        assert re.search(said, capsys.readouterr().err)
 
 
 def test_the_store_is_csv_without_the_extra_with_the_same_digest(

@@ -228,6 +228,10 @@ def test_events_are_narrowed_by_what_was_asked(ran: Ran, ask: Ask) -> None:
     assert "entry: kind market, side long" in ask("events", *at, "--type", "fill.entry")[1]
     code, _, err = ask("events", *at, "--since", "yesterday")
     assert (code, "write an event's id, or 30m, 2h, 1d" in err) == (2, True)
+    code, _, err = ask("events", *at, "--type", "fill,fils")
+    assert (code, "'fils': there is no such type of event. Did you mean fill?" in err) == (2, True)
+    assert "fill (entry, exit); order (open, armed, changed, canceled); trigger (stop_loss" in err
+    assert ask("events", *at, "--type", "settlement.settled")[:2] == (0, "no event\n")
     code, _, err = ask("events", *at, "--since", "evt_none")
     assert (code, "no event evt_none" in err) == (2, True)
 
@@ -280,6 +284,7 @@ def test_an_order_is_explained_from_its_bar_to_its_exit(ran: Ran, ask: Ask) -> N
     )["data"]["oid"]
     assert ask("explain", stop, *at)[1] == ask("explain", trade, *at)[1], "a stop is explained by its position's entry"
     assert "Close" in ask("explain", closing, *at)[1]
+    assert not re.search(r"[0-9]\.0\b", steps[0]["text"]), "a price ends in no zero that says nothing"
     code, _, err = ask("explain", "trd_none", *at)
     assert (code, "knows nothing of trd_none" in err) == (2, True)
     assert "confirm" not in out.lower().replace("confirmed", ""), "a plan's token is a secret"
@@ -438,7 +443,9 @@ def test_a_daemon_that_is_gone_is_never_shown_as_live_and_its_account_can_be_clo
         assert "STOPPING=1" in one.heard()
         assert not (one.state / "control.sock").exists()
 
-        _, out, _ = ask("export", "trades", *at, "--format", "json")
+        _, out, _ = ask("export", "trades", *at, "--json")
+        assert out == ask("export", "trades", *at, "--format", "json")[1]
+        assert ask("export", "trades", *at, "--json", "--format", "csv")[0] == 2
         trip, *_ = json.loads(out)["trades"]
         told = (trip["market"], trip["strategy"], trip["status"], trip["exit_reason"])
         assert told == ("BTC", "mine", "closed", "kill_switch")
@@ -451,7 +458,7 @@ def test_the_exported_trades_add_up_to_the_account(ran: Ran, ask: Ask, tmp_path:
         ran.until("flat", lambda: not json.loads(ask("positions", *at, "--json")[1])["positions"])
         _, out, _ = ask("export", "trades", *at, "--format", "json")
         file = tmp_path / "trades.csv"
-        assert ask("export", "trades", *at, "--out", str(file))[1].endswith(f"trades written to {file}\n")
+        assert ask("export", "trades", *at, "--out", str(file))[1].endswith(f" written to {file}\n")
     finally:
         ask("resume", *at)
     trips = json.loads(out)["trades"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +11,7 @@ import click
 import pytest
 
 from bot.cli import place as place_module
+from bot.cli.app import call
 from bot.cli.place import NotRunning, Silent, find, folder_of, plain_data
 from bot.errors import ConfigError
 from bot.runtime.holding import hold_state
@@ -39,19 +41,29 @@ def been(folder: Path) -> Path:
     return folder
 
 
-def test_the_one_that_runs_is_meant_and_else_the_only_one(home: Path, held: ExitStack) -> None:
+def test_the_one_that_runs_is_meant_and_else_the_only_one(
+    home: Path, held: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(NotRunning, match="no daemon has run here yet"):
         find(None, None)
     one = been(home / "home" / "bot" / "one")
     assert find(None, None).folder == one
     two = been(home / "system" / "bot-two")
-    with pytest.raises(click.UsageError, match=f"none runs, and these have been: {one}, {two}"):
+    with pytest.raises(NotRunning, match=f"none runs, and these have been: {one}, {two}; say which with --state-dir"):
         find(None, None)
+    with pytest.raises(click.UsageError, match=f"none runs, and these have been: {one}, {two}"):
+        find(None, None, dead_too=True)
+    assert call(["status", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["message"].endswith(
+        f"{one}, {two}; say which with --state-dir or --config"
+    )
+    assert [call([name]) for name in ("positions", "stop", "logs", "events", "kill")] == [3, 3, 3, 2, 2]
     held.enter_context(hold_state(two))
     assert find(None, None).folder == two
     held.enter_context(hold_state(one))
     with pytest.raises(click.UsageError, match=f"these run: {one}, {two}"):
         find(None, None)
+    assert call(["status"]) == 2
 
 
 def test_what_is_given_comes_first_and_then_the_project_here(home: Path) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from bot.cli.app import call
+from bot.config import load
 from tests.e2e.processes import WAIT_S, python, until
 
 LIVE_WITHIN_S = 10.0
@@ -141,7 +143,9 @@ def start(place: Path) -> Iterator[Start]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_it_trades_within_ten_seconds_and_ends_by_itself_with_a_summary(start: Start) -> None:
+def test_it_trades_within_ten_seconds_and_ends_by_itself_with_a_summary_and_can_be_replayed(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
     slow = slowness()
     for _ in range(3):  # One start in a hundred meets a market that lies still for so long.
         demo = start("--for", f"{round(11 * slow)}s")
@@ -172,6 +176,12 @@ def test_it_trades_within_ten_seconds_and_ends_by_itself_with_a_summary(start: S
     assert not is_alive(demo.service_pid())
     assert not (folder.parent / "unfinished.json").exists()
     assert "bbk_" not in demo.text + "".join(path.read_text(errors="replace") for path in folder.glob("*.log"))
+    database = (folder / "sandbox.db").read_bytes()
+    assert call(["replay", str(folder.parent), "--json"]) in (0, 1), capsys.readouterr().err
+    again = json.loads(capsys.readouterr().out)
+    assert again["changed"] == [], "its config is the one that was run"
+    assert again["counts"]["fills"]["recorded"] > 0
+    assert (folder / "sandbox.db").read_bytes() == database, "a copy was asked"
 
 
 def test_ctrl_c_on_a_terminal_ends_it_within_five_seconds_and_says_what_it_left(start: Start) -> None:
@@ -225,15 +235,19 @@ def test_a_service_that_is_killed_is_started_again_under_the_running_demo(start:
     assert demo.wait() == 0, demo.text
 
 
-def test_a_second_demo_on_the_same_folder_is_told_so_at_once(start: Start) -> None:
+def test_a_second_demo_is_told_of_the_first_which_ends_with_its_service_when_its_reader_goes_away(start: Start) -> None:
     first = start()
     first.read_until(lambda: "bar" in first.seen_at)
     second = start()
     assert second.wait() == 1
     assert second.text.startswith("error: another daemon runs on ")
     assert second.text.count("\n") == 1
-    first.process.send_signal(signal.SIGTERM)
-    assert first.wait() == 0
+    service = first.service_pid()
+    assert is_alive(service)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), first.fd)  # As `head` goes away.
+    assert first.process.wait(WAIT_S) == 0
+    assert not is_alive(service)
+    assert not (first.folder / "unfinished.json").exists()
 
 
 def test_it_plays_recorded_candles(start: Start, shared: Path) -> None:
@@ -270,6 +284,9 @@ def test_the_end_of_the_recorded_candles_is_a_clean_end(start: Start, place: Pat
     assert "Summary of" in demo.text
     assert int(re.search(r"bars +([\d,]+)", demo.text)[1]) >= 1  # type: ignore[index]
     assert "SOL from mine.csv" in demo.text
+    kept = load(demo.run_folder() / "demo.yaml")
+    assert [(one.market, one.file) for one in kept.embedded.data] == [("SOL", place / "mine.csv")]
+    assert kept.strategies[0].markets == ("SOL",)
 
 
 def test_a_malformed_row_is_named_and_nothing_is_left(start: Start, place: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -413,6 +414,32 @@ async def test_bot_mcp_offers_the_same_tools_over_stdio(served: serving.Served) 
             ("service_unavailable", False),
             ("service_unavailable", "unknown"),
         )
+
+
+def test_bot_mcp_says_at_its_start_that_the_key_is_refused_or_the_service_away(
+    served: serving.Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from bot.cli.app import call
+    from bot.cli.mcp import _look
+    from bot.runtime import holding
+
+    with httpx.Client(base_url=served.base_url) as http:
+        owner = http.post("/v1/sandbox/accounts", json={}).json()["apiKey"]
+        http.headers["Authorization"] = f"Bearer {owner}"
+        trades = http.post("/v1/keys", json={"scopes": ["trade"]}).json()
+        asyncio.run(_look(served.base_url, trades["apiKey"]))
+        assert capfd.readouterr() == ("", ""), "a key without the right to read is a key"
+        assert http.delete(f"/v1/keys/{trades['id']}").is_success
+    monkeypatch.setattr(holding, "harden", lambda: None)
+    monkeypatch.setenv("BOT_API_KEY", trades["apiKey"])
+    assert call(["mcp", "--base-url", served.base_url]) == 7
+    out, err = capfd.readouterr()
+    assert (out, trades["apiKey"] in err) == ("", False)
+    assert "refuses the key: the API key has been revoked; put one that works where --key says" in err
+    served.kill()
+    asyncio.run(_look(served.base_url, owner))
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n"), "cannot be asked just now" in err, "--base-url" in err) == ("", 1, True, True)
 
 
 def test_bot_mcp_takes_no_key_from_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from bot.errors import ConfigError
 from bot.session import tables
 from bot.session.candles import COLUMNS, Candles, _read_cells, drivers, interval_in, join, load, market_name, resample
-from bot.session.store import write_file
+from bot.session.store import Store, write_file
 
 HEADER = "ts,open,high,low,close,volume"
 START = 1_750_000_020_000
@@ -128,8 +128,15 @@ def test_a_market_is_given_or_in_the_name_or_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'BTCC' is not listed by the service; did you mean BTC"):
         load([nameless], market="BTCC")
     assert market_name("QQQ", listed=False) == "QQQ"
-    with pytest.raises(ConfigError, match="not listed"):
-        market_name("a/b", listed=False)
+    for name in ("a/b", ".b", "event:", "A" * 65):
+        with pytest.raises(ConfigError, match="a name has at most 64 letters, digits, dots"):
+            market_name(name, listed=False)
+    for name in ("BRK.B", "EUR_USD", "event:RATE_CUT.2"):
+        assert market_name(name.lower(), listed=False) == name
+        (read,) = load([Path(f"{name}={nameless}")], listed=False)
+        Store(tmp_path / "store").write(read, replacing=False)
+        assert Store(tmp_path / "store").read(name, "1m") == read
+    assert {one.market for one in Store(tmp_path / "store").held()} == {"BRK.B", "EUR_USD", "event:RATE_CUT.2"}
 
 
 def test_a_name_that_says_another_interval_is_refused(tmp_path: Path) -> None:

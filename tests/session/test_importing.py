@@ -214,7 +214,7 @@ def test_a_file_of_many_markets_and_of_samples_of_a_price_is_read_market_by_mark
     ("rows", "mapped", "says"),
     [
         (["1,a,1,0"], replace(SAMPLES, market="event:{name}"), "there is no column 'name'"),
-        ([f"{MS},a b,0.5,0"], SAMPLES, "row 2: market 'event:a b' is not listed"),
+        ([f"{MS},a b,0.5,0"], SAMPLES, "row 2: market 'event:a b': a name has at most 64"),
         ([f"{MS},a,0.5,0", f"{MS},A,0.5,0"], SAMPLES, "row 3: 'A' is event:A, and so is another name"),
         ([f"{MS},a,0.5,0", f"{MS + DAY},a,x,0"], SAMPLES, "row 3: open 'x' is not a number"),
     ],

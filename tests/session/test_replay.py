@@ -352,6 +352,17 @@ def test_what_cannot_be_replayed_is_told_in_one_sentence(
     assert "Traceback" not in err
 
 
+def test_a_journal_whose_config_is_gone_says_which_one_it_was(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    state = shutil.copytree(lives[0] / "state", tmp_path / "state")
+    with sqlite3.connect(state / "journal.db") as db:
+        db.execute("UPDATE meta SET value=replace(value, 'mine.yaml', 'gone.yaml') WHERE name='runs'")
+    db.close()
+    assert call(["replay", str(state)]) == 2
+    assert f"ran with {lives[0] / 'gone.yaml'}, which is not there any more: name it" in capsys.readouterr().err
+
+
 def test_candles_that_do_not_reach_back_are_told_with_the_way_out(
     lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

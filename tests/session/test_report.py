@@ -77,6 +77,7 @@ def test_the_page_is_the_same_to_the_byte_and_holds_what_was_kept(runs: list[Pat
         "Assumptions",
         "dead_man_switch",
         "Outages",
+        "the daemon was down once; it beats",
         f"{len(run.trades)}</td>",
     ):
         assert what in made, what
@@ -114,12 +115,21 @@ def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
     assert call(["report", str(runs[0]), "--out", str(tmp_path / "page.html")]) == 0
     told = capsys.readouterr().out
     assert call(["report", str(runs[0]), "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)["figures"]
+    whole = json.loads(capsys.readouterr().out)
+    figures, costs = whole["figures"], {name: float(usd) for name, usd in whole["costs"].items()}
+    gain = costs["realizedUsd"] - costs["feesUsd"] + costs["fundingUsd"] + costs["unrealizedUsd"]
+    assert gain == pytest.approx(whole["endUsd"] - whole["startUsd"], abs=1e-6)
     shown = (tmp_path / "page.html").read_text()
     for name, value in figures.items():
         text = "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
         assert text in told, name
         assert f"{html.escape(name)}</span><b>{text.replace('-', '–') if value is None else text}" in shown, name
+    open_at_the_end, unrealized = whole["left"][0], f"{costs['unrealizedUsd']:,.2f}"
+    assert open_at_the_end.endswith(f" {costs['unrealizedUsd']:+,.2f} USD unrealised")
+    assert re.search(rf"^  Unrealised at the end \[\$\] +{unrealized}$", told, re.MULTILINE)
+    assert f"open at the end: {open_at_the_end}\n" in told
+    assert f"<td>Unrealised at the end</td><td>{unrealized}</td>" in shown
+    assert f"<li>{open_at_the_end}</li>" in shown
 
 
 def test_texts_of_others_are_no_markup(runs: list[Path], tmp_path: Path) -> None:
@@ -151,6 +161,12 @@ def test_two_runs_are_compared_by_their_figures_and_by_what_was_run(
     assert call(["compare", str(runs[0]), str(runs[1])]) == 0
     told = capsys.readouterr().out
     assert "the events differ" in told
+    table = told[: told.index("  the events differ")].splitlines()
+    assert table[:2] == [f"  A  {one.name}", f"  B  {other.name}"]
+    assert max(map(len, table)) < 80, "an ordinary terminal has 80 columns"
+    fees = [float(run.summary["costs"]["feesUsd"]) for run in (one, other)]
+    (line,) = (line for line in table if "Fees" in line)
+    assert line.split()[-3:] == [f"{fees[0]:,.2f}", f"{fees[1]:,.2f}", f"{fees[1] - fees[0]:,.2f}"]
     assert "differs: options.rules.*.taker: 0.0005 / 0.001" in told
     assert call(["compare", str(runs[0]), str(runs[0]), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sameEvents"] is True
