@@ -134,7 +134,9 @@ def level_of_slack(market: Market, position: Position, slack: int) -> int | None
             continue
         if at + 1 < len(tiers) and notional >= tiers[at + 1].lower:
             continue
-        return px if px > 0 else None
+        if px > 0:
+            return px
+        return None if side > 0 else 1  # A short is beyond it at any price there is.
     return None
 
 

@@ -271,3 +271,15 @@ def test_a_target_never_rescues_a_position_that_the_bar_liquidates_first_under_s
     )
     kinds = [t.kind for t in desk.account.trades]
     assert kinds[-1] == ("take_profit" if path in ("ohlc", "adaptive") else "liquidation")
+
+
+def test_a_short_of_an_account_that_is_spent_is_liquidated_at_any_price_of_its_market():
+    """Funding took more than there was, and the market that it was for has no price since."""
+    run("""
+        mark BTC 100
+        mark ETH 100 funding 0.01
+        short BTC 1
+        long ETH 500 lev 10
+        wait 20h                       | ...
+        move BTC 90                    | backstop 1 @ 90, backstop 500 @ 100
+    """)
