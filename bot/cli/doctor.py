@@ -554,7 +554,7 @@ async def _keys_proven(patient: Patient, client: Client, settings: Settings) -> 
 
 
 def _unit(patient: Patient) -> None:
-    from bot.cli.unit import installed, unit_of
+    from bot.cli.unit import installed, opening, unit_of
 
     settings, config = patient.settings, patient.place.config
     if settings is None or config is None:
@@ -565,11 +565,15 @@ def _unit(patient: Patient) -> None:
         return
     user = "" if path.is_relative_to("/etc") else " --user"
     try:
-        same = path.read_text(encoding="utf-8") == unit_of(config, is_user=bool(user)).text
+        unit = unit_of(config, is_user=bool(user))
+        same = path.read_text(encoding="utf-8") == unit.text
     except (BotError, OSError) as error:
         patient.say("unit", "warn", f"{path}: {error}", f"bot systemd {config}{user}")
         return
-    if same:
+    if unit.closed:
+        named = ", ".join(map(str, unit.closed))
+        patient.say("unit", "fail", f"{path}: its user may not read {named}", opening(unit))
+    elif same:
         patient.say("unit", "ok", f"{path} is up to date")
     else:
         patient.say(

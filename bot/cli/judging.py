@@ -16,7 +16,7 @@ from bot.runtime import loader, notices
 def judged(path: Path) -> Source:
     """The config, fit to run. ConfigError with every problem that can be found without starting anything."""
     source = _judged(path, read(path))
-    problems = _of_packages(source)
+    problems = [source.problem((one,), needs_package(one, name)) for one, name in missing_packages(source.settings)]
     if problems:
         raise ConfigError("\n".join(map(str, problems)), tuple(problems))
     return source
@@ -69,13 +69,17 @@ def judge(settings: Settings) -> None:
         )
 
 
-def _of_packages(source: Source) -> list[Problem]:
-    """What a run would find missing only when its service stands already. A session needs none of it."""
+def missing_packages(settings: Settings) -> list[tuple[str, str]]:
+    """What a run would find missing only when its service stands already, (section, package). A session needs none of it."""
     return [
-        source.problem((section,), f"needs the package {name}: install bracketbot[{section}], or take the section out")
+        (section, name)
         for section, name in (("notify", "apprise"), ("metrics", "prometheus-client"))
-        if getattr(source.settings, section) is not None and find_spec(name.replace("-", "_")) is None
+        if getattr(settings, section) is not None and find_spec(name.replace("-", "_")) is None
     ]
+
+
+def needs_package(section: str, name: str) -> str:
+    return f"needs the package {name}: install bracketbot[{section}], or take the section out"
 
 
 def _of_markets(source: Source) -> list[Problem]:

@@ -40,6 +40,7 @@ def run(config: Path, *, as_json: bool) -> int:
     from bot.runtime.tail import FILE, Tail
 
     harden()
+    crash.shows_where_it_hangs()
     settings = judged(config).settings
     folder = private_dir(settings.state_dir)
     crash.goes_to(folder / "crash.log")
@@ -66,6 +67,7 @@ async def _run(settings: Settings, config: Path, held: Held, tail: Tail) -> tupl
     from bot.cli.embedded import Embedded
     from bot.cli.judging import judged
     from bot.cli.play import play, stopped_by_signals
+    from bot.runtime.systemd import is_managed
 
     def reread() -> Settings:
         return judged(config).settings
@@ -92,4 +94,6 @@ async def _run(settings: Settings, config: Path, held: Held, tail: Tail) -> tupl
             reread=reread, hangup=hangup,
         )  # fmt: skip
         note = f"The service goes on at {running.base_url} with its database {service.db}; the next run finds it (kill {service.pid} stops it)."
+        if is_managed():  # A unit's end is that of all its processes.
+            note = f"The service ends with this unit; the next start goes on with its database {service.db}."
         return end, note if service.is_alive() else ""

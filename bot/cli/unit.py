@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +47,7 @@ _BOTH: Final = (
     "RestartSec=5s",
     f"RestartPreventExitStatus={_NO_RESTART}",
     "TimeoutStartSec=60s",
+    "TimeoutStartFailureMode=abort",
     "TimeoutStopSec=20s",
     "KillMode=mixed",
     "LimitNOFILE=4096",
@@ -96,6 +99,7 @@ class Unit:
     path: Path
     is_user: bool
     credentials: Mapping[str, Path]
+    closed: Sequence[Path] = ()  # what it needs and its user may not read
 
 
 @click.command("systemd", epilog=EPILOG)
@@ -140,10 +144,12 @@ def unit_of(config: Path, *, is_user: bool) -> Unit:
     home = Path.home()
     store = home / ".config" / "bot" if is_user else CREDENTIALS
     credentials = {name: store / name for kind, name in references if kind == "credential"}
-    lines = _system_lines(config, settings) if not is_user else ()
+    bound = _bound(config, settings)
+    lines = _system_lines(settings, bound) if not is_user else ()
     text = "\n".join(_text(config, settings, credentials, lines, is_user=is_user)) + "\n"
     folder = home / ".config" / "systemd" / "user" if is_user else SYSTEM_UNITS
-    return Unit(unit_name(settings.name), text, folder / unit_name(settings.name), is_user, credentials)
+    closed = () if is_user else _closed(config, settings, bound)
+    return Unit(unit_name(settings.name), text, folder / unit_name(settings.name), is_user, credentials, closed)
 
 
 def next_commands(unit: Unit) -> Iterator[str]:
@@ -152,11 +158,18 @@ def next_commands(unit: Unit) -> Iterator[str]:
     for name, file in unit.credentials.items():
         if not file.exists():
             yield f"install -D -m 600 /dev/stdin {file}      # then type the secret {name}, Enter, Ctrl-D"
+    if unit.closed:
+        yield f"{opening(unit)}      # the unit runs as a user of its own, who reads these"
     if unit.is_user:
         yield "loginctl enable-linger                     # it shall run while you are not logged in"
     yield f"{control} daemon-reload"
     yield f"{control} enable --now {unit.name}"
     yield f"{control} status {unit.name}"
+
+
+def opening(unit: Unit) -> str:
+    """The command that lets the unit's user read what it needs. No secret is among it: a config only says where they are."""
+    return f"chmod o+rX {shlex.join(map(str, unit.closed))}"
 
 
 def credential_file(config: Path, name: str) -> Path | None:
@@ -215,15 +228,19 @@ def _text(
     yield f"WantedBy={'default' if is_user else 'multi-user'}.target"
 
 
-def _system_lines(config: Path, settings: Settings) -> Sequence[str]:
+def _bound(config: Path, settings: Settings) -> Sequence[Path]:
+    """What is needed and hidden from a system unit."""
+    return sorted({path for path in _needed(config, settings) if _is_hidden(path)})
+
+
+def _system_lines(settings: Settings, bound: Sequence[Path]) -> Sequence[str]:
     from bot.cli.place import unit_state
 
-    needed = _needed(config, settings)
-    bound = sorted({str(path) for path in needed if _is_hidden(path)})
     lines = ["DynamicUser=yes", f"StateDirectory={unit_state(settings.name)}", "StateDirectoryMode=0700", *_SYSTEM]
     lines.append(f"ProtectHome={'tmpfs' if bound else 'yes'}")
-    lines += [f"BindReadOnlyPaths={_escaped(path)}" for path in bound]
-    if settings.account.embedded or re.match(r"http://", settings.account.base_url):
+    lines += [f"BindReadOnlyPaths={_escaped(str(path))}" for path in bound]
+    is_here = settings.account.embedded or re.match(r"http://", settings.account.base_url)
+    if is_here and settings.notify is None:  # What is told by `notify` goes to somebody who is not on this machine.
         lines += ["IPAddressDeny=any", "IPAddressAllow=localhost"]
     return lines
 
@@ -248,12 +265,29 @@ def _needed(config: Path, settings: Settings) -> list[Path]:
     ]
 
 
+def _closed(config: Path, settings: Settings, bound: Sequence[Path]) -> Sequence[Path]:
+    """What bars the way of a user who is nobody in particular. Above a folder that is bound in, systemd makes the way itself."""
+    interpreter = Path(sys.executable)
+    files = [config, interpreter, interpreter.resolve(), Path(__file__).resolve()]
+    files += [settings.strategies_dir / f"{one.use.partition(':')[0]}.py" for one in settings.strategies]
+    files += [one.file for one in settings.embedded.data]
+    found: dict[Path, None] = {}
+    for file in filter(Path.is_file, files):
+        top = next((one for one in bound if file.is_relative_to(one)), Path(file.anchor))
+        for place in (*reversed(file.parents), file):
+            wanted = stat.S_IROTH if place == file else stat.S_IXOTH | (stat.S_IROTH if place == file.parent else 0)
+            if place.is_relative_to(top) and place.stat().st_mode & wanted != wanted:
+                found[place] = None
+    return tuple(found)
+
+
 def _is_hidden(path: Path) -> bool:
     return any(path.is_relative_to(one) for one in HIDDEN)
 
 
 def _check(config: Path, settings: Settings, references: Sequence[tuple[str, str]], *, is_user: bool) -> None:
     """What would keep the unit from starting."""
+    from bot.cli.judging import missing_packages, needs_package
     from bot.cli.place import outline, unit_state
 
     problems = []
@@ -271,6 +305,7 @@ def _check(config: Path, settings: Settings, references: Sequence[tuple[str, str
         problems.append(
             f"state_dir: a system unit keeps its files in /var/lib/{unit_state(settings.name)}: remove the key (or --user)"
         )
+    problems += [f"{one}: {needs_package(one, name)}" for one, name in missing_packages(settings)]
     if problems:
         raise ConfigError(f"{config}: a unit could not start this\n" + "\n".join(f"  {one}" for one in problems))
 

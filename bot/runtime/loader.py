@@ -78,7 +78,7 @@ def load(use: str, folder: Path) -> Loaded:
         )
     module, name = match["module"], match["name"]
     path = folder / f"{module}.py"
-    if "." not in module and path.is_file():
+    if "." not in module and _is_file(path):
         return _from_file(use, path, name)
     point = next((one for one in entry_points(group=GROUP) if one.name == use), None)
     if point is not None:
@@ -136,6 +136,16 @@ def discover(folder: Path) -> list[Found]:
         for point in sorted(entry_points(group=GROUP), key=lambda one: one.name)
     ]
     return found
+
+
+def _is_file(path: Path) -> bool:
+    """ConfigError where that cannot be seen: a folder that this user may not enter says nothing of what is in it."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _from_file(use: str, path: Path, name: str | None) -> Loaded:

@@ -12,7 +12,7 @@ import pytest
 
 from bot.cli import unit as unit_module
 from bot.cli.app import call
-from bot.cli.unit import Unit, credential_file, unit_of
+from bot.cli.unit import Unit, credential_file, next_commands, unit_of
 
 EXPOSURE_MAX = 12  # of `--threshold`, in tenths
 
@@ -71,6 +71,16 @@ def test_systemd_finds_no_fault_in_a_system_unit_and_little_exposure(
     assert exposure <= (1.2 if hosted else 1.0), "an embedded service needs no network beyond this machine"
 
 
+def test_a_unit_whose_service_is_here_has_no_other_network_unless_it_tells_somebody(
+    tmp_path: Path, repository: Path
+) -> None:
+    config = write(tmp_path, repository)
+    config.write_text(config.read_text().replace("https://trading.example", "http://127.0.0.1:9"))
+    assert "IPAddressDeny=any" in unit_of(config, is_user=False).text
+    config.write_text(config.read_text() + 'notify: {urls: ["${credential:pager}"]}\n')
+    assert "IPAddress" not in unit_of(config, is_user=False).text
+
+
 @needs_systemd
 def test_systemd_finds_no_fault_in_a_user_unit(tmp_path: Path, repository: Path) -> None:
     verdict, exposure = judged(unit_of(write(tmp_path, repository), is_user=True), tmp_path)
@@ -92,7 +102,7 @@ def test_a_unit_runs_this_installation_and_hands_over_each_secret(
         "LoadCredential=api-key:/etc/bot/api-key", "LoadCredential=pager:/etc/bot/pager",
     ]  # fmt: skip
     for line in ("Type=notify", "NotifyAccess=main", "DynamicUser=yes", "StateDirectory=bot-live", "StateDirectoryMode=0700",
-                 "WatchdogSec=20s", "WatchdogSignal=SIGABRT", "Restart=always", "RestartPreventExitStatus=2 4 7", "KillMode=mixed",
+                 "WatchdogSec=20s", "WatchdogSignal=SIGABRT", "TimeoutStartFailureMode=abort", "Restart=always", "RestartPreventExitStatus=2 4 7", "KillMode=mixed",
                  "LimitCORE=0", "UMask=0077", "NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict",
                  "MemoryDenyWriteExecute=yes", "SystemCallFilter=~@privileged @resources", "StartLimitIntervalSec=0"):  # fmt: skip
         assert line in lines
@@ -107,13 +117,46 @@ def test_a_unit_runs_this_installation_and_hands_over_each_secret(
         ("${env:BOT_API_KEY}", "", "write ${credential:bot-api-key} instead"),
         ("${file:secrets/key}", "", "write ${credential:key} instead"),
         ("${credential:api-key}", "state_dir: here", "remove the key (or --user)"),
+        ("${credential:api-key}", "metrics: {port: 9000}", "metrics: needs the package prometheus-client: install"),
     ],
 )
 def test_a_config_that_a_unit_could_not_start_is_refused_with_the_way_out(
-    tmp_path: Path, repository: Path, key: str, more: str, words: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    repository: Path,
+    key: str,
+    more: str,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("bot.cli.judging.find_spec", lambda _: None)
     assert call(["systemd", str(write(tmp_path, repository, key=key, more=more))]) == 4
     assert words in capsys.readouterr().err
+
+
+def test_what_the_units_user_may_not_read_is_told_with_the_command_that_opens_it(
+    tmp_path: Path, repository: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit_module, "HIDDEN", (str(home),))
+    shutil.copytree(repository / "strategies", home / "mine" / "strategies")
+    config, code = home / "mine" / "live.yaml", home / "mine" / "strategies" / "trend.py"
+    config.write_text(CONFIG % ("${credential:api-key}", "strategies", ""))
+    mine = [config.parent, config, code.parent, code]
+    for place in (home, *mine):
+        place.chmod(0o700)
+
+    unit = unit_of(config, is_user=False)
+    assert f"BindReadOnlyPaths={config.parent}" in unit.text
+    assert sorted(set(unit.closed) & set(mine)) == sorted(mine)
+    assert home not in unit.closed, "on the way to what is bound in systemd makes folders of its own"
+    (line,) = [one for one in next_commands(unit) if one.startswith("chmod ")]
+    assert all(str(one) in line for one in mine)
+    for place, mode in zip(mine, (0o755, 0o644, 0o755, 0o644), strict=True):
+        place.chmod(mode)
+    assert not set(unit_of(config, is_user=False).closed) & set(mine)
+    code.parent.chmod(0o711)
+    assert set(unit_of(config, is_user=False).closed) & set(mine) == {code.parent}
+    assert unit_of(config, is_user=True).closed == ()
 
 
 def test_a_unit_is_installed_once_and_another_is_not_overwritten_unasked(

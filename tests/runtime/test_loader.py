@@ -189,6 +189,12 @@ def test_a_file_that_cannot_be_used_says_where_and_why(folder: Path, text: str |
     assert row.error is not None
 
 
+def test_a_file_that_cannot_be_looked_at_is_named_and_not_missing(folder: Path) -> None:
+    (folder / "one.py").symlink_to("one.py")  # What a folder that is closed to this user is to everybody but root.
+    with pytest.raises(ConfigError, match=r"strategies/one\.py: cannot be read: "):
+        load("one", folder)
+
+
 def test_a_name_that_is_no_strategy_is_refused(folder: Path) -> None:
     put(folder, "one", GOOD + "limit = 5\n")
     for name in ("limit", "Bar", "Strategy"):
