@@ -16,11 +16,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
+import structlog
 from pydantic import SecretStr
 
 from bot import __version__
@@ -29,9 +30,14 @@ from bot.clock import monotonic_ns
 from bot.errors import BotError, Exit
 from bot.runtime.holding import is_free, private_dir, take
 
+log = structlog.get_logger()
+
 READY_S: Final = 30.0  # a long log to replay and a cold disk
 STOP_S: Final = 5.0
 LOOK_S: Final = 0.05  # between two looks at what another process does
+LOOK_AGAIN_S: Final = 0.2  # between two looks whether the service lives; after each start that failed twice as long
+AGAIN_S_MAX: Final = 30.0  # and no longer than this: until it stands, nobody can close what is open
+TRIES_COUNTED: Final = 10  # beyond it every wait is the longest
 LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # of the service's log; at the next start it is the older one
 SOCKET_BYTES_MAX: Final = 107  # of a Unix socket's name
 ROOM_BYTES_MIN: Final = 64 * 1024  # with less on its disk the service cannot begin
@@ -76,6 +82,8 @@ class Embedded:
     markets: tuple[str, ...] = ()
     data: tuple[tuple[str, Path], ...] = ()
     port: int = 0
+    trouble: str | None = None  # why it is not there, while `keep_alive` cannot start it
+    _is_given_up: bool = field(default=False, repr=False)
     _child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -156,12 +164,30 @@ class Embedded:
             made = await control.mint_key(account_id)
         return Minted(SecretStr(made.api_key), made.account_id, made.address)
 
-    async def keep_alive(self, on_restart: Any) -> None:
-        """Start it again, on the same port, whenever it has died. Ends by cancellation, or with the error of a start that failed."""
+    async def keep_alive(self, on_restart: Callable[[Running], object]) -> None:
+        """Start it again, on the same port, whenever it has died. Ends by cancellation alone.
+
+        A start that fails (a full disk, a port that is taken) is tried again, more and more slowly; meanwhile `trouble` says why.
+        """
+        failed = 0
         while True:
-            await asyncio.sleep(LOOK_S * 4)
-            if not self.is_alive():
+            await asyncio.sleep(min(LOOK_AGAIN_S * 2**failed, AGAIN_S_MAX))
+            try:
+                if self.is_alive():
+                    failed, self.trouble = 0, None
+                    continue
                 running = await asyncio.to_thread(self.ensure)
+            except asyncio.CancelledError:
+                self._is_given_up = (
+                    True  # The thread waits no longer; what it has started goes on, and the next run finds it.
+                )
+                raise
+            except (ServiceFailed, OSError) as error:
+                failed = min(failed + 1, TRIES_COUNTED)
+                self.trouble = f"the embedded service has died and does not start again: {error}"
+                log.error("service.not_restarted", message=str(error), log=str(self.log))
+            else:
+                failed, self.trouble = 0, None
                 on_restart(running)
 
     # -- inside
@@ -185,9 +211,11 @@ class Embedded:
             finally:
                 os.close(writer)
         try:
-            line = _line(reader, READY_S)
+            line = self._line(reader, READY_S)
         finally:
             os.close(reader)
+        if line is None and self._is_given_up:
+            raise ServiceFailed(f"nobody waits for the service any more; its log is {self.log}", int(Exit.ERROR))
         if line is None:
             self._child.kill()
             self._child.wait()
@@ -279,24 +307,25 @@ class Embedded:
                 )
         return ""
 
+    def _line(self, fd: int, patience_s: float) -> bytes | None:
+        """What the other end of a pipe says up to its end; None when it says nothing for so long, or nobody waits for it any more."""
+        found, end_ns = b"", monotonic_ns() + int(patience_s * 1e9)
+        while not found.endswith(b"\n"):
+            if not select.select([fd], [], [], LOOK_S)[0]:
+                if self._is_given_up or monotonic_ns() > end_ns:
+                    return None
+                continue
+            part = os.read(fd, 4096)
+            if not part:
+                return b""
+            found += part
+        return found
+
     @contextlib.contextmanager
     def _locked(self) -> Iterator[IO[str] | None]:
         """The lock, or None when a service holds it."""
         with (self.folder / "sandbox.lock").open("a") as lock:
             yield lock if take(lock) else None
-
-
-def _line(fd: int, patience_s: float) -> bytes | None:
-    """What the other end of a pipe says up to its end; None when it says nothing for so long."""
-    found = b""
-    while not found.endswith(b"\n"):
-        if not select.select([fd], [], [], patience_s)[0]:
-            return None
-        part = os.read(fd, 4096)
-        if not part:
-            return b""
-        found += part
-    return found
 
 
 def _python() -> list[str]:

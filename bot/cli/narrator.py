@@ -213,6 +213,9 @@ class Narrator:
             "service", event, f"was gone; started again (pid {event.get('pid')}) with all that it had acknowledged"
         )
 
+    def not_restarted(self, event: Event) -> None:
+        self._line("error", event, f"the service is gone and does not start: {event.get('message')}; it is tried again")
+
     def quarantined(self, event: Event) -> None:
         self._line("error", event, f"{event.get('strategy')} is set aside: {event.get('message')}")
 
@@ -243,6 +246,7 @@ _TELL: Final[Mapping[str, Callable[[Narrator, Event], None]]] = {
     "heartbeat.belief": Narrator.belief,
     "account.value": Narrator.value,
     "service.restarted": Narrator.restarted,
+    "service.not_restarted": Narrator.not_restarted,
     "strategy.quarantined": Narrator.quarantined,
 }
 

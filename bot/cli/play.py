@@ -40,14 +40,14 @@ async def play(
     reread: Callable[[], Settings] | None = None,
     hangup: asyncio.Event | None = None,
 ) -> DaemonEnd:
-    """Run the daemon until `stop`, with its service kept alive beside it. ServiceFailed when that cannot be."""
+    """Run the daemon until `stop`, with its service kept alive beside it. While that cannot be, the run is degraded and goes on."""
     keeper = None if embedded is None else asyncio.create_task(embedded.keep_alive(_restarted), name="service-keeper")
     if keeper is not None:
         keeper.add_done_callback(lambda task: None if task.cancelled() else stop.set())
     try:
         return await daemon.run(
             settings, base_url=base_url, api_key=api_key, stop=stop, on_ready=on_ready, held=held, tail=tail, config=config,
-            reread=reread, hangup=hangup,
+            reread=reread, hangup=hangup, trouble=lambda: None if embedded is None else embedded.trouble,
         )  # fmt: skip
     finally:
         if keeper is not None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple, cast
 
 import httptools
@@ -20,6 +22,8 @@ from bot.client.faults import Fault, TransportFault
 HEAD_BYTES_MAX: Final = 64 * 1024  # of all header lines of an answer
 STAGGER_S: Final = 0.25  # between tries of a name's addresses (RFC 8305): one that swallows packets holds up no other
 SWITCHING: Final = 101
+
+_Found = tuple[int, int, int, str, Any]  # as getaddrinfo has it; an address differs with its family
 
 
 class Fields(Mapping[str, str]):
@@ -252,17 +256,72 @@ class Connections:
         return None
 
     async def _connect(self) -> Connection:
-        host, port, context = self._address
-        loop = asyncio.get_running_loop()
-        # An event loop that is not asyncio's own (uvloop) tries the addresses one after another.
-        stagger: dict[str, Any] = {"happy_eyeballs_delay": STAGGER_S} if isinstance(loop, asyncio.BaseEventLoop) else {}
         try:
             async with asyncio.timeout(self._connect_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self._bytes_max), host, port, ssl=context, **stagger
-                )
+                return await self._race(await _addresses(self._address.host, self._address.port))
         except TimeoutError as error:
             raise TransportFault(Fault.CONNECT_TIMEOUT, str(error)) from None
         except (OSError, UnicodeError) as error:  # Also of TLS; and of a name that none can be.
             raise TransportFault(Fault.CONNECT, str(error)) from error
-        return connection
+
+    async def _race(self, addresses: Sequence[_Found]) -> Connection:
+        """The first that connects; the next begins when the one before has failed, or STAGGER_S after it. Whatever else was begun is closed,
+        also when nobody waits any more: the race of asyncio's own loses a socket that had connected by then."""
+        waiting, tries, made = list(addresses), list[asyncio.Task[Connection]](), list[Connection]()
+        winner: Connection | None = None
+        try:
+            while winner is None:
+                if waiting:
+                    tries.append(asyncio.create_task(self._try(waiting.pop(0), made)))
+                    tries[-1].add_done_callback(_heard)
+                under_way = [one for one in tries if not one.done()]
+                if not under_way:
+                    break
+                done, _ = await asyncio.wait(
+                    under_way, timeout=STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                winner = next((one.result() for one in done if one.exception() is None), None)
+            return tries[0].result() if winner is None else winner
+        finally:
+            for one in tries:
+                one.cancel()
+            for connection in made:
+                if connection is not winner:
+                    connection.drop()
+
+    async def _try(self, found: _Found, made: list[Connection]) -> Connection:
+        """One address. What it has made is in `made` as soon as there is something to close."""
+        family, kind, protocol, _, address = found
+
+        def connection() -> Connection:
+            made.append(Connection(self._bytes_max))
+            return made[-1]
+
+        loop, (host, _, context) = asyncio.get_running_loop(), self._address
+        connected = socket.socket(family, kind, protocol)
+        try:
+            connected.settimeout(0)
+            await loop.sock_connect(connected, address)
+        except BaseException:
+            connected.close()
+            raise
+        # From here on the socket is the transport's, which closes it when this is cancelled.
+        name = None if context is None else host
+        return (await loop.create_connection(connection, sock=connected, ssl=context, server_hostname=name))[1]
+
+
+def _heard(one: asyncio.Task[Connection]) -> None:
+    """What a try that nobody waits for any more has come to is nobody's business."""
+    if not one.cancelled():
+        one.exception()
+
+
+async def _addresses(host: str, port: int) -> Sequence[_Found]:
+    """Of a name, in the order in which they are tried: families in turn (RFC 8305)."""
+    try:  # No name at all: then nobody has to be asked.
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    first = [one for one in found if one[0] == found[0][0]]
+    others = [one for one in found if one[0] != found[0][0]]
+    return [one for pair in zip_longest(first, others) for one in pair if one is not None]

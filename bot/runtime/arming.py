@@ -1,17 +1,19 @@
 """Arming the guardians that the config asks for: list, compare, arm what is missing, list again. Never twice, never by hope.
 
 A guardian's key is made from its name and a serial that is durable before the request leaves. The serial grows when an
-armed one has gone, because the service answers an old key with the old guardian.
+armed one has gone, because the service answers an old key with the old guardian. The keys that a journal of before has spent
+are known to the service alone: once it has shown one, the next serial is the time, which no journal has used.
 
 A request that is no longer wanted and whose answer never came is asked for once more under its key: only the key tells
-which guardian it made, and once it has been answered no copy that is still on its way can make another.
+which guardian it made, and once it has been answered no copy that is still on its way can make another. So is one that was
+without an answer when the account was reset: what arrives after the reset stands on the account of after it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -48,8 +50,11 @@ class Wanted:
 
 
 class Arming:
-    def __init__(self, *, port: VenuePort, journal: Journal, mirror: Mirror, wanted: Sequence[Wanted]) -> None:
+    def __init__(
+        self, *, port: VenuePort, journal: Journal, mirror: Mirror, wanted: Sequence[Wanted], now_ms: Callable[[], int]
+    ) -> None:
         self.port = port
+        self.now_ms = now_ms
         self.journal = journal
         self.mirror = mirror
         self.wanted = tuple(wanted)
@@ -122,6 +127,15 @@ class Arming:
         }
         self.refused = {name: why for name, why in self.refused.items() if name in names}
 
+    def outlive(self, epoch: int) -> None:
+        """The account of that epoch was reset. Its guardians are gone; a request that is on its way may yet come: it is taken back."""
+        with self.journal.together():
+            for arm in self.journal.arms():
+                if arm.body and arm.guardian_id is None and not arm.name.startswith(LOST):
+                    self._set_aside(arm, epoch=epoch)
+                    self.journal.write_arm(arm._replace(body=""))
+                    self.owes = True
+
     async def retire(self, listed: Sequence[Guardian] | None = None) -> None:
         """Disarm what an earlier config asked for and this one does not, now that its own stand. One that blocks is left: only a person lifts it."""
         names = {one.name for one in self.wanted}
@@ -178,20 +192,28 @@ class Arming:
         arm = self.journal.arm_of(one.name) or Arm(one.name, 1, None, body)
         if arm.body != body:  # The config has changed: the one of before goes after the new one stands.
             self._set_aside(arm, epoch=epoch)
+        is_spent = False  # the last key: it was answered with a guardian that does not stand, or has another body
         for _ in range(ARM_TRIES):
-            standing = _standing(one.request, listed)
+            standing = _standing(one.request, listed, arm.guardian_id)
             if standing is not None:
                 self.journal.write_arm(arm._replace(guardian_id=standing.id, body=body))
                 self.ids[one.name] = standing.id
                 return listed
-            if arm.guardian_id is not None or arm.body != body:
-                arm = Arm(one.name, arm.serial + 1, None, body)
+            if is_spent or arm.guardian_id is not None or arm.body != body:
+                serial = max(arm.serial + 1, self.now_ms() if is_spent else 0)
+                arm = Arm(one.name, serial, None, body)
             self.journal.write_arm(arm)
-            armed = await self.port.arm(one.request, key=self._key(one, arm.serial, epoch))
+            is_spent = True
+            try:
+                armed = await self.port.arm(one.request, key=self._key(one, arm.serial, epoch))
+            except ApiError as error:
+                if (error.code, (error.details or {}).get("reason")) != ("idempotency_conflict", "fingerprint"):
+                    raise
+                continue
             log.info("guardian.armed", name=one.name, guardian=armed.id, type=armed.type)
             arm = arm._replace(guardian_id=armed.id)  # Not listed after all: the next try has the next serial.
             listed = await self.listed()
-        standing = _standing(one.request, listed)
+        standing = _standing(one.request, listed, arm.guardian_id)
         if standing is None:
             raise Refused("trade_failed", f"guardian {one.name} was taken {ARM_TRIES} times and never stood")
         self.journal.write_arm(arm._replace(guardian_id=standing.id))
@@ -219,19 +241,18 @@ class Arming:
     async def _take_back(self, arm: Arm) -> None:
         """Disarm what a request without an answer has made."""
         epoch, _, name = arm.name.removeprefix(LOST).split(":", 2)
-        if int(epoch) == self.mirror.epoch:  # A reset has wiped the guardians of before it.
-            one = Wanted(name, GuardianRequest.from_wire(json.loads(arm.body, parse_float=Decimal)))
-            asked = False
-            try:
-                guardian = await self.port.arm(one.request, key=self._key(one, arm.serial, int(epoch)))
-                asked = True
-                if guardian.id not in self.ids.values():
-                    await self.port.disarm(guardian.id)
-                    log.info("guardian.retired", name=name, guardian=guardian.id, type=guardian.type)
-            except Refused as error:  # It never stood, has gone, or only a person may lift it.
-                log.warning("guardian.not_taken_back", name=name, code=error.code, message=error.message)
-                if error.code == "forbidden" and not asked:
-                    return  # Of the key, which may arm nothing now, and not of the guardian: the next comparison asks again.
+        one = Wanted(name, GuardianRequest.from_wire(json.loads(arm.body, parse_float=Decimal)))
+        asked = False
+        try:
+            guardian = await self.port.arm(one.request, key=self._key(one, arm.serial, int(epoch)))
+            asked = True
+            if guardian.id not in self.ids.values():
+                await self.port.disarm(guardian.id)
+                log.info("guardian.retired", name=name, guardian=guardian.id, type=guardian.type)
+        except Refused as error:  # It never stood, has gone (with a reset, too), or only a person may lift it.
+            log.warning("guardian.not_taken_back", name=name, code=error.code, message=error.message)
+            if error.code == "forbidden" and not asked:
+                return  # Of the key, which may arm nothing now, and not of the guardian: the next comparison asks again.
         self.journal.write_arm(arm._replace(body=""))
 
     def _key(self, one: Wanted, serial: int, epoch: int) -> str:
@@ -246,8 +267,10 @@ class Arming:
         )
 
 
-def _standing(request: GuardianRequest, listed: Sequence[Guardian]) -> Guardian | None:
-    return next((one for one in listed if stands_for(request, one)), None)
+def _standing(request: GuardianRequest, listed: Sequence[Guardian], known: str | None = None) -> Guardian | None:
+    """A guardian that stands for the request: the one that is `known` to, where there are two."""
+    found = [one for one in listed if stands_for(request, one)]
+    return next((one for one in found if one.id == known), found[0] if found else None)
 
 
 def stands_for(request: GuardianRequest, guardian: Guardian) -> bool:

@@ -108,11 +108,13 @@ async def run(
     config: Path | None = None,
     reread: Callable[[], Settings] | None = None,
     hangup: asyncio.Event | None = None,
+    trouble: Callable[[], str | None] = lambda: None,
 ) -> DaemonEnd:
     """Run until `stop` is set or the run cannot go on. One run a state directory and an account; the service may be away at the start.
 
     `held`: the caller holds the state directory already. `tail` is the log's, `config` the file's name, for the control socket.
-    `reread` reads and judges the config anew, for a reload; `hangup`, when set, asks for one.
+    `reread` reads and judges the config anew, for a reload; `hangup`, when set, asks for one. `trouble` says why the service is known to
+    be away, in a sentence: the run is degraded by it as long as it does.
     """
     state_dir = private_dir(settings.state_dir)
     async with contextlib.AsyncExitStack() as stack:
@@ -150,7 +152,9 @@ async def run(
         if not client.clock.is_sandbox:
             expire_held(journal, wall_ms=SystemClock().now_ms(), boot_id=boot_id())
         armed = any(g.type == "dead_man_switch" and g.status == "armed" for g in snapshot.guardians)
-        one = Run(settings, client, journal, placed, base_url, api_key, stop, on_ready, operations, reread, hangup)
+        one = Run(
+            settings, client, journal, placed, base_url, api_key, stop, on_ready, operations, reread, hangup, trouble
+        )
         if damage is not None:
             one.loop.health.incident("journal.rebuilt", reading.FILE, message=damage)
         sources = Sources(one.meter, one.loop, lambda: one.heartbeat, one.notifier, state=lambda: operations.state()[0])
@@ -168,7 +172,7 @@ class Run:
     def __init__(
         self, settings: Settings, client: Client, journal: Journal, placed: list[Placed], base_url: str, api_key: SecretStr,
         stop: asyncio.Event, on_ready: Callable[[], None], operations: Operations,
-        reread: Callable[[], Settings] | None = None, hangup: asyncio.Event | None = None,
+        reread: Callable[[], Settings] | None = None, hangup: asyncio.Event | None = None, trouble: Callable[[], str | None] = lambda: None,
     ) -> None:  # fmt: skip
         self.settings = settings
         self.client = client
@@ -178,6 +182,7 @@ class Run:
         self.rhythm = Rhythm()
         self.workers = {one.strategy.name: Worker(one.strategy.name) for one in placed}
         self.hangup = hangup
+        self.trouble = trouble
         fence = secrets.randbits(63)
         self.progress = _progress(settings.state_dir / "progress", fence)
         self._new_heartbeat = partial(self._heartbeat, base_url, api_key, fence)
@@ -342,6 +347,7 @@ class Run:
     async def _passes(self, report: asyncio.Event) -> None:
         while not self.stop.is_set():
             began_ns = monotonic_ns()
+            self._look_at_service()
             await self._beat_by_hand()
             try:
                 await self._reload_if_hung_up()
@@ -390,6 +396,13 @@ class Run:
         if old is not None:
             old.close()
         self.workers[name] = Worker(name)
+
+    def _look_at_service(self) -> None:
+        problem = self.trouble()
+        if problem is None:
+            self.loop.health.restore("embedded")
+        else:
+            self.loop.health.degrade("embedded", problem)
 
     async def _reload_if_hung_up(self) -> None:
         """SIGHUP asks for a reload: what comes of it is in the log."""

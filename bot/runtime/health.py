@@ -49,13 +49,15 @@ class Health:
         before = self.degraded.get(reason)
         self.degraded[reason] = message
         if before is None:
-            self._keep_note(reason, message)
-            self.incident("daemon.degraded", reason, code=reason, message=message)
+            with self.journal.together():
+                self._keep_note(reason, message)
+                self.incident("daemon.degraded", reason, code=reason, message=message)
 
     def restore(self, reason: str) -> None:
         if self.degraded.pop(reason, None) is not None:
-            self._keep_note(reason, None)
-            self.incident("daemon.recovered", reason, code=reason, message=f"{reason} is as it should be again")
+            with self.journal.together():
+                self._keep_note(reason, None)
+                self.incident("daemon.recovered", reason, code=reason, message=f"{reason} is as it should be again")
 
     def _keep_note(self, reason: str, message: str | None) -> None:
         if reason in KEPT:

@@ -122,6 +122,8 @@ class Journal:
         self.beside: SafetyFile | None = None  # where the safety notes are kept once more
         self._raw: Callable[..., sqlite3.Cursor] = db.conn.execute
         self._under_way: list[tuple[str, Sequence[object]]] | None = None  # of the open transaction, to be done again
+        self._is_joined = False  # the open transaction is `together`'s: what is written meanwhile is part of it
+        self._is_safety_changed = False  # in the open transaction: the copy beside the file follows its commit
         self._bars: dict[tuple[str, str], int] = {}  # finished, not durable yet
         self._states: dict[str, str] = {}
         self._refusals: list[tuple[Any, ...]] = []
@@ -411,8 +413,17 @@ class Journal:
                 "INSERT INTO meta (name, value) VALUES (?,?) ON CONFLICT (name) DO UPDATE SET value=excluded.value",
                 (name, value),
             )
-        if self.beside is not None and safety.is_safety(name):
-            self.beside.write(self.safety_notes())
+            self._is_safety_changed |= safety.is_safety(name)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Whatever the block writes is one transaction: on disk when it ends, all of it or nothing."""
+        with self._transaction():
+            self._is_joined = True
+            try:
+                yield
+            finally:
+                self._is_joined = False
 
     def safety_notes(self) -> dict[str, str]:
         """What a person or a fault has stopped (safety.py)."""
@@ -478,6 +489,10 @@ class Journal:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """BEGIN IMMEDIATE .. COMMIT, with what was waiting; any failure leaves nothing behind. A file that fails is left for the memory."""
+        if self._is_joined:
+            yield
+            return
+        self._is_safety_changed = False
         try:
             self._begin()
             try:
@@ -496,6 +511,8 @@ class Journal:
         self._states.clear()
         self._refusals.clear()
         self._traces.clear()
+        if self._is_safety_changed and self.beside is not None:
+            self.beside.write(self.safety_notes())
 
     def _begin(self) -> None:
         assert self._under_way is None, "one transaction at a time"
@@ -788,9 +805,7 @@ def _in_memory(path: Path, address: str, why: JournalBlocked) -> Journal:
     try:
         if is_there:
             _check(db, shown)
-            if {row[0] for row in _migrations_applied(db)} != {
-                one.name for one in migrations.pending(Database(memory=True))
-            }:
+            if {row[0] for row in _migrations_applied(db)} != _migrations_known():
                 raise JournalError(f"{shown} is of another version and cannot be written{room(path)}. {_STANDS}")
         else:
             migrations.apply(db)
@@ -845,7 +860,7 @@ def open_journal(path: Path | None, *, address: str) -> Journal:
         _check(db, shown)
         _configure(db, shown)
         known = {row[0] for row in _migrations_applied(db)}
-        ours = {migration.name for migration in migrations.pending(Database(memory=True))}
+        ours = _migrations_known()
         if known - ours:
             raise JournalError(
                 f"{shown} was written by a newer version ({', '.join(sorted(known - ours))}): run that one."
@@ -921,6 +936,11 @@ def _migrations_applied(db: Database) -> list[tuple[str]]:
         "SELECT name FROM _sqlite_migrations WHERE migration_set='journal'"
     ).fetchall()
     return found
+
+
+def _migrations_known() -> set[str]:
+    with Database(memory=True) as empty:
+        return {one.name for one in migrations.pending(empty)}
 
 
 def _check_owner(journal: Journal, shown: str) -> None:

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 
 class Losses:
-    """`halted` is told the notice of a limit that was just reached; the books have changed then and want to be written."""
+    """`halted` is told the notice of a limit that was just reached; the books have changed then and want to be written with it."""
 
     def __init__(
         self, books: Books, allowances: Callable[[], Mapping[str, Allowance]], halted: Callable[[Notice], object], journal: Journal
@@ -124,11 +124,13 @@ class Losses:
         self.books.halt(name)
         today = [self.books.epoch, self.books.day_ms]
         self._noted = {one: on for one, on in self._noted.items() if on == today} | {name: today}
-        self._journal.write_note(HALTED, json.dumps(self._noted))
         until = iso(next_utc_day_ms(self.books.day_ms))
         message = (
             f"{lost:.2f} USD lost since 00:00 UTC, daily_loss_usd is {format_decimal(limit)}; no entries until {until}"
         )
         log.error("strategy.halted", strategy=name, message=message)
         ref = f"daily_loss:{name}:{self.books.day_ms}"
-        self.halted(notice("strategy.daily_loss", ref, at_ms=now_ms, strategy=name, message=message))
+        # Noted and not told, it would never be told: the note says that it was halted before.
+        with self._journal.together():
+            self._journal.write_note(HALTED, json.dumps(self._noted))
+            self.halted(notice("strategy.daily_loss", ref, at_ms=now_ms, strategy=name, message=message))

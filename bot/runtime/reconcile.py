@@ -148,6 +148,9 @@ def is_cursor_lost(error: Refused) -> bool:
 
 async def restart(loop: Loop, snapshot: AccountSnapshot) -> list[Intent]:
     """The feed begins at this snapshot: intents of an earlier epoch are void, guardians stand before anything is opened."""
+    before = loop.journal.cursor
+    if before is not None and before.epoch != snapshot.epoch:
+        loop.arming.outlive(before.epoch)  # Before the cursor moves: after it nothing tells of which epoch they are.
     void = loop.journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=loop.now_ms())
     loop.mirror.of_snapshot(snapshot)
     loop.reload_live()

@@ -400,7 +400,8 @@ def _say_ready(options: HostOptions, service: Service, on_ready: Callable[[str],
         part.write_bytes(text)
         part.replace(options.ready_file)
     if options.ready_fd is not None:
-        os.write(options.ready_fd, text)
+        with contextlib.suppress(BrokenPipeError):  # Whoever asked has gone; the file says it to the next one.
+            os.write(options.ready_fd, text)
         os.close(options.ready_fd)
     if on_ready is not None:
         on_ready(base_url)

@@ -30,6 +30,10 @@ log = structlog.get_logger()
 SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x42424B54  # "BBKT": what tells this file from any other SQLite database
 REPLIES_KEPT_MS: Final = 7 * 86_400_000
+PAGES_FREE: Final = 4_096  # of 4 kB that stay free: what a snapshot lets go is soon used again
+FREE_SHARE: Final = 4  # and a part of the file that is no larger than a quarter
+PAGES_GIVEN: Final = 64  # to the disk at a time, while nothing is queued: some milliseconds for whoever comes meanwhile
+PAGES_ANEW: Final = 50_000  # in use, of a file that is written anew at its start; a larger one would take many seconds
 
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -169,6 +173,12 @@ def _in_one(rows: dict[str, list[tuple[Any, ...]]]) -> list[Statement]:
     return made
 
 
+def _room(db: sqlite3.Connection) -> tuple[int, int]:
+    """Pages of the file that are free, and in use."""
+    free = int(db.execute("PRAGMA freelist_count").fetchone()[0])
+    return free, int(db.execute("PRAGMA page_count").fetchone()[0]) - free
+
+
 class CommandLog:
     """One file, or nothing but memory when `path` is None. Every method is for the event loop's thread; the writer has its own."""
 
@@ -187,6 +197,7 @@ class CommandLog:
         self._done = 0
         self._written = 0  # the writer's own count, ahead of `_done` by what the loop has not heard of yet
         self._broken = False
+        self._is_loose = False  # a snapshot has let rows go, and the room may not be given back yet; the writer's
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -209,8 +220,11 @@ class CommandLog:
                     self.path.chmod(0o600)
                 else:
                     self._judge(writer, self.path)
+                if fresh:  # It can be said of a file that has nothing in it yet, and by VACUUM.
+                    writer.execute("PRAGMA auto_vacuum=INCREMENTAL")
                 writer.execute("PRAGMA journal_mode=WAL")
                 writer.execute("PRAGMA synchronous=FULL")
+                self._write_anew_if_loose(writer, self.path)
                 if fresh or not self._has_schema(writer):
                     self._create(writer)
                 writer.executescript(f"BEGIN IMMEDIATE; {_OUTBOX_SCHEMA} COMMIT;")
@@ -270,6 +284,18 @@ class CommandLog:
             )
         if tables and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             raise ConfigError(f"{path}: is damaged; restore a copy, or start with a new file")
+
+    @staticmethod
+    def _write_anew_if_loose(db: sqlite3.Connection, path: Path) -> None:
+        """A file that was made before it could give room back: once, when more than half of it is free. One that cannot be is used as it is."""
+        mode, free, used = db.execute("PRAGMA auto_vacuum").fetchone()[0], *_room(db)
+        if mode == 0 and free > PAGES_FREE and free > used and used <= PAGES_ANEW:
+            try:
+                db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+                db.execute("VACUUM")
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except sqlite3.OperationalError as error:  # No room for a second copy; it is as it was.
+                log.warning("log.not_shrunk", path=str(path), message=str(error))
 
     @staticmethod
     def _create(db: sqlite3.Connection) -> None:
@@ -436,6 +462,8 @@ class CommandLog:
                 self._loop.call_soon_threadsafe(self._committed, batch, gone)
             if is_last:
                 return
+            while self._is_loose and self._inbox.empty():
+                self._is_loose = self._give_back()
 
     def _next_batch(self) -> tuple[list[Statement], bool]:
         """Wait for a turn's statements; with them comes all else that has been handed over. The second: nothing comes after them."""
@@ -461,10 +489,21 @@ class CommandLog:
             rows = execute(statement, values)
             if statement is _FORGET:
                 gone += rows
+                self._is_loose = True
         if not is_alone:
             execute("COMMIT")
         self.commits += 1
         return gone
+
+    def _give_back(self) -> bool:
+        """Some of the free pages to the disk, in a transaction of its own; whether there are more. A file that fails is met by the next commit."""
+        with contextlib.suppress(sqlite3.Error):
+            free, used = _room(self._writer)
+            if free > PAGES_FREE and free * (FREE_SHARE - 1) > used:
+                # As a script: a page is a step, and `execute` takes one.
+                self._writer.executescript(f"PRAGMA incremental_vacuum({min(free - PAGES_FREE, PAGES_GIVEN)})")
+                return _room(self._writer)[0] < free  # In a file of before nothing is given back.
+        return False
 
     def _committed(self, batch: list[Statement], gone: Sequence[tuple[str, str]] = ()) -> None:
         self._done += len(batch)

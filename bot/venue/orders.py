@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
@@ -96,8 +96,9 @@ def store_plan(state: State, account: Account, key: Key | None, command: StorePl
             break
         del plans[oldest.token]
     if len(plans) >= PLANS_KEPT and next(iter(plans.values())).expires_ms <= state.now_ms:
-        over = takewhile(lambda plan: plan.expires_ms <= state.now_ms, islice(plans.values(), PLANS_KEPT // 10))
-        plans = state.plans = dict(islice(plans.items(), sum(1 for _ in over), None))
+        over = list(takewhile(lambda plan: plan.expires_ms <= state.now_ms, islice(plans.values(), PLANS_KEPT // 10)))
+        _keep_spent(state, over)
+        plans = state.plans = dict(islice(plans.items(), len(over), None))
     assert command.token not in plans, "a confirm token is new"
     plans[command.token] = Plan(
         command.token,
@@ -113,17 +114,35 @@ def store_plan(state: State, account: Account, key: Key | None, command: StorePl
     return quoted
 
 
+def _keep_spent(state: State, plans: Iterable[Plan]) -> None:
+    """Plans that go sooner: what was executed still says so for PLAN_KEPT_MS, or whoever asks again would take it for never executed."""
+    for plan in plans:
+        if plan.trade is not None:
+            spent = state.accounts[plan.account].spent
+            day = plan.expires_ms // DAY_MS
+            if day not in spent:
+                for past in [one for one in spent if (one + 1) * DAY_MS + PLAN_KEPT_MS <= state.now_ms]:
+                    del spent[past]
+                spent[day] = {}
+            spent[day][plan.token] = plan.trade
+
+
 def confirm(state: State, account: Account, key: Key | None, command: ConfirmPlan) -> Placed | Refusal:
-    """Execute a plan once. The token is used up also when the confirm is refused."""
+    """Execute a plan once. The token is used up also when the confirm is refused.
+
+    A used one answers `used_token` with its trade for PLAN_KEPT_MS, however many plans there have been since. A stale one that had to go is
+    `not_found`: neither can be executed any more.
+    """
     plan = state.plans.get(command.token)
     if plan is None or plan.account != account.id:
+        trade = next((made[command.token] for made in account.spent.values() if command.token in made), None)
+        if trade is not None:
+            return _used(trade)
+        if command.idempotency_key in account.trade_by_key and (refused := fenced(state, account, command)):
+            return refused  # The key of a trade is known for ever, whatever has become of its plan.
         return Refusal("not_found", "no such plan: the confirm token is unknown", fix={"action": "replan"})
     if plan.state == "used":
-        return Refusal(
-            "idempotency_conflict",
-            "this plan was executed already",
-            details={"reason": "used_token", "tradeId": plan.trade},
-        )
+        return _used(plan.trade)
     if plan.state == "refused":
         return Refusal("plan_stale", "this plan's confirm was refused before", fix={"action": "replan"})
     if refused := fenced(state, account, command):
@@ -146,6 +165,12 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
     placed = execute(state, account, plan.order, quoted, key, command.request_id, command.idempotency_key)
     plan.state, plan.trade = "used", placed.trade.id
     return placed
+
+
+def _used(trade: str | None) -> Refusal:
+    return Refusal(
+        "idempotency_conflict", "this plan was executed already", details={"reason": "used_token", "tradeId": trade}
+    )
 
 
 def _quoted_just_now(state: State, plan: Plan, command: ConfirmPlan) -> Quote | None:

@@ -27,7 +27,8 @@ MIN_NOTIONAL: Final = 10 * E8
 BOOK_LEVELS: Final = 20  # What the venue's own book shows a side.
 CLOSED_DEPTH: Final = 3  # While the outside price is closed, depth is a third and the spread three times as wide.
 PLAN_KEPT_MS: Final = 7 * DAY_MS  # A used or stale token still says so for a week.
-PLANS_KEPT: Final = 20_000  # Of all accounts; when there are more, a tenth of them goes sooner, the oldest that nobody can confirm any more.
+# Of all accounts; when there are more, a tenth of them goes sooner, the oldest that nobody can confirm any more. Of a used one its trade is kept.
+PLANS_KEPT: Final = 20_000
 
 
 class Tier(NamedTuple):
@@ -499,6 +500,8 @@ class Account:
     history: list[Stand] = field(default_factory=list)  # Oldest first; empty: the starting balance, untouched.
     pages: list[Page] = field(default_factory=list)  # Events before those in `events`, oldest first, without a gap.
     trade_pages: list[Page] = field(default_factory=list)  # The same of trades that are over.
+    # Trades by the tokens of their plans, once those plans had to go: day of the plan's end -> digest of the token -> trade.
+    spent: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def events_kept(self) -> int:
         return self.event_seq - self.events_first + 1

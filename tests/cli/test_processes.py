@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import re
 import shutil
 import signal
 import socket
@@ -59,9 +62,10 @@ def embedded(place: Path) -> Iterator[Callable[..., Embedded]]:
         one.stop()
 
 
-def bot(*arguments: str) -> subprocess.Popen[str]:
+def bot(*arguments: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "bot", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "bot", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        pass_fds=pass_fds,
     )  # fmt: skip
 
 
@@ -102,7 +106,11 @@ def test_a_candle_file_that_cannot_be_used_is_named_with_its_row(text: str | Non
 
 
 def test_the_sandbox_says_where_it_listens_and_serves_and_stops() -> None:
-    process = bot("sandbox", "--port", "0", "--json", "--clock", "60x", "--markets", "btc")
+    reader, writer = os.pipe()
+    os.close(reader)  # Whoever has started it has been killed since.
+    arguments = ("--json", "--clock", "60x", "--markets", "btc", "--ready-fd", str(writer))
+    process = bot("sandbox", "--port", "0", *arguments, pass_fds=(writer,))
+    os.close(writer)
     assert process.stdout is not None
     said = json.loads(process.stdout.readline())
     with httpx.Client(base_url=said["baseUrl"], timeout=60, trust_env=False) as http:
@@ -196,37 +204,87 @@ def test_a_service_that_cannot_begin_says_why_and_what_to_do(
         service.ensure()
 
 
+def test_who_is_told_to_stop_waits_for_no_service_that_starts_slowly(
+    embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = "import os, sys, time; time.sleep(2); os.write(int(sys.argv[sys.argv.index('--ready-fd') + 1]), b'x')"
+    monkeypatch.setattr(embedded_module, "_python", lambda: [sys.executable, "-c", slow])
+    service = embedded()
+    service.folder.mkdir(exist_ok=True)
+
+    async def stopped_meanwhile() -> None:
+        keeper = asyncio.create_task(service.keep_alive(lambda _running: None))
+        while service._child is None:
+            await asyncio.sleep(0.01)
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+
+    asyncio.run(stopped_meanwhile())  # Which waits for its threads.
+    assert service._child is not None
+    assert service._child.poll() is None, "it starts on by itself"
+    assert service._child.wait() != 0, "this one minds that nobody listens"
+
+
 def test_a_state_directory_whose_name_leaves_no_room_for_a_socket_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ServiceFailed, match="choose a shorter one"):
         Embedded(tmp_path / ("x" * 100)).ensure()
 
 
-def started(process: subprocess.Popen[str], event: str) -> dict[str, object]:
+def started(process: subprocess.Popen[str], *events: str) -> dict[str, object]:
+    """The next of these in the log."""
     assert process.stderr is not None
     for line in process.stderr:
         found = json.loads(line) if line.startswith("{") else {}
-        if found.get("event") == event:
+        if found.get("event") in events:
             return dict(found)
-    raise AssertionError(f"no {event}")
+    raise AssertionError(f"no {events}")
 
 
-def test_run_leaves_its_service_running_and_the_next_run_finds_it(place: Path, repository: Path) -> None:
+def test_run_leaves_its_service_running_and_the_next_run_finds_it_and_outlives_its_end(
+    place: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = place / "mine.yaml"
     config.write_text(CONFIG % (repository / "strategies"))
     urls = []
-    for _ in range(2):
+    for note in ("The service goes on at", "The service ends with this unit"):
         process = bot("run", str(config))
         urls.append(started(process, "daemon.started")["base_url"])
         started(process, "bar.closed")
+        if len(urls) == 2:
+            broken_for_a_while(process, place / "state")
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0
         assert "Left at the service:" in out
-        assert "The service goes on at" in out
+        assert note in out
+        monkeypatch.setenv("NOTIFY_SOCKET", str(place / "manager"))  # The next run is a unit's, which ends as a whole.
     assert urls[0] == urls[1]
 
 
-def test_a_second_daemon_on_the_state_directory_ends_at_once_and_takes_nothing_from_the_first(
+def broken_for_a_while(process: subprocess.Popen[str], state: Path) -> None:
+    """Its service dies, and cannot be started again for a while: the daemon is degraded, and no longer than that."""
+    service, away, db = Embedded(state), state / "away", state / "sandbox.db"
+    base_url, pid = service.base_url, service.pid
+    assert pid is not None
+    away.mkdir()
+    for path in state.glob("sandbox.db*"):
+        path.rename(away / path.name)
+    db.mkdir()  # Nothing can be begun there.
+    os.kill(pid, signal.SIGKILL)
+    failed = degraded = 0
+    while not failed or not degraded:
+        said = started(process, "service.not_restarted", "daemon.degraded")
+        failed += said["event"] == "service.not_restarted" and "cannot be used" in str(said["message"])
+        degraded += said.get("code") == "embedded"
+    db.rmdir()
+    for path in away.iterdir():
+        path.rename(state / path.name)
+    assert started(process, "service.restarted")["base_url"] == base_url
+    assert started(process, "daemon.recovered")["code"] == "embedded"
+    started(process, "bar.closed")
+
+
+def test_a_second_daemon_ends_at_once_and_takes_nothing_from_the_first_and_an_abort_says_where_that_was(
     place: Path, repository: Path
 ) -> None:
     config = place / "mine.yaml"
@@ -238,9 +296,11 @@ def test_a_second_daemon_on_the_state_directory_ends_at_once_and_takes_nothing_f
     assert second.returncode == 1
     assert f"another daemon runs on {place / 'state'} (pid {first.pid})" in err
     started(first, "bar.closed")
-    first.send_signal(signal.SIGTERM)
-    first.communicate(timeout=WAIT_S)
-    assert first.returncode == 0
+    first.send_signal(signal.SIGABRT)  # As a service manager does when the loop has hung.
+    _, err = first.communicate(timeout=WAIT_S)
+    assert first.returncode == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in err
+    assert re.search(r'File ".*/bot/cli/run\.py", line \d+ in run$', err, re.MULTILINE)
 
 
 def test_a_key_that_the_service_refuses_ends_the_run_with_exit_7(place: Path, repository: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+from bot.client import connections as module
 from bot.client.connections import Address, Connections, Fields
 from bot.client.faults import NOT_SENT_FAULTS, Fault, TransportFault
 from bot.client.http import Exchange
@@ -200,6 +204,74 @@ async def test_what_is_under_way_when_all_is_closed_is_in_doubt_and_nothing_more
     assert await fault_of(asked) not in NOT_SENT_FAULTS
     assert await fault_of(connecting) in NOT_SENT_FAULTS
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connect_that_is_given_up_at_any_moment_leaves_no_socket(new_loop: Any) -> None:
+    gc.collect()
+    gc.disable()  # A socket that is left to it stays open here.
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listening, asyncio.Runner(loop_factory=new_loop) as runner:
+            address = Address("127.0.0.1", listening.getsockname()[1], None)
+
+            async def give_up_after(turns: int) -> bool:
+                connections = Connections(address, most=1, idle_s=3, connect_s=5, pool_s=1, bytes_max=1_000)
+                asking = asyncio.create_task(connections.exchange(GET))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                was_asked = bool(connections._busy)
+                asking.cancel()
+                await asyncio.wait([asking])
+                for _ in range(5):  # What is closed is closed by the loop, in its next turns.
+                    await asyncio.sleep(0)
+                return was_asked
+
+            runner.run(give_up_after(1))
+            before, turns, was_asked = open_sockets(), 0, False
+            while not was_asked:  # As many turns as it takes to connect, and one more each time.
+                was_asked = runner.run(give_up_after(turns))
+                assert open_sockets() == before, f"given up after {turns} turns of the loop"
+                turns += 1
+            assert turns > 3, "some were given up on their way"
+    finally:
+        gc.enable()
+
+
+def open_sockets() -> int:
+    found = 0
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # Of this very look.
+            found += str(one.readlink()).startswith("socket:")
+    return found
+
+
+@pytest.mark.parametrize("first", ["refuses", "swallows"])
+async def test_an_address_that_cannot_be_reached_holds_up_no_other(
+    server: Any, made: Any, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    async def script(reader: Any, writer: Any) -> None:
+        await server.read(reader)
+        writer.write(said("hello"))
+
+    connections = await made(script)
+    with socket.socket() as bad, socket.socket() as fills:
+        bad.bind(("127.0.0.1", 0))
+        if first == "swallows":
+            bad.listen(0)
+            fills.connect(bad.getsockname())  # There is room for nobody else.
+        tried = [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", one) for one in (bad.getsockname(), connections._address[:2])
+        ]
+
+        async def addresses(_host: str, _port: int) -> Any:
+            return tried
+
+        monkeypatch.setattr(module, "_addresses", addresses)
+        monkeypatch.setattr(module, "STAGGER_S", 0.01 if first == "swallows" else 30)
+        before = open_sockets()
+        assert (await connections.exchange(GET)).body == b"hello"
+        await connections.close()
+        assert open_sockets() <= before + 1, "the server's end may take a moment"
 
 
 async def test_https_is_spoken_and_certificates_are_judged(server: Any) -> None:

@@ -208,6 +208,17 @@ def test_a_newer_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
         open_journal(tmp_path / "journal.db", address=ADDRESS)
 
 
+def test_a_journal_that_is_closed_leaves_no_connection_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *of, **more: made.append(connect(*of, **more)) or made[-1])
+    open_journal(tmp_path / "journal.db", address=ADDRESS).close()
+    assert made
+    for one in made:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+            one.execute("SELECT 1")
+
+
 @pytest.mark.parametrize("damage", ["head", "page", "text"])
 def test_a_damaged_file_is_refused_with_the_way_out(journal: Journal, tmp_path: Path, damage: str) -> None:
     for n in range(200):

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -566,6 +566,21 @@ def test_what_is_kept_beside_follows_when_the_disk_takes_something_again(
     journal.close()
     journal, _ = again(path)
     assert Pauses(journal).names == frozenset(), "a person's word counts"
+    journal.close()
+
+
+def test_the_copy_beside_the_file_has_nothing_that_is_not_committed(path: Path) -> None:
+    journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+    beside = SafetyFile(path, address=ADDRESS)
+    with suppress(KeyError), journal.together():
+        journal.write_note("pauses", '["alpha"]')
+        raise KeyError
+    assert (journal.note("pauses"), beside.read()) == (None, {})
+    with journal.together():
+        journal.write_note("pauses", '["alpha"]')
+        journal.notify([Notice("1", "strategy.paused", "{}")], now_ms=NOW_MS)
+        assert beside.read() == {}
+    assert beside.read() == {"pauses": '["alpha"]'}
     journal.close()
 
 

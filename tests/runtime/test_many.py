@@ -194,6 +194,32 @@ async def test_a_daily_loss_stops_entries_for_the_day_and_not_exits(venue: FakeV
     assert "BTC" in venue.positions, "a new day"
 
 
+async def test_a_kill_in_the_middle_of_a_halt_leaves_it_to_be_halted_and_told_by_the_next_run(
+    venue: FakeVenue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """The process ends here."""
+
+    def no_more(*_: Any) -> None:
+        raise Killed
+
+    a = Told("alpha")
+    loop = await begun(venue, a, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
+    a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    loop.mirror.marks["BTC"] = 80.0
+    monkeypatch.setattr(loop.journal, "_write_notices", no_more)
+    with pytest.raises(Killed):
+        loop.losses.watch(loop.now_ms())
+    assert loop.journal.note(HALTED) is None
+    kill(loop)
+    venue.minute(BTC="80")
+    loop = await begun(venue, Told("alpha"), path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
+    assert loop.books.is_halted("alpha")
+    assert notices(loop).count(("strategy.daily_loss", "alpha")) == 1
+    assert loop.journal.note(HALTED) is not None
+
+
 async def test_a_session_steps_through_the_bars_that_could_reach_a_daily_loss(venue: FakeVenue) -> None:
     a = Told("alpha")
     loop = await begun(venue, a, daily_loss_usd=Decimal(20))

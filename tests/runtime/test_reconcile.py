@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from bot.runtime.reconcile import REPAIRS, reconcile
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from bot.wire import BracketRequest, GuardianRequest, LegRequest, OrderRequest
 from tests.fakes import FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, kill, minutes, room
 from tests.runtime.test_loop import once
 
 STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
@@ -124,6 +126,22 @@ async def test_a_guardian_that_has_gone_is_armed_anew_and_nothing_opens_before()
     assert loop.entries_stopped(loop.now_ms()) is None
 
 
+@pytest.mark.parametrize("seconds", [60, 300])
+async def test_a_journal_that_is_begun_anew_arms_at_once_whatever_keys_the_account_has_seen(seconds: int) -> None:
+    venue = FakeVenue()
+    loop = room(venue)
+    await loop.recover()
+    for _ in range(5):  # So many guardians come and go, and their keys are spent.
+        venue.guards.clear()
+        await reconcile(loop)
+    venue.guards.clear()
+    wanted = Wanted(DEAD_MAN_60.name, DEAD_MAN_60.request.model_copy(update={"heartbeat_seconds": seconds}))
+    other = room(venue, settings=Settings(guardians=(wanted,)))
+    await other.recover()
+    assert [(g.type, g.heartbeat_seconds) for g in venue.guards.values()] == [("dead_man_switch", seconds)]
+    assert other.entries_stopped(other.now_ms()) is None
+
+
 async def test_a_dead_man_that_fired_stops_entries_until_it_stands_again() -> None:
     venue = FakeVenue()
     loop = await opened(venue)
@@ -148,6 +166,45 @@ async def test_an_arm_whose_answer_is_lost_leaves_one_dead_man(kind: str) -> Non
         await loop.recover()
     await loop.recover()
     assert [g.type for g in venue.guards.values()] == ["dead_man_switch"]
+
+
+@pytest.mark.parametrize("comes", ["before it is listed", "before it is armed", "after it is armed"])
+@pytest.mark.parametrize("again", [False, True])
+async def test_an_arm_that_comes_after_a_reset_leaves_one_dead_man_that_is_known(
+    comes: str, again: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    venue = FakeVenue()
+    venue.minute()
+    loop = room(venue, path=tmp_path / "j.db")
+    venue.faults = [Fault("arm", "late")]
+    with pytest.raises(ApiError):
+        await loop.recover()
+    (arrive,) = venue.late
+    arm = venue.arm
+
+    async def after_the_late_one(*given: Any, **named: Any) -> Any:
+        with suppress(ApiError):
+            arrive()
+        return await arm(*given, **named)
+
+    venue.reset()
+    if again:
+        kill(loop)
+        loop = room(venue, path=tmp_path / "j.db")
+    if comes == "before it is listed":
+        arrive()
+    elif comes == "before it is armed":
+        monkeypatch.setattr(venue, "arm", after_the_late_one)
+    await loop.recover()
+    venue.minute()
+    await loop.cycle()
+    await loop.reconcile()
+    assert len(venue.guards) == 1
+    assert set(venue.guards) == set(loop.arming.ids.values())
+    assert loop.entries_stopped(loop.now_ms()) is None
+    await loop.arming.change((), epoch=loop.mirror.epoch)
+    await loop.arming.retire()
+    assert venue.guards == {}, "nothing stands that nobody knows of"
 
 
 @pytest.mark.parametrize(

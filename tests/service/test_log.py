@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from bot.errors import BotError, ConfigError
+from bot.service import log as log_module
 from bot.service.auth import principal_of
 from bot.service.desk import Context
 from bot.service.host import HostOptions, build
-from bot.service.log import SCHEMA_VERSION, CommandLog, Row
+from bot.service.log import REPLIES_KEPT_MS, SCHEMA_VERSION, CommandLog, Reply, Row, Snapshot
 from bot.service.machine import ReplayError
 from bot.venue import codec
 from bot.wire.order_requests import OrderRequest
@@ -269,6 +271,57 @@ async def test_a_failed_commit_is_reported_once_and_nothing_waits_successfully(t
         await asyncio.wait_for(command_log.settle(), 0.3)
     assert len(failures) == 1
     command_log.close()
+
+
+async def test_what_is_let_go_gives_its_room_back_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "PAGES_FREE", 16)
+    db, reply = tmp_path / "s.db", Reply(0, "f", "req_1", 200, b"x" * 3_000)
+    command_log = CommandLog(db)
+    command_log.open()
+    command_log.start()
+    for number in range(1_000):
+        command_log.keep_reply("a", f"old {number}", reply, 0)
+    command_log.keep_reply("a", "new", reply, REPLIES_KEPT_MS)
+    await command_log.settle()
+    with closing(sqlite3.connect(db)) as raw:
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        full = db.stat().st_size
+        command_log.save_snapshot(Snapshot(1, 0, "{}", b"", 0), REPLIES_KEPT_MS + 1)
+        await command_log.settle()
+        async with asyncio.timeout(60):
+            while raw.execute("PRAGMA freelist_count").fetchone()[0] > 16:
+                await asyncio.sleep(0.01)
+    command_log.close()
+    assert db.stat().st_size * 10 < full
+    command_log = CommandLog(db)
+    command_log.open()
+    assert (command_log.reply("a", "new"), command_log.reply("a", "old 1")) == (reply, None)
+    command_log.close()
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+async def test_a_file_from_before_it_could_shrink_is_written_anew_when_most_of_it_is_free(
+    open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
+) -> None:
+    db = await closed_file(tmp_path)
+    with closing(sqlite3.connect(db)) as raw:
+        raw.executescript(
+            "PRAGMA auto_vacuum=NONE; VACUUM; CREATE TABLE t (x); INSERT INTO t VALUES (zeroblob(2000000));"
+        )
+        raw.executescript("DROP TABLE t; PRAGMA wal_checkpoint(TRUNCATE);")
+        commands = raw.execute("SELECT * FROM commands").fetchall()
+    full = db.stat().st_size
+    assert full > 2_000_000
+    monkeypatch.setattr(log_module, "PAGES_FREE", 16)
+    if not is_small:
+        monkeypatch.setattr(log_module, "PAGES_ANEW", 4)
+    command_log = CommandLog(db)
+    assert [tuple(row) for row in command_log.open().rows] == commands
+    command_log.close()
+    assert (db.stat().st_size * 4 < full) is is_small
+    with closing(sqlite3.connect(db)) as raw:
+        assert raw.execute("PRAGMA auto_vacuum").fetchone() == (2 if is_small else 0,), "from now on it can shrink"
+    await open_box(db=db)  # It is the same service.
 
 
 async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bot.venue import codec, index, orders
 from bot.venue import commands as c
-from bot.venue import orders
+from bot.venue.state import DAY_MS, PLAN_KEPT_MS
 from tests.builders import Desk, code_of, e8, market, order
 from tests.scenario import run
 
@@ -126,7 +127,7 @@ def test_the_trade_of_a_confirm_carries_its_idempotency_key():
 def test_of_too_many_plans_the_oldest_that_nobody_can_confirm_are_forgotten(monkeypatch):
     monkeypatch.setattr(orders, "PLANS_KEPT", 20)
     desk = planned("0")
-    used = confirmed(desk, "0").trade
+    used, ends_ms = confirmed(desk, "0", idempotency_key="k").trade, desk.state.plans["0"].expires_ms
     for n in range(1, 30):
         desk.do(c.StorePlan("a", order(size="5"), f"{n}", LIFE_MS))
     assert len(desk.state.plans) == 30, "each of them may still be confirmed, or was a moment ago"
@@ -137,9 +138,23 @@ def test_of_too_many_plans_the_oldest_that_nobody_can_confirm_are_forgotten(monk
         desk.do(c.StorePlan("a", order(size="5"), f"{n}", LIFE_MS))
         assert len(desk.state.plans) <= 31
     assert len(desk.state.plans) <= 20
-    assert confirmed(desk, "0").code == "not_found"
+    assert "0" not in desk.state.plans and "1" not in desk.state.plans
+    assert confirmed(desk, "1").code == "not_found", "it was never executed, and never will be"
     assert confirmed(desk, "985").code == "plan_stale"
     assert confirmed(desk, "999").trade
+    desk.state = codec.loads(codec.dumps(desk.state))
+    index.rebuild(desk.state)
+    for n in range(1_000, 1_100):  # A used one says so for a week, however many plans there were since.
+        desk.wait(DAY_MS // 10)
+        desk.do(c.StorePlan("a", order(size="0.2"), f"{n}", LIFE_MS))
+        assert confirmed(desk, f"{n}").trade
+        again = confirmed(desk, "0")
+        if desk.now_ms < ends_ms + PLAN_KEPT_MS:
+            assert (again.code, again.details) == ("idempotency_conflict", {"reason": "used_token", "tradeId": used.id})
+    assert again.code == "not_found"
+    assert len(desk.account.spent) <= PLAN_KEPT_MS // DAY_MS + 2
+    again = confirmed(desk, "0", idempotency_key="k")
+    assert (again.code, again.details["tradeId"]) == ("idempotency_conflict", used.id), "a key of a trade, for ever"
 
 
 def test_a_plan_that_would_be_refused_makes_no_token():
