@@ -73,6 +73,14 @@ def test_a_line_that_nobody_takes_ends_nothing(pretty: bool, capsys: pytest.Capt
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_stream_that_its_owner_has_closed_is_not_flushed() -> None:
+    out = io.StringIO()
+    logs.configure(stream=out)
+    out.close()
+    for handler in logging.root.handlers:
+        handler.flush()
+
+
 def test_on_a_terminal_an_event_is_a_readable_line() -> None:
     out = Terminal()
     logs.configure(stream=out)

@@ -337,6 +337,7 @@ class _Asked:
 
         given = self.given
         if given["with_journal"]:
+            made.journal.close()
             made = self._make(self.options, journal=folder / reading.FILE)
         with (folder / "events.jsonl").open("w", encoding="utf-8", newline="") as events, _bar(quiet=quiet) as told:
             found = made.run(progress=lambda done, of: not is_stopped() and told(done, of), events=events)

@@ -31,7 +31,7 @@ from bot.errors import Exit, JournalError, Refused
 from bot.runtime import beat, daemon
 from bot.runtime.beater import Record, classify, first_heart
 from bot.runtime.desk import Placed
-from bot.runtime.gate import Allowance
+from bot.runtime.gate import FRESH_INTERVALS, Allowance
 from bot.runtime.heartbeat import HeartbeatProcess
 from bot.runtime.intents import FINAL
 from bot.runtime.journal import open_journal, open_or_rebuild
@@ -1038,12 +1038,14 @@ class World:
         await self.wire.arrivals()
         began = self.now()
         why = "no life"
-        while self.now() < began + SETTLED_S:
+        # An entry that is held because another hand was there ends when it is stale.
+        within_s = max(SETTLED_S, FRESH_INTERVALS * self.bar_s + 2 * self.pass_s) if self.hand_rate else SETTLED_S
+        while self.now() < began + within_s:
             await self._unless_failed(asyncio.sleep(0.5), tasks)
             why = self._unsettled()
             if why is None:
                 break
-        assert why is None, f"not settled after {SETTLED_S:g} s of calm: {why}"
+        assert why is None, f"not settled after {within_s:g} s of calm: {why}"
         one = self.one
         assert one is not None
         one.loop._reconcile_at_ms = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import subprocess
@@ -17,7 +18,7 @@ from bot.service.host import COLLECTOR
 from tests.conftest import REPOSITORY, is_soaked
 from tests.integration.seeded_bugs import BUGS, caught, first_seed
 from tests.integration.simulated import CRASHES, DISK_CODES, FAULTS, TROUBLES, World, run_world, service, template
-from tests.integration.virtual import Clocks
+from tests.integration.virtual import Clocks, virtual_time
 
 TWICE = 4  # a seed of many lives, faults and beats
 CHUNKS = 20  # In full size so many tests share the worlds, for as many cores as there are.
@@ -128,6 +129,16 @@ def test_a_world_is_a_function_of_its_seed(folder: Path) -> None:
         env=os.environ | {"PYTHONHASHSEED": "4711", "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
     assert said.stdout.strip().splitlines()[-1] == first.digest
+
+
+def test_what_is_due_at_one_instant_comes_in_the_order_in_which_it_was_set() -> None:
+    """Whatever else is waited for, and on every version of Python: a heap alone would change it."""
+    came: list[int] = []
+    with virtual_time() as (loop, _clocks):
+        for n in range(5):
+            loop.call_at(1.0, came.append, n)
+        loop.run_until_complete(asyncio.sleep(2))
+    assert came == [0, 1, 2, 3, 4]
 
 
 def digest_of(seed: int, folder: Path) -> str:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import selectors
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import Context
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import bot.clock
 
 WALL_NS = 1_795_132_800_000_000_000  # what the wall shows when the loop's clock shows 0
 LIFE_S = 1_000.0  # what the machine's monotonic clock shows then
+
+Ts = TypeVarTuple("Ts")
 
 
 class Clocks:
@@ -58,13 +62,38 @@ class _Jump(selectors.SelectSelector):
         return []
 
 
+class _Timer(asyncio.TimerHandle):
+    """Of two that are due at one instant the one that was set first comes first. asyncio's heap keeps no order among equals: which comes
+    first hangs on what else was ever waited for, and each version of Python waits with other timers."""
+
+    __slots__ = ("place",)
+    place: int
+
+    def __lt__(self, other: object) -> bool:
+        assert isinstance(other, _Timer)
+        return (self.when(), self.place) < (other.when(), other.place)
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
+    _scheduled: list[asyncio.TimerHandle]  # asyncio's own heap
+
     def __init__(self, clocks: Clocks) -> None:
         self.clocks = clocks
+        self.timers = 0
         super().__init__(_Jump(clocks))
 
     def time(self) -> float:
         return self.clocks.loop_s
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = _Timer(when, callback, args, self, context)
+        self.timers += 1
+        timer.place = self.timers
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True  # type: ignore[attr-defined]  # so that asyncio counts it once it is cancelled
+        return timer
 
 
 @contextlib.contextmanager
