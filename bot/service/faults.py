@@ -174,12 +174,13 @@ class Faults:
 
     def _repeating_stream(self, send: Send) -> Send:
         async def repeat(message: Message) -> None:
-            await send(message)
             body = message.get("body", b"")
             fault = self._find(STREAM, repeats=True) if self._faults and body.startswith(b"id: evt_") else None
             if fault is not None:
                 self._use(fault)
-                await send(message)
+                first, end, _ = body.partition(b"\n\n")  # Several may leave as one piece.
+                await send({**message, "body": first + end})
+            await send(message)
 
         return repeat
 

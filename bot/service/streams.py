@@ -35,6 +35,7 @@ LOOK_SECONDS: Final = 1.5  # the interface says 2: what has run out in between i
 PING_SECONDS: Final = 15
 RETRY_MS: Final = 2_000
 EXAMINED_MAX: Final = 500  # events taken from the feed at a time, so that one far reader does not hold up the rest
+TOGETHER_MAX: Final = 25  # events of a burst that leave as one piece
 LAST_EVENT_ID: Final = "Last-Event-ID"
 
 
@@ -88,7 +89,7 @@ class Streams:
 class EventStream(EventSourceResponse):
     """A response that counts as an open stream from its creation to its end, however it ends."""
 
-    def __init__(self, content: AsyncIterator[ServerSentEvent], leave: Callable[[], None]) -> None:
+    def __init__(self, content: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
         super().__init__(content, ping=PING_SECONDS, ping_message_factory=_ping, sep="\n")
         self._leave = leave
 
@@ -134,9 +135,9 @@ class StreamDesk:
         bell = self._streams.enter(account_id)
         header = http.headers.get("Authorization")
 
-        def error(refusal: Refusal) -> ServerSentEvent:
+        def error(refusal: Refusal) -> bytes:
             body: bytes = http.scope["refuse"](refusal).body
-            return ServerSentEvent(body.decode(), event="error", sep="\n")
+            return ServerSentEvent(body.decode(), event="error", sep="\n").encode()
 
         content = self._follow(account_id, header, query.filters, cursor, bell, error)
         return EventStream(content, lambda: self._streams.leave(account_id, bell))
@@ -148,10 +149,10 @@ class StreamDesk:
         wanted: frozenset[str] | None,
         cursor: int,
         bell: asyncio.Event,
-        error: Callable[[Refusal], ServerSentEvent],
-    ) -> AsyncIterator[ServerSentEvent]:
+        error: Callable[[Refusal], bytes],
+    ) -> AsyncIterator[bytes]:
         generation = self._streams.generation
-        yield ServerSentEvent(retry=RETRY_MS, sep="\n")
+        yield ServerSentEvent(retry=RETRY_MS, sep="\n").encode()
         while not self._streams.has_closed():
             bell.clear()
             refusal = self._refusal(header) or self._gap(account_id, cursor)
@@ -166,19 +167,15 @@ class StreamDesk:
                     await asyncio.wait_for(bell.wait(), LOOK_SECONDS)
                 continue
             await self._machine.settle()  # Nobody hears of what a crash could still undo.
-            for happened in found:
+            for at in range(0, len(found), TOGETHER_MAX):
                 if generation != self._streams.generation:
                     break
                 if self._streams.has_closed() or self._refusal(header) is not None:
                     break  # A slow reader may be kept at this batch for long.
-                cursor = happened.seq
-                if wanted is not None:
-                    kind, subtype = event_views.kind_of(happened)
-                    if kind not in wanted and f"{kind}.{subtype}" not in wanted:
-                        continue
-                text = dumps(event_views.event(happened)).decode()
-                name = event_views.kind_of(happened)[0]
-                yield ServerSentEvent(text, event=name, id=event_id(happened.seq), sep="\n")
+                together = found[at : at + TOGETHER_MAX]
+                cursor = together[-1].seq
+                if piece := b"".join(_told(happened) for happened in together if _is_wanted(happened, wanted)):
+                    yield piece
             await asyncio.sleep(0)
 
     def _gap(self, account_id: str, cursor: int) -> Refusal | None:
@@ -190,6 +187,19 @@ class StreamDesk:
         """Why the caller who opened the stream may read no more, if so."""
         found = authenticate(self._machine.state, header, self._machine.clock.now_ms())
         return refuse_access(found, Access.READ) if isinstance(found, Principal) else found
+
+
+def _is_wanted(happened: Event, wanted: frozenset[str] | None) -> bool:
+    if wanted is None:
+        return True
+    kind, subtype = event_views.kind_of(happened)
+    return kind in wanted or f"{kind}.{subtype}" in wanted
+
+
+def _told(happened: Event) -> bytes:
+    text = dumps(event_views.event(happened)).decode()
+    name = event_views.kind_of(happened)[0]
+    return ServerSentEvent(text, event=name, id=event_id(happened.seq), sep="\n").encode()
 
 
 def add_stream(router: Router, desk: StreamDesk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import socket
 import threading
@@ -24,7 +25,6 @@ from bot.session.book import digest_of
 from bot.session.candles import Candles, load
 from bot.session.journal import SessionJournal
 from bot.session.lanes import Lane
-from bot.session.lines import line_of
 from bot.session.options import SessionOptions
 from bot.session.run import Session, ground_of, series_of
 from bot.strategy import Bar, Bracket, Intent, Open, View
@@ -219,8 +219,9 @@ def locally(candles: Candles, address: str, **options: Any) -> tuple[str, int, l
     killer.kill = lambda: test.stage.operations.kill(
         test.stage.principal, KillRequest(flatten=True), Context("req_000000000000", idempotency_key="k")
     )
-    result = test.run()
-    return result.digest, result.book.fills, [json.loads(line_of(one)) for one in test.stage.told.events]
+    lines = io.StringIO(newline="")
+    result = test.run(events=lines)
+    return result.digest, result.book.fills, [json.loads(line) for line in lines.getvalue().splitlines()]
 
 
 def shown(event: dict[str, Any]) -> dict[str, Any]:
