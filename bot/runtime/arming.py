@@ -1,8 +1,8 @@
 """Arming the guardians that the config asks for: list, compare, arm what is missing, list again. Never twice, never by hope.
 
 A guardian's key is made from its name and a serial that is durable before the request leaves. The serial grows when an
-armed one has gone, because the service answers an old key with the old guardian. The keys that a journal of before has spent
-are known to the service alone: once it has shown one, the next serial is the time, which no journal has used.
+armed one has gone, because the service answers an old key with the old guardian. Keys that a journal of before has spent are passed
+one by one: a request of it that is still under way has the very next one, and so makes no second guardian.
 
 A request that is no longer wanted and whose answer never came is asked for once more under its key: only the key tells
 which guardian it made, and once it has been answered no copy that is still on its way can make another. So is one that was
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -33,7 +33,9 @@ DEAD_MAN: Final = "dead_man"
 COVER: Final = "cover:"  # of one position, armed by a repair: it goes with the position, not with the config
 OLD: Final = "old:"  # of a guardian that stands for what is asked for no more
 LOST: Final = "lost:"  # of a request for one whose answer never came
-ARM_TRIES: Final = 3  # "200 but nothing armed" is answered with the next serial, this often
+ARM_TRIES: Final = (
+    20  # "200 but nothing armed" is answered with the next serial, this often; the next comparison goes on from there
+)
 
 
 def cover_name(market: str, opened_ms: int) -> str:
@@ -50,11 +52,8 @@ class Wanted:
 
 
 class Arming:
-    def __init__(
-        self, *, port: VenuePort, journal: Journal, mirror: Mirror, wanted: Sequence[Wanted], now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, *, port: VenuePort, journal: Journal, mirror: Mirror, wanted: Sequence[Wanted]) -> None:
         self.port = port
-        self.now_ms = now_ms
         self.journal = journal
         self.mirror = mirror
         self.wanted = tuple(wanted)
@@ -200,8 +199,7 @@ class Arming:
                 self.ids[one.name] = standing.id
                 return listed
             if is_spent or arm.guardian_id is not None or arm.body != body:
-                serial = max(arm.serial + 1, self.now_ms() if is_spent else 0)
-                arm = Arm(one.name, serial, None, body)
+                arm = Arm(one.name, arm.serial + 1, None, body)
             self.journal.write_arm(arm)
             is_spent = True
             try:

@@ -151,9 +151,7 @@ class Loop:
             has_time=self.has_time, stopped=self._stopped,
             entry_wait_ms=port.entry_wait_ms,
         )  # fmt: skip
-        self.arming = Arming(
-            port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians, now_ms=self.now_ms
-        )
+        self.arming = Arming(port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians)
         self.desk = Desk(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run, books=self.books)
         self.health = Health(journal=journal, now_ms=self.now_ms)
         self.strangers = Strangers()
