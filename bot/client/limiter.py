@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from bot.errors import TryLater
@@ -180,7 +181,7 @@ class Limiter:
     ) -> None:
         """Take the headers of one answer. What cannot be read says nothing; Retry-After of a 429 wins over the rest."""
         now_ms = self._now_ms()
-        quotas = {one.policy: one for one in parse_policy(policy)}
+        quotas = _quotas(policy)
         lefts = parse_limit(limit)
         for left in lefts:
             self._believe(left, quotas.get(left.policy), now_ms)
@@ -238,6 +239,12 @@ def parse_policy(text: str | None) -> list[Quota]:
         for name, given in _items(text)
         if given.get("q", 0) > 0 and given.get("w", 0) > 0
     ]
+
+
+@lru_cache(maxsize=64)
+def _quotas(text: str | None) -> Mapping[str, Quota]:
+    """By policy. A service says the same with every answer."""
+    return {one.policy: one for one in parse_policy(text)}
 
 
 def _items(text: str | None) -> list[tuple[str, dict[str, int]]]:
