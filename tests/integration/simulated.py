@@ -288,7 +288,8 @@ class Wire:
         self.world.note("did", method, target, answer.status_code, len(answer.content))
         if answer.status_code == 200 and _is_order(method, target):
             self.newest_order = partial(self.deliver, method, target, headers, body)
-            if self.looked_at <= self.world.reset_at <= self.looked_at + RACE_S:
+            is_fresh = self.world.now() <= self.looked_at + PASS_MAX_S
+            if is_fresh and self.looked_at <= self.world.reset_at <= self.looked_at + RACE_S:
                 self.raced_ids.add(answer.headers["X-Request-Id"])
         elif target.startswith("/v1/events?"):
             self.looked_at = self.world.now()
