@@ -1041,6 +1041,14 @@ class World:
             (now_ms, now_ms + (86_400_000 if fails else round((2 * self.pass_s + 2) * 1000 * self.speed)))
         )
 
+    def _mended_ms(self, until_ms: int) -> int:
+        """When an excuse ends. One that an outage falls into goes on for as long after it."""
+        began, began_ms = self.service_began
+        for a, b in sorted(self.outages):
+            if a <= self._real(until_ms) <= b:
+                until_ms = began_ms + round((b - began + 2 * self.pass_s + 2) * 1000 * self.speed)
+        return until_ms
+
     # -- calm, and judging
 
     async def _calm(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -1090,7 +1098,8 @@ class World:
         """Of the epoch that is: the events tell all."""
         events = await self.hand.events()
         self.last_events = events
-        judging.never_naked(events, self.wire.keys, excused=self.excused)
+        excused = {coin: [(a, self._mended_ms(b)) for a, b in spans] for coin, spans in self.excused.items()}
+        judging.never_naked(events, self.wire.keys, excused=excused)
         under_way = {
             event.get("requestId") for event in events if any(a <= event["ts"] <= b for a, b in self.unguarded)
         }
