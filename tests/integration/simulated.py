@@ -181,7 +181,7 @@ class Wire:
         self.keys: set[str] = set()  # of orders that were sent
         self.bodies: dict[tuple[str, str], set[bytes]] = {}  # (key, path) -> what was sent there under it
         self.late_ids: set[str] = set()  # X-Request-Id of those that arrived when nobody waited any more
-        self.looked_at = 0.0  # when the daemon's newest question for events was answered
+        self.looked_at = 0.0  # when the service last told the daemon that it knows of all events
         self.raced_ids: set[str] = set()  # X-Request-Id of orders that a reset came before by less than a look
         self.under_way: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()
@@ -291,7 +291,7 @@ class Wire:
             is_fresh = self.world.now() <= self.looked_at + PASS_MAX_S
             if is_fresh and self.looked_at <= self.world.reset_at <= self.looked_at + RACE_S:
                 self.raced_ids.add(answer.headers["X-Request-Id"])
-        elif target.startswith("/v1/events?"):
+        elif answer.status_code == 200 and target.startswith("/v1/events?"):
             self.looked_at = self.world.now()
         return answer
 
