@@ -188,12 +188,16 @@ class Arming:
 
     async def _arm(self, one: Wanted, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
         body = one.request.body().decode()
-        arm = self.journal.arm_of(one.name) or Arm(one.name, 1, None, body)
+        row = self.journal.arm_of(one.name)
+        arm = row or Arm(one.name, 1, None, body)
+        # Of several that stand only the key tells which one a request without an answer has made; the other is to be taken back.
+        is_unanswered = row is not None and row.guardian_id is None and row.body == body
+        is_unclear = is_unanswered and sum(stands_for(one.request, guardian) for guardian in listed) > 1
         if arm.body != body:  # The config has changed: the one of before goes after the new one stands.
             self._set_aside(arm, epoch=epoch)
         is_spent = False  # the last key: it was answered with a guardian that does not stand, or has another body
         for _ in range(ARM_TRIES):
-            standing = _standing(one.request, listed, arm.guardian_id)
+            standing = None if is_unclear else _standing(one.request, listed, arm.guardian_id)
             if standing is not None:
                 self.journal.write_arm(arm._replace(guardian_id=standing.id, body=body))
                 self.ids[one.name] = standing.id
@@ -201,7 +205,7 @@ class Arming:
             if is_spent or arm.guardian_id is not None or arm.body != body:
                 arm = Arm(one.name, arm.serial + 1, None, body)
             self.journal.write_arm(arm)
-            is_spent = True
+            is_spent, is_unclear = True, False
             try:
                 armed = await self.port.arm(one.request, key=self._key(one, arm.serial, epoch))
             except ApiError as error:

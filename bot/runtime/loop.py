@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 log = logs.Quiet()
 
+BEGUN: Final = "begun_ms"  # the note of when a journal was begun, by the clock of the service
 RECONCILE_MS: Final = 3 * MINUTE_MS  # of real time between two comparisons when nothing asks for one
 TRIM_MS: Final = MINUTE_MS  # of real time; a look that finds nothing too much is a few questions to an index
 OWNERS_KEPT: Final = 2_000  # the newest keys that were asked for; the journal knows the others
@@ -183,7 +184,9 @@ class Loop:
         self.mirror.keys_proven = self.mirror.keys_proven or self.journal.has_seen_own_key()
         await self.desk.start(now_ms=self.now_ms())
         cursor = self.journal.cursor
-        self.sender.is_new = self.sender.is_new or cursor is None
+        if cursor is None:
+            self.journal.write_note(BEGUN, str(self.now_ms()))
+        self.sender.begun_ms = int(self.journal.note(BEGUN) or 0)
         if cursor is None or cursor.epoch != snapshot.epoch or not await repairs.overlaps(self):
             await repairs.restart(self, snapshot)
         await self.drain()

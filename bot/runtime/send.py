@@ -56,7 +56,9 @@ class Sender:
         self.has_time = has_time
         self.stopped = stopped
         self.entry_wait_ms = entry_wait_ms
-        self.is_new = False  # this journal was begun in this run: an earlier one may have sent what it decides again
+        self.begun_ms = (
+            0  # when this journal was begun: what is decided for an instant before, an earlier one may have sent
+        )
         self._next_ms: dict[str, int] = {}  # real time before which an intent is not tried again
         self._tries: dict[str, int] = {}
         self._answered: list[tuple[Intent, str]] = []  # of a wave: accepted by the service, and not written yet
@@ -192,7 +194,7 @@ class Sender:
 
     async def _end_unsent(self, intent: Intent, state: State, code: str, message: str) -> Intent:
         """The end of an intent that this journal has never sent. One before it, that was lost, may have: then its order is this one's."""
-        if self.is_new:
+        if _decided_for_ms(intent) <= self.begun_ms:
             try:
                 found = await self.search(intent)
             except AccessLost:
@@ -337,6 +339,12 @@ class Sender:
             return False
         await self.pacer.sleep(wait_ms)
         return True
+
+
+def _decided_for_ms(intent: Intent) -> int:
+    """The instant of the bar or timer that it was decided on; of anything else, when it was opened."""
+    at = intent.trigger.rpartition(":")[2]
+    return int(at) if at.isdecimal() else intent.opened_ms
 
 
 def _may_be_ours(trade: Trade, intent: Intent) -> bool:

@@ -60,6 +60,7 @@ SETTLED_S: Final = (
     80.0  # within which everything has come right, once nothing fails: a plan's life of 60 s, and two waits of backoff
 )
 PASS_MAX_S: Final = 5.0  # that a pass which has begun may take to its last order
+ROUNDS_MAX: Final = 40  # of waiting until the daemon has been told of everything, in calm
 RACE_S: Final = 1.0  # between a look at the events and an order: a reset that falls there cannot be known
 STOP_S: Final = 5.0  # from being asked to the end
 BOOT_BEATS_S: Final = 3 * 11.0 + 20.0  # that starts without a completed pass may add
@@ -1057,8 +1058,8 @@ class World:
         await self.wire.arrivals()
         began = self.now()
         why = "no life"
-        # An entry that is held because another hand was there ends when it is stale.
-        within_s = max(SETTLED_S, FRESH_INTERVALS * self.bar_s + 2 * self.pass_s) if self.hand_rate else SETTLED_S
+        # An entry that is held because another hand was there, and a close in doubt of a position that has gone, end with their time.
+        within_s = max(SETTLED_S, FRESH_INTERVALS * self.bar_s + 2 * self.pass_s)
         while self.now() < began + within_s:
             await self._unless_failed(asyncio.sleep(0.5), tasks)
             why = self._unsettled()
@@ -1128,10 +1129,21 @@ class World:
             assert is_of_now or trade["requestId"] in self.wire.raced_ids, f"an order of before the reset: {trade}"
         db = one.loop.journal.db
         assert list(db.query("SELECT id FROM events GROUP BY id HAVING count(*) > 1")) == []
-        account = await self.hand.ask("GET", "/v1/account")
+        account = await self._account_as_told(one)
         judging.mirror_is_right(one.loop.mirror, account)
         assert [g["type"] for g in account["guardians"]].count("dead_man_switch") == 1, account["guardians"]
         self._judge_fills(one)
+
+    async def _account_as_told(self, one: daemon.Run) -> dict[str, Any]:
+        """The account once the daemon has been told of all that happened: a stop may fire at the very instant of the judgment."""
+        for _ in range(ROUNDS_MAX):
+            account: dict[str, Any] = await self.hand.ask("GET", "/v1/account")
+            cursor = one.loop.journal.cursor
+            if cursor is not None and cursor.last_id == account["lastEventId"]:
+                break
+            one.rhythm.ring()
+            await asyncio.sleep(0.25)
+        return account
 
     def _judge_fills(self, one: daemon.Run) -> None:
         """Each fill of ours was told to its strategy once."""
@@ -1183,7 +1195,9 @@ class World:
         for a, b in gaps:
             a = max(a, since)
             limit = a + LATE_MAX_S + 1 + sum(d - c + 35 for c, d in self.downs if d > a and c < b)
-            limit += BOOT_BEATS_S if any(a < at < a + LATE_MAX_S for at in self.births) else 0
+            # A beat that was on its way when the host fell asleep arrives when it wakes.
+            limit += sum(d - c for c, d in self.blocked if a < c < a + LATE_MAX_S)
+            limit += BOOT_BEATS_S if any(a - PASS_MAX_S < at < a + LATE_MAX_S for at in self.births) else 0
             assert limit >= min(b, until), (
                 f"no proof of life from {a:.1f} to {b:.1f}, and the dead-man stood until {until:.1f}: its bound was {limit:.1f}"
             )

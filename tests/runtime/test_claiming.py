@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -11,8 +12,8 @@ from bot.runtime import claiming
 from bot.runtime.loop import Loop
 from bot.strategy import Bar, Bracket, Intent, Open, Timer, View
 from bot.wire import OrderRequest
-from tests.fakes import FakeVenue
-from tests.runtime.rooms import Scripted, minutes, room
+from tests.fakes import FakeVenue, Fault, refused
+from tests.runtime.rooms import Scripted, kill, minutes, room
 
 STOP = Bracket(stop_pct=20)
 
@@ -55,6 +56,24 @@ async def test_a_position_of_a_market_order_is_claimed(venue: FakeVenue) -> None
     loop = await life(venue, Wants())
     assert loop.mirror.positions["BTC"].owner == "trend"
     assert loop.books.of("trend").shares[0].size == 2
+
+
+async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_one_too(
+    venue: FakeVenue, tmp_path: Path
+) -> None:
+    """The life that began the journal ended before it decided: the next one decides the same bar, and its plan is refused."""
+    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+    await life(venue, Wants(wish))
+    (trade,) = (await venue.trades()).trades
+    begun = room(venue, strategies=[Wants(wish)], path=tmp_path / "j.db")
+    await begun.recover()
+    kill(begun)
+    venue.faults = [Fault("plan", refused("invalid_input"))]
+    loop = room(venue, strategies=[Wants(wish)], path=tmp_path / "j.db")
+    await loop.recover()
+    await loop.cycle()
+    (row,) = loop.journal.db["intents"].rows
+    assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
 
 
 async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: FakeVenue) -> None:

@@ -207,6 +207,29 @@ async def test_an_arm_that_comes_after_a_reset_leaves_one_dead_man_that_is_known
     assert venue.guards == {}, "nothing stands that nobody knows of"
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_two_arms_that_come_after_a_reset_leave_the_one_that_is_known(
+    order: tuple[int, int], tmp_path: Path
+) -> None:
+    venue = FakeVenue()
+    venue.minute()
+    for n in range(2):
+        loop = room(venue, path=tmp_path / "j.db")
+        venue.faults = [Fault("arm", "late")]
+        with pytest.raises(ApiError):
+            await loop.recover()
+        kill(loop)
+        if n == 0:
+            venue.reset()
+    for n in order:
+        venue.late[n]()
+    loop = room(venue, path=tmp_path / "j.db")
+    await loop.recover()
+    await loop.reconcile()
+    assert len(venue.guards) == 1
+    assert set(venue.guards) == set(loop.arming.ids.values())
+
+
 @pytest.mark.parametrize(
     ("policy", "left", "owner"), [("ignore", True, None), ("adopt", True, "trend"), ("flatten", False, None)]
 )
