@@ -183,7 +183,8 @@ class Beater:
             try:
                 got = answers.get(timeout=max(0.0, (until - now) / SECOND))
             except queue.Empty:
-                if tried == 1 and boot_ns() >= hedge_at:
+                # Beyond the end the host was asleep: whether a beat may leave is judged anew.
+                if tried == 1 and hedge_at <= boot_ns() < end:
                     tried = 2
                     self.connect(answers)
                 continue

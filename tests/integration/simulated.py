@@ -31,7 +31,7 @@ from bot.errors import Exit, JournalError, Refused
 from bot.runtime import beat, daemon
 from bot.runtime.beater import Record, classify, first_heart
 from bot.runtime.desk import Placed
-from bot.runtime.gate import FRESH_INTERVALS, Allowance
+from bot.runtime.gate import Allowance
 from bot.runtime.heartbeat import HeartbeatProcess
 from bot.runtime.intents import FINAL
 from bot.runtime.journal import open_journal, open_or_rebuild
@@ -314,6 +314,7 @@ class Wire:
         """One connection of the heartbeat: as beater.post, over this wire."""
         world, chance = self.world, self.world.beat_chance
         headers = [(b"authorization", f"Bearer {api_key}".encode()), (b"content-type", b"application/json")]
+        sent_at = world.now()
         try:
             async with asyncio.timeout(beat.ATTEMPT_NS / 1e9):
                 await asyncio.sleep(chance.uniform(0.01, 0.2) if chance.random() < 0.8 else chance.uniform(0.2, 0.45))
@@ -324,6 +325,7 @@ class Wire:
                 if chance.random() < world.beat_loss:
                     await asyncio.sleep(1_000)
                 answer = await self.deliver("POST", "/v1/heartbeat", headers, b"{}")
+                world.carried.append((sent_at, world.now()))
                 await asyncio.sleep(chance.uniform(0.01, 0.45))
                 world.nap(chance)
                 if world.is_cut() or chance.random() < world.beat_loss:
@@ -525,7 +527,7 @@ class Heartbeat(HeartbeatProcess):
             try:
                 got = await asyncio.wait_for(answers.get(), max(0.0, (until - now) / 1e9))
             except TimeoutError:
-                if tried == 1:
+                if tried == 1 and rules.boot_ns() < end:
                     tried = 2
                     begin()
                 continue
@@ -643,6 +645,7 @@ class World:
         self.stamp: Stamp | None = None
         self.proofs: list[float] = []
         self.beats: list[float] = []
+        self.carried: list[tuple[float, float]] = []  # beats: when each left, and when it arrived
         self.births: list[float] = []  # of lives, and of their heartbeats: a recovery may take long
         self.switch: list[tuple[float, str, str]] = []  # what became of which dead-man, and when
         self.service_began = (0.0, self.start_ms)  # real time, and the service's then
@@ -1058,14 +1061,12 @@ class World:
         await self.wire.arrivals()
         began = self.now()
         why = "no life"
-        # An entry that is held because another hand was there, and a close in doubt of a position that has gone, end with their time.
-        within_s = max(SETTLED_S, FRESH_INTERVALS * self.bar_s + 2 * self.pass_s)
-        while self.now() < began + within_s:
+        while self.now() < began + SETTLED_S or self._is_held():
             await self._unless_failed(asyncio.sleep(0.5), tasks)
             why = self._unsettled()
             if why is None:
                 break
-        assert why is None, f"not settled after {within_s:g} s of calm: {why}"
+        assert why is None, f"not settled after {self.now() - began:g} s of calm: {why}"
         one = self.one
         assert one is not None
         one.loop._reconcile_at_ms = 0
@@ -1074,6 +1075,19 @@ class World:
         while one.progress.cycles < cycles + 2:
             await self._unless_failed(asyncio.sleep(0.25), tasks)
         await self._judge(one)
+
+    def _is_held(self) -> bool:
+        """Whether all that is not settled ends with its time: a close in doubt (of a position that has gone, say), or an entry that is held
+        because another hand was there."""
+        one = self.one
+        held = [] if one is None else [i for i in one.loop.live.values() if i.state not in FINAL]
+        return bool(held) and all(
+            self.now() < self._real(i.not_after_ms) + 2 * self.pass_s
+            and (
+                (i.action, i.state) == ("close", "sending") or (self.hand_rate > 0 and i.state in ("opened", "planned"))
+            )
+            for i in held
+        )
 
     def _unsettled(self) -> str | None:
         """What is not as it should be yet."""
@@ -1195,9 +1209,9 @@ class World:
         for a, b in gaps:
             a = max(a, since)
             limit = a + LATE_MAX_S + 1 + sum(d - c + 35 for c, d in self.downs if d > a and c < b)
-            # A beat that was on its way when the host fell asleep arrives when it wakes.
-            limit += sum(d - c for c, d in self.blocked if a < c < a + LATE_MAX_S)
-            limit += BOOT_BEATS_S if any(a - PASS_MAX_S < at < a + LATE_MAX_S for at in self.births) else 0
+            limit += BOOT_BEATS_S if any(a < at < a + LATE_MAX_S for at in self.births) else 0
+            # A beat that left in time counts from when it arrives: a host may fall asleep meanwhile.
+            limit = max([limit, *(at + D_S + 1 for left, at in self.carried if left < a + LATE_MAX_S - D_S)])
             assert limit >= min(b, until), (
                 f"no proof of life from {a:.1f} to {b:.1f}, and the dead-man stood until {until:.1f}: its bound was {limit:.1f}"
             )

@@ -17,7 +17,8 @@ import pytest
 
 from bot.clock import boot_ns
 from bot.errors import ConfigError
-from bot.runtime.beat import SECOND, Rhythm
+from bot.runtime import beater
+from bot.runtime.beat import HEDGE_NS, SECOND, Rhythm
 from bot.runtime.heartbeat import HeartbeatProcess
 from bot.runtime.progress import ProgressWriter
 
@@ -173,6 +174,21 @@ def test_a_plug_in_that_burns_the_gil_delays_no_beat(tmp_path: Path, service: Se
     during = [at for at in service.beats if at >= began - SHORT.period_ns]
     patient.close()
     assert max(gaps([*during, boot_ns()])) < SHORT.period_ns * 11 // 10 + late_ns
+
+
+@pytest.mark.parametrize(("wakes_ns", "connections"), [(HEDGE_NS, 2), (60 * SECOND, 1)])
+def test_the_second_connection_does_not_leave_after_the_attempt_is_over(
+    wakes_ns: int, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host may fall asleep while it waits for the first."""
+    instants = itertools.chain([0, HEDGE_NS - 1_000_000, wakes_ns], itertools.repeat(60 * SECOND))
+    monkeypatch.setattr(beater, "boot_ns", lambda: next(instants))
+    sent: list[object] = []
+    monkeypatch.setattr(beater.Beater, "connect", lambda _self, answers: sent.append(answers))
+    one = object.__new__(beater.Beater)
+    one.running = []
+    assert one.attempt()[1].kind == "retry"
+    assert len(sent) == connections
 
 
 def test_beats_stop_when_progress_stops_and_go_on_when_it_does(tmp_path: Path, service: Service) -> None:
