@@ -24,13 +24,14 @@ from typing import IO, Any, Final, NamedTuple
 
 import structlog
 
+from bot.clock import monotonic_ns
 from bot.errors import BotError, ConfigError, JournalError
 
 log = structlog.get_logger()
 
 LOCK: Final = "lock"
-TRIES: Final = 8  # whoever only looks (`is_free`) has the lock for microseconds: a start asks again before it gives up
-LOOK_S: Final = 0.025  # between two of them; together well under the second in which a second daemon ends
+LOOKERS_S: Final = 5.0  # for so long a start waits for those who look (`is_free`): they have the lock for microseconds
+LOOK_S: Final = 0.001  # between two tries
 HOLDER_BYTES_MAX: Final = 4_096
 DISK_FAULTS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 PR_GET_DUMPABLE: Final = 3
@@ -167,17 +168,20 @@ def _locked(path: Path, mine: Mapping[str, Any]) -> Iterator[Mapping[str, Any] |
 
 
 def take(lock: IO[Any]) -> bool:
-    """Whether the lock is ours from now on."""
-    for n in range(TRIES):
-        if _taken(lock, exclusive=True):
-            return True
-        if n < TRIES - 1:
-            time.sleep(LOOK_S)
-    return False
+    """Whether the lock is ours from now on. Only one who has it to itself keeps it from us: those who look are waited for."""
+    end_ns = monotonic_ns() + int(LOOKERS_S * 1e9)
+    while not _taken(lock, exclusive=True):
+        if not is_free(lock):
+            return False
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        if monotonic_ns() > end_ns:
+            return False
+        time.sleep(LOOK_S)
+    return True
 
 
 def is_free(lock: IO[Any]) -> bool:
-    """Whether nobody has the lock. While the file is open nobody can take it then; a look at a time hides none from another."""
+    """Whether nobody has the lock to itself. Until the file is closed nobody can; looks do not hide one another."""
     return _taken(lock, exclusive=False)
 
 
