@@ -15,7 +15,7 @@ import structlog
 
 from bot.clock import MINUTE_MS
 from bot.runtime.gate import FRESH_INTERVALS
-from bot.runtime.intents import intent_key
+from bot.runtime.intents import FIRST_LEG, intent_key
 from bot.runtime.legs import LEGS
 from bot.runtime.timers import instants
 from bot.wire import INTERVAL_MS, TRADES_PAGE_MAX
@@ -32,6 +32,7 @@ ORDINALS: Final = 10  # of one decision; more intents on one bar are rare, and t
 BARS: Final = 500  # of one strategy for one order, the newest; an accelerated clock makes thousands
 INSTANTS: Final = 500  # of one timer; more often than that in so short a time is a clock, not a decision
 LATE: Final = 20  # of either when the pass has no time left: where a key of ours nearly always is
+SENT: Final = (*LEGS, FIRST_LEG["close"])  # a cancel goes without a key
 FORM: Final = re.compile(r"[A-Z2-7]{32}")  # of a key that intent_key has made
 
 
@@ -75,7 +76,7 @@ def claimed(loop: Loop, key: str, market: str, at_ms: int) -> str | None:
         if market not in seat.markets:  # The gate lets nobody trade in another's market.
             continue
         for trigger in _triggers(loop, seat, at_ms):
-            for ordinal, leg in product(range(ORDINALS), LEGS):
+            for ordinal, leg in product(range(ORDINALS), SENT):
                 made = intent_key(
                     address=loop.journal.address, epoch=loop.mirror.epoch, strategy=seat.name, market=market, trigger=trigger,
                     ordinal=ordinal, leg=leg,

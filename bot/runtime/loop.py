@@ -26,7 +26,7 @@ from bot.runtime.desk import Decision, Desk, Placed, Run, Wished, run_inline
 from bot.runtime.feed import Closed, Feed, Series
 from bot.runtime.gate import FRESH_INTERVALS, Ask, Gate, Permit
 from bot.runtime.health import Health, key_problem
-from bot.runtime.intents import FINAL, IN_DOUBT, RUNTIME, Intent, intent_key
+from bot.runtime.intents import FINAL, FIRST_LEG, IN_DOUBT, RUNTIME, Intent, intent_key
 from bot.runtime.journal import Journal, Notice
 from bot.runtime.legs import next_leg
 from bot.runtime.losses import Losses
@@ -520,11 +520,11 @@ class Loop:
         epoch = self.mirror.epoch
         key = intent_key(
             address=self.journal.address, epoch=epoch, strategy=seat.name, market=permit.market, trigger=trigger, ordinal=ordinal,
-            leg="order",
+            leg=FIRST_LEG[permit.action],
         )  # fmt: skip
         return Intent(
             id=key, strategy=seat.name, market=permit.market, action=permit.action, path=permit.path, trigger=trigger,
-            ordinal=ordinal, leg="order", epoch=epoch, body=permit.request.body() if self.journal.keeps_bodies else b"", request=permit.request,
+            ordinal=ordinal, leg=FIRST_LEG[permit.action], epoch=epoch, body=permit.request.body() if self.journal.keeps_bodies else b"", request=permit.request,
             not_after_ms=now_ms + self.hold_ms(FRESH_INTERVALS * INTERVAL_MS[seat.interval]), opened_ms=now_ms,
             notional_usd=permit.notional_usd,
         )  # fmt: skip

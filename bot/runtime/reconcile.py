@@ -15,7 +15,7 @@ import structlog
 from bot.errors import Refused, TryLater
 from bot.runtime.arming import Wanted, cover_name
 from bot.runtime.claiming import claim_orders, claim_positions
-from bot.runtime.intents import FINAL, RUNTIME, Intent, intent_key
+from bot.runtime.intents import FINAL, FIRST_LEG, RUNTIME, Intent, intent_key
 from bot.runtime.mirror import Drift, DriftKind, MirrorPosition
 from bot.wire import CloseRequest, GuardianRequest
 
@@ -311,7 +311,7 @@ async def close_all(loop: Loop, position: MirrorPosition, why: str) -> str | Non
             market=position.market,
             trigger=f"{why}:{position.opened_ms}",
             ordinal=ordinal,
-            leg="order",
+            leg=FIRST_LEG["close"],
         )
         known = loop.journal.find(key)
         if known is None:
@@ -331,7 +331,7 @@ async def close_all(loop: Loop, position: MirrorPosition, why: str) -> str | Non
         path="direct",
         trigger=f"{why}:{position.opened_ms}",
         ordinal=ordinal,
-        leg="order",
+        leg=FIRST_LEG["close"],
         epoch=loop.mirror.epoch,
         body=CloseRequest(fraction=Decimal(1), source="agent").body(),
         not_after_ms=now_ms + loop.hold_ms(REPAIR_MS),

@@ -276,10 +276,10 @@ BUGS: dict[str, Bug] = {
         (49, events_are_not_told_apart),
         (76, a_lost_stop_is_not_replaced),
         (0, a_guardian_is_armed_under_one_key_for_ever),
-        (9, beats_without_proof_of_life),
+        (3, beats_without_proof_of_life),
         (177, boot_beats_without_end),
         (49, a_failed_beat_waits_for_the_next_period),
-        (9, a_brain_may_be_silent_for_as_long_as_the_switch),
+        (3, a_brain_may_be_silent_for_as_long_as_the_switch),
         (40, downtime_of_the_service_counts_as_silence),
     )
 }

@@ -10,7 +10,7 @@ import pytest
 
 from bot.runtime import claiming
 from bot.runtime.loop import Loop
-from bot.strategy import Bar, Bracket, Intent, Open, Timer, View
+from bot.strategy import Bar, Bracket, Close, Intent, Open, Timer, View
 from bot.wire import OrderRequest
 from tests.fakes import FakeVenue, Fault, refused
 from tests.runtime.rooms import Scripted, kill, minutes, room
@@ -74,6 +74,25 @@ async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_on
     await loop.cycle()
     (row,) = loop.journal.db["intents"].rows
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
+
+
+async def test_a_bar_that_is_decided_otherwise_after_a_lost_journal_closes_what_it_had_opened(venue: FakeVenue) -> None:
+    """The close is another order than the open of the same bar: it is sent, and never takes the open's trade for its own."""
+    await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
+    loop = await life(venue, Wants([Close("BTC")]))
+    assert venue.positions == {}
+    (row,) = loop.journal.db["intents"].rows
+    (_, closed) = sorted((await venue.trades()).trades, key=lambda trade: trade.id)
+    assert (row["action"], row["state"], row["trade_id"]) == ("close", "accepted", closed.id)
+
+
+async def test_a_close_of_a_lost_journal_is_no_other_hand(venue: FakeVenue) -> None:
+    await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
+    await life(venue, Wants([Close("BTC")]))
+    loop = await life(venue, Wants())
+    for trade in (await venue.trades()).trades:
+        assert trade.idempotency_key is not None
+        assert claiming.claimed(loop, trade.idempotency_key, "BTC", venue.clock.now_ms()) == "trend", trade.intent
 
 
 async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: FakeVenue) -> None:
