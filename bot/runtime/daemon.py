@@ -33,7 +33,7 @@ from bot.errors import (
     TryLater,
     is_access_lost,
 )
-from bot.runtime import control, notices, provenance, reading, systemd, watching
+from bot.runtime import calls, control, notices, provenance, reading, systemd, watching
 from bot.runtime.controls import Controls
 from bot.runtime.desk import Placed
 from bot.runtime.doorbell import listen
@@ -44,10 +44,12 @@ from bot.runtime.journal import Journal, Notice, open_or_rebuild
 from bot.runtime.loop import Loop
 from bot.runtime.metrics import Meter, Sources
 from bot.runtime.operating import Operations
+from bot.runtime.pauses import quarantine
 from bot.runtime.placing import beats_of, loop_settings, place_strategies, source_digests
 from bot.runtime.progress import ProgressWriter
 from bot.runtime.rhythm import Rhythm
 from bot.runtime.salvage import room
+from bot.runtime.seats import Seat
 from bot.runtime.tail import Tail
 from bot.runtime.timekeeping import Timekeeper, expire_held, note_wall
 from bot.runtime.waves import ABREAST
@@ -145,6 +147,7 @@ async def run(
             was_used=(state_dir / "progress").exists(),
         )
         stack.callback(journal.close)
+        quarantine_stuck(state_dir, journal, placed, now_ms=client.clock.now_ms())
         provenance.note_run(
             journal, provenance.mark_of(settings, source_digests(placed)), at_ms=client.clock.now_ms(), epoch=snapshot.epoch,
             balance_usd=snapshot.balance_usd, config=config,
@@ -180,11 +183,14 @@ class Run:
         self.stop = stop
         self.on_ready = on_ready
         self.rhythm = Rhythm()
-        self.workers = {one.strategy.name: Worker(one.strategy.name) for one in placed}
         self.hangup = hangup
         self.trouble = trouble
         fence = secrets.randbits(63)
         self.progress = _progress(settings.state_dir / "progress", fence)
+        self.calls = _calls(settings.state_dir / calls.FILE, fence)
+        self.workers: dict[str, Worker] = {}
+        for one in placed:
+            self.renew(one.strategy.name)
         self._new_heartbeat = partial(self._heartbeat, base_url, api_key, fence)
         self.heartbeat = self._new_heartbeat()
         self.beaten_ms = 0
@@ -244,6 +250,8 @@ class Run:
             self.progress.close()
             for worker in self.workers.values():
                 worker.close()
+            if self.calls is not None:
+                self.calls.close()
         if code is Exit.DONE and left.unprotected and self.settings.safety.require_protection:
             code, message = Exit.UNSAFE, f"without a stop: {', '.join(left.unprotected)}"
         if code is Exit.DONE and not self.journal.mend():
@@ -387,15 +395,15 @@ class Run:
         closes = [now_ms // (step := INTERVAL_MS[s.interval]) * step + step for s in self.loop.feed.wanted]
         return min(closes, default=None)
 
-    async def _in_thread(self, name: str, call: Callable[[], T]) -> T:
-        return await self.workers[name].call(call)
+    async def _in_thread(self, seat: Seat, call: Callable[[], T]) -> T:
+        return await self.workers[seat.name].call(call, seat.version)
 
     def renew(self, name: str) -> None:
         """A thread of its own for the strategy's next call; an old one that hangs is left behind."""
         old = self.workers.pop(name, None)
         if old is not None:
             old.close()
-        self.workers[name] = Worker(name)
+        self.workers[name] = Worker(name, None if self.calls is None else self.calls.row())
 
     def _look_at_service(self) -> None:
         problem = self.trouble()
@@ -426,7 +434,7 @@ class Run:
             return None
         folder = self.settings.state_dir
         return HeartbeatProcess(
-            base_url=base_url, api_key=api_key.get_secret_value(), stamp_path=str(folder / "progress"), belief_path=str(folder / "belief"),
+            base_url=base_url, api_key=api_key.get_secret_value(), stamp_path=str(folder / "progress"), belief_path=str(folder / calls.BELIEF),
             lengths=lengths, fence=fence,
         )  # fmt: skip
 
@@ -516,6 +524,26 @@ def _progress(path: Path, fence: int) -> ProgressWriter:
         raise JournalError(
             f"{path} cannot be written: {error.strerror or error}{room(path)}; without it nothing may beat. {STANDS}"
         ) from error
+
+
+def _calls(path: Path, fence: int) -> calls.Calls | None:
+    try:
+        return calls.Calls(path, fence=fence)
+    except OSError as error:
+        log.warning("calls.not_noted", path=str(path), message=f"{error.strerror or error}{room(path)}")
+        return None
+
+
+def quarantine_stuck(folder: Path, journal: Journal, placed: Iterable[Placed], *, now_ms: int) -> None:
+    """What the last run was asking when it stood still is asked nothing more, unless its code or params have changed since."""
+    versions = {one.strategy.name: one.version for one in placed}
+    for one in calls.stuck(folder):
+        if versions.get(one.strategy) != one.version:
+            continue
+        message = (
+            f"{one.strategy}: did not return for {one.seconds:.0f} s, and the daemon stood still until it was ended"
+        )
+        quarantine(journal, one.strategy, one.version, message, at_ms=now_ms)
 
 
 async def until_up(ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:

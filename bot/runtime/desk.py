@@ -20,8 +20,7 @@ from bot.runtime.feed import Closed, Feed, Series
 from bot.runtime.gate import Allowance
 from bot.runtime.journal import Journal
 from bot.runtime.mirror import Mirror
-from bot.runtime.notices import notice
-from bot.runtime.pauses import Quarantine, keep_quarantine, quarantine_of
+from bot.runtime.pauses import quarantine, quarantine_of
 from bot.runtime.ports import Calm
 from bot.runtime.seats import Seat, hook_of
 from bot.strategy import Bar, Strategy, View
@@ -35,7 +34,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 Hook = Callable[[], Iterable[Wish] | None]
-Run = Callable[[str, Callable[[], Any]], Awaitable[Any]]
+Run = Callable[[Seat, Callable[[], Any]], Awaitable[Any]]
 
 
 class Placed(NamedTuple):
@@ -61,7 +60,7 @@ class Decision:
     states: dict[str, str] = field(default_factory=dict)
 
 
-async def run_inline(name: str, call: Callable[[], T]) -> T:
+async def run_inline(seat: Seat, call: Callable[[], T]) -> T:
     """Sessions and tests: the strategy's call, right here. Live gives it a thread and a limit, StrategyError when it is passed."""
     return call()
 
@@ -335,7 +334,7 @@ class Desk:
     async def _run(self, seat: Seat, call: Callable[[], T]) -> T | None:
         """A call into a strategy, where such calls are run. None: it failed, and is quarantined."""
         try:
-            answer: T = await self.run(seat.name, call)
+            answer: T = await self.run(seat, call)
         except StrategyError as error:
             self._quarantine(seat, error)
             return None
@@ -352,17 +351,7 @@ class Desk:
         if seat.quarantined is not None:
             return
         seat.quarantine(str(error))
-        log.error("strategy.quarantined", strategy=seat.name, message=str(error))
-        at_ms = seat.source.now_ms
-        said = notice(
-            "strategy.quarantined",
-            f"quarantine:{seat.name}:{at_ms}",
-            at_ms=at_ms,
-            strategy=seat.name,
-            message=str(error),
-        )
-        self.journal.notify([said], now_ms=at_ms)
-        keep_quarantine(self.journal, seat.name, Quarantine(str(error), seat.version, at_ms))
+        quarantine(self.journal, seat.name, seat.version, str(error), at_ms=seat.source.now_ms)
 
     def _done(self, series: Series, last_ms: int | None) -> None:
         if last_ms is not None:

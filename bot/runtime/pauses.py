@@ -10,9 +10,14 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+import structlog
+
 from bot.errors import Refusal
 from bot.runtime.journal import Journal
+from bot.runtime.notices import notice
 from bot.runtime.safety import ALL, PAUSES, QUARANTINE
+
+log = structlog.get_logger()
 
 
 class Quarantine(NamedTuple):
@@ -67,6 +72,14 @@ def keep_quarantine(journal: Journal, strategy: str, quarantine: Quarantine | No
     """None: it may be asked again."""
     if quarantine is not None or journal.note(_note(strategy)):
         journal.write_note(_note(strategy), "" if quarantine is None else json.dumps(quarantine))
+
+
+def quarantine(journal: Journal, strategy: str, version: str, why: str, *, at_ms: int) -> None:
+    """Keep it, and tell it."""
+    log.error("strategy.quarantined", strategy=strategy, message=why)
+    said = notice("strategy.quarantined", f"quarantine:{strategy}:{at_ms}", at_ms=at_ms, strategy=strategy, message=why)
+    journal.notify([said], now_ms=at_ms)
+    keep_quarantine(journal, strategy, Quarantine(why, version, at_ms))
 
 
 def _note(strategy: str) -> str:

@@ -13,6 +13,7 @@ import structlog
 
 from bot.clock import monotonic_ns
 from bot.errors import StrategyError
+from bot.runtime.calls import Row
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -25,10 +26,11 @@ LIMIT_S: Final = 5.0
 class _Call(Generic[T]):
     """One call and, once `ended` is free, what came of it. Who waits longer than that sets `waiter`, and then looks once more."""
 
-    __slots__ = ("ended", "error", "fn", "result", "waiter")
+    __slots__ = ("ended", "error", "fn", "result", "version", "waiter")
 
-    def __init__(self, fn: Callable[[], T]) -> None:
+    def __init__(self, fn: Callable[[], T], version: str) -> None:
         self.fn = fn
+        self.version = version
         self.result: T | None = None
         self.error: BaseException | None = None
         self.waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
@@ -56,25 +58,28 @@ class _Call(Generic[T]):
 class Worker:
     """One daemon thread a strategy: a plug-in that never returns holds up nobody, not even the end of the process."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, row: Row | None = None) -> None:
+        """`row`: where its calls are noted for the next life."""
         self.name = name
+        self._row = row
         self._calls: queue.SimpleQueue[_Call[Any] | None] = queue.SimpleQueue()
         self._given_up = False
         self._turn = asyncio.Lock()
         threading.Thread(target=self._work, name=f"strategy-{name}", daemon=True).start()
 
-    async def call(self, fn: Callable[[], T]) -> T:
+    async def call(self, fn: Callable[[], T], version: str = "") -> T:
         """The call's result or its exception; StrategyError when it takes longer than LIMIT_S, and from then on."""
         async with self._turn:  # The limit is of the call itself, not of what it waits behind.
             if self._given_up:
                 raise StrategyError(f"{self.name}: an earlier call has not returned")
-            call = _Call(fn)
+            call = _Call(fn, version)
             started_ns = monotonic_ns()
             self._calls.put(call)
             try:
                 await call.wait()
             except TimeoutError:
                 self._given_up = True
+                self._leave_row()
                 raise StrategyError(f"{self.name}: took longer than {LIMIT_S:g} s; its answer is discarded") from None
             finally:
                 took_s = (monotonic_ns() - started_ns) / 1e9
@@ -85,16 +90,27 @@ class Worker:
             return cast(T, call.result)
 
     def close(self) -> None:
+        self._leave_row()
         self._calls.put(None)
 
+    def _leave_row(self) -> None:
+        row, self._row = self._row, None
+        if row is not None:
+            row.leave()
+
     def _work(self) -> None:
+        row = self._row
         while (call := self._calls.get()) is not None:
+            if row is not None:
+                row.begin(self.name, call.version)
             try:
                 call.result = call.fn()
             except Exception as error:  # noqa: BLE001 - handed to the caller as it is; it names whose fault it was
                 call.error = error
             except BaseException as error:  # noqa: BLE001 - sys.exit() in a plug-in ends the plug-in's part, not the daemon
                 call.error = StrategyError(f"{self.name}: {type(error).__name__}: {error}")
+            if row is not None:
+                row.end()
             call.end()
             del call  # What a strategy has answered is not kept until its next call.
 

@@ -20,6 +20,7 @@ from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop
 from bot.runtime.loop import Settings as LoopSettings
 from bot.runtime.placing import place_strategies, wanted_guardians
+from bot.runtime.seats import Seat
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused, unknown
 from tests.runtime.rooms import kill, room
 
@@ -115,7 +116,7 @@ class House:
         await self.loop.recover()
         await self.loop.cycle()
 
-    async def _call(self, name: str, call: Callable[[], Any]) -> Any:
+    async def _call(self, seat: Seat, call: Callable[[], Any]) -> Any:
         return call()
 
     async def minute(self, **closes: str) -> None:

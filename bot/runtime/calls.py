@@ -1,0 +1,114 @@
+"""Calls: which strategies are being asked right now, in a mapped file that outlives the process.
+
+A strategy that never gives the interpreter back (a loop inside C code) stops the loop that would put it in quarantine, and
+the next life would ask it the same again. So each call is noted when it begins and when it ends; the heartbeat process, which
+nothing in the daemon can stop, writes down how long it has seen the daemon live. Both together are the evidence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bot.clock import boot_ns
+from bot.runtime.beater import BeliefFile
+
+FILE: Final = "calls"
+BELIEF: Final = "belief"
+# A call that began so long before the last sign of life was given no answer in: the limit of a call is 5 s, and the heartbeat process
+# may outlive the daemon by one attempt of 2 s.
+STUCK_S: Final = 8.0
+ROWS: Final = 1_000  # more than a config may name
+_HEAD: Final = struct.Struct("<8sQ")  # what it is, and the run that wrote it
+_ROW: Final = struct.Struct("<40s16sQ")  # name, version, CLOCK_BOOTTIME at which the call began (0: none)
+_BEGAN: Final = struct.Struct("<Q")
+_MAGIC: Final = b"BBCALLS\x01"
+SIZE: Final = _HEAD.size + ROWS * _ROW.size
+
+
+class Stuck(NamedTuple):
+    """A strategy that the last run was still asking when it was ended, for `seconds` at least."""
+
+    strategy: str
+    version: str
+    seconds: float
+
+
+class Row:
+    """One strategy's place in the file. Its own thread writes it; whoever gives that thread up leaves it first."""
+
+    __slots__ = ("_at", "_calls", "_said")
+
+    def __init__(self, calls: Calls, at: int) -> None:
+        self._calls: Calls | None = calls
+        self._at = at
+        self._said = b""
+
+    def begin(self, name: str, version: str) -> None:
+        if self._calls is None:
+            return
+        said = _ROW.pack(name.encode()[:40], version.encode()[:16], 0)
+        if said != self._said:
+            self._said = said
+            self._calls.write(self._at, said)
+        self._calls.write(self._at + _ROW.size - _BEGAN.size, _BEGAN.pack(boot_ns()))
+
+    def end(self) -> None:
+        if self._calls is not None:
+            self._calls.write(self._at + _ROW.size - _BEGAN.size, _BEGAN.pack(0))
+
+    def leave(self) -> None:
+        """Nothing that this row's thread still does is noted: its strategy was given up, or has a new thread."""
+        self.end()
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.free.append(self._at)
+
+
+class Calls:
+    """The daemon's side. OSError when the file cannot be made: then nothing is noted, which is all that is lost."""
+
+    def __init__(self, path: Path, *, fence: int) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, SIZE)
+            self._map = mmap.mmap(fd, SIZE)
+        finally:
+            os.close(fd)
+        self._map[:] = _HEAD.pack(_MAGIC, fence).ljust(SIZE, b"\0")
+        self.free = list(range(SIZE - _ROW.size, _HEAD.size - 1, -_ROW.size))
+
+    def row(self) -> Row | None:
+        """None when there are no more: that strategy is not noted."""
+        return Row(self, self.free.pop()) if self.free else None
+
+    def write(self, at: int, part: bytes) -> None:
+        with contextlib.suppress(ValueError):  # Closed: a thread that was left behind has come back at last.
+            self._map[at : at + len(part)] = part
+
+    def close(self) -> None:
+        self._map.close()
+
+
+def stuck(folder: Path) -> list[Stuck]:
+    """The strategies that the last run of this folder was asking when it stood still, longest first; [] when nothing says so."""
+    with contextlib.suppress(OSError, ValueError):
+        belief = BeliefFile(str(folder / BELIEF))
+        try:
+            record = belief.read()
+        finally:
+            belief.close()
+        raw = (folder / FILE).read_bytes()
+        if record is None or len(raw) != SIZE or _HEAD.unpack_from(raw) != (_MAGIC, record.fence):
+            return []
+        found = [
+            Stuck(name.rstrip(b"\0").decode(), version.rstrip(b"\0").decode(), (record.written_ns - began_ns) / 1e9)
+            for name, version, began_ns in _ROW.iter_unpack(raw[_HEAD.size :])
+            if began_ns
+        ]
+        return sorted((one for one in found if one.seconds >= STUCK_S), key=lambda one: -one.seconds)
+    return []

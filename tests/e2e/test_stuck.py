@@ -1,0 +1,79 @@
+"""A strategy that never gives the interpreter back: the daemon stands still and is killed; its next life asks that strategy nothing, and the others go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.runtime import calls
+from tests.e2e.forking import Zygote
+from tests.e2e.processes import Daemon, Sandbox, until
+
+SPEED = 120
+HEARTBEAT_S = 7_200  # 60 s of real time
+CONFIG = """\
+account: {base_url: "%(base_url)s", api_key: "${file:api-key}"}
+dead_man: {heartbeat_seconds: %(heartbeat)d, on_miss: flatten}
+state_dir: state
+strategies_dir: %(strategies)s
+strategies:
+  - {name: churn, use: "churn:Churn", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2}
+  - {name: stands, use: "stands:Stands", markets: [ETH], interval: 1m, budget_usd: 2000, max_leverage: 2}
+"""
+STANDS = """\
+import ctypes
+from pathlib import Path
+
+from bot.strategy import Strategy
+
+
+class Stands(Strategy):
+    def on_bar(self, view, bar):
+        if Path("%s").exists():
+            ctypes.PyDLL(None).sleep(3600)  # Called with the interpreter held, as a loop inside C code is.
+"""
+
+
+@pytest.fixture
+def daemon(place: Path, repository: Path, zygote: Zygote) -> Iterator[Daemon]:
+    sandbox = Sandbox(place, clock=f"{SPEED}x", zygote=zygote, markets=("--markets", "btc,eth"))
+    sandbox.start()
+    sandbox.open_account()
+    made = Daemon(
+        place,
+        sandbox,
+        heartbeat_seconds=HEARTBEAT_S,
+        strategies=repository / "strategies",
+        zygote=zygote,
+        config=CONFIG,
+    )
+    (place / "strategies" / "stands.py").write_text(STANDS % (place / "now"))
+    yield made
+    made.kill()
+    sandbox.kill()
+
+
+def test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_in_the_next_life(
+    daemon: Daemon,
+) -> None:
+    daemon.start()
+    daemon.wait_ready()
+    (daemon.folder / "now").touch()
+    until("the daemon has stood still for long enough to say so", lambda: calls.stuck(daemon.state))
+    assert [one.strategy for one in calls.stuck(daemon.state)] == ["stands"]
+    daemon.kill()
+    bars = daemon.bars()
+    daemon.start()
+    until("the other strategy goes on", lambda: daemon.bars() >= bars + 3)
+    ((why,),) = daemon.ask("SELECT value FROM meta WHERE name = 'quarantine:stands'")
+    assert "did not return for" in json.loads(why)[0]
+    assert "strategy.quarantined" in daemon.log()
+    assert (daemon.state / calls.FILE).stat().st_mode & 0o077 == 0
+    assert daemon.stop() == 0, daemon.log()[-3000:]
+    assert calls.stuck(daemon.state) == [], "nothing is said of a run that ended as asked"
+    daemon.start()
+    daemon.wait_ready()
+    assert "strategy.still_quarantined" in daemon.log()

@@ -1,0 +1,118 @@
+"""What the next life can know of a call that never ended, and when it knows nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.clock import boot_ns
+from bot.config.settings import STRATEGIES_MAX
+from bot.errors import StrategyError
+from bot.runtime import calls
+from bot.runtime import worker as worker_module
+from bot.runtime.beat import Heart
+from bot.runtime.beater import BeliefFile
+from bot.runtime.calls import Calls
+from bot.runtime.worker import Worker
+
+FENCE = 7
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Iterator[Calls]:
+    made = Calls(tmp_path / calls.FILE, fence=FENCE)
+    yield made
+    made.close()
+
+
+def seen_alive(folder: Path, later_s: float, fence: int = FENCE) -> None:
+    """The heartbeat process has seen the daemon live so long after now."""
+    belief = BeliefFile(str(folder / calls.BELIEF), write=True)
+    belief.write(fence, boot_ns() + int(later_s * 1e9), Heart())
+    belief.close()
+
+
+def test_a_call_that_was_not_ended_is_known_with_its_version_and_for_how_long(tmp_path: Path, noted: Calls) -> None:
+    first, second, third = noted.row(), noted.row(), noted.row()
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    first.begin("quick", "v1")
+    first.end()
+    second.begin("stands", "0123456789abcdef")
+    third.begin("slow", "v3")
+    seen_alive(tmp_path, 60)
+    found = calls.stuck(tmp_path)
+    assert [(one.strategy, one.version) for one in found] == [("stands", "0123456789abcdef"), ("slow", "v3")]
+    assert 59 < found[1].seconds <= found[0].seconds < 61
+    third.end()
+    assert [one.strategy for one in calls.stuck(tmp_path)] == ["stands"]
+    second.leave()
+    assert calls.stuck(tmp_path) == []
+
+
+@pytest.mark.parametrize(("later_s", "fence"), [(calls.STUCK_S - 1, FENCE), (60, FENCE + 1)])
+def test_a_daemon_that_was_killed_soon_or_seen_by_nobody_blames_no_strategy(
+    tmp_path: Path, noted: Calls, later_s: float, fence: int
+) -> None:
+    row = noted.row()
+    assert row is not None
+    row.begin("innocent", "v1")
+    seen_alive(tmp_path, later_s, fence)
+    assert calls.stuck(tmp_path) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"BBCALLS\x01", b"\xff" * calls.SIZE, None])
+def test_a_file_that_is_damaged_or_not_there_says_nothing(tmp_path: Path, damage: bytes | None) -> None:
+    assert calls.stuck(tmp_path) == []
+    seen_alive(tmp_path, 60)
+    if damage is not None:
+        (tmp_path / calls.FILE).write_bytes(damage)
+    assert calls.stuck(tmp_path) == []
+
+
+def test_a_run_forgets_what_the_one_before_had_noted_and_a_row_is_free_again(tmp_path: Path, noted: Calls) -> None:
+    row = noted.row()
+    assert row is not None
+    row.begin("old", "v1")
+    again = Calls(tmp_path / calls.FILE, fence=FENCE)
+    seen_alive(tmp_path, 60)
+    assert calls.stuck(tmp_path) == []
+    rows = list(iter(again.row, None))
+    assert len(rows) > STRATEGIES_MAX
+    rows[0].leave()
+    rows[0].leave()
+    assert again.row() is not None
+    assert again.row() is None
+    again.close()
+    rows[1].begin("late", "v1")  # Its thread comes back when all is closed.
+
+
+async def test_a_worker_notes_its_call_and_one_that_is_given_up_no_longer(
+    tmp_path: Path, noted: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in quarantine by then; what its thread still does must not speak for the thread that comes after it."""
+    monkeypatch.setattr(worker_module, "LIMIT_S", 0.3)
+    seen_alive(tmp_path, 60)
+    worker, begun, ended = Worker("slow", noted.row()), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        ended.wait(30)
+
+    call = asyncio.create_task(worker.call(slow, "v2"))
+    await asyncio.to_thread(begun.wait, 30)
+    assert [(one.strategy, one.version) for one in calls.stuck(tmp_path)] == [("slow", "v2")]
+    with pytest.raises(StrategyError, match="took longer"):
+        await call
+    assert calls.stuck(tmp_path) == []
+    new = Worker("slow", noted.row())
+    ended.set()
+    assert await new.call(lambda: [one.strategy for one in calls.stuck(tmp_path)], "v2") == ["slow"]
+    assert calls.stuck(tmp_path) == []
+    worker.close()
+    new.close()
