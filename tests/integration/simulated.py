@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import math
 import random
 import shutil
 import sqlite3
@@ -183,7 +184,9 @@ class Wire:
         self.bodies: dict[tuple[str, str], set[bytes]] = {}  # (key, path) -> what was sent there under it
         self.late_ids: set[str] = set()  # X-Request-Id of those that arrived when nobody waited any more
         self.looked_at = 0.0  # when the service last told the daemon that it knows of all events
-        self.raced_ids: set[str] = set()  # X-Request-Id of orders that a reset came before by less than a look
+        self.raced_ids: set[str] = (
+            set()
+        )  # X-Request-Id of orders that a reset came before by less than a look, or while they were on their way
         self.under_way: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()
         self.newest_order: Callable[[], Any] | None = None  # that was placed; to be delivered once more
@@ -214,7 +217,7 @@ class Wire:
         world.note("asked", method, target, key, hashlib.sha256(body).hexdigest()[:8], fate)
         if fate is not None:
             self.met[fate] += 1
-        deliver = partial(self.deliver, method, target, headers, body)
+        deliver = partial(self.deliver, method, target, headers, body, world.now())
         match fate:
             case None:
                 answer = await deliver()
@@ -281,8 +284,10 @@ class Wire:
                 raise Crash(target)
         raise AssertionError(fate)
 
-    async def deliver(self, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes) -> Answer:
-        """The request reaches the service, whoever hears the answer."""
+    async def deliver(
+        self, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes, left_at: float = math.inf
+    ) -> Answer:
+        """The request reaches the service, whoever hears the answer. `left_at`: of one that reaches it for the first time."""
         while self.world.is_service_down:
             await asyncio.sleep(0.2)
         answer = await served(service().app, method, target, headers, body)
@@ -290,7 +295,8 @@ class Wire:
         if answer.status_code == 200 and _is_order(method, target):
             self.newest_order = partial(self.deliver, method, target, headers, body)
             is_fresh = self.world.now() <= self.looked_at + PASS_MAX_S
-            if is_fresh and self.looked_at <= self.world.reset_at <= self.looked_at + RACE_S:
+            raced = is_fresh and self.looked_at <= self.world.reset_at <= self.looked_at + RACE_S
+            if raced or left_at <= self.world.reset_at:
                 self.raced_ids.add(answer.headers["X-Request-Id"])
         elif answer.status_code == 200 and target.startswith("/v1/events?"):
             self.looked_at = self.world.now()
@@ -572,10 +578,10 @@ class Rhythm:
 class Inline:
     """A strategy's worker without its thread."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, row: object = None) -> None:
         self.name = name
 
-    async def call(self, fn: Callable[[], Any]) -> Any:
+    async def call(self, fn: Callable[[], Any], version: str = "") -> Any:
         return fn()
 
     def close(self) -> None: ...
