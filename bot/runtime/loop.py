@@ -583,9 +583,10 @@ class Loop:
                 self._settle_answered()
 
     def _send_off(self, wave: Sequence[Intent], crew: Crew) -> None:
-        if any(intent.action == "open" for intent in wave):  # An entry leaves where nothing is in doubt.
-            self._settle_answered()
-        marked = self.sender.mark(wave)
+        with self.journal.together():  # One wait for the disk.
+            if any(intent.action == "open" for intent in wave):  # An entry leaves where nothing is in doubt.
+                self._settle_answered()
+            marked = self.sender.mark(wave)
         for one in wave:
             crew.send(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
 
