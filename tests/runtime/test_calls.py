@@ -48,7 +48,7 @@ def test_a_call_that_was_not_ended_is_known_with_its_version_and_for_how_long(tm
     seen_alive(tmp_path, 60)
     found = calls.stuck(tmp_path)
     assert [(one.strategy, one.version) for one in found] == [("stands", "0123456789abcdef"), ("slow", "v3")]
-    assert 59 < found[1].seconds <= found[0].seconds < 61
+    assert 60 <= found[1].seconds <= found[0].seconds < 120
     third.end()
     assert [one.strategy for one in calls.stuck(tmp_path)] == ["stands"]
     second.leave()
