@@ -230,10 +230,16 @@ AbsentNone = Field(
 )  # the key is absent, not null, when it does not apply
 
 
+# Pydantic keeps the newest 16,384 short texts that it has read, ids among them. In a process that runs for weeks each of them holds a piece
+# of memory that nothing else fits into, so only the names of fields are kept.
+_CACHED: Final = "keys"
+
+
 class Resource(BaseModel):
     """A body that the service writes: unknown fields are passed over, unknown words stay text, absent nullable fields are None."""
 
     model_config = ConfigDict(
+        cache_strings=_CACHED,
         frozen=True,
         extra="ignore",
         alias_generator=to_camel,
@@ -257,6 +263,7 @@ class Request(BaseModel):
     """A body or query that a caller writes. Python builds it by attribute names; `from_wire` is the strict door for what came in."""
 
     model_config = ConfigDict(
+        cache_strings=_CACHED,
         frozen=True,
         extra="forbid",
         alias_generator=to_camel,
