@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 log = logs.Quiet()
 
 BEGUN: Final = "begun_ms"  # the note of when a journal was begun, by the clock of the service
+CUT: Final = "begun_cut"  # the note that a run before it was cut off: something stood on the account when it was begun
 RECONCILE_MS: Final = 3 * MINUTE_MS  # of real time between two comparisons when nothing asks for one
 TRIM_MS: Final = MINUTE_MS  # of real time; a look that finds nothing too much is a few questions to an index
 OWNERS_KEPT: Final = 2_000  # the newest keys that were asked for; the journal knows the others
@@ -185,8 +186,12 @@ class Loop:
         await self.desk.start(now_ms=self.now_ms())
         cursor = self.journal.cursor
         if cursor is None:
-            self.journal.write_note(BEGUN, str(self.now_ms()))
+            stood = bool(snapshot.guardians or snapshot.positions or snapshot.orders)
+            with self.journal.together():
+                self.journal.write_note(BEGUN, str(self.now_ms()))
+                self.journal.write_note(CUT, str(int(stood)))
         self.sender.begun_ms = int(self.journal.note(BEGUN) or 0)
+        self.sender.is_cut = self.journal.note(CUT) == "1"
         if cursor is None or cursor.epoch != snapshot.epoch or not await repairs.overlaps(self):
             await repairs.restart(self, snapshot)
         await self.drain()

@@ -17,7 +17,7 @@ from bot.runtime.intents import FINAL, Intent, State
 from bot.runtime.journal import Journal
 from bot.runtime.mirror import Mirror
 from bot.runtime.ports import Pacer, VenuePort
-from bot.runtime.settle import Accept, Again, End, Fences, Look, Move, settle_move
+from bot.runtime.settle import SETTLE_MS, Accept, Again, End, Fences, Look, Move, settle_move
 from bot.wire import TRADES_PAGE_MAX, OrderRequest, Plan, Trade
 
 log = logs.Quiet()
@@ -25,6 +25,7 @@ log = logs.Quiet()
 TRIES: Final = 3  # in one pass; the next pass has as many again
 WINDOW_MS: Final = 2_000  # of real time that one pass spends on waiting between tries
 EXIT_AGAIN_MS: Final = 10_000  # of real time: an exit is tried again after so long, whatever Retry-After says
+LOOK_MS: Final = 5_000  # of real time between two looks for an order that a lost journal may have sent
 PLAN_TTL_MS: Final = 60_000  # of a plan whose answer does not say
 TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
 
@@ -59,8 +60,12 @@ class Sender:
         self.begun_ms = (
             0  # when this journal was begun: what is decided for an instant before, an earlier one may have sent
         )
+        self.is_cut = False  # the earlier one was lost with its run: requests of that run may still be on their way
         self._next_ms: dict[str, int] = {}  # real time before which an intent is not tried again
         self._tries: dict[str, int] = {}
+        self._ends: dict[
+            str, tuple[State, str, str]
+        ] = {}  # how an intent ends, unless an order of a lost journal turns up
         self._answered: list[tuple[Intent, str]] = []  # of a wave: accepted by the service, and not written yet
         self._planned: tuple[OrderRequest, OrderRequest] | None = (
             None  # the last entry that was planned, and its dry run
@@ -71,7 +76,7 @@ class Sender:
 
     def forget(self, live: Collection[str]) -> None:
         """What is kept of intents that are none any more: voided by a reset, say."""
-        for kept in (self._next_ms, self._tries):
+        for kept in (self._next_ms, self._tries, self._ends):
             for intent_id in [one for one in kept if one not in live]:
                 del kept[intent_id]
 
@@ -103,6 +108,7 @@ class Sender:
         if intent.state in FINAL:
             self._next_ms.pop(intent.id, None)
             self._tries.pop(intent.id, None)
+            self._ends.pop(intent.id, None)
         if intent.state != before:
             _tell(intent)
         return intent
@@ -159,6 +165,8 @@ class Sender:
 
     async def _prepare(self, intent: Intent) -> Intent:
         """Of an intent that was never sent: its plan, or its certain end."""
+        if intent.id in self._ends:
+            return await self._end_unsent(intent, *self._ends[intent.id])
         now_ms = self._now_ms()
         if now_ms > intent.not_after_ms:
             return await self._end_unsent(intent, "expired", "stale_bar", "it was not sent in time")
@@ -193,8 +201,11 @@ class Sender:
         return self._planned[1]
 
     async def _end_unsent(self, intent: Intent, state: State, code: str, message: str) -> Intent:
-        """The end of an intent that this journal has never sent. One before it, that was lost, may have: then its order is this one's."""
-        if _decided_for_ms(intent) <= self.begun_ms:
+        """The end of an intent that this journal has never sent. One before it, that was lost, may have: then its order is this one's.
+
+        While a request of the lost one may still be on its way, the end waits for its fence, and nothing is asked for meanwhile.
+        """
+        if self._is_of_before(intent):
             try:
                 found = await self.search(intent)
             except AccessLost:
@@ -203,7 +214,15 @@ class Sender:
                 return intent
             if found.trade_id is not None:
                 return self.journal.accept(intent, found.trade_id, now_ms=self._now_ms())
+            if self.is_cut and self._now_ms() <= intent.not_after_ms + SETTLE_MS:
+                self._ends[intent.id] = state, code, message
+                self._next_ms[intent.id] = self.pacer.mono_ms() + LOOK_MS
+                return intent
         return self._end(intent, state, code, message)
+
+    def _is_of_before(self, intent: Intent) -> bool:
+        """Whether it was decided for an instant at which this journal did not exist: one that was lost may have sent the same."""
+        return _decided_for_ms(intent) <= self.begun_ms
 
     # -- sending and settling
 
@@ -212,7 +231,8 @@ class Sender:
         started_ms = self.pacer.mono_ms()
         for n in range(1, TRIES + 1):
             is_first_of_wave = is_marked and n == 1
-            ambiguous_before = not is_first_of_wave and self.journal.is_ambiguous(intent)
+            is_another_out = self.is_cut and self._is_of_before(intent)
+            ambiguous_before = is_another_out or (not is_first_of_wave and self.journal.is_ambiguous(intent))
             if not is_first_of_wave:
                 intent = self.journal.sending(intent, now_ms=self._now_ms())
             if self._is_unwritten(intent):  # This very write has failed: nothing has left.
@@ -221,7 +241,8 @@ class Sender:
             try:
                 trade_id = await self._request(intent)
             except ApiError as error:
-                fences = Fences(intent.fence_ms, keys_proven=self.mirror.keys_proven)
+                fence_ms = max(intent.fence_ms, intent.not_after_ms) if is_another_out else intent.fence_ms
+                fences = Fences(fence_ms, keys_proven=self.mirror.keys_proven)
                 move = settle_move(error, ambiguous_before=ambiguous_before, now_ms=self._now_ms(), fences=fences)
                 intent = await self._settle(intent, move, error)
             else:

@@ -12,7 +12,7 @@ from bot.runtime import claiming
 from bot.runtime.loop import Loop
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Timer, View
 from bot.wire import OrderRequest
-from tests.fakes import FakeVenue, Fault, refused
+from tests.fakes import FakePacer, FakeVenue, Fault, refused
 from tests.runtime.rooms import Scripted, kill, minutes, room
 
 STOP = Bracket(stop_pct=20)
@@ -74,6 +74,51 @@ async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_on
     await loop.cycle()
     (row,) = loop.journal.db["intents"].rows
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
+
+
+async def test_a_refused_confirm_is_no_end_where_a_lost_journal_may_have_sent_the_same(venue: FakeVenue) -> None:
+    """The refusal is of this request; the order of the lost one stands, or is still on its way."""
+    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+    await life(venue, Wants(wish))
+    (trade,) = (await venue.trades()).trades
+    venue.faults = [Fault("confirm", refused("forbidden"))]
+    loop = await life(venue, Wants(wish))
+    await loop.cycle()
+    (row,) = loop.journal.db["intents"].rows
+    assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
+    assert len((await venue.trades()).trades) == 1
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_refused_plan_waits_for_what_a_lost_journal_may_have_on_its_way(
+    venue: FakeVenue, arrives: bool
+) -> None:
+    """Until the fence of the request that may be on its way; nothing is asked for meanwhile, but whether it has come."""
+    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+    venue.faults = [Fault("confirm", "late" if arrives else "drop", count=3)]
+    await life(venue, Wants(wish))
+    assert venue.positions == {}
+    venue.faults = [Fault("plan", refused("invalid_input"))]
+    loop = await life(venue, Wants(wish))
+    (row,) = loop.journal.db["intents"].rows
+    assert row["state"] == "opened"
+    plans = venue.calls.count("plan")
+    for _ in range(4):
+        assert isinstance(loop.pacer, FakePacer)
+        loop.pacer.now_ms += 60_000
+        await minutes(loop, venue, "100")
+    (row,) = loop.journal.db["intents"].rows
+    trades = [trade.id for trade in (await venue.trades()).trades]
+    assert (row["state"], row["code"]) == (("accepted", None) if arrives else ("rejected", "invalid_input"))
+    assert [row["trade_id"]] == (trades if arrives else [None])
+    assert venue.calls.count("plan") == plans
+
+
+async def test_what_is_refused_on_an_account_that_nothing_stands_on_ends_at_once(venue: FakeVenue) -> None:
+    venue.faults = [Fault("plan", refused("invalid_input"))]
+    loop = await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
+    (row,) = loop.journal.db["intents"].rows
+    assert (row["state"], row["code"]) == ("rejected", "invalid_input")
 
 
 async def test_a_bar_that_is_decided_otherwise_after_a_lost_journal_closes_what_it_had_opened(venue: FakeVenue) -> None:
