@@ -214,15 +214,26 @@ class Sender:
                 return intent
             if found.trade_id is not None:
                 return self.journal.accept(intent, found.trade_id, now_ms=self._now_ms())
-            if self.is_cut and self._now_ms() <= intent.not_after_ms + SETTLE_MS:
+            if self.may_be_out(intent) and self._now_ms() <= self._old_fence_ms(intent) + SETTLE_MS:
                 self._ends[intent.id] = state, code, message
                 self._next_ms[intent.id] = self.pacer.mono_ms() + LOOK_MS
                 return intent
         return self._end(intent, state, code, message)
 
+    def may_be_out(self, intent: Intent) -> bool:
+        """Whether a request of a lost journal for the same may still be on its way, up to its fence."""
+        return self.is_cut and self._is_of_before(intent)
+
     def _is_of_before(self, intent: Intent) -> bool:
         """Whether it was decided for an instant at which this journal did not exist: one that was lost may have sent the same."""
         return _decided_for_ms(intent) <= self.begun_ms
+
+    def _old_fence_ms(self, intent: Intent) -> int:
+        """After this instant the service refuses what a lost journal had sent: an older request has an earlier end, an older plan an earlier token."""
+        allowance = self.gate.allowances.get(intent.strategy)
+        if intent.action == "open" and allowance is not None and allowance.path == "plan":
+            return min(intent.not_after_ms, self.begun_ms + PLAN_TTL_MS)
+        return intent.not_after_ms
 
     # -- sending and settling
 
@@ -231,7 +242,7 @@ class Sender:
         started_ms = self.pacer.mono_ms()
         for n in range(1, TRIES + 1):
             is_first_of_wave = is_marked and n == 1
-            is_another_out = self.is_cut and self._is_of_before(intent)
+            is_another_out = self.may_be_out(intent)
             ambiguous_before = is_another_out or (not is_first_of_wave and self.journal.is_ambiguous(intent))
             if not is_first_of_wave:
                 intent = self.journal.sending(intent, now_ms=self._now_ms())
@@ -241,7 +252,7 @@ class Sender:
             try:
                 trade_id = await self._request(intent)
             except ApiError as error:
-                fence_ms = max(intent.fence_ms, intent.not_after_ms) if is_another_out else intent.fence_ms
+                fence_ms = max(intent.fence_ms, self._old_fence_ms(intent)) if is_another_out else intent.fence_ms
                 fences = Fences(fence_ms, keys_proven=self.mirror.keys_proven)
                 move = settle_move(error, ambiguous_before=ambiguous_before, now_ms=self._now_ms(), fences=fences)
                 intent = await self._settle(intent, move, error)

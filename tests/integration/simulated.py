@@ -1083,14 +1083,16 @@ class World:
         await self._judge(one)
 
     def _is_held(self) -> bool:
-        """Whether all that is not settled ends with its time: a close in doubt (of a position that has gone, say), or an entry that is held
-        because another hand was there."""
+        """Whether all that is not settled ends with its time: a close in doubt (of a position that has gone, say), an entry that is held
+        because another hand was there, or what a lost journal may have sent too."""
         one = self.one
         held = [] if one is None else [i for i in one.loop.live.values() if i.state not in FINAL]
         return bool(held) and all(
             self.now() < self._real(i.not_after_ms) + 2 * self.pass_s
             and (
-                (i.action, i.state) == ("close", "sending") or (self.hand_rate > 0 and i.state in ("opened", "planned"))
+                (i.action, i.state) == ("close", "sending")
+                or (self.hand_rate > 0 and i.state in ("opened", "planned"))
+                or one.loop.sender.may_be_out(i)
             )
             for i in held
         )
