@@ -56,6 +56,14 @@ KILLS_DEFAULT = 3
 SECONDS_DEFAULT = 60
 
 
+@pytest.fixture(scope="session", autouse=True)
+def runtime_folder() -> Iterator[Path]:
+    """A folder for the locks of accounts that no other worker's daemons are in: a command without flags looks for daemons there."""
+    with tempfile.TemporaryDirectory(prefix="bot-run-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("bracketbot")
     group.addoption("--full", action="store_true", help="every randomized suite in its full size, as `make soak` does")

@@ -204,7 +204,11 @@ def _state_dir(patient: Patient) -> None:
             "state", "fail", f"{folder}: {error.strerror}", "ask as the user who runs the daemon, or as root (sudo)"
         )
         return
-    if stat.S_IMODE(status.st_mode) & 0o077:
+    if not stat.S_ISDIR(status.st_mode):
+        patient.say(
+            "state", "fail", f"{folder} is no folder", "set state_dir to a folder that you may write", int(Exit.CONFIG)
+        )
+    elif stat.S_IMODE(status.st_mode) & 0o077:
         patient.say(
             "state",
             "fail",

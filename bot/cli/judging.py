@@ -16,7 +16,10 @@ from bot.runtime import loader, notices
 def judged(path: Path) -> Source:
     """The config, fit to run. ConfigError with every problem that can be found without starting anything."""
     source = _judged(path, read(path))
-    problems = [source.problem((one,), needs_package(one, name)) for one, name in missing_packages(source.settings)]
+    missing = missing_packages(source.settings)
+    problems = [source.problem((one,), needs_package(one, name)) for one, name in missing]
+    if source.settings.notify is not None and "notify" not in dict(missing):
+        problems += _of_addresses(source)
     if problems:
         raise ConfigError("\n".join(map(str, problems)), tuple(problems))
     return source
@@ -80,6 +83,22 @@ def missing_packages(settings: Settings) -> list[tuple[str, str]]:
 
 def needs_package(section: str, name: str) -> str:
     return f"needs the package {name}: install bracketbot[{section}], or take the section out"
+
+
+def _of_addresses(source: Source) -> list[Problem]:
+    """What apprise does not know would end the run when its service stands already."""
+    from bot.runtime.notify import AppriseTarget
+
+    assert source.settings.notify is not None
+    problems = []
+    for index, url in enumerate(source.settings.notify.urls):
+        try:
+            AppriseTarget(url, index)
+        except ConfigError as error:
+            problems.append(
+                source.problem(("notify", "urls", index), str(error).removeprefix(f"notify.urls[{index}]: "))
+            )
+    return problems
 
 
 def _of_markets(source: Source) -> list[Problem]:

@@ -190,13 +190,18 @@ async def _asked(place: Place, key: str, *, flatten: bool) -> dict[str, Any]:
     from bot.clock import monotonic_ns
 
     end_ns = monotonic_ns() + int(WITHIN_S * 1e9)
+    said = ""
     while True:
         try:
             result: dict[str, Any] = place.ask("POST", "/kill", {"flatten": flatten, "key": key})["result"]
         except Silent as error:
             if monotonic_ns() > end_ns:
-                raise
-            click.echo(f"no answer yet ({error}); asking again", err=True)
+                raise Silent(
+                    f"{error}; whether the switch was thrown is not known. Try again, and look at the account by another way"
+                ) from None
+            if str(error) != said:
+                said = str(error)
+                click.echo(f"no answer yet ({said}); asking again for {WITHIN_S:g} s at most", err=True)
             await asyncio.sleep(LOOK_S)
         else:
             return result
@@ -212,7 +217,7 @@ async def _sent(client: Client, key: str, *, flatten: bool) -> KillResult:
     from bot.errors import OutcomeUnknown, TryLater
 
     end_ns = monotonic_ns() + int(WITHIN_S * 1e9)
-    tries = 0
+    tries, said = 0, ""
     while True:
         try:
             return await client.kill(flatten=flatten, key=key)
@@ -223,7 +228,9 @@ async def _sent(client: Client, key: str, *, flatten: bool) -> KillResult:
                     f"the service did not answer within {WITHIN_S:g} s ({error.code}: {error.message}); whether the switch was thrown is"
                     " not known. Try again, and look at the account by another way"
                 ) from None
-            click.echo(f"no answer yet ({error.code}: {error.message}); asking again", err=True)
+            if (now := f"{error.code}: {error.message}") != said:
+                said = now
+                click.echo(f"no answer yet ({said}); asking again for {WITHIN_S:g} s at most", err=True)
             wait_ms = max(getattr(error, "after_ms", 0) or 0, Backoff().wait_ms(tries, 0.5))
             await asyncio.sleep(min(wait_ms / 1000, WAIT_S_MAX))
 
@@ -259,10 +266,12 @@ def _tell(body: dict[str, Any], *, flatten: bool, as_json: bool) -> int:
     for one in body["trades"]:
         click.echo(f"  closed      {one['symbol']} {one['side']} {one['size']} ({one['id']})")
     for one in body["positions"]:
-        click.echo(
-            f"  {'STILL OPEN' if flatten else 'stays open':<11} {one['coin']} {one['side']} {one['size']}"
-            + ("" if flatten else ", with its stop")
+        stop = (
+            "" if flatten else ", WITHOUT A STOP ORDER" if one.get("stopPx") is None else f", stop at {one['stopPx']}"
         )
+        click.echo(f"  {'STILL OPEN' if flatten else 'stays open':<11} {one['coin']} {one['side']} {one['size']}{stop}")
+    if not body["positions"]:
+        click.echo("  positions   none is open")
     if still_open:
         click.echo("The service goes on closing; look again: bot status")
     click.echo("To lift it: bot kill --lift, with the owner's key.")

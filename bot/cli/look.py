@@ -17,6 +17,7 @@ from bot.cli.place import where
 if TYPE_CHECKING:
     from bot.cli.place import Place
 
+OLD_S: Final = 10.0  # without a whole pass; a strategy may have five seconds of one
 FOLLOW_S: Final = 0.5  # between two looks for new lines
 LINES_MAX: Final = 2_000  # as many as the daemon keeps in memory
 
@@ -86,6 +87,7 @@ def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> 
     from bot.errors import Exit
 
     told = find(config, state_dir).ask("GET", "/positions")
+    _warn_if_old(told)
     if as_json:
         click.echo(json.dumps(told))
     else:
@@ -114,6 +116,7 @@ def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     from bot.errors import Exit
 
     told = find(config, state_dir).ask("GET", "/orders")
+    _warn_if_old(told)
     if as_json:
         click.echo(json.dumps(told))
     else:
@@ -215,6 +218,15 @@ def _follow(place: Place, last: int, *, as_json: bool) -> int:
 # -- words
 
 
+def _is_old(told: Mapping[str, Any]) -> bool:
+    return (told.get("old_s") or 0.0) > OLD_S  # A daemon that was started before an update does not say it.
+
+
+def _warn_if_old(told: Mapping[str, Any]) -> None:
+    if _is_old(told):
+        click.echo(f"OLD: not read from the service for {told['old_s']:.0f} s; this is as of then", err=True)
+
+
 def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     from bot.clock import iso
 
@@ -223,10 +235,15 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     yield f"  service     {told['base_url']}" + _clock(told.get("service"))
     if "account" not in told:
         return
+    if _is_old(told):
+        yield f"  OLD         not read from the service for {told['old_s']:.0f} s: account, positions and orders are as of then"
     account = told["account"]
     yield f"  account     {told['address']}, value {account['value_usd']:,.2f} USD, free {account['free_usd']:,.2f} USD, epoch {told['epoch']}"
     bare = told["unprotected"]
     stops = f"WITHOUT A STOP: {', '.join(bare)}" if bare else "each with its stop" if told["positions"] else "flat"
+    if foreign := told.get("foreign_unprotected"):
+        ours = stops if bare else "each of ours with its stop"
+        stops = f"{ours}, NOT OURS AND WITHOUT A STOP: {', '.join(foreign)}"
     yield f"  positions   {told['positions']}, {stops}; {told['orders']} order{'' if told['orders'] == 1 else 's'}"
     doubt = told["intents"]
     yield f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
@@ -234,9 +251,12 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     if beat is None:
         yield "  dead-man    no heartbeat process (off, or a clock that is moved by hand)"
     else:
-        left = "nothing armed" if beat["deadline_s"] is None else f"acts in {beat['deadline_s']} s unless a beat comes"
+        left_s = beat["deadline_s"]
+        left = "nothing armed" if left_s is None else f"acts in {left_s} s unless a beat comes"
+        if left_s is not None and left_s < 0:
+            left = f"MAY HAVE ACTED: no beat came through for {-left_s} s beyond its deadline"
         trouble = f", last error {beat['error']}" if beat["error"] else ""
-        yield f"  dead-man    {left}, {beat['beats']} beat{'' if beat['beats'] == 1 else 's'}{trouble}"
+        yield f"  dead-man    {left}, {beat['beats']} beat{'' if beat['beats'] == 1 else 's'} tried{trouble}"
     for one in told["guardians"]:
         if not one["stands"]:
             yield f"  guardian    {one['name']} DOES NOT STAND; it is armed anew"
@@ -244,6 +264,8 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         yield f"  entries     REFUSED by the service: {one['type']} {one['id']} stands until the account's owner lifts it"
     for one in told["strategies"]:
         why = f": {one['why']}" if one["why"] else ""
+        if one["state"] == "QUARANTINED":
+            why += f"; mend it, then bot resume {one['name']}"
         book = one.get("book")
         gain = f", net {figures.usd(book['net_usd'], signed=True)} USD" if book and "net_usd" in book else ""
         yield f"  strategy    {one['name']} {one['state']} on {', '.join(one['markets'])}, {one['interval']}{gain}{why}"

@@ -89,7 +89,7 @@ def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_
     changes = told["changes"]
     if not as_json:
         click.echo("\n".join(changes) if changes else "nothing has changed")
-    if not changes or (as_json and not yes) or not (yes or click.confirm("Apply these changes?")):
+    if not changes or (as_json and not yes) or not (yes or _agreed()):
         if as_json:
             click.echo(json.dumps(told | {"applied": [], "refused": []}))
         return int(Exit.DONE)
@@ -102,6 +102,14 @@ def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_
     if done["refused"]:
         raise ConfigError("; ".join(done["refused"]))
     return int(Exit.DONE)
+
+
+def _agreed() -> bool:
+    try:
+        return click.confirm("Apply these changes?")
+    except click.Abort:
+        click.echo()
+        raise click.ClickException("nobody answered, and nothing was changed; bot reload --yes does not ask") from None
 
 
 @click.command(epilog=STOP)

@@ -237,8 +237,9 @@ def _plain(text: str, key: str, kind: Callable[[str], str]) -> str:
 
 
 def _known() -> list[Path]:
-    """Folders in which a daemon has run, of this user and of system units as far as they can be seen."""
+    """Folders in which a daemon has run, of this user and of system units as far as they can be seen; of those elsewhere, where one runs."""
     from bot.config.settings import default_state_dir
+    from bot.runtime.holding import accounts_held
     from bot.runtime.reading import FILE
 
     found: list[Path] = []
@@ -250,7 +251,7 @@ def _known() -> list[Path]:
             found += [
                 one.parent for one in sorted(place.glob(pattern))[:TRIES_OF_A_NAME] if (one.parent / FILE).exists()
             ]
-    return found
+    return found + [one for one in accounts_held() if one not in found]
 
 
 # -- the socket

@@ -67,6 +67,7 @@ async def _run(settings: Settings, config: Path, held: Held, tail: Tail) -> tupl
     from bot.cli.embedded import Embedded
     from bot.cli.judging import judged
     from bot.cli.play import play, stopped_by_signals
+    from bot.errors import BotError
     from bot.runtime.systemd import is_managed
 
     def reread() -> Settings:
@@ -89,11 +90,21 @@ async def _run(settings: Settings, config: Path, held: Held, tail: Tail) -> tupl
         )  # fmt: skip
         running = await asyncio.to_thread(service.ensure)
         minted = await service.mint()
-        end = await play(
-            settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, held=held, tail=tail, config=config,
-            reread=reread, hangup=hangup,
-        )  # fmt: skip
-        note = f"The service goes on at {running.base_url} with its database {service.db}; the next run finds it (kill {service.pid} stops it)."
-        if is_managed():  # A unit's end is that of all its processes.
-            note = f"The service ends with this unit; the next start goes on with its database {service.db}."
-        return end, note if service.is_alive() else ""
+
+        def note() -> str:
+            if not service.is_alive():
+                return ""
+            if is_managed():  # A unit's end is that of all its processes.
+                return f"The service ends with this unit; the next start goes on with its database {service.db}."
+            return f"The service goes on at {running.base_url} with its database {service.db}; the next run finds it (kill {service.pid} stops it)."
+
+        try:
+            end = await play(
+                settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, held=held, tail=tail, config=config,
+                reread=reread, hangup=hangup,
+            )  # fmt: skip
+        except BotError:
+            if left := note():
+                click.echo(left, err=True)
+            raise
+        return end, note()

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from cronsim import CronSim, CronSimError
@@ -73,6 +73,12 @@ def _secret(value: Any) -> Any:
     if value is None or isinstance(value, Referred | SecretStr):
         return value
     raise _no(f"a secret is not written into the file; write {FORMS}")
+
+
+def _guardian_type(value: Any) -> Any:
+    if isinstance(value, str) and value not in get_args(GuardianType):
+        raise _no("must be account_drawdown or schedule")
+    return value
 
 
 LocalPath = Annotated[Path, BeforeValidator(_path, json_schema_input_type=str)]
@@ -157,7 +163,9 @@ class DeadMan(Section):
 class GuardianSpec(Section):
     """A rule that the service keeps for the whole account. Those of a position ride on the strategy's order."""
 
-    type: GuardianType = Field(description="account_drawdown or schedule")
+    type: Annotated[GuardianType, BeforeValidator(_guardian_type, json_schema_input_type=GuardianType)] = Field(
+        description="account_drawdown or schedule"
+    )
     max_loss_pct_from_day_start: Annotated[Decimal, Number(gt=0, le=100)] | None = None
     action: GuardianAction | None = None
     cron: str | None = Field(default=None, min_length=1, max_length=64, description="Five fields, UTC.")

@@ -24,7 +24,7 @@ from bot.runtime.placing import beats_of, loop_settings, place_strategies, sourc
 from bot.runtime.reseat import Warm, reseat, warm_up
 from bot.runtime.safety import FOREIGN
 from bot.runtime.state import State, state_of
-from bot.runtime.worker import Worker
+from bot.runtime.worker import LIMIT_S, Worker
 
 if TYPE_CHECKING:
     from bot.runtime.daemon import Run
@@ -165,6 +165,14 @@ class Controls:
         worker = Worker("@reload")  # A file whose import never ends holds up no pass for longer than its limit.
         try:
             settings, placed = await worker.call(read)
+        except StrategyError as error:
+            if not worker.given_up:
+                raise
+            raise ConfigError(
+                f"the config and its strategies were not read within {LIMIT_S:g} s: the import of a strategy file does not end, or takes"
+                " too long for a daemon at work. Nothing was changed; bot check CONFIG names the line. What was begun may go on in its"
+                " thread until the next start"
+            ) from error
         finally:
             worker.close()
         old = {one.name: one for one in self._run.settings.strategies}

@@ -136,7 +136,7 @@ async def run(
             state_dir=str(state_dir),
             strategies=[p.strategy.name for p in placed],
         )
-        snapshot = await until_up(client.account, stop)
+        snapshot = await until_up(client.account, stop, operations.is_away)
         if snapshot is None:
             return DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
         stack.enter_context(hold_account(snapshot.address, state_dir))
@@ -546,7 +546,9 @@ def quarantine_stuck(folder: Path, journal: Journal, placed: Iterable[Placed], *
         quarantine(journal, one.strategy, one.version, message, at_ms=now_ms)
 
 
-async def until_up(ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
+async def until_up(
+    ask: Callable[[], Awaitable[T]], stop: asyncio.Event, is_away: Callable[[str], None] = lambda _: None
+) -> T | None:
     """Ask until the service answers, more and more slowly; None when told to stop first. Lost access is raised, and a no that is said again and again."""
     pacer = RealPacer()
     tries = refusals = 0
@@ -559,6 +561,7 @@ async def until_up(ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | 
                 raise
             tries += 1
             log.warning("service.away", code=error.code, message=error.message, tries=tries)
+            is_away(f"the service does not answer, try {tries} ({error.code}: {error.message})")
             wait_s = max(min(getattr(error, "after_ms", 0) or 0, AWAY_MS), pacer.delay_ms(tries)) / 1000
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), wait_s)

@@ -52,7 +52,9 @@ async def wind_down(loop: Loop, on_exit: OnExit) -> LeftBehind:
             complete = await _flatten(loop) and complete
             why.append(f"positions were {'' if complete else 'not all '}closed (safety.on_exit: flatten)")
         elif loop.mirror.positions:
-            why.append(f"positions stay open with their stops at the service (safety.on_exit: {on_exit})")
+            bare = [market for market in loop.mirror.positions if not loop.mirror.is_protected(market)]
+            stops = f", {', '.join(bare)} WITHOUT A STOP" if bare else " with their stops at the service"
+            why.append(f"positions stay open{stops} (safety.on_exit: {on_exit})")
         why.append(await _disarm(loop))
         known = await loop.drain() and known
     except ApiError as error:

@@ -123,6 +123,18 @@ def holder_pid(folder: Path) -> int | None:
     return None
 
 
+def accounts_held(places: Path | None = None) -> list[Path]:
+    """The state directories of this user's daemons that hold an account now, wherever they are."""
+    place = runtime_dir() if places is None else places
+    found = []
+    for path in [] if place is None else sorted(place.glob("account-*.lock")):
+        with contextlib.suppress(OSError), path.open("rb") as lock:
+            folder = None if is_free(lock) else _said(lock).get("state_dir")
+            if isinstance(folder, str):
+                found.append(Path(folder))
+    return found
+
+
 def runtime_dir(environ: Mapping[str, str] = os.environ) -> Path | None:
     """A folder of this user alone that ends with the boot; None where there is none that can be trusted."""
     user = os.geteuid()

@@ -14,15 +14,17 @@ import importlib
 import inspect
 import os
 import re
+import signal
 import stat
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -34,7 +36,13 @@ from bot.strategy import Strategy
 from bot.strategy.base import declared
 
 GROUP = "bot.strategies"
+IMPORT_S: Final = 30.0  # for so long an import may take; half of what a unit has for its start
+AGAIN_S: Final = 1.0  # an import that catches everything is told again
 USE = re.compile(r"(?P<module>[A-Za-z_][\w\-]*(?:\.[A-Za-z_]\w*)*)(?::(?P<name>[A-Za-z_]\w*))?")
+
+
+class _Endless(BaseException):
+    """An import has had its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +165,8 @@ def _from_file(use: str, path: Path, name: str | None) -> Loaded:
 def _from_module(use: str, module_name: str, name: str | None) -> Loaded:
     with _without_current_directory():
         try:
-            module = importlib.import_module(module_name)
+            with _in_time():
+                module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
                 raise ConfigError(
@@ -172,7 +181,8 @@ def _from_module(use: str, module_name: str, name: str | None) -> Loaded:
 
 def _from_entry_point(use: str, point: EntryPoint) -> Loaded:
     try:
-        target = point.load()
+        with _in_time():
+            target = point.load()
     except BaseException as error:
         raise _blame(error, f"entry point {use!r} ({point.value})", None) from error
     if isinstance(target, types.ModuleType):
@@ -201,7 +211,8 @@ def _run(path: Path) -> tuple[types.ModuleType, str]:
     before = sys.modules.get(module.__name__)
     sys.modules[module.__name__] = module  # Its classes look their annotations up here.
     try:
-        exec(code, module.__dict__)  # noqa: S102 - this is what loading a plug-in is
+        with _in_time():
+            exec(code, module.__dict__)  # noqa: S102 - this is what loading a plug-in is
     except BaseException as error:
         if before is None:
             del sys.modules[module.__name__]
@@ -209,6 +220,26 @@ def _run(path: Path) -> tuple[types.ModuleType, str]:
             sys.modules[module.__name__] = before
         raise _blame(error, str(path), path) from error
     return module, hashlib.sha256(source).hexdigest()
+
+
+@contextlib.contextmanager
+def _in_time() -> Iterator[None]:
+    """End an import that does not end by itself, where a signal can: on the main thread. Elsewhere the caller watches (`Worker`)."""
+    is_free = threading.current_thread() is threading.main_thread() and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+    def enough(*_: object) -> None:
+        raise _Endless
+
+    if not is_free:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, enough)
+    signal.setitimer(signal.ITIMER_REAL, IMPORT_S, AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _strategies_of(module: types.ModuleType) -> list[type[Strategy]]:
@@ -349,6 +380,10 @@ def _blame(error: BaseException, where: str, path: Path | None) -> StrategyError
         own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         if own:
             where = f"{path}:{own[-1].lineno}"
+    if isinstance(error, _Endless):
+        return StrategyError(
+            f"{where}: its import has not come to an end within {IMPORT_S:g} s; a strategy file only defines things"
+        )
     if isinstance(error, SystemExit):
         return StrategyError(f"{where}: calls sys.exit while it is imported; a strategy file only defines things")
     text = f"{where}: raises {type(error).__name__} while it is imported: {error}"

@@ -27,6 +27,7 @@ from bot.runtime.notices import LEVELS, Level, Message, digest, not_kept, render
 log = structlog.get_logger()
 
 BURST: Final = 10  # messages that may leave at once
+URGENT: Final = 3  # so many more when an error waits: taken from the hours after, so that small talk delays no alarm
 DEDUP_MS: Final = 600_000
 SEND_S: Final = 20.0  # for one message to one target
 PAGE: Final = 100
@@ -113,8 +114,8 @@ class Lane:
         for place, row in enumerate(rows):
             message = self._message(row)
             if message is not None and not self._is_repeat(row, now_ms):
-                if self._tokens < 1:
-                    return now_ms + self._refill_ms()
+                if self._tokens < 1 and self._tokens < (needed := self._needed(rows[place:])):
+                    return now_ms + self._refill_ms(needed)
                 is_last = place == len(rows) - 1 and len(rows) < PAGE
                 if self._tokens < 2 and not is_last:  # The rest of the allowance tells of all that waits.
                     return None if await self._send(self._digest(rows[place:]), now_ms) else self._not_before_ms
@@ -124,6 +125,11 @@ class Lane:
                 self._move(row.seq)
             self.cursor = row.seq
         return None
+
+    def _needed(self, rows: Sequence[Owed]) -> float:
+        """The allowance that these need: an error among them leaves on credit."""
+        is_urgent = any(message.level == "error" for row in rows if (message := self._message(row)) is not None)
+        return 1.0 - URGENT * is_urgent
 
     def _message(self, row: Owed) -> Message | None:
         """Its words; None when this kind is not to be told."""
@@ -187,9 +193,9 @@ class Lane:
         self._tokens = min(float(BURST), self._tokens + gained)
         self._filled_ms = now_ms
 
-    def _refill_ms(self) -> int:
-        """Until there is one message's allowance again."""
-        return int(max(0.0, 1 - self._tokens) * 3_600_000 / self.wording.per_hour) + 1
+    def _refill_ms(self, needed: float = 1.0) -> int:
+        """Until there is so much allowance again; 1 is a message's."""
+        return int(max(0.0, needed - self._tokens) * 3_600_000 / self.wording.per_hour) + 1
 
 
 def _likeness(row: Owed) -> str:

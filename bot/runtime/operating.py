@@ -26,7 +26,7 @@ from bot.runtime import explaining, reading, systemd
 from bot.runtime import reconcile as repairs
 from bot.runtime.control import Data, Problem, Question, Routes
 from bot.runtime.intents import FINAL, IN_DOUBT
-from bot.runtime.mirror import Drift, MirrorPosition
+from bot.runtime.mirror import Drift, MirrorOrder, MirrorPosition
 from bot.runtime.state import State
 from bot.runtime.tail import LINES_MAX, Tail
 
@@ -96,11 +96,18 @@ class Operations:
         self.starting: asyncio.Task[None] | None = None  # asks the service manager for time
         self._clock = SystemClock()
         self._started_ms = self._clock.now_ms()
+        self._away = ""
 
     def base(self) -> Data:
         """Part of every answer."""
-        epoch = None if self.run is None else self.run.loop.mirror.epoch
-        return {"at_ms": self._clock.now_ms(), "pid": os.getpid(), "epoch": epoch}
+        run = self.run
+        epoch = None if run is None else run.loop.mirror.epoch
+        return {
+            "at_ms": self._clock.now_ms(),
+            "pid": os.getpid(),
+            "epoch": epoch,
+            "old_s": None if run is None else _age_s(run),
+        }
 
     def routes(self) -> Routes:
         return {
@@ -122,6 +129,10 @@ class Operations:
             ("POST", "/lift"): self.lift,
             ("POST", "/stop"): self.stop_run,
         }
+
+    def is_away(self, why: str) -> None:
+        """The service does not answer at the start."""
+        self._away = why
 
     async def started(self) -> None:
         """The start is over, whatever came of it."""
@@ -152,7 +163,7 @@ class Operations:
         """As state.py has it; before there is a loop the daemon is starting, unless it is told to stop."""
         if self.run is not None:
             return self.run.controls.state
-        return State("STOPPING", "asked to stop") if self.stop.is_set() else State("STARTING", "")
+        return State("STOPPING", "asked to stop") if self.stop.is_set() else State("STARTING", self._away)
 
     async def status(self, question: Question) -> Data:
         """The whole daemon on one page."""
@@ -180,6 +191,7 @@ class Operations:
             "positions": len(mirror.positions),
             "orders": len(mirror.orders),
             "unprotected": bare,
+            "foreign_unprotected": [p.market for p in mirror.positions.values() if p.owner is None and not mirror.is_protected(p.market)],
             "is_safe": not (bare and self.settings.safety.require_protection),
             "intents": {"open": len(live), "in_doubt": sum(i.state in IN_DOUBT for i in live),
                         "quarantined": sum(i.state == "quarantined" for i in live)},
@@ -208,7 +220,7 @@ class Operations:
                 "oid": o.oid, "market": o.market, "kind": o.kind, "side": o.side, "action": o.action, "size": format_decimal(o.size),
                 "filled": format_decimal(o.filled), "limit_px": _amount(o.limit_px), "trigger_px": _amount(o.trigger_px),
                 "trade_id": o.trade_id, "intent": o.key, "created_ms": o.created_ms,
-                "strategy": None if o.key is None else loop.owner_of(o.key),
+                "strategy": _owner(loop, o),
             }
             for o in loop.mirror.orders.values()
         ]  # fmt: skip
@@ -325,7 +337,7 @@ class Operations:
             run.loop.begin_pass()
             return await repairs.compare(run.loop)
 
-        return {"drifts": [asdict(one) for one in await self.errands.ask(look)], "applied": False}
+        return {"drifts": [asdict(one) for one in await self._compared(look)], "applied": False}
 
     async def reconcile(self, question: Question) -> Data:
         """Compare and repair, as the daemon does by itself every few minutes."""
@@ -338,7 +350,17 @@ class Operations:
             run.loop.journal.flush()
             return found
 
-        return {"drifts": [asdict(one) for one in await self.errands.ask(work)], "applied": True}
+        return {"drifts": [asdict(one) for one in await self._compared(work)], "applied": True}
+
+    async def _compared(self, work: Callable[[], Awaitable[list[Drift]]]) -> list[Drift]:
+        try:
+            return await self.errands.ask(work)
+        except (TryLater, OutcomeUnknown) as error:
+            raise Problem(
+                503,
+                "busy",
+                f"the service could not be asked ({error.code}: {error.message}); the daemon compares again by itself",
+            ) from None
 
     async def kill(self, question: Question) -> Data:
         """The service's kill switch, with the daemon's own key: for an embedded service, which lets nobody else have one meanwhile."""
@@ -351,9 +373,7 @@ class Operations:
         try:
             result = await run.client.kill(flatten=flatten, key=key)
         except (TryLater, OutcomeUnknown) as error:
-            raise Problem(
-                503, "busy", f"the service has not answered ({error.code}: {error.message}); ask again"
-            ) from None
+            raise Problem(503, "busy", f"the service has not answered ({error.code}: {error.message})") from None
         self.errands.ring()
         return {"result": result.model_dump(mode="json", by_alias=True)}
 
@@ -426,6 +446,12 @@ def _book(run: Run, strategy: str) -> Data:
     }
 
 
+def _age_s(run: Run) -> float:
+    """How old is what is told of the account: since the events could be read to their end, and a pass has ended."""
+    passed_s = 0.0 if run.passed_ns is None else (monotonic_ns() - run.passed_ns) / 1e9
+    return round(max(run.loop.cursor_lag_s(), passed_s), 1)
+
+
 def _heartbeat(run: Run) -> Data | None:
     if run.heartbeat is None:
         return None
@@ -451,6 +477,15 @@ def _guardians(run: Run) -> list[Data]:
         }
         for one in loop.arming.wanted
     ]
+
+
+def _owner(loop: Any, one: MirrorOrder) -> str | None:
+    """Whose order it is: who sent it; of a stop or target, which the service made, who has the position."""
+    if one.key is not None:
+        owner: str | None = loop.owner_of(one.key)
+        return owner
+    position = loop.mirror.positions.get(one.market)
+    return None if position is None else position.owner
 
 
 def _position(loop: Any, one: MirrorPosition) -> Data:

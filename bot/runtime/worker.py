@@ -67,6 +67,11 @@ class Worker:
         self._turn = asyncio.Lock()
         threading.Thread(target=self._work, name=f"strategy-{name}", daemon=True).start()
 
+    @property
+    def given_up(self) -> bool:
+        """Whether a call has not returned in time."""
+        return self._given_up
+
     async def call(self, fn: Callable[[], T], version: str = "") -> T:
         """The call's result or its exception; StrategyError when it takes longer than LIMIT_S, and from then on."""
         async with self._turn:  # The limit is of the call itself, not of what it waits behind.

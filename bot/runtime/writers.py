@@ -69,7 +69,7 @@ async def look_closer(loop: Loop) -> None:
                 continue
             message = f"trade {trade_id} was made by another {sources[trade_id]} on this account"
             loop.health.incident("account.foreign", trade_id, market=market, message=message)
-            loop.health.degrade(FOREIGN, message)
+            loop.health.degrade(FOREIGN, f"{message}; no entries until bot resume")
 
 
 def _is_ours(loop: Loop, key: str, market: str, at_ms: int) -> bool:

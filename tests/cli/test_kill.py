@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from bot.cli.app import call
 from bot.cli.place import Silent
 from bot.testing.sandbox import Sandbox
 
-pytestmark = pytest.mark.sandbox(markets=["BTC"])
+pytestmark = pytest.mark.sandbox(markets=["BTC", "ETH"])
 
 CONFIG = """\
 account: {base_url: "%s", api_key: "${file:key}"}
@@ -42,14 +43,18 @@ def test_a_kill_leaves_positions_with_their_stops_unless_told_otherwise(
     config: Path, sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened(sandbox)
+    bare = {"market": "ETH", "side": "long", "usdAmount": 100, "requireProtection": False}
+    assert sandbox.client().post("/v1/orders", json=bare).status_code == 200
     assert call(["kill", "--config", str(config)]) == 0
     said = capsys.readouterr()
-    assert "stays open  BTC long" in said.out
+    assert re.search(r"stays open  BTC long [0-9.]+, stop at [0-9.]+\n", said.out)
+    assert re.search(r"stays open  ETH long [0-9.]+, WITHOUT A STOP ORDER\n", said.out)
     assert sandbox.api_key not in said.out + said.err
     order = {"market": "BTC", "side": "long", "usdAmount": 100}
     assert sandbox.client().post("/v1/orders", json=order).json()["error"]["code"] == "limit_exceeded"
     assert call(["kill", "--flatten", "--config", str(config)]) == 0
     assert sandbox.client().get("/v1/account").json()["positions"] == []
+    assert "positions   none is open" in capsys.readouterr().out
     assert call(["kill", "--flatten", "--lift", "--config", str(config)]) == 2
     assert call(["kill", "--lift", "--config", str(config)]) == 0
     assert "may open again" in capsys.readouterr().out

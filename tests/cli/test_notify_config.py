@@ -27,6 +27,7 @@ notify:
         ('"json://hunter2@localhost"', "level: info", ":6:10: notify.urls[0]: a secret"),
         ('"${env:NOTIFY}"', "texts: {fill.exit: '{pnl}'}", ":7:22: notify.texts.fill.exit: {pnl} is no field of fill.exit"),
         ('"${env:NOTIFY}"', "mute: [fill.exot]", ":7:10: notify.mute[0]: there is no notice 'fill.exot'"),
+        ('"${env:NOTIFY}", "${env:OTHER}"', "level: info", ":6:27: notify.urls[1]: is no URL that apprise knows"),
         ('"${env:NOTIFY}"', "per_hour: 0", ":7:13: notify.per_hour: must be 1..3600"),
     ],
 )  # fmt: skip
@@ -34,7 +35,9 @@ def test_the_section_is_judged_with_its_place(
     url: str, rest: str, problem: str | None, tmp_path: Path, repository: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    pytest.importorskip("apprise")
     monkeypatch.setenv("NOTIFY", "json://localhost/hunter2")
+    monkeypatch.setenv("OTHER", "nosuch://hunter2")
     config = tmp_path / "c.yaml"
     config.write_text(CONFIG.format(strategies=repository / "strategies", url=url, rest=rest))
     code = call(["check", str(config)])

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from bot.cli import figures
+from bot.cli import figures, look
 from bot.cli.app import call
 from bot.cli.embedded import Embedded
 
@@ -185,6 +185,23 @@ def test_status_says_how_the_daemon_is(ran: Ran, ask: Ask) -> None:
     assert re.search(r"strategy    mine RUNNING on BTC, 1m, net [+-][0-9,]+\.[0-9]{2} USD\n", out)
 
 
+def test_what_is_not_known_to_be_so_now_is_not_shown_as_if_it_were(ran: Ran, ask: Ask) -> None:
+    _, out, _ = ask("status", "--config", str(ran.config), "--json")
+    told = json.loads(out)
+    assert (told["old_s"] < look.OLD_S, told["cursor"]["behind"]) == (True, False)
+    assert "  OLD " not in "\n".join(look._status_lines(told | {"old_s": 0.3}))
+    told["old_s"] = 75.4
+    assert told["foreign_unprotected"] == []
+    told |= {"positions": 2, "unprotected": [], "foreign_unprotected": ["SOL"]}
+    told["strategies"][0] |= {"state": "QUARANTINED", "why": "raises"}
+    told["heartbeat"] |= {"deadline_s": -64.8}
+    lines = "\n".join(look._status_lines(told))
+    assert "OLD         not read from the service for 75 s: account, positions and orders are as of then" in lines
+    assert "positions   2, each of ours with its stop, NOT OURS AND WITHOUT A STOP: SOL;" in lines
+    assert ": raises; mend it, then bot resume mine" in lines
+    assert "dead-man    MAY HAVE ACTED: no beat came through for 64.8 s beyond its deadline" in lines
+
+
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
@@ -209,9 +226,17 @@ def test_positions_have_their_stops_and_orders_their_strategy(ran: Ran, ask: Ask
     assert Decimal(position["stop_px"]) < Decimal(position["entry_px"])
     for command in ("positions", "orders"):
         assert ask(command, "--config", str(ran.config))[0] == 0
-    code, out, _ = ask("orders", "--config", str(ran.config), "--json")
-    assert code == 0
-    assert all(one["kind"] == "stop_loss" for one in json.loads(out)["orders"])
+
+    def resting() -> list[Any]:
+        code, out, _ = ask("orders", "--config", str(ran.config), "--json")
+        assert code == 0
+        found: list[Any] = json.loads(out)["orders"]
+        return found
+
+    orders = ran.until("an order", resting)
+    assert {(one["kind"], one["strategy"]) for one in orders} == {("stop_loss", "mine")}, (
+        "also of a stop, which the service made"
+    )
 
 
 def test_events_are_narrowed_by_what_was_asked(ran: Ran, ask: Ask) -> None:
@@ -316,7 +341,9 @@ def test_a_pause_stops_entries_until_it_is_resumed(ran: Ran, ask: Ask) -> None:
     assert (code, "no strategy yours; there are mine" in err) == (2, True)
 
 
-def test_a_reload_is_shown_first_and_done_when_it_is_wanted(ran: Ran, ask: Ask) -> None:
+def test_a_reload_is_shown_first_and_done_when_it_is_wanted(
+    ran: Ran, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at = ("--config", str(ran.config))
     good = ran.config.read_text()
     assert ask("reload", *at)[1] == "nothing has changed\n"
@@ -324,6 +351,9 @@ def test_a_reload_is_shown_first_and_done_when_it_is_wanted(ran: Ran, ask: Ask) 
         ran.config.write_text(good.replace("budget_usd: 500", "budget_usd: 600"))
         code, out, _ = ask("reload", *at, "--json")
         assert (code, len(json.loads(out)["changes"]), json.loads(out)["applied"]) == (0, 1, [])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+        code, out, err = ask("reload", *at)
+        assert (code, "500 -> 600" in out, "bot reload --yes does not ask" in err) == (1, True, True)
         assert "500 -> 600" in ask("reload", *at, "--yes")[1]
         assert json.loads(ask("status", *at, "--json")[1])["strategies"][0]["budget_usd"] == "600"
         ran.config.write_text(good.replace("budget_usd: 500", "budget: 500"))

@@ -14,7 +14,7 @@ from bot.cli import place as place_module
 from bot.cli.app import call
 from bot.cli.place import NotRunning, Silent, find, folder_of, plain_data
 from bot.errors import ConfigError
-from bot.runtime.holding import hold_state
+from bot.runtime.holding import hold_account, hold_state
 
 CONFIG = 'account: {base_url: "https://x.example", api_key: "${credential:none}"}\nstrategies: []\n'
 
@@ -24,6 +24,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    (tmp_path / "runtime").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setattr(place_module, "SYSTEM_STATE", tmp_path / "system")
     return tmp_path
 
@@ -64,6 +66,22 @@ def test_the_one_that_runs_is_meant_and_else_the_only_one(
     with pytest.raises(click.UsageError, match=f"these run: {one}, {two}"):
         find(None, None)
     assert call(["status"]) == 2
+
+
+def test_a_daemon_whose_state_dir_is_its_own_is_found_while_it_runs(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = home / "elsewhere"
+    with ExitStack() as stack:
+        stack.enter_context(hold_state(been(there)))
+        stack.enter_context(hold_account("0x" + "ab" * 20, there))
+        assert find(None, None).folder == there
+        (home / "bot.yaml").write_text("strategies: [\n")
+        monkeypatch.setattr(place_module, "_ask", lambda *_: {"config": str(home / "bot.yaml")})
+        assert find(None, None).folder == there, "a broken config hides it no more than another"
+    (home / "bot.yaml").unlink()
+    with pytest.raises(NotRunning, match="no daemon has run here yet"):
+        find(None, None)
 
 
 def test_what_is_given_comes_first_and_then_the_project_here(home: Path) -> None:

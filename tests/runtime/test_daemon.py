@@ -25,7 +25,7 @@ from pydantic import SecretStr
 from bot.client import Client
 from bot.config import Settings, load
 from bot.config.settings import Metrics, Notify
-from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError
+from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
 from bot.runtime import control, daemon, heartbeat, worker
 from bot.runtime import journal as journal_module
 from bot.runtime import loop as loop_module
@@ -509,6 +509,17 @@ async def asked(one: Place, method: str, path: str) -> tuple[int, Any]:
     return int(head.split(b" ")[1]), json.loads(body)
 
 
+async def test_a_service_that_is_away_at_the_start_is_told_of() -> None:
+    stop, told = asyncio.Event(), list[str]()
+
+    async def ask() -> int:
+        stop.set()
+        raise TryLater("connect_error", "refused")
+
+    assert await daemon.until_up(ask, stop, told.append) is None
+    assert told == ["the service does not answer, try 1 (connect_error: refused)"]
+
+
 @pytest.mark.usefixtures("hurry")
 async def test_the_control_socket_answers_before_the_service_does_and_while_it_hangs(
     place: MakePlace, fast: serving.Served
@@ -518,7 +529,7 @@ async def test_the_control_socket_answers_before_the_service_does_and_while_it_h
     one.begin(one.settings("Idle"))
     await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
     status, told = await asked(one, "GET", "/status")
-    assert (status, told["state"], told["epoch"]) == (200, "STARTING", None)
+    assert (status, told["state"], told["epoch"], told["why"]) == (200, "STARTING", None, None)
     assert (await asked(one, "GET", "/positions"))[0] == 503, "what is not known yet is not told"
     one.halfway.hangs = lambda _path: False
     one.halfway.hung.clear()

@@ -199,11 +199,22 @@ async def test_more_than_the_allowance_becomes_one_digest_and_nothing_is_lost(jo
     assert len(inbox.messages) == notify.BURST
     assert inbox.titles[-1] == "[b] 31 more notices"
     assert "31 x protection.lost" in inbox.messages[-1].text
-    journal.notify([lost("99", market="LAST")], now_ms=0)
+    journal.notify([notice("fill.entry", "98", at_ms=0, market="SMALL")], now_ms=0)
     again_ms = await lane.step(0)
-    assert 0 < again_ms <= HOUR_MS / 60 + 1, "it waits for the next message's allowance"
+    assert 0 < again_ms <= HOUR_MS / 60 + 1, "small talk waits for the next message's allowance"
+    journal.notify([lost("99", market="LAST")], now_ms=0)
+    await lane.step(0)
+    assert inbox.titles[-1] == "[b] 2 more notices", "an error does not, and takes along what waits"
+    assert "LAST is without a stop" in inbox.messages[-1].text
+    for n in range(1, notify.URGENT):
+        journal.notify([lost(f"10{n}", market=f"MORE{n}")], now_ms=0)
+        await lane.step(0)
+        assert inbox.titles[-1] == f"[b] MORE{n} is without a stop"
+    journal.notify([lost("199", market="OVER")], now_ms=0)
+    again_ms = await lane.step(0)
+    assert 0 < again_ms <= HOUR_MS / 60 + 1, "until the credit is used up, which is paid back"
     await lane.step(again_ms)
-    assert inbox.titles[-1] == "[b] LAST is without a stop"
+    assert inbox.titles[-1] == "[b] OVER is without a stop"
 
 
 async def test_muted_kinds_and_lower_levels_are_passed_over(journal: Journal) -> None:
