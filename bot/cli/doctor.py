@@ -321,7 +321,7 @@ def _daemon(patient: Patient) -> None:
             "daemon",
             "warn",
             f"{text}; {told['intents']['quarantined']} intents wait for a person",
-            "bot explain each of them (bot status --json), then look at the account",
+            "bot explain each of them (bot status --json), look at the account, then bot resume",
         )
     else:
         patient.say("daemon", "ok", text)

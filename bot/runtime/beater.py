@@ -117,11 +117,14 @@ class BeliefFile:
 
 
 def first_heart(before: Record | None, orders: Orders) -> Heart:
-    """The heart to start with: all of it when this process was restarted under the same brain, else only the boot beats spent."""
+    """The heart to start with: all of it when this process was restarted under the same brain, else only the boot beats spent.
+
+    But not where the deadline stood: a reload may have made it a nearer one, which is none that stands still.
+    """
     if before is None:
         return Heart()
     if before.fence == orders.fence:
-        return before.heart._replace(next_ns=0, stopped=False)
+        return before.heart._replace(next_ns=0, stopped=False, deadline_ms=0)
     return Heart(boot_beats=before.heart.boot_beats)
 
 
@@ -292,7 +295,7 @@ def classify(status: int, retry_after: str | None, body: bytes) -> Answer:
     """An HTTP answer as the next move."""
     if status == 200:
         return _armed(body)
-    if status == 401:
+    if status == 401 and _is_of_service(body):
         return Answer("lost", "unauthorized")
     if status == 429 or status >= 500:
         seconds = int(retry_after) if retry_after is not None and retry_after.isascii() and retry_after.isdigit() else 0
@@ -300,6 +303,15 @@ def classify(status: int, retry_after: str | None, body: bytes) -> Answer:
             "retry", "rate_limited" if status == 429 else f"http_{status}", after_ns=min(seconds, 86_400) * SECOND
         )
     return Answer("refused", f"http_{status}")
+
+
+def _is_of_service(body: bytes) -> bool:
+    """Whether an error is the interface's. A page of something in between tells nothing about the credential, here as in the client."""
+    try:
+        error = json.loads(body)["error"]
+        return bool(error["code"] and error["requestId"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def _armed(body: bytes) -> Answer:

@@ -11,6 +11,7 @@ import contextlib
 import mmap
 import os
 import struct
+import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -39,34 +40,41 @@ class Stuck(NamedTuple):
 
 
 class Row:
-    """One strategy's place in the file. Its own thread writes it; whoever gives that thread up leaves it first."""
+    """One strategy's place in the file. Its own thread writes it; whoever gives that thread up leaves it first, also in the middle of a note."""
 
-    __slots__ = ("_at", "_calls", "_said")
+    __slots__ = ("_at", "_calls", "_said", "_turn")
 
     def __init__(self, calls: Calls, at: int) -> None:
         self._calls: Calls | None = calls
         self._at = at
         self._said = b""
+        self._turn = threading.Lock()
 
     def begin(self, name: str, version: str) -> None:
-        if self._calls is None:
-            return
         said = _ROW.pack(name.encode()[:40], version.encode()[:16], 0)
-        if said != self._said:
-            self._said = said
-            self._calls.write(self._at, said)
-        self._calls.write(self._at + _ROW.size - _BEGAN.size, _BEGAN.pack(boot_ns()))
+        with self._turn:
+            if self._calls is None:
+                return
+            if said != self._said:
+                self._said = said
+                self._calls.write(self._at, said)
+            self._calls.write(self._at + _ROW.size - _BEGAN.size, _BEGAN.pack(boot_ns()))
 
     def end(self) -> None:
-        if self._calls is not None:
-            self._calls.write(self._at + _ROW.size - _BEGAN.size, _BEGAN.pack(0))
+        with self._turn:
+            self._end()
 
     def leave(self) -> None:
         """Nothing that this row's thread still does is noted: its strategy was given up, or has a new thread."""
-        self.end()
-        calls, self._calls = self._calls, None
+        with self._turn:
+            self._end()
+            calls, self._calls = self._calls, None
         if calls is not None:
             calls.free.append(self._at)
+
+    def _end(self) -> None:
+        if self._calls is not None:
+            self._calls.write(self._at + _ROW.size - _BEGAN.size, _BEGAN.pack(0))
 
 
 class Calls:

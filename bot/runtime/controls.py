@@ -112,8 +112,9 @@ class Controls:
             raise BotError(f"every strategy is paused, so {strategy} would stay so: bot resume lets them all go on")
         if loop.pauses.resume(strategy):
             log.warning("strategies.resumed", strategy=strategy)
-        if strategy is None:  # A person has looked at who else trades here.
+        if strategy is None:  # A person has looked at who else trades here, and at what waited for that.
             loop.health.restore(FOREIGN)
+            loop.release()
         seat = next((seat for seat in loop.desk.seats if seat.name == strategy), None)
         if seat is not None and seat.quarantined is not None:
             await self._build_anew(seat.name)

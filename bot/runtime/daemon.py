@@ -23,11 +23,11 @@ from bot.client.retry import Backoff
 from bot.clock import SystemClock, boot_id, boot_ns, monotonic_ns
 from bot.config import Settings
 from bot.errors import (
+    NO_ERROR_OBJECT,
     AccessLost,
     ApiError,
     Exit,
     JournalError,
-    OutcomeUnknown,
     Refusal,
     Refused,
     TryLater,
@@ -136,7 +136,8 @@ async def run(
             state_dir=str(state_dir),
             strategies=[p.strategy.name for p in placed],
         )
-        snapshot = await until_up(client.account, stop, operations.is_away)
+        was_used = (state_dir / "progress").exists()
+        snapshot = await until_up(client.account, stop, operations.is_away, is_known=was_used)
         if snapshot is None:
             return DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
         stack.enter_context(hold_account(snapshot.address, state_dir))
@@ -144,7 +145,7 @@ async def run(
             state_dir / reading.FILE,
             address=snapshot.address,
             now_ms=SystemClock().now_ms(),
-            was_used=(state_dir / "progress").exists(),
+            was_used=was_used,
         )
         stack.callback(journal.close)
         quarantine_stuck(state_dir, journal, placed, now_ms=client.clock.now_ms())
@@ -426,6 +427,8 @@ class Run:
         if old is not None:
             old.close()
         if self.heartbeat is not None:
+            if old is not None:  # It goes on with the old one's lapses.
+                self.heartbeat.acknowledge(old.acknowledged)
             self.heartbeat.start()
 
     def _heartbeat(self, base_url: str, api_key: SecretStr, fence: int) -> HeartbeatProcess | None:
@@ -444,8 +447,13 @@ class Run:
         if dead_man is None or self.heartbeat is not None or self.client.clock.now_ms() == self.beaten_ms:
             return
         moved_ms = self.client.clock.now_ms()
-        with contextlib.suppress(TryLater, OutcomeUnknown):  # The next pass beats then.
+        try:
             await self.client.heartbeat()
+        except ApiError as error:  # The next pass beats then.
+            if is_access_lost(error):
+                raise
+            log.warning("heartbeat.missed", code=error.code, message=error.message)
+        else:
             self.beaten_ms = moved_ms
 
     def _passed(self, last_bar_ms: int | None) -> None:
@@ -547,16 +555,21 @@ def quarantine_stuck(folder: Path, journal: Journal, placed: Iterable[Placed], *
 
 
 async def until_up(
-    ask: Callable[[], Awaitable[T]], stop: asyncio.Event, is_away: Callable[[str], None] = lambda _: None
-) -> T | None:
-    """Ask until the service answers, more and more slowly; None when told to stop first. Lost access is raised, and a no that is said again and again."""
+    ask: Callable[[], Awaitable[T]], stop: asyncio.Event, is_away: Callable[[str], None] = lambda _: None, *,
+    is_known: bool = False,
+) -> T | None:  # fmt: skip
+    """Ask until the service answers, more and more slowly; None when told to stop first. Lost access is raised, and a no that is said again and again.
+
+    `is_away` is told why it waits. `is_known`: the service has answered a run of this folder, so that a page of something in between is no
+    wrong address, however often it comes.
+    """
     pacer = RealPacer()
     tries = refusals = 0
     while not stop.is_set():
         try:
             return await _unless(stop, ask)
         except ApiError as error:
-            refusals += isinstance(error, Refused)
+            refusals += isinstance(error, Refused) and not (is_known and error.code == NO_ERROR_OBJECT)
             if is_access_lost(error) or refusals >= REFUSALS_MAX:
                 raise
             tries += 1

@@ -11,6 +11,7 @@ from bot.clock import iso
 from bot.errors import ApiError, Refused
 from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN
+from bot.runtime.intents import Intent
 from bot.runtime.loop import Loop
 from bot.runtime.mirror import PROTECTIVE
 from bot.runtime.state import ENDING
@@ -94,8 +95,9 @@ async def _flatten(loop: Loop) -> bool:
         if not open_now:
             return True
         loop.begin_pass()
-        for position in open_now:
-            await repairs.close_all(loop, position, "exit")
+        closes = [repairs.closing(loop, position, "exit") for position in open_now]
+        # All of them leave before anything is learned of the first: its fill is told to a strategy, which may take its time.
+        await loop.open_and_send([one for one in closes if isinstance(one, Intent)])
         await loop.settle()
         if not await loop.drain():
             break

@@ -57,7 +57,7 @@ class HeartbeatProcess:
         )
         self._process: subprocess.Popen[bytes] | None = None
         self._file = BeliefFile(belief_path)
-        self._acknowledged = 0
+        self.acknowledged = 0  # lapses after which the brain has read everything again
 
     def __repr__(self) -> str:
         return f"HeartbeatProcess(pid={self.pid}, base_url={self._base_url!r})"
@@ -104,9 +104,9 @@ class HeartbeatProcess:
         return Belief(
             deadline_boot_ns=beat.believed_deadline_ns(self.lengths, heart),
             armed=heart.guardians > 0,
-            lapsed=heart.lapses > self._acknowledged,
+            lapsed=heart.lapses > self.acknowledged,
             past=beat.is_past(self.lengths, heart, now_ns=now),
-            may_open=beat.may_open(self.lengths, heart, now_ns=now, acknowledged=self._acknowledged),
+            may_open=beat.may_open(self.lengths, heart, now_ns=now, acknowledged=self.acknowledged),
             lapses=heart.lapses,
             guardians=heart.guardians,
             failures=heart.failures,
@@ -119,7 +119,7 @@ class HeartbeatProcess:
 
     def acknowledge(self, lapses: int) -> None:
         """The brain has resynchronised. `lapses` is belief().lapses as read BEFORE it began: a later lapse asks again."""
-        self._acknowledged = max(self._acknowledged, lapses)
+        self.acknowledged = max(self.acknowledged, lapses)
 
     def stop(self, timeout_s: float = END_S) -> None:
         """End the beats. The switch stays armed at the service: disarming it is a decision of on_exit."""

@@ -221,6 +221,14 @@ class Journal:
         )
         return found[0] if found else None
 
+    def last_of(self, strategy: str, market: str, trigger: str, *, epoch: int) -> Intent | None:
+        """The newest intent of one cause."""
+        found = self._intents(
+            "WHERE market=? AND strategy=? AND cause=? AND epoch=? ORDER BY seq DESC LIMIT 1",
+            (market, strategy, trigger, epoch),
+        )
+        return found[0] if found else None
+
     # -- events
 
     def take(
@@ -417,7 +425,10 @@ class Journal:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Whatever the block writes is one transaction: on disk when it ends, all of it or nothing."""
+        """Whatever the block writes is one transaction: on disk when it ends, all of it or nothing. One within another is part of it."""
+        if self._is_joined:
+            yield
+            return
         with self._transaction():
             self._is_joined = True
             try:

@@ -295,6 +295,15 @@ class Loop:
             if intent.action == "open" and intent.state in ("opened", "planned"):
                 self.live[intent.id] = self.sender.give_up(intent)
 
+    def release(self) -> None:
+        """A person has looked at what waited for that: its key stands for another request, so that none of its own will ever be an order."""
+        for intent in list(self.live.values()):
+            if intent.state == "quarantined":
+                self.live[intent.id] = self.journal.end(
+                    intent, "void", "released", f"a person has looked at it ({intent.message})", now_ms=self.now_ms()
+                )
+                log.warning("intent.released", intent=intent.id, strategy=intent.strategy, market=intent.market)
+
     async def reconcile(self) -> list[Drift]:
         """Compare with the service and repair; the next time is set whatever comes of it. Answers what differed."""
         self._reconcile_at_ms = self.pacer.mono_ms() + self.settings.reconcile_ms
@@ -662,9 +671,11 @@ class Loop:
         return False
 
     def is_closing(self, market: str) -> bool:
-        """Whether all of that position is about to be closed. A part of it is not enough, nor is a close that waits for a person."""
+        """Whether all of that position is about to be closed. A part of it is not enough, nor is a close that waits for a person, or for long."""
+        since_ms = self.now_ms() - self.hold_ms(0)
         return any(
             i.market == market and i.action == "close" and i.state not in FINAL and i.state != "quarantined" and i.is_whole
+            and i.opened_ms >= since_ms
             for i in self.live.values()
         )  # fmt: skip
 

@@ -30,7 +30,6 @@ LOOKS_MAX: Final = 4  # tries to meet a snapshot and a cursor at the same event;
 TRAIL_PCT_MIN: Final = Decimal("0.1")
 TRAIL_PCT_MAX: Final = Decimal(50)  # the interface's bound
 REPAIR_MS: Final = 60_000  # of service time before a repair's close that was refused is tried again
-REPAIRS_MAX: Final = 1_000  # closes of one position; then a person must look
 COVER_MS: Final = 10_000  # of real time that a position may wait for its new stop to be taken; then it is closed
 
 
@@ -149,9 +148,15 @@ def is_cursor_lost(error: Refused) -> bool:
 async def restart(loop: Loop, snapshot: AccountSnapshot) -> list[Intent]:
     """The feed begins at this snapshot: intents of an earlier epoch are void, guardians stand before anything is opened."""
     before = loop.journal.cursor
-    if before is not None and before.epoch != snapshot.epoch:
+    is_reset = before is not None and before.epoch != snapshot.epoch
+    if before is not None and is_reset:
         loop.arming.outlive(before.epoch)  # Before the cursor moves: after it nothing tells of which epoch they are.
-    void = loop.journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=loop.now_ms())
+    with loop.journal.together():
+        void = loop.journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=loop.now_ms())
+        if is_reset:  # Its event is never taken: the cursor is past it.
+            loop.health.incident(
+                "account.reset", f"epoch:{snapshot.epoch}", epoch=snapshot.epoch, balance_usd=snapshot.balance_usd
+            )
     loop.mirror.of_snapshot(snapshot)
     loop.reload_live()
     loop.own_positions(events_skipped=True)
@@ -298,38 +303,43 @@ def _trailed_pct(loop: Loop, position: MirrorPosition) -> Decimal | None:
 
 
 async def close_all(loop: Loop, position: MirrorPosition, why: str) -> str | None:
-    """Close a whole position reduce-only, as an intent of our own: written first, like any order. Answers why it was refused, if it was.
+    """Close a whole position reduce-only, as an intent of our own: written first, like any order. Answers why it was refused, if it was."""
+    intent = closing(loop, position, why)
+    if not isinstance(intent, Intent):
+        return intent
+    await loop.open_and_send([intent])
+    sent = loop.journal.find(intent.id)
+    return None if sent is None or sent.state not in ("rejected", "quarantined") else sent.message or sent.code
 
-    A refused one is tried again later.
+
+def closing(loop: Loop, position: MirrorPosition, why: str) -> Intent | str | None:
+    """The close of a whole position that is next. None: the one before is not settled; a text: why that was refused, and it is too soon to try again.
+
+    There is no last try: a market may be closed for days.
     """
-    now_ms = loop.now_ms()
-    for ordinal in range(REPAIRS_MAX):
-        key = intent_key(
-            address=loop.journal.address,
-            epoch=loop.mirror.epoch,
-            strategy=RUNTIME,
-            market=position.market,
-            trigger=f"{why}:{position.opened_ms}",
-            ordinal=ordinal,
-            leg=FIRST_LEG["close"],
-        )
-        known = loop.journal.find(key)
-        if known is None:
-            break
-        if known.state not in FINAL:
-            return None
-        if known.state != "accepted" and now_ms - known.opened_ms < REPAIR_MS:
-            return known.message or known.code
-    else:
-        log.error("repair.exhausted", market=position.market, tries=REPAIRS_MAX)
-        return f"{REPAIRS_MAX} closes were tried"
-    intent = Intent(
+    now_ms, trigger = loop.now_ms(), f"{why}:{position.opened_ms}"
+    known = loop.journal.last_of(RUNTIME, position.market, trigger, epoch=loop.mirror.epoch)
+    if known is not None and known.state not in FINAL:
+        return None
+    if known is not None and known.state != "accepted" and now_ms - known.opened_ms < REPAIR_MS:
+        return known.message or known.code
+    ordinal = 0 if known is None else known.ordinal + 1
+    key = intent_key(
+        address=loop.journal.address,
+        epoch=loop.mirror.epoch,
+        strategy=RUNTIME,
+        market=position.market,
+        trigger=trigger,
+        ordinal=ordinal,
+        leg=FIRST_LEG["close"],
+    )
+    return Intent(
         id=key,
         strategy=RUNTIME,
         market=position.market,
         action="close",
         path="direct",
-        trigger=f"{why}:{position.opened_ms}",
+        trigger=trigger,
         ordinal=ordinal,
         leg=FIRST_LEG["close"],
         epoch=loop.mirror.epoch,
@@ -337,9 +347,6 @@ async def close_all(loop: Loop, position: MirrorPosition, why: str) -> str | Non
         not_after_ms=now_ms + loop.hold_ms(REPAIR_MS),
         opened_ms=now_ms,
     )
-    await loop.open_and_send([intent])
-    sent = loop.journal.find(intent.id)
-    return None if sent is None or sent.state not in ("rejected", "quarantined") else sent.message or sent.code
 
 
 Repair = Callable[["Loop", Drift], Awaitable[None]]

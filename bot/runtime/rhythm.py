@@ -1,11 +1,13 @@
 """Rhythm: when the loop makes its next pass. APScheduler wakes it, at a bar's close or after PASS_S at the latest; it runs no work itself.
 
-In real seconds: the service's clock only says when the next bar closes and how fast it gets there.
+In real seconds: the service's clock only says when the next bar closes and how fast it gets there. The scheduler goes by the wall clock,
+and would wait for as long as that was set back: so `wait` has an end of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -18,6 +20,7 @@ from bot.clock import SystemClock, datetime_of, monotonic_ns
 
 PASS_S: Final = 2.0  # A pass at least so often, also when nothing is due.
 MANUAL_S: Final = 0.05  # Under a clock that is moved by hand nobody knows when the next bar closes.
+LATE_S: Final = 0.5  # The scheduler is given so much longer than was wanted; then its clock is no clock.
 SETTLE_S: Final = 0.005  # Asked right at the close, the service might not have closed the bar yet.
 
 
@@ -28,6 +31,7 @@ class Rhythm:
         self._wake = asyncio.Event()
         self._real = SystemClock()
         self.lag_s = 0.0  # how late the newest `wait` ended
+        self._periods: dict[str, float] = {}
         # Its jobs set an event and no more, right where the scheduler runs: none is under way when it is shut down.
         self._scheduler = AsyncIOScheduler(
             timezone=UTC, executors={"default": DebugExecutor()},
@@ -35,14 +39,23 @@ class Rhythm:
         )  # fmt: skip
 
     def start(self) -> None:
-        self._scheduler.add_job(self.ring, IntervalTrigger(seconds=PASS_S, timezone=UTC), id="pass")
+        self._repeat(self.ring, PASS_S, "pass")
         self._scheduler.start()
 
     def every(self, seconds: float, name: str) -> asyncio.Event:
         """An event that is set so often; who waits for it clears it."""
         due = asyncio.Event()
-        self._scheduler.add_job(due.set, IntervalTrigger(seconds=seconds, timezone=UTC), id=name)
+        self._repeat(due.set, seconds, name)
         return due
+
+    def _repeat(self, do: Callable[[], None], seconds: float, name: str) -> None:
+        self._periods[name] = seconds
+        self._scheduler.add_job(do, IntervalTrigger(seconds=seconds, timezone=UTC), id=name)
+
+    def _count_anew(self) -> None:
+        """From the wall clock as it is now."""
+        for name, seconds in self._periods.items():
+            self._scheduler.reschedule_job(name, trigger=IntervalTrigger(seconds=seconds, timezone=UTC))
 
     async def wait(self, *, next_close_ms: int | None, now_ms: int, speed: float) -> None:
         """Until the bar that closes at `next_close_ms` (service clock), the regular pass, or `ring`."""
@@ -56,7 +69,11 @@ class Rhythm:
             at: datetime = datetime_of(self._real.now_ms()) + timedelta(seconds=delay_s)
             self._scheduler.add_job(self.ring, DateTrigger(at, timezone=UTC), id="bar", replace_existing=True)
         began_ns = monotonic_ns()
-        await self._wake.wait()
+        try:
+            async with asyncio.timeout(min(delay_s, PASS_S) + LATE_S):
+                await self._wake.wait()
+        except TimeoutError:
+            self._count_anew()
         self._wake.clear()
         self.lag_s = max(0.0, (monotonic_ns() - began_ns) / 1e9 - min(delay_s, PASS_S))
 

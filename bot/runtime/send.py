@@ -16,6 +16,7 @@ from bot.runtime.gate import Gate
 from bot.runtime.intents import FINAL, Intent, State
 from bot.runtime.journal import Journal
 from bot.runtime.mirror import Mirror
+from bot.runtime.notices import notice
 from bot.runtime.ports import Pacer, VenuePort
 from bot.runtime.settle import SETTLE_MS, Accept, Again, End, Fences, Look, Move, settle_move
 from bot.wire import TRADES_PAGE_MAX, OrderRequest, Plan, Trade
@@ -352,7 +353,20 @@ class Sender:
 
     def _end(self, intent: Intent, state: State, code: str, message: str) -> Intent:
         assert state in ("rejected", "expired", "void", "quarantined")
-        return self.journal.end(intent, state, code, message, now_ms=self._now_ms())
+        now_ms = self._now_ms()
+        with self.journal.together():
+            if state == "quarantined":
+                said = notice(
+                    "intent.quarantined",
+                    intent.id,
+                    at_ms=now_ms,
+                    market=intent.market,
+                    strategy=intent.strategy,
+                    code=code,
+                    message=message,
+                )
+                self.journal.notify([said], now_ms=now_ms)
+            return self.journal.end(intent, state, code, message, now_ms=now_ms)
 
     def _leave(self, intent: Intent, error: ApiError, *, doubt: bool) -> None:
         self.journal.attempt_ended(

@@ -444,7 +444,7 @@ class Heartbeat(HeartbeatProcess):
         self.lengths = lengths
         self._orders = SimpleNamespace(fence=fence)  # type: ignore[assignment]
         self._file = world.belief  # type: ignore[assignment]
-        self._acknowledged = 0
+        self.acknowledged = 0
         self._api_key = api_key
         self._task: asyncio.Task[int] | None = None
         self._connections: set[asyncio.Task[None]] = set()

@@ -33,6 +33,8 @@ class Service(BaseHTTPRequestHandler):
         body = (
             b"<html>" if mode == "garbage" else json.dumps({"guardians": guardians, "serverTime": server_ms}).encode()
         )
+        if mode == "401":
+            body = b'{"error":{"code":"unauthorized","message":"no","requestId":"req_1"}}'
         self.send_response(status)
         if mode == "429":
             self.send_header("Retry-After", "1")

@@ -116,3 +116,23 @@ async def test_a_worker_notes_its_call_and_one_that_is_given_up_no_longer(
     assert calls.stuck(tmp_path) == []
     worker.close()
     new.close()
+
+
+def test_a_row_that_is_left_in_the_middle_of_a_note_has_none(tmp_path: Path) -> None:
+    """The loop gives a thread up while that begins its next call."""
+    one = calls.Calls(tmp_path / calls.FILE, fence=1)
+    row = one.row()
+    assert row is not None
+    write, leaving = one.write, threading.Thread(target=row.leave)
+
+    def slow(at: int, part: bytes) -> None:
+        write(at, part)
+        if leaving.ident is None:
+            leaving.start()
+            leaving.join(0.05)
+
+    one.write = slow  # type: ignore[method-assign]
+    row.begin("trend", "1")
+    leaving.join()
+    rows = (tmp_path / calls.FILE).read_bytes()[calls._HEAD.size :]
+    assert not any(began_ns for _, _, began_ns in calls._ROW.iter_unpack(rows))

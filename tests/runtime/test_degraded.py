@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
@@ -10,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from bot.errors import ApiError, Refusal
+from bot.errors import NO_ERROR_OBJECT, ApiError, Refusal, Refused
 from bot.runtime.arming import Wanted
+from bot.runtime.controls import Controls
+from bot.runtime.daemon import REFUSALS_MAX, RealPacer, Run, until_up
 from bot.runtime.health import Health, key_problem
+from bot.runtime.intents import Intent as Written
 from bot.runtime.journal import open_journal
 from bot.runtime.legs import LEGS, next_leg
 from bot.runtime.loop import EXITS_WAIT_MS, RECONCILE_MS, Loop, Settings
-from bot.runtime.reconcile import COVER_MS, REARM_MS, lost_distance_pct
+from bot.runtime.reconcile import COVER_MS, REARM_MS, closing, lost_distance_pct
 from bot.runtime.state import state_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from bot.wire import GuardianRequest, OrderRequest
@@ -399,3 +403,107 @@ async def test_a_clock_that_is_far_off_stops_what_a_bar_wants_and_not_its_exits(
     await minutes(loop, venue, "101", "102")
     assert venue.positions == {}
     assert refusals(loop) == ["clock_skewed"]
+
+
+# -- what must not stay so for ever
+
+
+async def test_a_position_without_a_stop_whose_market_takes_no_close_for_a_day_is_closed_when_it_does() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, once)
+    await loop.recover()
+    await loop.cycle()
+    venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9)]
+    (position,) = loop.mirror.positions.values()
+    for _ in range(1_440):
+        tried = closing(loop, position, "naked")
+        assert isinstance(tried, Written)
+        loop.journal.decided([tried])
+        loop.journal.end(tried, "rejected", "market_closed", "no", now_ms=tried.opened_ms)
+        venue.clock.advance(60_000)
+    venue._cancel(stop_of(venue))
+    await loop.cycle()
+    assert not venue.positions
+
+
+async def test_a_stop_is_lost_while_a_close_is_not_taken_for_long_and_another_stands_in_its_place() -> None:
+    """A strategy of long bars wants its close for two days; the position does not wait for it without a stop."""
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
+    loop.desk.seats[0].interval = "1d"
+    await loop.recover()
+    await loop.cycle()
+    shallow = ApiError.of("insufficient_depth", "no", retryable=True, order_submitted=False)
+    venue.faults = [Fault("close", shallow, 10**9)]
+    await minutes(loop, venue, "101")
+    venue._cancel(stop_of(venue))
+    await minutes(loop, venue, "100")
+    assert venue.positions
+    assert trailing(venue)
+
+
+async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_was_one() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    other = {"reason": "fingerprint"}
+    venue.faults = [Fault("confirm", ApiError.of("idempotency_conflict", "other body", order_submitted="unknown", retryable=False, details=other))]  # fmt: skip
+    loop = room(venue, always)
+    await loop.recover()
+    await loop.cycle()
+    assert [one.state for one in loop.journal.live()] == ["quarantined"]
+    assert "intent.quarantined" in told(loop)
+    await minutes(loop, venue, "100")
+    assert not venue.positions
+    await Controls(SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=())), None).resume()  # type: ignore[arg-type]
+    await minutes(loop, venue, "100")
+    assert (loop.journal.live(), set(venue.positions)) == ([], {"BTC"})
+
+
+async def test_a_reset_of_the_account_is_told() -> None:
+    """Its event is never taken: the feed begins behind it."""
+    for says_gone in (True, False):
+        venue = FakeVenue()
+        venue.says_gone = says_gone
+        loop = room(venue)
+        await loop.recover()
+        await loop.cycle()
+        venue.reset()
+        await loop.cycle()
+        assert told(loop).count("account.reset") == 1
+
+
+async def test_a_beat_by_hand_that_is_refused_ends_no_run() -> None:
+    venue = FakeVenue()
+    beats: list[ApiError | None] = [refused("limit_exceeded"), None, AWAY]
+
+    async def heartbeat() -> None:
+        if (error := beats.pop(0)) is not None:
+            raise error
+
+    client = SimpleNamespace(clock=venue.clock, heartbeat=heartbeat)
+    run: Any = SimpleNamespace(settings=SimpleNamespace(dead_man=60), heartbeat=None, client=client, beaten_ms=0)
+    for _ in range(3):
+        await Run._beat_by_hand(run)
+    assert (run.beaten_ms, beats) == (venue.clock.now_ms(), [AWAY])
+
+
+async def test_pages_of_a_gateway_at_a_restart_are_no_wrong_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service is being replaced at the moment at which the host comes up: nobody would start the run again."""
+    monkeypatch.setattr(RealPacer, "delay_ms", lambda _self, _attempt: 0)
+    page = ApiError.of(NO_ERROR_OBJECT, "HTTP 404 without an error object", status=404, reads=True)
+    for is_known in (True, False):
+        pages = [page] * (REFUSALS_MAX + 2)
+
+        async def ask(pages: list[ApiError] = pages) -> str:
+            if pages:
+                raise pages.pop()
+            return "up"
+
+        asking = until_up(ask, asyncio.Event(), is_known=is_known)
+        if is_known:
+            assert await asking == "up"
+        else:
+            with pytest.raises(Refused):
+                await asking

@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bot.clock import monotonic_ns
 from bot.runtime import beat
 from bot.runtime.beat import SECOND, Answer, Heart
-from bot.runtime.beater import BeliefFile, classify
+from bot.runtime.beater import BeliefFile, classify, first_heart
+from bot.runtime.daemon import Run
+from bot.runtime.heartbeat import HeartbeatProcess
 from bot.runtime.progress import ProgressReader, ProgressWriter, Stamp
 
 S = SECOND
@@ -141,7 +144,9 @@ def test_a_lost_credential_stops_for_good_and_a_refusal_waits_a_period() -> None
         (200, None, b'{"guardians":{"a":1}}', "retry", "bad_answer"),
         (200, None, b"[" * 60_000, "retry", "bad_answer"),
         (200, None, b"\xff\xfe", "retry", "bad_answer"),
-        (401, None, b"", "lost", "unauthorized"),
+        (401, None, b'{"error":{"code":"unauthorized","message":"no","requestId":"req_1"}}', "lost", "unauthorized"),
+        (401, None, b"<html>who are you</html>", "refused", "http_401"),
+        (401, None, b'{"error":"no"}', "refused", "http_401"),
         (403, None, b"", "refused", "http_403"),
         (404, None, b"", "refused", "http_404"),
         (301, None, b"", "refused", "http_301"),
@@ -241,3 +246,32 @@ def test_its_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "progress").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_reload_to_a_nearer_deadline_is_believed_at_once_and_asks_for_no_second_resync(tmp_path: Path) -> None:
+    """The new process goes on where the old one was, and the deadline of before lies far ahead."""
+    lengths, path = beat.rhythm(600), str(tmp_path / "belief")
+    far = beat.answered(
+        lengths, Heart(lapses=2), Answer("ok", "", 1, 1_600_000, 1_000_000), sent_ns=S, now_ns=S, chance=0.5
+    )
+    writer = BeliefFile(path, write=True)
+    writer.write(7, S, far)
+
+    class Still(HeartbeatProcess):
+        def start(self) -> None: ...
+
+    def made(lengths: beat.Rhythm) -> HeartbeatProcess:
+        return Still(
+            base_url="http://127.0.0.1:1", api_key="k", stamp_path="", belief_path=path, lengths=lengths, fence=7
+        )
+
+    old = made(lengths)
+    old.acknowledge(2)
+    run = SimpleNamespace(heartbeat=old, _new_heartbeat=lambda: made(R60))
+    Run.change_heartbeat(run)  # type: ignore[arg-type]
+    assert not run.heartbeat.belief().lapsed
+    heart = first_heart(writer.read(), run.heartbeat._orders)
+    near = beat.answered(R60, heart, Answer("ok", "", 1, 1_062_000, 1_002_000), sent_ns=3 * S, now_ns=3 * S, chance=0.5)
+    assert (near.error, near.sent_ns, near.lapses) == ("", 3 * S, 2)
+    run.heartbeat.close()
+    writer.close()

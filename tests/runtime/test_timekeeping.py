@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bot.runtime import rhythm
 from bot.runtime.feed import Closed, Series
 from bot.runtime.journal import Journal, open_journal
 from bot.runtime.timekeeping import Timekeeper, expire_held, note_wall
@@ -146,3 +150,29 @@ async def test_a_clock_that_went_back_does_not_starve_the_strategies_of_bars() -
     venue.minute(BTC="101")
     found: list[Closed] = await loop.feed.poll(venue, behind_ms)
     assert [one.bar.close for one in found] == [101]
+
+
+async def test_a_wall_clock_that_is_set_back_holds_up_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler goes by it, and would make the next pass in an hour."""
+    back = timedelta(0)
+
+    class Wall(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) - back
+
+    monkeypatch.setattr("apscheduler.schedulers.base.datetime", Wall)
+    monkeypatch.setattr("apscheduler.triggers.interval.datetime", Wall)
+    monkeypatch.setattr(rhythm, "PASS_S", 0.1)
+    monkeypatch.setattr(rhythm, "LATE_S", 0.1)
+    one = rhythm.Rhythm()
+    one.start()
+    report = one.every(0.1, "report")
+    for n in range(5):
+        if n == 2:
+            back = timedelta(hours=1)
+            report.clear()
+        async with asyncio.timeout(5):
+            await one.wait(next_close_ms=None, now_ms=0, speed=1)
+    assert report.is_set(), "what is repeated goes on too"
+    one.stop()

@@ -11,6 +11,7 @@ import pytest
 
 from bot.errors import AccessLost, OutcomeUnknown
 from bot.runtime.desk import Placed
+from bot.runtime.exiting import wind_down
 from bot.runtime.feed import Closed
 from bot.runtime.intents import Intent
 from bot.runtime.journal import open_journal
@@ -290,3 +291,31 @@ async def test_a_run_that_is_cut_while_it_waits_for_the_rest_of_a_broken_wave_ha
         await passing
     rows = loop.journal.db.conn.execute("SELECT market, state FROM intents ORDER BY market").fetchall()
     assert rows == [("BTC", "sending"), ("ETH", "accepted"), ("SOL", "sending")]
+
+
+async def test_at_the_end_every_close_leaves_before_a_strategy_is_told_of_the_first() -> None:
+    venue, is_ending = FakeVenue(), False
+    venue.minute(BTC="100", ETH="100")
+
+    async def run(_seat: Any, call: Any) -> Any:
+        if is_ending:
+            await asyncio.Event().wait()  # A hook that takes its time, and the end of a run has none.
+        return call()
+
+    def enters(view: View, bar: Bar) -> Iterable[Wish]:
+        if view.position(bar.market) is None:
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+
+    one = Scripted(enters, markets=("BTC", "ETH"))
+    loop = Loop(
+        port=venue, journal=open_journal(None, address=ADDRESS), placed=[Placed(one, "1m", allowance(one.name, one.markets))],
+        pacer=FakePacer(), settings=Settings(guardians=(DEAD_MAN_60,)), run=run, abreast=ABREAST,
+    )  # fmt: skip
+    await loop.recover()
+    await loop.cycle()
+    assert set(venue.positions) == {"BTC", "ETH"}
+    is_ending = True
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await wind_down(loop, "flatten")
+    assert not venue.positions
