@@ -146,7 +146,7 @@ def call(args: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except click.Abort:
-        click.echo("stopped before it began", err=True)
+        click.echo("stopped before it was done", err=True)
         return ERROR
     except BrokenPipeError:
         # Whoever read our output has gone (`bot strategies | head`); Python must not complain of it again at exit.

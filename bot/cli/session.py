@@ -223,7 +223,7 @@ class Capped(click.ParamType[tuple[str, Any]]):
 @click.option(
     "--prove-causal",
     is_flag=True,
-    help=f"Run again on data cut at {CUTS} instants: decisions before a cut must be equal.",
+    help=f"Run again on data cut at {CUTS} instants: decisions before a cut must be equal. What a strategy reads by itself (a file) is not cut.",
 )
 @click.option(
     "--journal", "with_journal", is_flag=True, help="Keep the daemon's journal in the folder, on disk as live; slower."
@@ -243,18 +243,26 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     logs.configure(pretty=None, level="error")
     asked = _Asked(config, given)
     prepared = asked.prepared()  # What cannot be played is said before a folder is made for it.
+    manifest = asked.manifest()  # Now: config and strategies may be edited while the session runs.
     folder = results.folder_for(out, asked.settings.name, SystemClock().now_ms())
     with _stopping() as is_stopped:
-        found, band, proof = asked.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
-    results.write(folder, found, asked.manifest(), band=band)
+        found = asked.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
+        results.write(folder, found, manifest)  # Kept, whatever becomes of the runs that follow.
+        band, proof = asked.besides(found, folder, is_stopped=is_stopped)
+    summary = found.summary(band, proof)
+    results.write_summary(folder, summary)
     if as_json:
-        click.echo(json.dumps({"folder": str(folder), "proof": proof, **found.summary(band)}, ensure_ascii=False))
+        click.echo(json.dumps({"folder": str(folder), **summary}, ensure_ascii=False))
     else:
         for line in summary_lines(found, asked.assumptions, band=band, proof=proof):
             click.echo(line)
         click.echo(f"\nResults: {folder}")
     if proof is not None and proof["differs"] is not None:
         click.echo(f"error: not causal: {proof['differs']}", err=True)
+        return 1
+    if proof is not None and not proof["isWhole"]:
+        why = "the range is too short to be cut" if not is_stopped() else "it was stopped"
+        click.echo(f"error: whether the strategies are causal was not proven: {why}", err=True)
         return 1
     return 0
 
@@ -291,7 +299,7 @@ class _Asked:
         given = self.given
         ends = [one.end_ms for one in self.candles]
         start_ms = given["start_ms"] if given["start_ms"] is not None else max(one.at_ms[0] for one in self.candles)
-        end_ms = given["end_ms"] if given["end_ms"] is not None else max(ends)
+        end_ms = min(max(ends), given["end_ms"] or max(ends))
         by_chance = chance_outages(
             given["outage_count"], start_ms, end_ms, mean_ms=given["outage_for"] * 1000, seed=given["seed"]
         )
@@ -326,32 +334,43 @@ class _Asked:
         )
         return made
 
-    def run(
-        self, made: Backtest, folder: Path, *, is_stopped: Callable[[], bool], quiet: bool
-    ) -> tuple[Result, dict[str, Any] | None, dict[str, Any] | None]:
-        """The session, and what was asked for besides: a second path policy, the proof."""
-        from dataclasses import replace
-
+    def run(self, made: Backtest, folder: Path, *, is_stopped: Callable[[], bool], quiet: bool) -> Result:
+        """The session."""
         from bot.runtime import reading
-        from bot.session import backtest
 
-        given = self.given
-        if given["with_journal"]:
+        if self.given["with_journal"]:
             made.journal.close()
             made = self._make(self.options, journal=folder / reading.FILE)
         with (folder / "events.jsonl").open("w", encoding="utf-8", newline="") as events, _bar(quiet=quiet) as told:
-            found = made.run(progress=lambda done, of: not is_stopped() and told(done, of), events=events)
+            return made.run(progress=lambda done, of: not is_stopped() and told(done, of), events=events)
+
+    def besides(
+        self, found: Result, folder: Path, *, is_stopped: Callable[[], bool]
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """What was asked for besides: a second path policy, the proof. A session that was stopped has no band, and its proof is not whole."""
+        from dataclasses import replace
+
+        from bot.session import backtest
+
+        def going(_done: int, _of: int) -> bool:
+            return not is_stopped()
+
         band = proof = None
-        if given["band"] and not found.course.is_partial:
+        if self.given["band"] and not found.course.is_partial:
             path = backtest.OTHER_PATH[self.options.path]
-            other = self._make(replace(self.options, path=path)).run()
-            band = backtest.band_of(found, other, path)
-        if given["prove_causal"] and not found.course.is_partial:
-            whole = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-            cuts = backtest.cuts_between(CUTS, found.start_ms, found.end_ms, seed=self.options.seed)
-            proved = backtest.prove_causal(self._make, self.options, whole, cuts)
-            proof = {"cutsMs": list(proved.cut_ms), "eventsCompared": proved.compared, "differs": proved.differs}
-        return found, band, proof
+            other = self._make(replace(self.options, path=path)).run(progress=going)
+            if not other.course.is_partial:
+                band = backtest.band_of(found, other, path)
+        if self.given["prove_causal"]:
+            whole, cuts = [], []
+            if not found.course.is_partial:
+                whole = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+                step_ms = max(one.step_ms for one in self.candles)
+                cuts = backtest.cuts_between(
+                    CUTS, found.start_ms, found.end_ms, step_ms=step_ms, seed=self.options.seed
+                )
+            proof = backtest.prove_causal(self._make, self.options, whole, cuts, progress=going).plain()
+        return band, proof
 
     def _make(self, options: SessionOptions, cut_ms: int | None = None, *, journal: Path | None = None) -> Backtest:
         from bot.session.backtest import Backtest
@@ -507,7 +526,9 @@ def summary_lines(
             else f"  band: the path {band['path']} gives the same trades"
         )
     if proof is not None:
-        verdict = "causal: equal decisions" if proof["differs"] is None else "NOT CAUSAL"
+        verdict = "causal: equal decisions" if proof["isWhole"] else "not proven causal: equal decisions so far"
+        if proof["differs"] is not None:
+            verdict = "NOT CAUSAL"
         lines.append(
             f"  {verdict} on data cut at {len(proof['cutsMs'])} instants, {proof['eventsCompared']:,} events compared"
         )

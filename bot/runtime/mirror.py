@@ -279,7 +279,7 @@ Fold = Callable[[Mirror, Any, Any], None]
 
 
 def _filled(mirror: Mirror, event: Any, data: Any) -> None:
-    mirror.balance_usd = data.balance_usd
+    _gain(mirror, (data.realized_pnl_usd or Decimal(0)) - data.fee_usd, balance_usd=data.balance_usd)
     _take_from_order(mirror, data.oid, data.remaining_size)
     size = data.position_size
     if not size:
@@ -362,6 +362,16 @@ def _guardian_gone(mirror: Mirror, event: Any, data: Any) -> None:
     mirror.guardians.pop(data.guardian_id, None)
 
 
+def _gain(mirror: Mirror, usd: Decimal, *, balance_usd: Decimal) -> None:
+    """The account is worth so much more. What the cash does not show of it went to an isolated margin, or came from there."""
+    mirror.value_offset_usd += float(mirror.balance_usd + usd - balance_usd)
+    mirror.balance_usd = balance_usd
+
+
+def _funded(mirror: Mirror, event: Any, data: Any) -> None:
+    _gain(mirror, data.amount_usd, balance_usd=data.balance_usd)
+
+
 def _paid(mirror: Mirror, event: Any, data: Any) -> None:
     mirror.balance_usd = data.balance_usd
 
@@ -402,7 +412,7 @@ FOLD: Final[Mapping[tuple[str, str], Fold]] = {
     ("guardian", "fired"): _guardian_fired,
     ("guardian", "released"): _guardian_released,
     ("guardian", "disarmed"): _guardian_gone,
-    ("funding", "payment"): _paid,
+    ("funding", "payment"): _funded,
     ("liquidation", "partial"): _paid,
     ("liquidation", "full"): _lost,
     ("liquidation", "backstop"): _lost,

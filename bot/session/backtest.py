@@ -153,43 +153,62 @@ def band_of(first: Result, second: Result, path: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`cut_ms` are the instants at which the data ended in the repeated runs. `differs` names the first event that was not the same, if any was."""
+    """`cut_ms` are the instants at which the data ended in the repeated runs. `differs` names the first event that was not the same, if any was.
+    Not whole: a run was stopped, or there was no instant to cut at; then nothing is proven."""
 
     cut_ms: tuple[int, ...]
     compared: int
     differs: str | None = None
+    is_whole: bool = True
+
+    def plain(self) -> dict[str, Any]:
+        """For summary.json."""
+        return {
+            "cutsMs": list(self.cut_ms),
+            "eventsCompared": self.compared,
+            "differs": self.differs,
+            "isWhole": self.is_whole,
+        }
 
 
 def prove_causal(
-    make: Callable[[SessionOptions, int], Backtest], options: SessionOptions, whole: Sequence[str], cuts: Sequence[int]
-) -> Proof:
+    make: Callable[[SessionOptions, int], Backtest], options: SessionOptions, whole: Sequence[str], cuts: Sequence[int],
+    *, progress: Told | None = None,
+) -> Proof:  # fmt: skip
     """Run again on data that end at each cut: all that happened before it must be the same, line by line.
 
     `make(options, cut_ms)` gives the session no candle that opens at the cut or later. Outages after a cut are left out with the data.
+    Data that are cut in a hole (a night) end before it. `progress` may stop it, as it stops a session.
     """
     compared = 0
-    for cut_ms in cuts:
+    for number, cut_ms in enumerate(cuts):
         again = make(replace(options, end_ms=cut_ms), cut_ms)
         lines = io.StringIO(newline="")
-        again.run(events=lines)
+        result = again.run(progress=progress, events=lines)
+        if result.course.is_partial:
+            return Proof(tuple(cuts[:number]), compared, is_whole=False)
         mine = lines.getvalue().splitlines(keepends=True)
         compared += len(mine)
-        if mine != list(whole[: len(mine)]) or (len(whole) > len(mine) and _ts(whole[len(mine)]) < cut_ms - 1):
+        if mine != list(whole[: len(mine)]) or (len(whole) > len(mine) and _ts(whole[len(mine)]) < result.end_ms - 1):
             at = next(
                 (n for n, (a, b) in enumerate(zip(mine, whole, strict=False)) if a != b), min(len(mine), len(whole))
             )
             seen = whole[at].strip() if at < len(whole) else "nothing"
             cut = mine[at].strip() if at < len(mine) else "nothing"
             return Proof(tuple(cuts), compared, f"event {at + 1}: with all data {seen}, with data until {cut_ms} {cut}")
-    return Proof(tuple(cuts), compared)
+    return Proof(tuple(cuts), compared, is_whole=bool(cuts))
 
 
-def cuts_between(count: int, start_ms: int, end_ms: int, *, seed: int) -> list[int]:
-    """Minutes at which the data are cut: the middle of each of `count` parts, moved a little by chance."""
+def cuts_between(count: int, start_ms: int, end_ms: int, *, step_ms: int, seed: int) -> list[int]:
+    """Instants at which the data are cut: the middle of each of `count` parts, moved a little by chance; few in a short range, or none.
+
+    They lie on the grid of `step_ms`, the coarsest candles that drive. A cut inside a bar would take that bar away from its open on, and with it
+    what happened before the cut.
+    """
     chance = Random(f"{seed}:cuts")
     part = (end_ms - start_ms) // count
     found = [start_ms + int((number + 0.25 + chance.random() / 2) * part) for number in range(count)]
-    return [at - at % 60_000 for at in found if at - at % 60_000 > start_ms]
+    return sorted({at - at % step_ms for at in found if at - at % step_ms > start_ms})
 
 
 def _ts(line: str) -> int:

@@ -76,7 +76,7 @@ class MarketRules:
         if self.maker is not None:
             made["maker_rate"] = _scaled(self.maker, "maker fee")
         if self.spread_bps is not None:
-            made["half_spread"] = _scaled(self.spread_bps / 20_000, "spread")
+            made["half_spread"] = _scaled(self.spread_bps / 20_000, "half of the spread")
         sz_decimals = spec.sz_decimals
         if self.lot is not None:
             sz_decimals = made["sz_decimals"] = _decimals(self.lot, "lot")

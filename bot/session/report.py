@@ -255,6 +255,19 @@ def _head(runs: Sequence[KeptRun]) -> str:
     return "".join(lines)
 
 
+def _proof(run: KeptRun) -> str:
+    """Whether the strategies were proven to be causal, where that was asked."""
+    proof = run.summary.get("proof")
+    if proof is None:
+        return ""
+    if proof["differs"] is not None:
+        return f'<p class="warn">Not causal: {_text(proof["differs"])}</p>'
+    cuts = (
+        f"equal decisions on data cut at {len(proof['cutsMs'])} instants, {proof['eventsCompared']:,} events compared"
+    )
+    return f"<p>Causal: {cuts}</p>" if proof["isWhole"] else f'<p class="warn">Not proven causal: {cuts}</p>'
+
+
 def _cards(run: KeptRun) -> str:
     figures = run.summary["figures"]
     band = run.summary.get("band")
@@ -270,7 +283,7 @@ def _cards(run: KeptRun) -> str:
         f'<p class="warn">{_text(name)} was quarantined: {_text(why)}</p>'
         for name, why in run.summary.get("quarantined", {}).items()
     )
-    return quarantined + f'<div class="cards">{"".join(cells)}</div>'
+    return quarantined + _proof(run) + f'<div class="cards">{"".join(cells)}</div>'
 
 
 def _compared(run: KeptRun, other: KeptRun) -> str:

@@ -11,7 +11,7 @@ runs/<name>-<time>/
   equity.npy      at every close: structured rows at_ms (<i8), equity_usd (<f8), exposure_usd (<f8); numpy.load reads it.
   summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [...], "outages": [...], "eventDigest",
                   "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}}, "refusals": {code: count} (of the gate), "rejections": {code: count} (of the service), "left": [...],
-                  "band": null or {"path", "figures", "differing"}}.
+                  "band": null or {"path", "figures", "differing"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole"}}.
   chart.json      each market's candles, thinned for drawing (chart.chart_of). No figure is reckoned from it; a report goes on without.
 """
 
@@ -68,7 +68,7 @@ class Result:
     def digest(self) -> str:
         return self.book.digest
 
-    def summary(self, band: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def summary(self, band: Mapping[str, Any] | None = None, proof: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """summary.json."""
         book, course = self.book, self.course
         return {
@@ -111,6 +111,7 @@ class Result:
             "eventDigest": self.digest,
             "events": book.count,
             "band": None if band is None else dict(band),
+            "proof": None if proof is None else dict(proof),
         }
 
 
@@ -293,7 +294,7 @@ def folder_for(out: Path, name: str, at_ms: int) -> Path:
     raise BotError(f"{out}: has a thousand runs of this second; choose another place with --out")
 
 
-def write(folder: Path, result: Result, manifest: Mapping[str, Any], *, band: Mapping[str, Any] | None = None) -> None:
+def write(folder: Path, result: Result, manifest: Mapping[str, Any]) -> None:
     """Everything but events.jsonl, which was written on the way."""
     (folder / "manifest.json").write_bytes(_json(manifest))
     with (folder / "trades.csv").open("w", encoding="utf-8", newline="") as file:
@@ -301,8 +302,12 @@ def write(folder: Path, result: Result, manifest: Mapping[str, Any], *, band: Ma
         rows.writerow(COLUMNS)
         rows.writerows(trip.row(number) for number, trip in enumerate(result.book.trips, start=1))
     (folder / "equity.npy").write_bytes(result.curve.npy())
-    (folder / "summary.json").write_bytes(_json(result.summary(band)))
+    write_summary(folder, result.summary())
     (folder / "chart.json").write_bytes(json.dumps(result.chart, separators=(",", ":")).encode())
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
+    (folder / "summary.json").write_bytes(_json(summary))
 
 
 def _json(value: Any) -> bytes:

@@ -132,6 +132,9 @@ def ground_of(
         if lane.first >= lane.end:
             there = f"the data hold it from {iso(lane.ts[0])} to {iso(lane.ts[-1] + lane.step_ms)}"
             raise ConfigError(f"the range is empty: there is no whole candle of {lane.coin} in it; {there}")
+    end_ms = min(
+        end_ms, max(lane.ts[lane.end - 1] + lane.step_ms for lane in lanes)
+    )  # no price comes after the last candle
     by_coin = {lane.coin: lane for lane in lanes}
     tracks = []
     for one in sorted(set(series)):

@@ -102,3 +102,22 @@ def test_an_event_of_tomorrow_changes_nothing() -> None:
     mirror = Mirror()
     mirror.apply(Event(id="evt_1", type="weather", subtype="rain", ts=1, coin="BTC", data={"mm": 3}))
     assert mirror.positions == {}
+
+
+def test_an_isolated_margin_is_the_accounts_money_from_the_fill_on_and_not_only_from_the_next_snapshot() -> None:
+    mirror = Mirror(lambda _key: "trend")
+
+    def told(type_: str, subtype: str, **data: object) -> float:
+        row = {"id": "evt_1", "type": type_, "subtype": subtype, "ts": 1, "coin": "AAPL", "data": data}
+        mirror.apply(Event.model_validate(row))
+        return mirror.equity_usd
+
+    fill = {"tradeId": "t", "oid": "1", "kind": "market", "side": "long", "reduceOnly": False, "liquidity": "taker", "remainingSize": "0"}  # fmt: skip
+    told("account", "created", balanceUsd="10000")
+    entry = {**fill, "intent": "open", "size": "30", "px": "100", "feeUsd": "1.5", "realizedPnlUsd": None}
+    assert told("fill", "entry", **entry, positionSize="30", entryPx="100", balanceUsd="7000") == 9_998.5
+    paid = {"side": "long", "size": "30", "oraclePx": "100", "rate": "0.00001", "amountUsd": "-0.5"}
+    assert told("funding", "payment", **paid, balanceUsd="7000") == 9_998, "out of the margin"
+    left = {**fill, "intent": "close", "size": "30", "px": "101", "feeUsd": "1.5", "realizedPnlUsd": "30"}
+    assert told("fill", "exit", **left, positionSize="0", entryPx=None, balanceUsd="10026.5") == 10_026.5
+    assert mirror.value_offset_usd == 0

@@ -131,6 +131,77 @@ def test_an_honest_strategy_is_proven_causal_and_one_that_looks_ahead_is_not(
     assert "error: not causal: event" in said.err
 
 
+def test_an_honest_strategy_is_causal_on_coarse_candles_and_on_candles_with_a_night(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    whole = minutes(2_000)
+    hours = write(minutes(300, interval="15m"), tmp_path / "BTC_15m.csv")
+    nightly = write(whole.pick([*range(500), *range(1_400, 2_000)]), tmp_path / "BTC_1m.csv")
+    coarse = config(tmp_path).read_text().replace("interval: 1m", "interval: 15m")
+    for data, text in ((hours, coarse), (nightly, config(tmp_path).read_text())):
+        (tmp_path / "mine.yaml").write_text(text)
+        asked = ["--data", str(data), "--out", str(tmp_path / "runs"), "--prove-causal", "--accept-gaps"]
+        for seed in ("1", "2", "3"):
+            assert call(["backtest", str(tmp_path / "mine.yaml"), *asked, "--seed", seed]) == 0, (data.name, seed)
+            assert "causal: equal decisions on data cut at 5 instants" in capsys.readouterr().out
+
+
+def test_nothing_is_called_causal_that_was_not_proven(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from contextlib import contextmanager
+
+    from bot.cli import session
+    from bot.session import run as sessions
+
+    out = ["--out", str(tmp_path / "runs"), "--prove-causal", "--band"]
+    short = ["--from", iso(START_MS + 599 * MINUTE_MS)[:19]]
+    assert call(["backtest", str(config(tmp_path)), "--data", str(data), *out, *short]) == 1
+    assert "was not proven: the range is too short to be cut" in capsys.readouterr().err
+
+    looks = 0
+
+    def is_pressed() -> bool:  # The session itself looks six times; then Ctrl-C is pressed.
+        nonlocal looks
+        looks += 1
+        return looks > 6
+
+    @contextmanager
+    def pressed():
+        yield is_pressed
+
+    monkeypatch.setattr(session, "_stopping", pressed)
+    monkeypatch.setattr(sessions, "CHUNK", 100)
+    before = set((tmp_path / "runs").iterdir())
+    assert call(["backtest", str(config(tmp_path)), "--data", str(data), *out]) == 1
+    said = capsys.readouterr()
+    assert "PARTIAL" not in said.out
+    assert "not proven causal: equal decisions so far on data cut at " in said.out
+    assert "error: whether the strategies are causal was not proven: it was stopped" in said.err
+    (folder,) = set((tmp_path / "runs").iterdir()) - before
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["course"]["bars"], summary["band"], summary["proof"]["isWhole"]) == (600, None, False)
+
+
+def test_an_outage_that_begins_before_the_last_candle_ends_with_it(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+):
+    """The switch would act in two minutes, when there is no price any more and the curve has ended."""
+    made = config(tmp_path, "oracles:Ticked", entries=[590], stop_pct=20, target_pct=20)
+    late = [
+        "--outage",
+        f"{iso(START_MS + 599 * MINUTE_MS)[:19]}+1h",
+        "--to",
+        iso(START_MS + 700 * MINUTE_MS)[:19],
+        "--balance",
+        "1000000",
+    ]
+    folder = run(tmp_path, made, data, *late)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["course"]["toMs"] == START_MS + 600 * MINUTE_MS
+    assert (summary["guardians"], len(summary["outages"]), len(summary["left"])) == ([], 1, 1)
+
+
 def test_a_run_that_is_stopped_keeps_what_it_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
