@@ -115,8 +115,10 @@ class Sender:
         return intent
 
     def give_up(self, intent: Intent) -> Intent:
-        """End an intent of which nothing has left."""
+        """End an intent of which nothing has left; what a lost journal may have sent is left to the next run."""
         assert intent.state in ("opened", "planned")
+        if self.may_be_out(intent):
+            return intent
         intent = self._end(intent, "expired", "run_ended", "the run ended before it was sent")
         _tell(intent)
         return intent
@@ -128,7 +130,7 @@ class Sender:
         if intent.state == "opened":
             intent = await self._prepare(intent)
         elif intent.state == "planned" and self._now_ms() >= intent.fence_ms:
-            return self._end(intent, "expired", "plan_stale", "its plan ran out before it was sent")
+            return await self._end_unsent(intent, "expired", "plan_stale", "its plan ran out before it was sent")
         if intent.state in FINAL or (intent.state == "opened" and not self._may_leave(intent)):
             return intent
         if self._is_unwritten(intent):

@@ -114,6 +114,26 @@ async def test_a_refused_plan_waits_for_what_a_lost_journal_may_have_on_its_way(
     assert venue.calls.count("plan") == plans
 
 
+async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may_have_sent_the_same(
+    venue: FakeVenue,
+) -> None:
+    """Neither the end of its plan nor the end of the run says anything of the order of before."""
+    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+    await life(venue, Wants(wish))
+    (trade,) = (await venue.trades()).trades
+    loop = room(venue, strategies=[Wants(wish)])
+    await loop.recover()
+    loop.sender.has_time = lambda: False  # The pass is over when the plan is there.
+    await loop.cycle()
+    (row,) = loop.journal.db["intents"].rows
+    assert row["state"] == "planned"
+    loop.give_up_entries()
+    loop.sender.has_time = loop.has_time
+    await minutes(loop, venue, "100", "100")
+    (row,) = loop.journal.db["intents"].rows
+    assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
+
+
 async def test_what_is_refused_on_an_account_that_nothing_stands_on_ends_at_once(venue: FakeVenue) -> None:
     venue.faults = [Fault("plan", refused("invalid_input"))]
     loop = await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
