@@ -32,7 +32,18 @@ from bot.venue.commands import (
 from bot.venue.numbers import E8
 from bot.venue.orders import Canceled, Placed
 from bot.venue.quote import Quote, Suggestion, suggest
-from bot.venue.state import Account, Guardian, GuardianSpec, LegSpec, Order, OrderSpec, event_id, guardian_id, oid_text
+from bot.venue.state import (
+    Account,
+    Guardian,
+    GuardianSpec,
+    LegSpec,
+    Order,
+    OrderSpec,
+    Trade,
+    event_id,
+    guardian_id,
+    oid_text,
+)
 from bot.wire.base import encode
 from bot.wire.errors import fields_of, message_of
 from bot.wire.guardian_requests import GuardianFields, GuardianRequest
@@ -160,7 +171,7 @@ class OrderDesk(Desk):
             ],
             "leverage": placed.trade.leverage,
             "leverageClamped": placed.leverage_clamped,
-            "protected": _is_protected(account, coin, listed),
+            "protected": _is_protected(account, placed.trade, listed),
             "warnings": views.warnings(placed.warnings),
             "lastEventId": event_id(account.event_seq),
         }
@@ -409,13 +420,13 @@ def _oid(account: Account, order: Order) -> str:
     return oid_text(account, order.number)
 
 
-def _is_protected(account: Account, coin: str, listed: list[Order]) -> bool:
-    """Whether a stop stands, or will at the first fill; nothing held and nothing waiting needs none."""
-    held = account.positions.get(coin)
+def _is_protected(account: Account, trade: Trade, listed: list[Order]) -> bool:
+    """Whether a stop stands, or will at the first fill of what waits of this order; nothing held and nothing waiting needs none."""
+    held = account.positions.get(trade.coin)
     if held is not None and not views.is_protected(account, held):
         return False
     return all(
         o.stop_leg is not None or any(g.type == "trailing_stop" for g in o.guardians)
         for o in listed
-        if o.number in account.resting and held is None
+        if o.number in account.resting and o.trade == trade.id and held is None
     )

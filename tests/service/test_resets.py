@@ -69,3 +69,16 @@ async def test_a_plan_that_only_shrinks_says_what_its_confirm_says_of_protection
             made = await caller.post("/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
             assert plan["plan"]["protected"] == made["protected"], (stop, usd)
         await caller.post("/v1/positions/BTC/close")
+
+
+async def test_another_order_that_waits_without_a_stop_says_nothing_of_a_close(caller: Caller) -> None:
+    """`protected` is of the order that is answered for: of what it leaves, and of what waits of it."""
+    waits = {"market": "BTC", "side": "long", "size": "0.001", "type": "limit", "limitPx": "50000"}
+    assert (await caller.post("/v1/orders", waits))["protected"] is False
+    assert (await caller.post("/v1/orders", waits | {"bracket": {"stopLoss": {"pct": 5}}}))["protected"] is True
+    await caller.post("/v1/orders", {"market": "BTC", "side": "short", "size": "0.001"})
+    cover = {"market": "BTC", "side": "long", "size": "0.001", "dryRun": True}
+    plan = await caller.post("/v1/orders", cover)
+    made = await caller.post("/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
+    assert made["position"] is None
+    assert plan["plan"]["protected"] is made["protected"] is True
