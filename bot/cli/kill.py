@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bot.wire.account import KillResult
 
 WITHIN_S: Final = 60.0  # of asking with the same key; after that a person must look
+NOT_KNOWN: Final = "whether the switch was thrown is not known. Try again, and look at the account by another way"
 WAIT_S_MAX: Final = 5.0
 FLAT_WITHIN_S: Final = 15.0  # the service closes by itself, again and again, until all is closed
 LOOK_S: Final = 0.5
@@ -196,15 +197,18 @@ async def _asked(place: Place, key: str, *, flatten: bool) -> dict[str, Any]:
             result: dict[str, Any] = place.ask("POST", "/kill", {"flatten": flatten, "key": key})["result"]
         except Silent as error:
             if monotonic_ns() > end_ns:
-                raise Silent(
-                    f"{error}; whether the switch was thrown is not known. Try again, and look at the account by another way"
-                ) from None
-            if str(error) != said:
-                said = str(error)
-                click.echo(f"no answer yet ({said}); asking again for {WITHIN_S:g} s at most", err=True)
+                raise Silent(f"{error}; {NOT_KNOWN}") from None
+            said = _said_once(str(error), said)
             await asyncio.sleep(LOOK_S)
         else:
             return result
+
+
+def _said_once(why: str, before: str) -> str:
+    """Say why it goes on asking, when that is not what was said before; what has been said by now."""
+    if why != before:
+        click.echo(f"no answer yet ({why}); asking again for {WITHIN_S:g} s at most", err=True)
+    return why
 
 
 async def _sent(client: Client, key: str, *, flatten: bool) -> KillResult:
@@ -225,12 +229,9 @@ async def _sent(client: Client, key: str, *, flatten: bool) -> KillResult:
             tries += 1
             if monotonic_ns() > end_ns:
                 raise Silent(
-                    f"the service did not answer within {WITHIN_S:g} s ({error.code}: {error.message}); whether the switch was thrown is"
-                    " not known. Try again, and look at the account by another way"
+                    f"the service did not answer within {WITHIN_S:g} s ({error.code}: {error.message}); {NOT_KNOWN}"
                 ) from None
-            if (now := f"{error.code}: {error.message}") != said:
-                said = now
-                click.echo(f"no answer yet ({said}); asking again for {WITHIN_S:g} s at most", err=True)
+            said = _said_once(f"{error.code}: {error.message}", said)
             wait_ms = max(getattr(error, "after_ms", 0) or 0, Backoff().wait_ms(tries, 0.5))
             await asyncio.sleep(min(wait_ms / 1000, WAIT_S_MAX))
 

@@ -53,7 +53,7 @@ def pause(strategy: str | None, config: Path | None, state_dir: Path | None, *, 
 @where
 @click.option("--json", "as_json", is_flag=True, help="The daemon's answer.")
 def resume(strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Let entries go on, of STRATEGY or of all."""
+    """Let entries go on, of STRATEGY or of all. For all it also says that a person has looked: at who else trades here, and at orders that wait for one, which end."""
     return _switch("/resume", strategy, config, state_dir, as_json=as_json)
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from cronsim import CronSim, CronSimError
@@ -73,12 +73,6 @@ def _secret(value: Any) -> Any:
     if value is None or isinstance(value, Referred | SecretStr):
         return value
     raise _no(f"a secret is not written into the file; write {FORMS}")
-
-
-def _guardian_type(value: Any) -> Any:
-    if isinstance(value, str) and value not in get_args(GuardianType):
-        raise _no("must be account_drawdown or schedule")
-    return value
 
 
 LocalPath = Annotated[Path, BeforeValidator(_path, json_schema_input_type=str)]
@@ -163,9 +157,7 @@ class DeadMan(Section):
 class GuardianSpec(Section):
     """A rule that the service keeps for the whole account. Those of a position ride on the strategy's order."""
 
-    type: Annotated[GuardianType, BeforeValidator(_guardian_type, json_schema_input_type=GuardianType)] = Field(
-        description="account_drawdown or schedule"
-    )
+    type: GuardianType = Field(description="account_drawdown or schedule")
     max_loss_pct_from_day_start: Annotated[Decimal, Number(gt=0, le=100)] | None = None
     action: GuardianAction | None = None
     cron: str | None = Field(default=None, min_length=1, max_length=64, description="Five fields, UTC.")
@@ -173,15 +165,17 @@ class GuardianSpec(Section):
         default=None, description="The body of an order, in the interface's spelling."
     )
 
-    @field_validator("type")
+    @field_validator("type", mode="before")
     @classmethod
-    def _of_the_account(cls, value: str) -> str:
+    def _of_the_account(cls, value: Any) -> Any:
         if value in ("trailing_stop", "max_hold"):
             raise _no(f"{value} belongs to one position: a strategy gives it with its order")
         if value == "dead_man_switch":
             raise _no("the dead-man switch has a section of its own: dead_man")
         if value == "kill_switch":
             raise _no("a kill switch is thrown, not configured: bot kill")
+        if value not in ("account_drawdown", "schedule"):
+            raise _no("must be account_drawdown or schedule")
         return value
 
     @field_validator("cron")

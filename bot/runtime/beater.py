@@ -26,6 +26,7 @@ from bot.runtime.beat import SECOND, Answer, Heart
 from bot.runtime.progress import ProgressReader, Stamp
 from bot.runtime.records import MappedRecord
 
+BELIEF: Final = "belief"  # the belief file's name, in the state directory
 LAYOUT: Final = "QQqqqqIIIIQBQ32s"
 MAGIC: Final = b"BBHB"
 VERSION: Final = 1

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bot.clock import boot_ns
-from bot.runtime.beater import BeliefFile
+from bot.runtime.beater import BELIEF, BeliefFile
 
 FILE: Final = "calls"
-BELIEF: Final = "belief"
 # A call that began so long before the last sign of life was given no answer in: the limit of a call is 5 s, and the heartbeat process
 # may outlive the daemon by one attempt of 2 s.
 STUCK_S: Final = 8.0

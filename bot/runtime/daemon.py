@@ -33,7 +33,7 @@ from bot.errors import (
     TryLater,
     is_access_lost,
 )
-from bot.runtime import calls, control, notices, provenance, reading, systemd, watching
+from bot.runtime import beater, calls, control, notices, provenance, reading, systemd, watching
 from bot.runtime.controls import Controls
 from bot.runtime.desk import Placed
 from bot.runtime.doorbell import listen
@@ -137,7 +137,7 @@ async def run(
             strategies=[p.strategy.name for p in placed],
         )
         was_used = (state_dir / "progress").exists()
-        snapshot = await until_up(client.account, stop, operations.is_away, is_known=was_used)
+        snapshot = await until_up(client.account, stop, operations.tell_away, is_known=was_used)
         if snapshot is None:
             return DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
         stack.enter_context(hold_account(snapshot.address, state_dir))
@@ -437,7 +437,7 @@ class Run:
             return None
         folder = self.settings.state_dir
         return HeartbeatProcess(
-            base_url=base_url, api_key=api_key.get_secret_value(), stamp_path=str(folder / "progress"), belief_path=str(folder / calls.BELIEF),
+            base_url=base_url, api_key=api_key.get_secret_value(), stamp_path=str(folder / "progress"), belief_path=str(folder / beater.BELIEF),
             lengths=lengths, fence=fence,
         )  # fmt: skip
 
@@ -555,12 +555,12 @@ def quarantine_stuck(folder: Path, journal: Journal, placed: Iterable[Placed], *
 
 
 async def until_up(
-    ask: Callable[[], Awaitable[T]], stop: asyncio.Event, is_away: Callable[[str], None] = lambda _: None, *,
+    ask: Callable[[], Awaitable[T]], stop: asyncio.Event, tell_away: Callable[[str], None] = lambda _: None, *,
     is_known: bool = False,
 ) -> T | None:  # fmt: skip
     """Ask until the service answers, more and more slowly; None when told to stop first. Lost access is raised, and a no that is said again and again.
 
-    `is_away` is told why it waits. `is_known`: the service has answered a run of this folder, so that a page of something in between is no
+    `tell_away` is told why it waits. `is_known`: the service has answered a run of this folder, so that a page of something in between is no
     wrong address, however often it comes.
     """
     pacer = RealPacer()
@@ -574,7 +574,7 @@ async def until_up(
                 raise
             tries += 1
             log.warning("service.away", code=error.code, message=error.message, tries=tries)
-            is_away(f"the service does not answer, try {tries} ({error.code}: {error.message})")
+            tell_away(f"the service does not answer, try {tries} ({error.code}: {error.message})")
             wait_s = max(min(getattr(error, "after_ms", 0) or 0, AWAY_MS), pacer.delay_ms(tries)) / 1000
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), wait_s)

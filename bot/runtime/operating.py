@@ -130,8 +130,8 @@ class Operations:
             ("POST", "/stop"): self.stop_run,
         }
 
-    def is_away(self, why: str) -> None:
-        """The service does not answer at the start."""
+    def tell_away(self, why: str) -> None:
+        """The service does not answer at the start: what `bot status` says meanwhile."""
         self._away = why
 
     async def started(self) -> None:

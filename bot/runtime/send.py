@@ -58,15 +58,13 @@ class Sender:
         self.has_time = has_time
         self.stopped = stopped
         self.entry_wait_ms = entry_wait_ms
-        self.begun_ms = (
-            0  # when this journal was begun: what is decided for an instant before, an earlier one may have sent
-        )
+        # When this journal was begun: what is decided for an instant before, an earlier one may have sent.
+        self.begun_ms = 0
         self.is_cut = False  # the earlier one was lost with its run: requests of that run may still be on their way
         self._next_ms: dict[str, int] = {}  # real time before which an intent is not tried again
         self._tries: dict[str, int] = {}
-        self._ends: dict[
-            str, tuple[State, str, str]
-        ] = {}  # how an intent ends, unless an order of a lost journal turns up
+        # How an intent ends, unless an order of a lost journal turns up.
+        self._ends: dict[str, tuple[State, str, str]] = {}
         self._answered: list[tuple[Intent, str]] = []  # of a wave: accepted by the service, and not written yet
         self._planned: tuple[OrderRequest, OrderRequest] | None = (
             None  # the last entry that was planned, and its dry run
@@ -356,18 +354,13 @@ class Sender:
     def _end(self, intent: Intent, state: State, code: str, message: str) -> Intent:
         assert state in ("rejected", "expired", "void", "quarantined")
         now_ms = self._now_ms()
+        if state != "quarantined":
+            return self.journal.end(intent, state, code, message, now_ms=now_ms)
+        said = notice(
+            "intent.quarantined", intent.id, at_ms=now_ms, market=intent.market, strategy=intent.strategy, code=code, message=message,
+        )  # fmt: skip
         with self.journal.together():
-            if state == "quarantined":
-                said = notice(
-                    "intent.quarantined",
-                    intent.id,
-                    at_ms=now_ms,
-                    market=intent.market,
-                    strategy=intent.strategy,
-                    code=code,
-                    message=message,
-                )
-                self.journal.notify([said], now_ms=now_ms)
+            self.journal.notify([said], now_ms=now_ms)
             return self.journal.end(intent, state, code, message, now_ms=now_ms)
 
     def _leave(self, intent: Intent, error: ApiError, *, doubt: bool) -> None:

@@ -63,19 +63,14 @@ class Worker:
         self.name = name
         self._row = row
         self._calls: queue.SimpleQueue[_Call[Any] | None] = queue.SimpleQueue()
-        self._given_up = False
+        self.given_up = False  # a call has not returned in time
         self._turn = asyncio.Lock()
         threading.Thread(target=self._work, name=f"strategy-{name}", daemon=True).start()
-
-    @property
-    def given_up(self) -> bool:
-        """Whether a call has not returned in time."""
-        return self._given_up
 
     async def call(self, fn: Callable[[], T], version: str = "") -> T:
         """The call's result or its exception; StrategyError when it takes longer than LIMIT_S, and from then on."""
         async with self._turn:  # The limit is of the call itself, not of what it waits behind.
-            if self._given_up:
+            if self.given_up:
                 raise StrategyError(f"{self.name}: an earlier call has not returned")
             call = _Call(fn, version)
             started_ns = monotonic_ns()
@@ -83,7 +78,7 @@ class Worker:
             try:
                 await call.wait()
             except TimeoutError:
-                self._given_up = True
+                self.given_up = True
                 self._leave_row()
                 raise StrategyError(f"{self.name}: took longer than {LIMIT_S:g} s; its answer is discarded") from None
             finally:

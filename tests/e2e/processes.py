@@ -49,16 +49,21 @@ class Churn(Strategy):
             yield Open(bar.market, side, usd=self.params.usd, bracket=Bracket(stop_pct=0.3, target_r=2))
 '''
 
-CONFIG = """\
+HEAD = """\
 account: {base_url: "%(base_url)s", api_key: "${file:api-key}"}
 dead_man: {heartbeat_seconds: %(heartbeat)d, on_miss: flatten}
 state_dir: state
 strategies_dir: %(strategies)s
 strategies:
+"""
+CONFIG = (
+    HEAD
+    + """\
   - {name: churn, use: "churn:Churn", markets: [ETH], interval: 1m, budget_usd: 2000, max_leverage: 2}
   - {name: trend, use: "%(trend)s:Trend", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 3}
 reconcile_seconds: 10
 """
+)
 
 
 def python(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:

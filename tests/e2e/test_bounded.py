@@ -17,7 +17,7 @@ import pytest
 from bot.runtime.journal import LOG_BYTES_MAX
 from bot.runtime.tail import FILE, FILE_BYTES_MAX, older
 from tests.e2e.forking import Zygote
-from tests.e2e.processes import Daemon, Sandbox, until
+from tests.e2e.processes import HEAD, Daemon, Sandbox, until
 
 SPEED = 600
 HEARTBEAT_S = 18_000  # 30 s of real time at 600x
@@ -36,14 +36,12 @@ SERVICE_MB = 40.0
 ROW_BYTES_MAX = 8_000  # of journal a bar decided: its intents, traces and events
 FIRST_BARS = 1_100
 
-CONFIG = """\
-account: {base_url: "%(base_url)s", api_key: "${file:api-key}"}
-dead_man: {heartbeat_seconds: %(heartbeat)d, on_miss: flatten}
-state_dir: state
-strategies_dir: %(strategies)s
-strategies:
+CONFIG = (
+    HEAD
+    + """\
   - {name: churn, use: "churn:Churn", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2}
 """
+)
 
 
 class Sample(NamedTuple):

@@ -10,19 +10,17 @@ import pytest
 
 from bot.runtime import calls
 from tests.e2e.forking import Zygote
-from tests.e2e.processes import Daemon, Sandbox, until
+from tests.e2e.processes import HEAD, Daemon, Sandbox, until
 
 SPEED = 120
 HEARTBEAT_S = 7_200  # 60 s of real time
-CONFIG = """\
-account: {base_url: "%(base_url)s", api_key: "${file:api-key}"}
-dead_man: {heartbeat_seconds: %(heartbeat)d, on_miss: flatten}
-state_dir: state
-strategies_dir: %(strategies)s
-strategies:
+CONFIG = (
+    HEAD
+    + """\
   - {name: churn, use: "churn:Churn", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2}
   - {name: stands, use: "stands:Stands", markets: [ETH], interval: 1m, budget_usd: 2000, max_leverage: 2}
 """
+)
 STANDS = """\
 import ctypes
 from pathlib import Path

@@ -67,6 +67,16 @@ def room(
     return Loop(port=port, journal=journal, placed=placed, pacer=pacer or FakePacer(), settings=settings)
 
 
+async def first_bar(script: Script = lambda _view, _bar: ()) -> tuple[FakeVenue, Loop]:
+    """A venue at a BTC of 100, and a loop over it that has decided on its first bar."""
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, script)
+    await loop.recover()
+    await loop.cycle()
+    return venue, loop
+
+
 WRITES = (
     "decided", "open", "planned", "sending", "sending_all", "attempt_ended", "accept", "accept_all", "end", "take", "restart_cursor", "bar_done", "flush",
     "write_arm", "refused", "trim",

@@ -15,7 +15,7 @@ from bot.errors import StrategyError
 from bot.runtime import calls
 from bot.runtime import worker as worker_module
 from bot.runtime.beat import Heart
-from bot.runtime.beater import BeliefFile
+from bot.runtime.beater import BELIEF, BeliefFile
 from bot.runtime.calls import Calls
 from bot.runtime.worker import Worker
 
@@ -31,7 +31,7 @@ def noted(tmp_path: Path) -> Iterator[Calls]:
 
 def seen_alive(folder: Path, later_s: float, fence: int = FENCE) -> None:
     """The heartbeat process has seen the daemon live so long after now."""
-    belief = BeliefFile(str(folder / calls.BELIEF), write=True)
+    belief = BeliefFile(str(folder / BELIEF), write=True)
     belief.write(fence, boot_ns() + int(later_s * 1e9), Heart())
     belief.close()
 
@@ -118,7 +118,7 @@ async def test_a_worker_notes_its_call_and_one_that_is_given_up_no_longer(
     new.close()
 
 
-def test_a_row_that_is_left_in_the_middle_of_a_note_has_none(tmp_path: Path) -> None:
+def test_a_row_that_is_left_in_the_middle_of_a_note_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop gives a thread up while that begins its next call."""
     one = calls.Calls(tmp_path / calls.FILE, fence=1)
     row = one.row()
@@ -131,7 +131,7 @@ def test_a_row_that_is_left_in_the_middle_of_a_note_has_none(tmp_path: Path) -> 
             leaving.start()
             leaving.join(0.05)
 
-    one.write = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(one, "write", slow)
     row.begin("trend", "1")
     leaving.join()
     rows = (tmp_path / calls.FILE).read_bytes()[calls._HEAD.size :]

@@ -25,7 +25,7 @@ from bot.runtime.state import state_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from bot.wire import GuardianRequest, OrderRequest
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, kill, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, minutes, room
 from tests.runtime.test_journal import intent
 from tests.runtime.test_loop import once
 from tests.runtime.test_reconcile import opened, stop_of, trailing
@@ -256,11 +256,7 @@ async def test_a_trailing_stop_that_an_entry_came_with_is_replaced_at_its_own_di
             view.state["done"] = True
             yield Open(bar.market, "long", usd=500, guardians=(TrailingStop(trail_pct=1.5),))
 
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, trail)
-    await loop.recover()
-    await loop.cycle()
+    venue, loop = await first_bar(trail)
     await venue.disarm(next(g.id for g in venue.guards.values() if g.type == "trailing_stop"))
     await loop.cycle()
     assert trailing(venue) == [("BTC", 1.5)]
@@ -295,11 +291,7 @@ async def test_a_stop_that_is_not_taken_for_long_ends_in_a_close() -> None:
 
 
 async def test_a_whole_position_is_closed_while_the_events_cannot_be_read() -> None:
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, always)
-    await loop.recover()
-    await loop.cycle()
+    venue, loop = await first_bar(always)
     venue.faults = [Fault("events", AWAY, 999)]
     await minutes(loop, venue, "101")
     assert "BTC" in venue.positions, "the bar waits a moment, for the events may come"
@@ -323,11 +315,7 @@ async def test_neither_an_entry_nor_a_part_goes_while_the_events_cannot_be_read(
             yield Close(bar.market, fraction=0.5)
             yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=2))
 
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, script)
-    await loop.recover()
-    await loop.cycle()
+    venue, loop = await first_bar(script)
     venue.faults = [Fault("events", AWAY, 999)]
     await minutes(loop, venue, "101")
     later(loop, EXITS_WAIT_MS)
@@ -394,11 +382,7 @@ def test_a_stale_plan_asks_for_another_leg_and_only_an_entrys_in_time() -> None:
 
 
 async def test_a_clock_that_is_far_off_stops_what_a_bar_wants_and_not_its_exits() -> None:
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, always)
-    await loop.recover()
-    await loop.cycle()
+    venue, loop = await first_bar(always)
     loop.schedule = lambda: Refusal("clock_skewed", "40 s")
     await minutes(loop, venue, "101", "102")
     assert venue.positions == {}
@@ -409,11 +393,7 @@ async def test_a_clock_that_is_far_off_stops_what_a_bar_wants_and_not_its_exits(
 
 
 async def test_a_position_without_a_stop_whose_market_takes_no_close_for_a_day_is_closed_when_it_does() -> None:
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, once)
-    await loop.recover()
-    await loop.cycle()
+    venue, loop = await first_bar(once)
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9)]
     (position,) = loop.mirror.positions.values()
     for _ in range(1_440):
@@ -456,7 +436,8 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     assert "intent.quarantined" in told(loop)
     await minutes(loop, venue, "100")
     assert not venue.positions
-    await Controls(SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=())), None).resume()  # type: ignore[arg-type]
+    run: Any = SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=()))
+    await Controls(run, None).resume()
     await minutes(loop, venue, "100")
     assert (loop.journal.live(), set(venue.positions)) == ([], {"BTC"})
 

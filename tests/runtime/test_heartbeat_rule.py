@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -267,8 +268,8 @@ def test_a_reload_to_a_nearer_deadline_is_believed_at_once_and_asks_for_no_secon
 
     old = made(lengths)
     old.acknowledge(2)
-    run = SimpleNamespace(heartbeat=old, _new_heartbeat=lambda: made(R60))
-    Run.change_heartbeat(run)  # type: ignore[arg-type]
+    run: Any = SimpleNamespace(heartbeat=old, _new_heartbeat=lambda: made(R60))
+    Run.change_heartbeat(run)
     assert not run.heartbeat.belief().lapsed
     heart = first_heart(writer.read(), run.heartbeat._orders)
     near = beat.answered(R60, heart, Answer("ok", "", 1, 1_062_000, 1_002_000), sent_ns=3 * S, now_ns=3 * S, chance=0.5)

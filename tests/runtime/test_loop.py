@@ -12,7 +12,7 @@ from bot.runtime.loop import Settings
 from bot.runtime.ports import Calm
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, View
 from tests.fakes import START_MS, FakePacer, FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, Scripted, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, Scripted, first_bar, minutes, room
 
 STOP = Bracket(stop_pct=2, target_r=2)
 
@@ -24,11 +24,7 @@ def once(view: View, bar: Bar) -> Iterable[Intent]:
 
 
 async def test_a_bar_becomes_a_protected_position() -> None:
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, once)
-    await loop.recover()
-    await loop.cycle()
+    venue, loop = await first_bar(once)
     assert [fill[1:] for fill in venue.fills] == [("BTC", "long", "open", "5.0000", "100")]
     position = loop.mirror.positions["BTC"]
     assert (position.owner, str(position.size)) == ("trend", "5.0000")
@@ -38,21 +34,13 @@ async def test_a_bar_becomes_a_protected_position() -> None:
 
 
 async def test_the_dead_man_stands_before_the_first_order() -> None:
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, once)
-    await loop.recover()
-    await loop.cycle()
+    venue, _ = await first_bar(once)
     assert venue.calls.index("arm") < venue.calls.index("confirm")
     assert [g.type for g in venue.guards.values()] == ["dead_man_switch"]
 
 
 async def test_a_stop_that_is_hit_leaves_the_mirror_flat() -> None:
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, once)
-    await loop.recover()
-    await loop.cycle()
+    venue, loop = await first_bar(once)
     await minutes(loop, venue, "97")
     assert loop.mirror.positions == {}
     assert loop.mirror.orders == {}
@@ -199,11 +187,7 @@ async def test_a_reversal_closes_then_opens_within_the_budget() -> None:
         elif position is None:
             yield Open(bar.market, "long", usd=900, bracket=STOP)
 
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, flip)
-    await loop.recover()
-    await loop.cycle()
+    venue, loop = await first_bar(flip)
     await minutes(loop, venue, "101")
     assert [fill[2:4] for fill in venue.fills] == [("long", "open"), ("long", "close"), ("short", "open")]
     assert loop.mirror.positions["BTC"].side == "short"
@@ -217,11 +201,7 @@ async def test_a_fraction_is_closed_as_an_absolute_size() -> None:
             view.state["half"] = True
             yield Close(bar.market, fraction=0.5)
 
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, half)
-    await loop.recover()
-    await loop.cycle()
+    venue, loop = await first_bar(half)
     venue.faults = [Fault("close", "lose_reply", count=2)]
     await minutes(loop, venue, "101")
     assert str(loop.mirror.positions["BTC"].size) == "2.5000"
@@ -237,11 +217,7 @@ async def test_a_limit_entry_rests_is_cancelled_and_gives_its_budget_back() -> N
             view.state["rested"] = True
             yield Open(bar.market, "long", usd=800, limit_px=90, bracket=STOP)
 
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, rest)
-    await loop.recover()
-    await loop.cycle()
+    venue, loop = await first_bar(rest)
     assert loop.gate.used_usd("trend") == pytest.approx(800, abs=1)  # type: ignore[comparison-overlap]
     await minutes(loop, venue, "100")
     assert venue.working == {}

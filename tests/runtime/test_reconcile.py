@@ -18,7 +18,7 @@ from bot.runtime.reconcile import REPAIRS, reconcile
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from bot.wire import BracketRequest, GuardianRequest, LegRequest, OrderRequest
 from tests.fakes import FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, kill, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, minutes, room
 from tests.runtime.test_loop import once
 
 STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
@@ -90,11 +90,7 @@ async def test_a_position_with_an_inline_trailing_stop_is_not_naked() -> None:
         if view.position(bar.market) is None:
             yield Open(bar.market, "long", usd=500, guardians=(TrailingStop(trail_pct=1.5),))
 
-    venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, trail)
-    await loop.recover()
-    await loop.cycle()
+    venue, loop = await first_bar(trail)
     assert trailing(venue) == [("BTC", 1.5)]
     assert await reconcile(loop) == []
 
