@@ -27,7 +27,7 @@ class Kind(Enum):
 
     EXIT = (0.0, 2_000, 10_000.0)  # closes, cancels, guardians, the beat, the kill switch
     READ = (0.1, 2_000, 60_000.0)
-    ENTRY = (0.25, 1_000, math.inf)  # a dry run too: it is the first half of an entry
+    ENTRY = (0.25, 500, math.inf)  # a dry run too: it is the first half of an entry
 
     @property
     def kept(self) -> float:

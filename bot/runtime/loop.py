@@ -71,6 +71,8 @@ MEND_MS: Final = 5_000  # of real time between two tries to write the journal's 
 PASS_MS: Final = (
     4_000  # of real time after which a pass begins nothing new: one that hangs proves no progress and stops the beats
 )
+# Of real time, from the first of them, after which a pass begins no entry: events and bars come before what is left, and their exits too.
+ENTRIES_MS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ class Loop:
         )
         self.sender = Sender(
             port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
-            has_time=self.has_time, stopped=self._stopped,
+            time_left_ms=self._entries_left_ms, stopped=self._stopped,
             entry_wait_ms=port.entry_wait_ms,
         )  # fmt: skip
         self.arming = Arming(port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians)
@@ -167,6 +169,8 @@ class Loop:
         self._reconcile_at_ms = 0
         self._trim_at_ms = 0
         self._pass_ends_ms = 0
+        self._entries_end_ms: int | None = None  # of this pass, once one has left abreast of others
+        self._is_cut_short = False  # entries wait that this pass had no time for
         self._behind_since_ms: int | None = None
         self._mend_at_ms = 0
         self.rearm_at_ms = 0
@@ -323,6 +327,7 @@ class Loop:
     def begin_pass(self) -> None:
         """From here a pass has PASS_MS."""
         self._pass_ends_ms = self.pacer.mono_ms() + PASS_MS
+        self._entries_end_ms, self._is_cut_short = None, False
 
     def end_pass(self) -> None:
         """The pass under way begins nothing new."""
@@ -332,10 +337,17 @@ class Loop:
         """Whether this pass may begin another thing. What it may not is done by the next one."""
         return self.pacer.mono_ms() < self._pass_ends_ms
 
+    def _entries_left_ms(self) -> int:
+        """What this pass still has for entries; what it has no time for is carried on by the next one."""
+        ends_ms = self._pass_ends_ms if self._entries_end_ms is None else min(self._pass_ends_ms, self._entries_end_ms)
+        left_ms = ends_ms - self.pacer.mono_ms()
+        self._is_cut_short = self._is_cut_short or left_ms <= 0
+        return left_ms
+
     @property
     def is_late(self) -> bool:
-        """Bars wait that the last pass had no time for; the next one begins at once, unless the service is away."""
-        return bool(self._due) and not self.behind
+        """Bars or entries wait that the last pass had no time for; the next one begins at once, unless the service is away."""
+        return (bool(self._due) or self._is_cut_short) and not self.behind
 
     def join_due(self, due: Iterable[Closed]) -> None:
         """More bars that wait, in their places."""
@@ -579,7 +591,7 @@ class Loop:
                     sent.clear()
                     continue
                 wave = next_wave(waiting, crew.room, crew.under_way, sent) if crew.room and self.has_time() else []
-                if wave:
+                if wave and self._may_leave(wave):
                     ids = {intent.id for intent in wave}
                     waiting = [intent for intent in waiting if intent.id not in ids]
                     sent.update(map(place_of, wave))
@@ -595,6 +607,14 @@ class Loop:
                 await crew.all_back()
             finally:
                 self._settle_answered()
+
+    def _may_leave(self, wave: Sequence[Intent]) -> bool:
+        """Exits may; entries for ENTRIES_MS of a pass, so that a bar that closes while they wait for the rate limit is not kept waiting."""
+        if wave[0].action != "open":
+            return True
+        if self._entries_end_ms is None:
+            self._entries_end_ms = self.pacer.mono_ms() + ENTRIES_MS
+        return self._entries_left_ms() > 0
 
     def _send_off(self, wave: Sequence[Intent], crew: Crew) -> None:
         with self.journal.together():  # One wait for the disk.

@@ -45,7 +45,7 @@ class Sender:
 
     def __init__(
         self, *, port: VenuePort, journal: Journal, mirror: Mirror, gate: Gate, pacer: Pacer, may_confirm: Veto,
-        has_time: Callable[[], bool] = lambda: True, stopped: Callable[[Intent], Refusal | None] = lambda _intent: None,
+        time_left_ms: Callable[[], int] = lambda: WINDOW_MS, stopped: Callable[[Intent], Refusal | None] = lambda _intent: None,
         entry_wait_ms: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
         self.port = port
@@ -55,7 +55,7 @@ class Sender:
         self.gate = gate
         self.pacer = pacer
         self.may_confirm = may_confirm
-        self.has_time = has_time
+        self.time_left_ms = time_left_ms  # of this pass, for entries
         self.stopped = stopped
         self.entry_wait_ms = entry_wait_ms
         # When this journal was begun: what is decided for an instant before, an earlier one may have sent.
@@ -133,7 +133,7 @@ class Sender:
             return intent
         if self._is_unwritten(intent):
             return intent  # Also one in doubt: what the memory holds of it would be lost with the process.
-        if intent.state == "planned" and (self._is_held(intent) or not self.has_time()):
+        if intent.state == "planned" and (self._is_held(intent) or self.time_left_ms() <= 0):
             return intent
         return await self._attempts(intent)
 
@@ -376,7 +376,10 @@ class Sender:
             wait_ms = min(wait_ms, EXIT_AGAIN_MS)
         now_ms = self.pacer.mono_ms()
         self._next_ms[intent.id] = now_ms + wait_ms
-        if n == TRIES or now_ms - started_ms + wait_ms > WINDOW_MS:
+        left_ms = started_ms + WINDOW_MS - now_ms
+        if intent.action == "open":
+            left_ms = min(left_ms, self.time_left_ms())
+        if n == TRIES or wait_ms > left_ms:
             return False
         await self.pacer.sleep(wait_ms)
         return True

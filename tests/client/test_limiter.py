@@ -137,11 +137,11 @@ async def test_a_wait_that_is_too_long_is_not_begun() -> None:
 async def test_a_waiting_entry_ends_with_its_not_after() -> None:
     time = Time()
     limiter = time.limiter()
-    tell(limiter, 20)
+    tell(limiter, 22)
     with pytest.raises(RateHeld, match="an entry"):
-        await limiter.admit(Kind.ENTRY, ORDERS, within_ms=500)
-    await limiter.admit(Kind.ENTRY, ORDERS, within_ms=700)
-    assert time.ms == pytest.approx(600, abs=2)
+        await limiter.admit(Kind.ENTRY, ORDERS, within_ms=300)
+    await limiter.admit(Kind.ENTRY, ORDERS, within_ms=450)
+    assert time.ms == pytest.approx(400, abs=2)
 
 
 def test_retry_after_of_a_429_wins_for_everyone() -> None:

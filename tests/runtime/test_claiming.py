@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from bot.runtime import claiming
-from bot.runtime.loop import Loop
+from bot.runtime.loop import PASS_MS, Loop
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Timer, View
 from bot.wire import OrderRequest
 from tests.fakes import FakePacer, FakeVenue, Fault, refused
@@ -123,12 +123,12 @@ async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may
     (trade,) = (await venue.trades()).trades
     loop = room(venue, strategies=[Wants(wish)])
     await loop.recover()
-    loop.sender.has_time = lambda: False  # The pass is over when the plan is there.
+    loop.sender.time_left_ms = lambda: 0  # The pass is over when the plan is there.
     await loop.cycle()
     (row,) = loop.journal.db["intents"].rows
     assert row["state"] == "planned"
     loop.give_up_entries()
-    loop.sender.has_time = loop.has_time
+    loop.sender.time_left_ms = lambda: PASS_MS
     await minutes(loop, venue, "100", "100")
     (row,) = loop.journal.db["intents"].rows
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)

@@ -319,3 +319,43 @@ async def test_at_the_end_every_close_leaves_before_a_strategy_is_told_of_the_fi
         async with asyncio.timeout(0.1):
             await wind_down(loop, "flatten")
     assert not venue.positions
+
+
+class Queued(Busy):
+    """Answers an entry after 400 ms, and notes the order in which orders arrive."""
+
+    def __init__(self, markets: Iterable[str]) -> None:
+        super().__init__(markets)
+        self.pacer = FakePacer()
+        self.sent: list[str] = []
+
+    async def place(self, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
+        self.sent.append(f"open {request.market}")
+        self.pacer.now_ms += 400
+        return await super().place(request, key=key, expires_at_ms=expires_at_ms)
+
+    async def close(self, market: str, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
+        self.sent.append(f"close {market}")
+        return await super().close(market, request, key=key, expires_at_ms=expires_at_ms)
+
+
+async def test_a_bar_that_closes_while_entries_wait_is_decided_before_they_go_on(tmp_path: Path) -> None:
+    """Its exit does not stand in their queue; they go on after it, each once."""
+
+    def script(view: View, bar: Bar) -> Iterable[Wish]:
+        if not venue.sent:
+            yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=5))
+        elif bar.market == "BTC":
+            yield Close(bar.market)
+
+    loop, venue = three(tmp_path / "journal.db", script, Queued)
+    assert isinstance(venue, Queued) and isinstance(loop.pacer, FakePacer)
+    venue.pacer = loop.pacer
+    await loop.recover()
+    loop.abreast, loop.mirror.keys_proven = 2, True
+    await minute(loop, venue)
+    assert set(venue.positions) == {"BTC", "ETH"}, "the third was not begun any more"
+    assert loop.is_late, "and is not left to the next regular pass"
+    await minute(loop, venue)
+    assert venue.sent == ["open BTC", "open ETH", "close BTC", "open SOL"]
+    assert set(venue.positions) == {"ETH", "SOL"}
