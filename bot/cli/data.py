@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bot.session.store import Written
 
 STORE: Final = Path("data")
+MARKETS_SHOWN: Final = 30  # of a service's, for one who has mistyped the name of one
 EACH_ROWS_OWN: Final = "EACH"  # in the place of a market, where every row names its own
 # What is a matter of taste in data that are sound to the letter; the session that uses them decides.
 LEFT_TO_SESSIONS: Final = ("gaps", "jumps", "zero-volume")
@@ -212,8 +213,25 @@ def import_(
         if report.findings:
             click.echo("\n".join(report.lines(accept)))
     _say_unlisted([one.market for one in mended])
-    click.echo(f"Next: bot backtest CONFIG --data {store}")
+    click.echo(f"Next: bot backtest CONFIG --data {_source(store, mended, written)}")
     return int(Exit.DONE)
+
+
+def _source(store: Path, imported: Sequence[Candles], written: Sequence[Written]) -> str:
+    """What a session's --data is to be, with the flags that what the store holds now needs there."""
+    from bot.service.catalogue import CATALOGUE
+    from bot.session.audit import audit
+    from bot.session.findings import ACCEPTS
+    from bot.session.store import Store
+
+    listed = any(one.market in CATALOGUE for one in imported)
+    needed = set()
+    for one, done in zip(imported, written, strict=True):
+        held = one if done.rows == len(one) else Store(store).read(one.market, one.interval)
+        assert held is not None, "it was written just now"
+        needed |= {fault.accept for fault in audit(held).faults}
+    flags = "".join(f" --accept-{name}" for name in ACCEPTS if name in needed)
+    return f"{store if listed else f'LISTED={written[0].path}'}{flags}"
 
 
 def _written_line(candles: Candles, done: Written) -> str:
@@ -506,14 +524,25 @@ async def _pull(names: Sequence[str], interval: str, config_file: Path | None, b
 
 
 async def newest(client: Client, name: str, interval: str) -> Candles:
-    """The closed candles that a service keeps of one market. BotError when it has none, or has them out of order."""
+    """The closed candles that a service keeps of one market. BotError when it has none, or has them out of order; wrong usage when there
+    is no such market."""
     from array import array
+    from difflib import get_close_matches
 
-    from bot.errors import BotError
+    from bot.errors import BotError, Refused
     from bot.session.candles import Candles
     from bot.wire import CANDLES_MAX
 
-    answer = await client.candles(name, interval, CANDLES_MAX)
+    try:
+        answer = await client.candles(name, interval, CANDLES_MAX)
+    except Refused as error:
+        known = [one.coin for one in (await client.markets(view="all")).markets] if error.code == "not_found" else []
+        if not known or name in known:
+            raise
+        near = get_close_matches(name, known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        shown = ", ".join(known[:MARKETS_SHOWN]) + (" ..." if len(known) > MARKETS_SHOWN else "")
+        raise click.UsageError(f"{name}: the service has no such market.{hint} There are {shown}") from None
     closed = [one for one in answer.candles if one.closed]
     if not closed:
         raise BotError(f"{name} {interval}: the service has no closed candle yet")

@@ -74,7 +74,7 @@ class Patient:
 )
 @click.option("--json", "as_json", is_flag=True, help="The findings as one JSON object.")
 def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Look at config, secrets, service, key, clock, disk, journal, heartbeat and unit of a daemon, and say what to do."""
+    """Look at config, secrets, service, key, clock, disk, journal, heartbeat, addresses of notices, port of metrics and unit of a daemon, and say what to do."""
     import asyncio
 
     from bot.cli.place import find
@@ -87,6 +87,8 @@ def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     _journal(patient)
     _daemon(patient)
     _heartbeat(patient)
+    _notify(patient)
+    _metrics(patient)
     asyncio.run(_service(patient))
     _unit(patient)
     failed = next((one for one in patient.findings if one.level == "fail"), None)
@@ -355,6 +357,69 @@ def _heartbeat(patient: Patient) -> None:
         "dead-man", "ok",
         f"acts ({dead_man.on_miss}) after {lengths.deadline_ns / 1e9:g} s of real silence; a beat every {lengths.period_ns / 1e9:g} s, while the loop moves",
     )  # fmt: skip
+
+
+def _notify(patient: Patient) -> None:
+    """Whether apprise knows each address. None of them is shown, and nothing is sent."""
+    from pydantic import SecretStr
+
+    from bot.cli.place import plain_data
+    from bot.config.document import Rejected
+    from bot.config.references import References
+    from bot.runtime.notify import AppriseTarget
+
+    settings, config = patient.settings, patient.place.config
+    if settings is None or settings.notify is None or _lacks_package(patient, settings, "notify"):
+        return
+    assert config is not None
+    look = References(config.absolute().parent, os.environ)
+    for index, reference in enumerate(plain_data(config)["notify"]["urls"]):
+        try:
+            target = AppriseTarget(SecretStr(look(reference, "api_key")), index)
+        except Rejected:
+            patient.say("notify", "skip", f"{reference} is not within reach here, so its address was not looked at")
+        except ConfigError as error:
+            fix = f"correct the address behind {reference}"
+            patient.say("notify", "fail", str(error), fix, int(Exit.CONFIG))
+        else:
+            patient.say("notify", "ok", f"{reference} is understood ({target.name}); nothing was sent")
+
+
+def _metrics(patient: Patient) -> None:
+    """Whether the port is the running daemon's, or free for the next one."""
+    import contextlib
+    import socket
+
+    from bot.runtime.watching import HOST, PORT_FILE
+
+    settings = patient.settings
+    if settings is None or settings.metrics is None or _lacks_package(patient, settings, "metrics"):
+        return
+    port, taken = settings.metrics.port, ""
+    with contextlib.suppress(OSError):
+        taken = (patient.place.folder / PORT_FILE).read_text(encoding="utf-8").strip()
+    if patient.place.is_running() and taken and (port == 0 or taken == str(port)):
+        patient.say("metrics", "ok", f"http://{HOST}:{taken}/metrics, the running daemon's, on this machine alone")
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError as error:
+            text = f"metrics.port: {port} on {HOST} cannot be used: {error.strerror}"
+            patient.say("metrics", "fail", text, "give another, or 0 for a free one", int(Exit.CONFIG))
+            return
+    patient.say("metrics", "ok", f"{f'port {port} is free' if port else 'a free port'} on {HOST}, this machine alone")
+
+
+def _lacks_package(patient: Patient, settings: Settings, section: str) -> bool:
+    from bot.cli.judging import missing_packages, needs_package
+
+    name = dict(missing_packages(settings)).get(section)
+    if name is not None:
+        fix = f"pip install 'bracketbot[{section}]'"
+        patient.say(section, "fail", f"{section}: {needs_package(section, name)}", fix, int(Exit.CONFIG))
+    return name is not None
 
 
 # -- the service

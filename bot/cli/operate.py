@@ -30,6 +30,9 @@ RELOAD = """\b
 Examples:
   bot reload
   bot reload --yes
+
+\b
+Exit 4: the config cannot be taken over. 5: the service did not answer. 7: it refuses what is new. Nothing was changed then.
 """
 STOP = "\b\nExample:\n  bot stop --config configs/paper.yaml"
 RECONCILE = """\b
@@ -68,6 +71,8 @@ def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Pat
         click.echo(f"{told['state']}{': ' + told['why'] if told.get('why') else ''}")
         for one in told["strategies"]:
             click.echo(f"  {one['name']:<20} {one['state']}{': ' + one['why'] if one['why'] else ''}")
+        if told.get("forgotten"):
+            click.echo(f"NOT KEPT: {told['forgotten']}")
         if told.get("resting"):
             click.echo(f"Entries that rest may still fill: {', '.join(told['resting'])} (bot orders)")
     return int(Exit.DONE)
@@ -82,7 +87,8 @@ def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Pat
 def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_json: bool) -> int:
     """Read the config and its strategies anew. What would change is shown first."""
     from bot.cli.place import find
-    from bot.errors import ConfigError, Exit
+    from bot.errors import Exit
+    from bot.logs import redact_text
 
     place = find(config, state_dir)
     told = place.ask("GET", "/reload")
@@ -100,7 +106,8 @@ def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_
         for line in done["applied"]:
             click.echo(line)
     if done["refused"]:
-        raise ConfigError("; ".join(done["refused"]))
+        click.echo(f"error: {redact_text('; '.join(done['refused']))}", err=True)
+        return int(done.get("exit_code", Exit.CONFIG))  # A daemon that was started before an update does not say it.
     return int(Exit.DONE)
 
 

@@ -237,9 +237,10 @@ def _plain(text: str, key: str, kind: Callable[[str], str]) -> str:
 
 
 def _known() -> list[Path]:
-    """Folders in which a daemon has run, of this user and of system units as far as they can be seen; of those elsewhere, where one runs."""
+    """Folders in which a daemon runs or has run, of this user and of system units as far as they can be seen; of those elsewhere, where one runs."""
     from bot.config.settings import default_state_dir
-    from bot.runtime.holding import accounts_held
+    from bot.runtime.control import SOCKET
+    from bot.runtime.holding import folders_held
     from bot.runtime.reading import FILE
 
     found: list[Path] = []
@@ -249,9 +250,11 @@ def _known() -> list[Path]:
     for place, pattern in ((user, "*/lock"), (user, "demo/*/lock"), (SYSTEM_STATE, "bot-*/lock")):
         with contextlib.suppress(OSError):
             found += [
-                one.parent for one in sorted(place.glob(pattern))[:TRIES_OF_A_NAME] if (one.parent / FILE).exists()
+                one.parent
+                for one in sorted(place.glob(pattern))[:TRIES_OF_A_NAME]
+                if (one.parent / FILE).exists() or (one.parent / SOCKET).exists()  # No journal: its first start waits.
             ]
-    return found + [one for one in accounts_held() if one not in found]
+    return found + [one for one in folders_held() if one not in found]
 
 
 # -- the socket

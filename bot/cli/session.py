@@ -297,9 +297,11 @@ class _Asked:
         from bot.session.options import SessionOptions, chance_outages
 
         given = self.given
-        ends = [one.end_ms for one in self.candles]
         start_ms = given["start_ms"] if given["start_ms"] is not None else max(one.at_ms[0] for one in self.candles)
-        end_ms = min(max(ends), given["end_ms"] or max(ends))
+        end_ms = max(one.end_ms for one in self.candles)
+        if given["end_ms"] is not None:  # Only whole candles are played: with the last of them the session ends.
+            whole = [one.slice(None, given["end_ms"] - one.step_ms + 1) for one in self.candles]
+            end_ms = max((one.end_ms for one in whole if len(one)), default=given["end_ms"])
         by_chance = chance_outages(
             given["outage_count"], start_ms, end_ms, mean_ms=given["outage_for"] * 1000, seed=given["seed"]
         )

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 import structlog
 
 from bot.clock import SystemClock
-from bot.errors import ApiError, BotError, ConfigError
+from bot.errors import ApiError, BotError, ConfigError, Exit
 
 log = structlog.get_logger()
 
@@ -203,7 +203,7 @@ class Server:
         except TimeoutError:
             return 504, _no("timeout", f"no answer within {ANSWER_S:g} s; the daemon goes on")
         except BotError as error:
-            status = 400 if isinstance(error, ConfigError) else 409
+            status = 400 if isinstance(error, ConfigError) else 504 if error.exit_code is Exit.TIMEOUT else 409
             return status, _no(error.code if isinstance(error, ApiError) else type(error).__name__, str(error))
         except Exception:  # A fault of our own: the asker hears of it, and the run goes on.
             log.exception("control.failed", path=path)

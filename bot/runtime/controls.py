@@ -15,7 +15,7 @@ import structlog
 
 from bot.config import Settings, StrategySettings
 from bot.config.diff import Change, diff
-from bot.errors import AccessLost, ApiError, BotError, ConfigError, Refused, StrategyError
+from bot.errors import AccessLost, ApiError, BotError, ConfigError, Exit, Refused, StrategyError
 from bot.runtime import provenance
 from bot.runtime.desk import Placed
 from bot.runtime.notices import notice
@@ -41,11 +41,18 @@ LIVE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """`diff` is what differs; `applied` says what was done; `refused` why nothing was, whole sentences."""
+    """`diff` is what differs; `applied` says what was done; `refused` why nothing was, whole sentences, and `code` whose fault that is."""
 
     diff: tuple[Change, ...] = ()
     applied: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    code: Exit = Exit.DONE
+
+
+class Late(BotError):
+    """The service has not answered in the time that a loop at work has."""
+
+    exit_code = Exit.TIMEOUT
 
 
 @dataclass(slots=True)
@@ -128,24 +135,27 @@ class Controls:
         try:
             plan = await self._planned()
         except (ConfigError, StrategyError) as error:
-            return self._refused((), str(error))
+            return self._refused((), str(error), Exit.CONFIG)
         if not plan.diff:
             return ReloadResult()
         fixed = [change for change in plan.diff if _section(change.path) not in LIVE]
         if fixed:
             names = ", ".join(change.path for change in fixed)
-            return self._refused(plan.diff, f"{names} cannot change while it runs: stop the daemon and start it again")
+            why = f"{names} cannot change while it runs: stop the daemon and start it again"
+            return self._refused(plan.diff, why, Exit.CONFIG)
         try:
             warm = await self._warmed([one for one in plan.placed if one.strategy.name in plan.fresh])
             beats_of(plan.settings, self._run.client.clock.speed)  # ConfigError when nobody could keep it from firing.
             await self._run.loop.arming.change(wanted_guardians(plan.settings), epoch=self._run.loop.mirror.epoch)
-        except ConfigError as error:
-            return self._refused(plan.diff, str(error))
+        except (ConfigError, Late) as error:
+            return self._refused(plan.diff, str(error), error.exit_code)
         except AccessLost:
             raise
         except ApiError as error:
-            why = "does not take it" if isinstance(error, Refused) else "could not be asked"
-            return self._refused(plan.diff, f"the service {why} ({error.code}): {error.message}")
+            did, code = "could not be asked", Exit.TIMEOUT
+            if isinstance(error, Refused):
+                did, code = "does not take it", Exit.REFUSED
+            return self._refused(plan.diff, f"the service {did} ({error.code}): {error.message}", code)
         applied = await self._apply(plan, warm)
         log.warning("config.reloaded", changes=[str(change) for change in plan.diff])
         return ReloadResult(plan.diff, applied)
@@ -203,7 +213,7 @@ class Controls:
                         raise ConfigError(f"strategy {one.strategy.name}: {message}")
         except TimeoutError:
             names = ", ".join(one.strategy.name for one in placed)
-            raise ConfigError(
+            raise Late(
                 f"the bars of {names} were not there within {WARM_S:g} s, and a loop that waits makes no pass; try again, or stop the"
                 " daemon and start it again"
             ) from None
@@ -260,7 +270,8 @@ class Controls:
         try:
             warm = await self._warmed(mine)
         except ApiError as error:
-            raise BotError(
+            kind = BotError if isinstance(error, Refused) else Late
+            raise kind(
                 f"{name} stays in quarantine: the service could not be asked for its bars ({error.code})"
             ) from error
         keep_quarantine(run.loop.journal, name, None)
@@ -275,9 +286,9 @@ class Controls:
         if strategy is not None and strategy not in names:
             raise BotError(f"no strategy {strategy}; there are {', '.join(names)}")
 
-    def _refused(self, changes: tuple[Change, ...], why: str) -> ReloadResult:
+    def _refused(self, changes: tuple[Change, ...], why: str, code: Exit) -> ReloadResult:
         log.error("config.refused", message=why)
-        return ReloadResult(changes, (), (f"{why}. Nothing was changed.",))
+        return ReloadResult(changes, (), (f"{why}. Nothing was changed.",), code)
 
 
 def _as_it_runs(run: Run, one: StrategySettings) -> Placed:

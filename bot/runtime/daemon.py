@@ -39,7 +39,7 @@ from bot.runtime.desk import Placed
 from bot.runtime.doorbell import listen
 from bot.runtime.exiting import LeftBehind, wind_down
 from bot.runtime.heartbeat import HeartbeatProcess
-from bot.runtime.holding import Held, hold_account, hold_state, private_dir
+from bot.runtime.holding import Held, hold_account, hold_state, noted, private_dir
 from bot.runtime.journal import Journal, Notice, open_or_rebuild
 from bot.runtime.loop import Loop
 from bot.runtime.metrics import Meter, Sources
@@ -121,8 +121,9 @@ async def run(
     state_dir = private_dir(settings.state_dir)
     async with contextlib.AsyncExitStack() as stack:
         if held is None:
-            stack.enter_context(hold_state(state_dir))
-        assert held is None or held.folder == state_dir
+            held = stack.enter_context(hold_state(state_dir))
+        assert held.folder == state_dir
+        stack.enter_context(noted(held))
         operations = Operations(settings, base_url=base_url, stop=stop, tail=tail, config=config)
         await stack.enter_async_context(control.serving(state_dir, operations.routes(), operations.base))
         operations.starting = asyncio.create_task(systemd.ask_for_time(operations.told), name="start")

@@ -85,6 +85,26 @@ def hold_state(folder: Path) -> Iterator[Held]:
 
 
 @contextlib.contextmanager
+def noted(held: Held, places: Path | None = None) -> Iterator[None]:
+    """Note for `folders_held` where the folder is, from the start on. `places`: where such notes are kept; by default `runtime_dir`.
+
+    It locks nothing: a note that a killed daemon has left names a folder that nobody holds.
+    """
+    place = runtime_dir() if places is None else places
+    if place is None:
+        yield
+        return
+    note = place / f"state-{hashlib.sha256(os.fsencode(held.folder)).hexdigest()}.json"
+    with contextlib.suppress(OSError):  # No room for it: the daemon runs, and --state-dir names it.
+        note.write_text(json.dumps({"state_dir": str(held.folder)}), encoding="utf-8")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            note.unlink()
+
+
+@contextlib.contextmanager
 def hold_account(address: str, folder: Path, places: Path | None = None) -> Iterator[None]:
     """Hold the account among this user's daemons on this machine. `places`: where such locks are kept; by default `runtime_dir`."""
     place = runtime_dir() if places is None else places
@@ -123,14 +143,14 @@ def holder_pid(folder: Path) -> int | None:
     return None
 
 
-def accounts_held(places: Path | None = None) -> list[Path]:
-    """The state directories of this user's daemons that hold an account now, wherever they are."""
+def folders_held(places: Path | None = None) -> list[Path]:
+    """The state directories that this user's daemons hold now and have noted, wherever they are."""
     place = runtime_dir() if places is None else places
     found = []
-    for path in [] if place is None else sorted(place.glob("account-*.lock")):
-        with contextlib.suppress(OSError), path.open("rb") as lock:
-            folder = None if is_free(lock) else _said(lock).get("state_dir")
-            if isinstance(folder, str):
+    for path in [] if place is None else sorted(place.glob("state-*.json")):
+        with contextlib.suppress(OSError), path.open("rb") as note:
+            folder = _said(note).get("state_dir")
+            if isinstance(folder, str) and is_held(Path(folder)):
                 found.append(Path(folder))
     return found
 

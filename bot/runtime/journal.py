@@ -440,6 +440,12 @@ class Journal:
         """What a person or a fault has stopped (safety.py)."""
         return {name: value for name, value in self._read("SELECT name, value FROM meta") if safety.is_safety(name)}
 
+    def keeps_safety(self) -> bool:
+        """Whether the safety notes outlive the process: in the file, or while that cannot be written in the copy beside it."""
+        if self.fault is None:
+            return True
+        return self.beside is not None and self.beside.read() == {n: v for n, v in self.safety_notes().items() if v}
+
     def newest_ms(self) -> int:
         """The latest instant that any row of decisions has: no clock that is right can be before it."""
         row = self._read(

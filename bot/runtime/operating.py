@@ -312,21 +312,25 @@ class Operations:
 
     def _how_it_is(self, run: Run) -> Data:
         state, why = self.state()
-        return {"state": state, "why": why or None, "strategies": self._strategies(run)}
+        return {"state": state, "why": why or None, "strategies": self._strategies(run), "forgotten": _forgotten(run)}
 
     async def reload_diff(self, question: Question) -> Data:
         """What a reload would change. Changes nothing."""
         question.nothing_else()
+        self._loop()
         run = self._run()
         return {"changes": [str(one) for one in await self.errands.ask(run.controls.diff)]}
 
     async def reload(self, question: Question) -> Data:
         """Read the config again and run by it, all or nothing."""
         question.nothing_else()
+        self._loop()
         run = self._run()
         done = await self.errands.ask(run.controls.reload)
-        changes = [str(one) for one in done.diff]
-        return self._how_it_is(run) | {"changes": changes, "applied": list(done.applied), "refused": list(done.refused)}
+        return self._how_it_is(run) | {
+            "changes": [str(one) for one in done.diff], "applied": list(done.applied), "refused": list(done.refused),
+            "exit_code": int(done.code),
+        }  # fmt: skip
 
     async def drifts(self, question: Question) -> Data:
         """What differs between the service and what we believe. Repairs nothing."""
@@ -434,6 +438,14 @@ class Operations:
                 return read(db)
         except reading.NotFound as error:
             raise Problem(404, "not_found", str(error)) from None
+
+
+def _forgotten(run: Run) -> str | None:
+    """Why a restart would not know of a pause or its end, as a sentence; None when it will."""
+    journal = run.journal
+    if journal.keeps_safety():
+        return None
+    return f"in memory only, and a restart forgets it: {journal.fault}, and its copy beside it cannot be written either"
 
 
 def _book(run: Run, strategy: str) -> Data:

@@ -7,9 +7,12 @@ counts only when the journal has taken it.
 from __future__ import annotations
 
 import json
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -128,7 +131,8 @@ class Seat:
             for wish in found:
                 if type(wish) not in (Open, Close, Cancel):
                     raise StrategyError(f"{self.name}: wanted {wish!r:.200}; a hook gives Open, Close or Cancel")
-        except Exception as error:  # A plug-in may raise anything; it gets a name here, and nothing goes on with it.
+        except (Exception, SystemExit) as error:
+            # A plug-in may raise anything; it gets a name here, and nothing goes on with it.
             raise self.blame(error) from error
         if len(found) > INTENTS_MAX:
             raise StrategyError(f"{self.name}: more than {INTENTS_MAX} intents at once")
@@ -158,13 +162,17 @@ class Seat:
         """Whether the strategy stands by an entry, given its plan."""
         try:
             return bool(self.strategy.confirm(plan))
-        except Exception as error:  # As in `call`: named, and it ends the strategy's part.
+        except (Exception, SystemExit) as error:  # As in `call`: named, and it ends the strategy's part.
             raise self.blame(error) from error
 
-    def blame(self, error: Exception) -> StrategyError:
-        """What a plug-in raised, as an error that names the strategy."""
-        named = isinstance(error, StrategyError) and str(error).startswith(f"{self.name}: ")
-        return StrategyError(str(error) if named else f"{self.name}: {type(error).__name__}: {error}")
+    def blame(self, error: Exception | SystemExit) -> StrategyError:
+        """What a plug-in raised, as an error that names the strategy and the deepest line of its own file."""
+        if isinstance(error, StrategyError) and str(error).startswith(f"{self.name}: "):
+            return StrategyError(str(error))
+        file = getattr(sys.modules.get(type(self.strategy).__module__), "__file__", None)
+        own = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
+        place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+        return StrategyError(f"{self.name}: {type(error).__name__}: {error}{place}")
 
     @property
     def has_state(self) -> bool:

@@ -19,6 +19,7 @@ from bot.errors import ConfigError
 from bot.session.candles import MS_MAX, MS_MIN, Candles, unit_of
 from bot.session.findings import ACCEPTS, EXAMPLES_MAX, AuditReport, FaultyData, Finding, Severity, finding, rows_of
 from bot.session.holes import CONTINUOUS, HOURS, hours_of, times
+from bot.venue.numbers import E8
 
 ZERO_VOLUME_SHARE: Final = 0.05
 # What one bar moves at most, as a share of the price, before it is worth a look; more in a market whose bars usually move much.
@@ -30,6 +31,7 @@ DEVIATION_SAMPLE: Final = 5_000
 MAD_TO_DEVIATION: Final = 1.4826  # of a normal variate: standard deviation over median absolute deviation
 SPLITS: Final = (2, 3, 4, 5, 7, 10, 20)
 SPLIT_WITHIN: Final = 0.02
+DIGITS_LOST: Final = 0.0001  # of a price: a basis point, of which spreads are made
 
 
 def checked(
@@ -83,6 +85,8 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
         if not found:
             is_sound = _is_sound(candles)
             found += [*_prices(candles, is_sound=is_sound), *times(candles, hours)]
+            if not candles.market.startswith("event:") and not any(one.kind == "price" for one in found):
+                found += _digits(candles)
             found += [*(() if is_sound else _ohlc(candles)), *_volumes(candles)]
             if not candles.market.startswith("event:") and not any(one.kind in ("price", "unsorted") for one in found):
                 found += _jumps(candles, hours)
@@ -145,6 +149,24 @@ def _prices(candles: Candles, *, is_sound: bool) -> Iterator[Finding]:
         places.sort()
         rows = len({index for index, _ in places})
         yield finding(candles, "price", "fault", f"{rows_of(rows)} with a price or volume that is none", places)
+
+
+def _digits(candles: Candles) -> Iterator[Finding]:
+    """The venue counts prices in 0.00000001: what is lost of a small one with more digits is more than a spread."""
+    columns = (("open", candles.open), ("high", candles.high), ("low", candles.low), ("close", candles.close))
+    places: list[tuple[int, str]] = []
+    for name, column in columns:
+        if min(column) * DIGITS_LOST * E8 < 0.5:  # The most that rounding takes of any price.
+            places += [
+                (index, f"{name} is {px:.12g}, and {round(px * E8) / E8:.8f} would be traded")
+                for index, px in enumerate(column)
+                if abs(round(px * E8) - px * E8) > DIGITS_LOST * px * E8
+            ]
+    if places:
+        places.sort()
+        rows = len({index for index, _ in places})
+        text = f"{rows_of(rows)} with a price that loses more than {DIGITS_LOST:.2%}: prices are counted in 0.00000001"
+        yield finding(candles, "digits", "fault", text, places, rows)
 
 
 def _ohlc(candles: Candles) -> Iterator[Finding]:

@@ -27,6 +27,9 @@ KINDS: Final[dict[str, Kind]] = {
     "price": Kind(
         None, "prices must be above zero and finite, volumes at least zero; correct the rows or cut them out"
     ),
+    "digits": Kind(
+        None, "multiply the prices by a thousand and divide the volumes by it, as a market like KPEPE is counted"
+    ),
     "unsorted": Kind("unsorted", "the rows are sorted by time"),
     "duplicate": Kind("duplicates", "the last row of an instant counts"),
     "off_grid": Kind("off-grid", "each row is moved back to the start of its interval"),

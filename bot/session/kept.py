@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bot.errors import BotError
+from bot.errors import BotError, Exit
 from bot.session.folder import COLUMNS, FORMAT, NAMES
 
 ROW_BYTES: Final = 24  # <i8, <f8, <f8
@@ -28,6 +28,12 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
         "course.toMs",
     ),
 }  # fmt: skip
+
+
+class NoRun(BotError):
+    """There is no run in this folder."""
+
+    exit_code = Exit.USAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +79,12 @@ class KeptRun:
 
 
 def read_run(folder: Path) -> KeptRun:
-    """The run in a folder. BotError names the file and what is wrong with it."""
+    """The run in a folder. NoRun when there is none; BotError names the file and what is wrong with it."""
     if not folder.is_dir():
-        raise BotError(f"{folder}: is no folder; give the folder that bot backtest has written")
+        raise NoRun(f"{folder}: is no folder; give the folder that bot backtest has written")
     missing = [name for name in NAMES if not (folder / name).is_file()]
     if missing:
-        raise BotError(
+        raise NoRun(
             f"{folder}: is no run: {', '.join(missing)} is not there; give the folder that bot backtest has written"
         )
     manifest = _json(folder / "manifest.json")

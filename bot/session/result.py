@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bot import __version__
 from bot.clock import iso
@@ -42,7 +42,9 @@ from bot.session.options import SessionOptions
 from bot.session.run import Course, Ground
 from bot.session.stage import Stage
 from bot.venue import ledger
-from bot.venue.numbers import E8
+from bot.venue.numbers import E8, digits_of
+
+COARSE: Final = 0.001  # of a price: a tick of more is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +243,20 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
         "positions that are open at the end are valued at the last close; nothing is closed for the report",
     ]
     for lane in ground.lanes:
-        spec = stage.state.markets[lane.coin].spec
+        market = stage.state.markets[lane.coin]
+        spec = market.spec
         depth = "unlimited depth" if not spec.level_size else f"first level {format_e8(spec.level_size)} {lane.coin}"
         said.append(
             f"{lane.coin}: {lane.interval} candles drive; taker {spec.taker_rate / E8 * 100:.4g} %, maker {spec.maker_rate / E8 * 100:.4g} %, "
             f"spread {2 * spec.half_spread / E8 * 10_000:.4g} bps, {depth}, tick by "
             + (f"{spec.sig_figs} figures" if spec.sig_figs else f"{spec.px_decimals} decimals")
         )
+        lowest = round(min(lane.low[lane.first : lane.end]) * E8)
+        tick = market.ticks[digits_of(lowest)]
+        if spec.margin_mode != "full" and tick > lowest * COARSE:
+            said.append(
+                f"{lane.coin}: the listing's tick is {format_e8(tick)} where the price is {format_e8(lowest)}: orders and fills are rounded to it"
+            )
         if spec.margin_mode != "full":
             said.append(
                 f"{lane.coin}: funding "

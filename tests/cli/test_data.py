@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 
 from bot.cli.app import call
 from bot.session import tables
@@ -31,9 +33,11 @@ def write(path: Path, lines: list[str], header: str = HEADER) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is ./data."""
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The store is ./data; and the log does not point at this test's stream any more when it has ended."""
     monkeypatch.chdir(tmp_path)
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("command", ["import", "audit", "gen", "list", "pull"])
@@ -51,7 +55,7 @@ def test_files_go_into_the_store_and_are_listed(tmp_path: Path, capsys: pytest.C
     assert "(20 new), 2025-06-16 to 2025-06-16 00:19" in text
     assert "ETH 1h: 5 candles" in text
     assert "no row has any volume" in text
-    assert text.endswith("Next: bot backtest CONFIG --data data\n")
+    assert text.endswith("Next: bot backtest CONFIG --data data --accept-zero-volume\n")
     assert call(["data", "list"]) == 0
     assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()] == [
         ["BTC", "1m", "20"],
@@ -96,11 +100,33 @@ def test_holes_are_imported_and_left_for_the_session_to_judge(
 ) -> None:
     path = write(tmp_path / "BTC.csv", rows(60, skip=range(10, 20)))
     assert call(["data", "import", path]) == 0
-    assert "10 missing bars before it" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "10 missing bars before it" in said
+    assert said.endswith("\nNext: bot backtest CONFIG --data data --accept-gaps\n")
     assert call(["data", "audit", "data"]) == 1
     assert capsys.readouterr().out.endswith("A session refuses 1 of 1. It takes them with --accept-gaps.\n")
     assert call(["data", "audit", "--accept-gaps"]) == 0
     assert capsys.readouterr().out.endswith("A session takes them with --accept-gaps.\n")
+
+
+def test_what_an_import_says_is_next_has_the_flags_that_the_whole_store_needs(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.yaml").write_text(
+        f"account: {{base_url: embedded}}\nstrategies_dir: {repository / 'strategies'}\nstrategies:\n"
+        '  - {name: a, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 5}\n'
+    )
+    early, late = rows(60), rows(120)[70:]
+    silent = [f"{line.rpartition(',')[0]},0" for line in early]
+    for lines, flags in ((early, ""), (late, " --accept-gaps"), (silent, " --accept-gaps --accept-zero-volume")):
+        assert call(["data", "import", write(tmp_path / "BTC.csv", lines), "--replace"]) == 0
+        hint = capsys.readouterr().out.splitlines()[-1].removeprefix("Next: bot ")
+        assert hint == f"backtest CONFIG --data data{flags}"
+        assert call(hint.replace("CONFIG", "mine.yaml").split()) == 0
+        capsys.readouterr()
+    assert call(["data", "import", f"MYCOIN={write(tmp_path / 'own.csv', rows(120))}"]) == 0
+    hint = capsys.readouterr().out.splitlines()[-1].removeprefix("Next: bot ")
+    assert call(hint.replace("CONFIG", "mine.yaml").replace("LISTED", "BTC").split()) == 0
 
 
 def test_an_audit_as_data_has_file_row_and_instant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,6 +252,16 @@ def test_a_pull_from_nobody_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     ):  # fmt: skip
         assert call(["data", "pull", "BTC", *given]) == 1
         assert re.search(said, capsys.readouterr().err)
+
+
+def test_a_pull_of_a_market_that_is_none_says_which_there_are(
+    sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["data", "pull", "DOGGE", "--base-url", sandbox.base_url]) == 2
+    said = capsys.readouterr().err
+    assert "DOGGE: the service has no such market. Did you mean DOGE? There are " in said
+    assert "BTC, " in said
+    assert call(["data", "pull", "BTC", "--base-url", f"{sandbox.base_url}/nothing"]) == 7, "it is not the market"
 
 
 def test_the_store_is_csv_without_the_extra_with_the_same_digest(

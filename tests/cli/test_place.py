@@ -14,7 +14,7 @@ from bot.cli import place as place_module
 from bot.cli.app import call
 from bot.cli.place import NotRunning, Silent, find, folder_of, plain_data
 from bot.errors import ConfigError
-from bot.runtime.holding import hold_account, hold_state
+from bot.runtime.holding import folders_held, hold_state, noted
 
 CONFIG = 'account: {base_url: "https://x.example", api_key: "${credential:none}"}\nstrategies: []\n'
 
@@ -73,8 +73,8 @@ def test_a_daemon_whose_state_dir_is_its_own_is_found_while_it_runs(
 ) -> None:
     there = home / "elsewhere"
     with ExitStack() as stack:
-        stack.enter_context(hold_state(been(there)))
-        stack.enter_context(hold_account("0x" + "ab" * 20, there))
+        there.mkdir()
+        stack.enter_context(noted(stack.enter_context(hold_state(there))))
         assert find(None, None).folder == there
         (home / "bot.yaml").write_text("strategies: [\n")
         monkeypatch.setattr(place_module, "_ask", lambda *_: {"config": str(home / "bot.yaml")})
@@ -82,6 +82,28 @@ def test_a_daemon_whose_state_dir_is_its_own_is_found_while_it_runs(
     (home / "bot.yaml").unlink()
     with pytest.raises(NotRunning, match="no daemon has run here yet"):
         find(None, None)
+
+
+def test_a_first_start_that_waits_for_its_service_is_found_and_the_folder_around_a_demos_runs_is_none(
+    home: Path, held: ExitStack
+) -> None:
+    one, demo = home / "system" / "bot-one", home / "home" / "bot" / "demo"
+    for folder in (one, demo):
+        folder.mkdir(parents=True)
+        held.enter_context(hold_state(folder))
+    (one / "control.sock").touch()
+    assert find(None, None).folder == one
+
+
+def test_a_daemon_that_was_killed_leaves_a_note_that_finds_nobody(home: Path) -> None:
+    (home / "there").mkdir()
+    with hold_state(home / "there") as mine, noted(mine):
+        assert folders_held() == [home / "there"]
+        (note,) = (home / "runtime" / "bot").iterdir()
+        left = note.read_text()
+    assert not note.exists()
+    note.write_text(left)
+    assert folders_held() == []
 
 
 def test_what_is_given_comes_first_and_then_the_project_here(home: Path) -> None:
@@ -141,6 +163,33 @@ def test_a_secret_of_the_config_is_not_looked_up(home: Path, monkeypatch: pytest
             plain_data(Path("bad.yaml"))
     with pytest.raises(ConfigError, match="cannot be read"):
         plain_data(Path("none.yaml"))
+
+
+@pytest.mark.parametrize("code", [4, 5, 7])
+def test_a_reload_that_was_refused_ends_with_the_code_of_whose_fault_it_is(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    been(home / "home" / "bot" / "one")
+    told = {"changes": ["~ one"], "applied": [], "refused": ["the service is away. Nothing was changed."]}
+    monkeypatch.setattr(place_module, "_ask", lambda *_: told | {"exit_code": code})
+    assert call(["reload", "--yes"]) == code
+    assert capsys.readouterr().err == "error: the service is away. Nothing was changed.\n"
+    assert call(["reload", "--yes", "--json"]) == code
+    monkeypatch.setattr(place_module, "_ask", lambda *_: told)
+    assert call(["reload", "--yes"]) == 4, "a daemon of before an update does not say"
+
+
+def test_a_pause_that_a_restart_would_forget_is_said_to_be_so(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    been(home / "home" / "bot" / "one")
+    told = {"state": "PAUSED", "why": None, "strategies": [], "forgotten": "in memory only, and a restart forgets it"}
+    monkeypatch.setattr(place_module, "_ask", lambda *_: told)
+    assert call(["pause"]) == 0
+    assert capsys.readouterr().out == "PAUSED\nNOT KEPT: in memory only, and a restart forgets it\n"
+    told["forgotten"] = None
+    call(["pause"])
+    assert capsys.readouterr().out == "PAUSED\n"
 
 
 def test_a_folder_that_is_held_without_a_socket_is_no_dead_daemon(home: Path, held: ExitStack) -> None:

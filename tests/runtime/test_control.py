@@ -19,6 +19,7 @@ import pytest
 from bot.errors import BotError, ConfigError, JournalError
 from bot.runtime import control
 from bot.runtime.control import BODY_BYTES_MAX, HEAD_BYTES_MAX, Data, Problem, Question
+from bot.runtime.controls import Late
 from bot.runtime.operating import ERRANDS_MAX, Errands
 
 NOBODY = 65_534
@@ -42,12 +43,17 @@ async def misreads(_: Question) -> Data:
     raise ConfigError("line 3: no")
 
 
+async def waits(_: Question) -> Data:
+    raise Late("the service is away")
+
+
 async def breaks(_: Question) -> Data:
     raise KeyError("a fault of ours")
 
 
 ROUTES = {
     ("GET", "/echo"): echo, ("POST", "/echo"): echo, ("GET", "/no"): refuses, ("GET", "/config"): misreads, ("GET", "/broken"): breaks,
+    ("GET", "/late"): waits,
 }  # fmt: skip
 
 
@@ -94,7 +100,7 @@ async def test_the_socket_is_for_its_owner(folder: Path) -> None:
         (b"hello there\r\n\r\n", 400, "no HTTP"),
         (b"GET /echo SPDY/3\r\n\r\n", 400, "no HTTP"),
         (b"GET //[ HTTP/1.1\r\n\r\n", 400, "no path"),
-        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, "there are /broken, /config, /echo, /no"),
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, "there are /broken, /config, /echo, /late, /no"),
         (b"DELETE /echo HTTP/1.1\r\n\r\n", 405, "takes GET, POST"),
         (b"GET /echo?count=ten HTTP/1.1\r\n\r\n", 400, "count is a whole number from 0 to 9"),
         (b"GET /echo?count=10 HTTP/1.1\r\n\r\n", 400, "from 0 to 9"),
@@ -109,6 +115,7 @@ async def test_the_socket_is_for_its_owner(folder: Path) -> None:
         (b"GET /echo HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_MAX, 413, str(HEAD_BYTES_MAX)),
         (b"GET /no HTTP/1.1\r\n\r\n", 409, "not now"),
         (b"GET /config HTTP/1.1\r\n\r\n", 400, "line 3: no"),
+        (b"GET /late HTTP/1.1\r\n\r\n", 504, "the service is away"),
         (b"GET /broken HTTP/1.1\r\n\r\n", 500, "/broken failed"),
     ],
 )  # fmt: skip

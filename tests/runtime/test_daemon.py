@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -26,12 +27,13 @@ from bot.client import Client
 from bot.config import Settings, load
 from bot.config.settings import Metrics, Notify
 from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
-from bot.runtime import control, daemon, heartbeat, worker
+from bot.runtime import control, controls, daemon, heartbeat, safety, worker
 from bot.runtime import journal as journal_module
 from bot.runtime import loop as loop_module
 from bot.runtime.daemon import DaemonEnd
 from bot.runtime.doorbell import listen
 from bot.runtime.heartbeat import Belief
+from bot.runtime.holding import folders_held
 from bot.runtime.journal import open_journal
 from bot.runtime.operating import Operations
 from tests.conftest import REPOSITORY
@@ -530,6 +532,7 @@ async def test_the_control_socket_answers_before_the_service_does_and_while_it_h
     await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
     status, told = await asked(one, "GET", "/status")
     assert (status, told["state"], told["epoch"], told["why"]) == (200, "STARTING", None, None)
+    assert one.folder / "state" in folders_held(), "it is found before it has an account"
     assert (await asked(one, "GET", "/positions"))[0] == 503, "what is not known yet is not told"
     one.halfway.hangs = lambda _path: False
     one.halfway.hung.clear()
@@ -551,6 +554,30 @@ async def test_the_control_socket_answers_before_the_service_does_and_while_it_h
     assert (await asked(one, "POST", "/stop"))[1]["state"] == "STOPPING"
     assert (await asyncio.wait_for(one.task, PATIENCE_S)).exit_code is Exit.DONE
     assert not (one.folder / "state" / control.SOCKET).exists()
+
+
+async def test_a_reload_that_the_service_keeps_from_being_done_is_no_fault_of_the_config(
+    place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controls, "WARM_S", 0.05)
+    one = await place(fast)
+    one.halfway.hangs = lambda path: path == "/v1/guardians"
+    task = one.begin(one.settings("Idle"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}))
+    await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
+    for method in ("GET", "POST"):
+        status, told = await asked(one, method, "/reload")
+        assert (status, told["error"]["code"]) == (503, "starting"), "it has not recovered"
+    one.halfway.hangs = lambda _path: False
+    one.stop.set()
+    await asyncio.wait_for(task, PATIENCE_S)
+    one.stop.clear()
+    await one.ran(one.settings("Idle"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}))
+    one.settings("Idle", "Holds")
+    one.halfway.hangs = lambda path: path == "/v1/markets/ETH/candles"
+    status, told = await asked(one, "POST", "/reload")
+    assert (status, told["applied"], told["exit_code"]) == (200, [], Exit.TIMEOUT)
+    (one.folder / "bot.yaml").write_text("strategies: [")
+    assert (await asked(one, "POST", "/reload"))[1]["exit_code"] == Exit.CONFIG
 
 
 # -- what ends a run
@@ -611,6 +638,26 @@ async def test_a_journal_that_cannot_be_written_opens_nothing_and_beats_on_until
     kinds = [kind for (kind,) in one.query("SELECT kind FROM outbox ORDER BY seq")]
     assert ("daemon.degraded" in kinds, "daemon.recovered" in kinds) == (True, True)
     assert one.query(UNSETTLED) == []
+
+
+async def test_a_pause_that_a_restart_would_forget_says_so(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_given: object) -> None:
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(journal_module, "BUSY_TIMEOUT_MS", 50)
+    one = await place(still)
+    await one.ran(one.settings("Idle"))
+    assert (await asked(one, "POST", "/pause"))[1]["forgotten"] is None
+    with contextlib.closing(sqlite3.connect(one.folder / "state" / "journal.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert (await asked(one, "POST", "/resume"))[1]["forgotten"] is None, "its copy beside the file is written"
+        with monkeypatch.context() as disk:
+            disk.setattr(safety, "_write", refuses)
+            told = (await asked(one, "POST", "/pause"))[1]
+        other.rollback()
+    assert "in memory only, and a restart forgets it: journal" in told["forgotten"]
 
 
 async def test_a_damaged_journal_is_set_aside_and_rebuilt_from_the_service(
@@ -713,6 +760,14 @@ async def test_a_strategy_that_goes_wrong_stops_no_other(
     intents = one.query("SELECT strategy, state, code FROM intents")
     assert {row[:2] for row in intents} >= {("holds", "accepted")}, (intents, one.query("SELECT * FROM refusals"))
     assert {row[0] for row in intents if row[1] == "accepted"} == {"holds"}, intents
+    for name, text, what in (
+        ("Raises", '        raise RuntimeError("a mistake")', "RuntimeError: a mistake"),
+        ("Exits", "        sys.exit(3)", "SystemExit: 3"),
+    ):
+        if bad == name:
+            line = STRATEGIES.splitlines().index(text) + 1
+            told = one.query("SELECT json_extract(payload, '$.message') FROM outbox WHERE kind='strategy.quarantined'")
+            assert told == [(f"{name.lower()}: {what} (many.py:{line})",)]
 
 
 # -- the heartbeat

@@ -288,7 +288,7 @@ async def test_a_quarantine_outlives_a_restart_until_the_code_changes(venue: Fak
     again = Told("alpha")
     venue.minute(BTC="100")
     loop = await begun(venue, again, path=tmp_path / "j.db")
-    assert loop.desk.seats[0].quarantined == "alpha: RuntimeError: a mistake"
+    assert str(loop.desk.seats[0].quarantined).startswith("alpha: RuntimeError: a mistake (test_many.py:")
     assert again.seen == []
     kill(loop)
     loop = room(venue, strategies=[again], path=tmp_path / "j.db")
@@ -365,7 +365,7 @@ async def test_a_timer_that_raises_is_quarantined_and_stays_fired(venue: FakeVen
     venue.clock.advance(60_000)
     await loop.cycle()
     await loop.cycle()
-    assert loop.desk.seats[0].quarantined == "alpha: RuntimeError: a mistake"
+    assert str(loop.desk.seats[0].quarantined).startswith("alpha: RuntimeError: a mistake (test_many.py:")
 
 
 async def test_a_session_steps_at_the_next_timer(venue: FakeVenue) -> None:

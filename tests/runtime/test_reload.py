@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bot.config import Settings, load
-from bot.errors import ApiError, BotError, OutcomeUnknown
+from bot.errors import ApiError, BotError, Exit, OutcomeUnknown
 from bot.runtime import controls, provenance
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.controls import Controls
@@ -226,6 +226,7 @@ async def test_what_cannot_be_taken_over_leaves_the_running_one_as_it_was(
     assert result.applied == ()
     assert says in result.refused[0]
     assert result.refused[0].endswith("Nothing was changed.")
+    assert result.code is Exit.CONFIG
     assert (house.loop.desk.seats, house.settings, house.renewed) == (seats, settings, [])
     await house.minute()
     assert house.loop.desk.seats[0].quarantined is None
@@ -234,10 +235,14 @@ async def test_what_cannot_be_taken_over_leaves_the_running_one_as_it_was(
 async def test_a_service_that_is_away_or_refuses_a_guardian_leaves_everything_as_it_was(house: House) -> None:
     house.write((CONFIG + TWO).replace("start: 5", "start: 7"))
     guards = house.guards()
-    for fault in (Fault("candles", unknown()), Fault("arm", refused("limit_exceeded"))):
+    for fault, code in (
+        (Fault("candles", unknown()), Exit.TIMEOUT),
+        (Fault("arm", refused("limit_exceeded")), Exit.REFUSED),
+    ):
         house.venue.faults = [fault]
         result = await house.controls.reload()
         assert result.refused, fault
+        assert result.code is code
         assert (house.guards(), [seat.name for seat in house.loop.desk.seats]) == (guards, ["one"])
         assert house.loop.arming.fallen() == []
     await house.minute()
@@ -362,7 +367,7 @@ async def test_bars_that_do_not_come_refuse_a_reload_in_time_for_the_next_beat(
     house.venue.candles = never  # type: ignore[method-assign, assignment]
     house.write(CONFIG + TWO)
     result = await house.controls.reload()
-    assert "were not there within" in result.refused[0]
+    assert ("were not there within" in result.refused[0], result.code) == (True, Exit.TIMEOUT)
     assert [seat.name for seat in house.loop.desk.seats] == ["one"]
 
 
@@ -406,12 +411,15 @@ async def test_a_switch_that_a_start_lost_the_answer_of_goes_when_it_is_no_longe
 async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house: House) -> None:
     house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
     result = await house.controls.reload()
-    assert result.applied == ("one: in quarantine, one: ZeroDivisionError: division by zero",)
+    assert result.applied == ("one: in quarantine, one: ZeroDivisionError: division by zero (holds.py:16)",)
     assert house.controls.state.word == "DEGRADED"
     assert house.loop.mirror.is_protected("BTC")
     with pytest.raises(BotError, match="failed again"):
         await house.controls.resume("one")
     house.code("holds", HOLDS)
+    house.venue.faults = [Fault("candles", unknown())]
+    with pytest.raises(controls.Late, match="one stays in quarantine: the service could not be asked"):
+        await house.controls.resume("one")
     await house.controls.resume("one")
     assert (house.controls.state.word, house.loop.desk.seats[0].strategy.seen) == ("RUNNING", 2)
     await house.minute()

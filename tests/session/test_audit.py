@@ -67,6 +67,10 @@ FAULTS: dict[str, tuple[Callable[[list[Row]], object], str, str, int, int, str]]
     "a price of zero": (lambda r: r[3].__setitem__(3, 0.0), "price", "fault", 1, 5, "low is 0, it must be above 0"),
     "no number": (lambda r: r[3].__setitem__(4, float("nan")), "price", "fault", 1, 5, "close is nan"),
     "infinity": (lambda r: r[3].__setitem__(2, float("inf")), "price", "fault", 1, 5, "high is inf"),
+    "too many digits": (
+        lambda r: [one.__setitem__(slice(1, 5), [px * 1.23e-9 for px in one[1:5]]) for one in r],
+        "digits", "fault", 400, 2, "close is 1.230738e-07, and 0.00000012 would be traded",
+    ),
     "a negative volume": (lambda r: r[3].__setitem__(5, -1.0), "price", "fault", 1, 5, "volume is -1"),
     "a wrong price": (lambda r: r[60].__setitem__(slice(1, 5), [100.0, 150.0, 100.0, 150.0]), "jump", "fault", 2, 62, "comes back at once"),
     "a high wick": (lambda r: r[60].__setitem__(2, 120.0), "jump", "fault", 1, 62, "above open and close"),
@@ -122,11 +126,21 @@ def test_a_session_refuses_with_the_report_until_the_flag_is_given(tmp_path: Pat
 
 
 def test_nothing_accepts_wrong_units_or_prices_of_zero(tmp_path: Path) -> None:
-    for spoil in ("seconds", "a price of zero"):
+    for spoil in ("seconds", "a price of zero", "too many digits"):
         rows = good()
         FAULTS[spoil][0](rows)
         with pytest.raises(FaultyData, match="Correct the data first"):
             checked(load([write(tmp_path, rows)]), accept=ACCEPTS)
+
+
+@pytest.mark.parametrize(
+    ("px", "is_sound"), [(1.23456, True), (0.00123456, True), (0.00001234, True), (0.0000123456, False), (3e-9, False)]
+)
+def test_small_prices_are_played_as_long_as_none_of_their_digits_matters(px: float, *, is_sound: bool) -> None:
+    flat = Candles("BTC", "1m", array("q", [START]), *(array("d", [px]) for _ in range(4)), array("d", [5.0]))
+    assert (audit(flat).findings == ()) is is_sound
+    event = Candles("event:RATE-CUT", "1m", *(one[:] for one in flat.columns))
+    assert audit(event).findings == (), "shares of an event have thousandths"
 
 
 def test_what_is_accepted_is_mended_as_the_table_says(tmp_path: Path) -> None:

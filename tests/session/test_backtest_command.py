@@ -85,6 +85,17 @@ def test_the_manifest_names_code_config_data_and_every_assumption(tmp_path: Path
     assert str(tmp_path) not in (folder / "manifest.json").read_text().replace(str(STRATEGIES), "")
 
 
+def test_a_tick_that_is_coarse_for_the_prices_is_said(tmp_path: Path, data: Path):
+    (tmp_path / "low").mkdir()
+    low = write(minutes(60, px=1.23456, decimals=6), tmp_path / "low" / "BTC_1m.csv")
+    made = config(tmp_path)
+    words = "BTC: the listing's tick is 0.1 where the price is 1."
+    said = [json.loads((run(tmp_path, made, one) / "manifest.json").read_text())["assumptions"] for one in (data, low)]
+    assert [any(line.startswith(words) for line in lines) for lines in said] == [False, True]
+    fine = run(tmp_path, made, low, "--tick", "BTC=0.00001")
+    assert words not in (fine / "manifest.json").read_text()
+
+
 def test_the_curve_can_be_read_by_numpy_and_ends_where_the_summary_does(tmp_path: Path, data: Path):
     numpy = pytest.importorskip("numpy")
     folder = run(tmp_path, config(tmp_path), data)
@@ -222,6 +233,91 @@ def test_a_run_that_is_stopped_keeps_what_it_reached(
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["course"] | {"isPartial": True, "bars": 100} == summary["course"]
     assert (folder / "equity.npy").stat().st_size < 100 * 24 + 200
+
+
+PRESSES = """\
+import os
+import signal
+import threading
+
+from bot import Params, Strategy
+
+
+class Presses(Strategy):
+    class Params(Params):
+        times: int = 1
+
+    seen = 0
+
+    def on_bar(self, view, bar):
+        self.seen += 1
+        threading.Event().wait(0.002 if self.seen == 1 else 0)
+        if self.seen == 150:
+            for _ in range(self.params.times):
+                os.kill(os.getpid(), signal.SIGINT)
+        return ()
+"""
+
+
+def test_in_a_session_a_call_has_no_limit_and_ctrl_c_keeps_what_was_reached(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """A second one, in a call that does not end, keeps nothing."""
+    from bot.runtime import worker
+    from bot.session import run as sessions
+
+    monkeypatch.setattr(worker, "LIMIT_S", 0.001)
+    monkeypatch.setattr(worker, "QUICK_S", 0.0001)
+    monkeypatch.setattr(sessions, "CHUNK", 100)
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "mine.py").write_text(PRESSES)
+    made = config(tmp_path, "mine:Presses")
+    made.write_text(made.read_text().replace(str(STRATEGIES), "strategies"))
+    kept = run(tmp_path, made, data)
+    said = capsys.readouterr()
+    assert ("PARTIAL: stopped after 200 of 600 bars" in said.out, "QUARANTINED" in said.out) == (True, False)
+    assert said.err == "stopping; what was reached is kept (Ctrl-C again ends at once)\n"
+    assert call(["report", str(kept), "--json"]) == 0
+    made.write_text(made.read_text().replace("params: {}", "params: {times: 2}"))
+    assert call(["backtest", str(made), "--data", str(data), "--out", str(tmp_path / "runs")]) == 1
+    assert capsys.readouterr().err.endswith("stopped before it was done\n")
+    (left,) = set((tmp_path / "runs").iterdir()) - {kept}
+    assert [one.name for one in left.iterdir()] == ["events.jsonl"]
+
+
+RAISES = """\
+from bot import Close, Strategy
+
+
+class Raises(Strategy):
+    def on_bar(self, view, bar):
+        yield from self.wishes(view, bar)
+
+    def wishes(self, view, bar):
+        if bar.at_ms % 3_600_000 == 0:
+            DOES
+        yield Close(bar.market, size=0.001)
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("int('no number')", "ValueError: invalid literal for int() with base 10: 'no number'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_strategy_that_raises_is_quarantined_with_the_line_of_its_own_file(
+    tmp_path: Path, data: Path, does: str, said: str, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "mine.py").write_text(RAISES.replace("DOES", does))
+    made = config(tmp_path, "mine:Raises")
+    made.write_text(made.read_text().replace(str(STRATEGIES), "strategies"))
+    summary = json.loads((run(tmp_path, made, data) / "summary.json").read_text())
+    why = f"one: {said} (mine.py:10)"
+    assert summary["quarantined"] == {"one": why}
+    assert f"QUARANTINED one: {why}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,17 @@ def test_a_folder_that_is_no_run_is_told_so(runs: list[Path], tmp_path: Path, ha
     assert problem in str(caught.value)
 
 
+def test_a_run_that_is_not_there_is_not_found_whatever_is_asked_of_it(runs: list[Path], tmp_path: Path) -> None:
+    half = tmp_path / "half"
+    shutil.copytree(runs[0], half)
+    (half / "equity.npy").unlink()
+    for gone in (half, tmp_path / "none"):
+        words = ["report", "report --json", f"compare {runs[0]}", "replay"]
+        assert [call([*one.split(" "), str(gone)]) for one in words] == [2, 2, 2, 2]
+    (half / "equity.npy").write_bytes(b"x")
+    assert call(["report", str(half)]) == 1, "it is there, and cannot be read"
+
+
 def test_a_curve_that_is_cut_off_is_told_so(runs: list[Path], tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(runs[0], copy)
