@@ -1,7 +1,8 @@
 """Controls: what a person may ask of a running daemon: pause, resume, a look at what a reload would change, and the reload.
 
 Called between two passes of the loop. A reload is all or nothing: everything that can be refused (the file, the code, the
-service's bars, a guardian) is tried first, and until then nothing has changed. Knows no socket and no command line.
+service's bars, a guardian) is tried first, and until then nothing has changed. What takes long then (strategies that live
+through their past) makes room for passes. Knows no socket and no command line.
 """
 
 from __future__ import annotations
@@ -143,6 +144,7 @@ class Controls:
             names = ", ".join(change.path for change in fixed)
             why = f"{names} cannot change while it runs: stop the daemon and start it again"
             return self._refused(plan.diff, why, Exit.CONFIG)
+        await self._run.breathe()
         try:
             warm = await self._warmed([one for one in plan.placed if one.strategy.name in plan.fresh])
             beats_of(plan.settings, self._run.client.clock.speed)  # ConfigError when nobody could keep it from firing.
@@ -237,9 +239,9 @@ class Controls:
             run.change_heartbeat()
         loop.settings = loop_settings(new)
         loop.gate.foreign_positions = new.safety.foreign_positions
-        await self._reseat(plan.placed, warm, plan.gone)
         mark = provenance.mark_of(new, source_digests(plan.placed))
         provenance.note_run(loop.journal, mark, at_ms=loop.now_ms(), epoch=loop.mirror.epoch)
+        await self._reseat(plan.placed, warm, plan.gone)
         seats = {seat.name: seat for seat in loop.desk.seats}
         for name in plan.fresh:
             why = seats[name].quarantined
@@ -253,7 +255,7 @@ class Controls:
 
     async def _reseat(self, placed: list[Placed], warm: dict[str, Warm], gone: list[str]) -> None:
         run = self._run
-        await reseat(run.loop, placed, fresh=warm, gone=gone, renew=run.renew)
+        await reseat(run.loop, placed, fresh=warm, gone=gone, renew=run.renew, breathe=run.breathe)
         names = {one.strategy.name for one in placed}
         for name in [name for name in run.workers if name not in names]:
             run.workers.pop(name).close()

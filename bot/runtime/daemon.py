@@ -59,6 +59,7 @@ from bot.wire import INTERVAL_MS, Event
 log = structlog.get_logger()
 T = TypeVar("T")
 
+BREATH_S: Final = 1.0  # of real time after which a reload that takes long makes room for a pass
 REPORT_S: Final = 5.0  # of real time between two lines on heartbeat and account value
 FIRST_BEAT_S: Final = 2.0  # an attempt takes no longer; without an answer by then entries wait, exits do not
 FIRST_BEAT_LOOK_S: Final = 0.01  # the belief is a mapped file, which rings no bell
@@ -201,6 +202,8 @@ class Run:
         self.times = Timekeeper(skew_ms=lambda: None if client.clock.is_sandbox else client.clock.skew_ms)
         self.watchdog = systemd.Watchdog()
         self.passed_ns: int | None = None
+        self.breathed_ns = 0  # the end of the newest pass, whatever came of it
+        self.report = asyncio.Event()
         self.operations = operations
         self.loop = Loop(
             port=client,
@@ -221,11 +224,11 @@ class Run:
 
     async def go(self, *, beat_at_once: bool) -> DaemonEnd:
         self.rhythm.start()
-        report = self.rhythm.every(REPORT_S, "report")
+        self.report = self.rhythm.every(REPORT_S, "report")
         code, message = Exit.DONE, ""
         left = LeftBehind(known=False, complete=False)
         try:
-            was_cut = await self._until_stopped(report, beat_at_once=beat_at_once)
+            was_cut = await self._until_stopped(beat_at_once=beat_at_once)
             on_exit = self.settings.safety.on_exit
             systemd.notify("STOPPING=1")
             systemd.status(self.operations.told())
@@ -263,7 +266,7 @@ class Run:
 
     # -- passes
 
-    async def _until_stopped(self, report: asyncio.Event, *, beat_at_once: bool) -> bool:
+    async def _until_stopped(self, *, beat_at_once: bool) -> bool:
         """Recover, then pass after pass. True when what was under way at the stop did not end in time and was cut.
 
         A cut leaves nothing half: the journal moves in transactions, and a request that was on its way is in doubt as after a crash.
@@ -290,12 +293,12 @@ class Run:
                     )
                     watching.tell(self.loop, "daemon.ready", self.operations.told())
                     self.on_ready()
-                    report.set()  # The first pass already says how the heartbeat and the account are.
+                    self.report.set()  # The first pass already says how the heartbeat and the account are.
                     if self.client.clock.speed > 0:
                         bell = asyncio.create_task(
                             listen(self.client, self._cursor, self.rhythm.ring, knows=self._knows), name="doorbell"
                         )
-                    await self._passes(report)
+                    await self._passes()
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -320,9 +323,10 @@ class Run:
 
     async def _recover(self, *, beat_at_once: bool) -> bool:
         """Recover, however long the service is away; False when told to stop before that. A switch that an earlier run armed is beaten
-        from the start; one that is armed now has its whole time, and the few beats without proof of progress are kept for that."""
-        if self.heartbeat is not None and beat_at_once:
-            self.heartbeat.start()
+        from the start; one that is armed now has its whole time, and the few beats without proof of progress are kept for that: until then
+        the heartbeat's process is a witness only."""
+        if self.heartbeat is not None:
+            self.heartbeat.start(may_beat=beat_at_once)
 
         async def recovered() -> bool:
             try:
@@ -337,7 +341,8 @@ class Run:
 
         if await until_up(recovered, self.stop) is None:
             return False
-        if self.heartbeat is not None and not self.heartbeat.alive:
+        if self.heartbeat is not None and not (beat_at_once and self.heartbeat.alive):
+            self.heartbeat.stop()
             self.heartbeat.start()
         await self._first_beat()
         return True
@@ -354,33 +359,43 @@ class Run:
             await asyncio.sleep(FIRST_BEAT_LOOK_S)
             waited_s += FIRST_BEAT_LOOK_S
 
-    async def _passes(self, report: asyncio.Event) -> None:
+    async def _passes(self) -> None:
         while not self.stop.is_set():
-            began_ns = monotonic_ns()
-            self._look_at_service()
-            await self._beat_by_hand()
-            try:
-                await self._reload_if_hung_up()
-                await self.operations.errands.do_all()
-                await self._resync_if_lapsed()
-                await self.loop.cycle()
-            except ApiError as error:
-                if is_access_lost(error):
-                    raise
-                log.warning("pass.failed", code=error.code, message=error.message)
-                self.meter.failed += 1
-            self.meter.passed(
-                seconds=(monotonic_ns() - began_ns) / 1e9, lag_s=self.rhythm.lag_s, now_ns=boot_ns()
-            )  # fmt: skip
-            if report.is_set():
-                report.clear()
-                self._report()
+            await self._pass(self._reload_if_hung_up, self.operations.errands.do_all)
             if self.loop.is_late:
                 continue
             clock = self.client.clock
             await self.rhythm.wait(
                 next_close_ms=self._next_close_ms(clock.now_ms()), now_ms=clock.now_ms(), speed=clock.speed
             )
+
+    async def breathe(self) -> None:
+        """A pass in the midst of what is done between two of them, when the last one is BREATH_S ago: without passes the beats stop."""
+        if monotonic_ns() - self.breathed_ns >= BREATH_S * 1e9 and not self.stop.is_set():
+            await self._pass()
+
+    async def _pass(self, *between: Callable[[], Awaitable[None]]) -> None:
+        """One pass, and before it what may be done between two of them."""
+        began_ns = monotonic_ns()
+        self._look_at_service()
+        await self._beat_by_hand()
+        try:
+            for work in between:
+                await work()
+            await self._resync_if_lapsed()
+            await self.loop.cycle()
+        except ApiError as error:
+            if is_access_lost(error):
+                raise
+            log.warning("pass.failed", code=error.code, message=error.message)
+            self.meter.failed += 1
+        self.breathed_ns = monotonic_ns()
+        self.meter.passed(
+            seconds=(self.breathed_ns - began_ns) / 1e9, lag_s=self.rhythm.lag_s, now_ns=boot_ns()
+        )  # fmt: skip
+        if self.report.is_set():
+            self.report.clear()
+            self._report()
 
     def _notices_of(self, event: Event) -> Iterable[Notice]:
         seat = self.loop.desk.seat_of(event.coin or "")

@@ -5,7 +5,7 @@ A strategy that raises wants nothing and is asked nothing more; the others go on
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -22,7 +22,7 @@ from bot.runtime.journal import Journal
 from bot.runtime.mirror import Mirror
 from bot.runtime.pauses import quarantine, quarantine_of
 from bot.runtime.ports import Calm
-from bot.runtime.seats import Seat, hook_of
+from bot.runtime.seats import HOOKS, Seat, hook_of
 from bot.strategy import Bar, Strategy, View
 from bot.strategy import Intent as Wish
 
@@ -50,6 +50,11 @@ class Placed(NamedTuple):
 class Wished(NamedTuple):
     seat: Seat
     wish: Wish
+
+
+class Heard(NamedTuple):
+    event: Event
+    parts: Mapping[str, Part]
 
 
 @dataclass(slots=True)
@@ -81,6 +86,8 @@ class Desk:
         self.run = run
         self.books = books
         self.seats: list[Seat] = []
+        self.away: dict[str, list[Heard]] = {}  # what those that are being built anew would have been told
+        self.late: Seat | None = None  # built, and still to hear and to decide what it has missed
         self._listeners: dict[Series, list[Seat]] = {}
         self._hearers: dict[str, list[Seat]] = {}  # by market, for events
         self.heard: frozenset[str] = frozenset()  # types of event that somebody is told
@@ -102,12 +109,14 @@ class Desk:
             )
         return seat
 
-    def seat(self, seats: Sequence[Seat]) -> None:
-        """From now on these, in this order."""
+    def seat(self, seats: Sequence[Seat], *, away: Collection[str] = ()) -> None:
+        """From now on these, in this order. What happens to those that are `away` is kept for them."""
         self.seats = list(seats)
+        self.away = {name: self.away.get(name, []) for name in away}
+        self.late = None
         self._listeners = {s: [x for x in self.seats if s in x.series] for s in self.feed.wanted}
         self._hearers = {s.market: [x for x in self.seats if s.market in x.markets] for s in self.feed.wanted}
-        self.heard = frozenset().union(*(seat.hears for seat in self.seats))
+        self.heard = frozenset(HOOKS if away else ()).union(*(seat.hears for seat in self.seats))
 
     def listeners(self) -> dict[str, frozenset[str]]:
         """Which strategies listen to each market."""
@@ -130,6 +139,12 @@ class Desk:
             await self._ask(seat, partial(seat.strategy.on_bar, seat.view, closed.bar), decision, now_ms=now_ms)
         return decision
 
+    async def decide_alone(self, seat: Seat, closed: Closed, *, now_ms: int) -> Decision:
+        """What one strategy wants on a bar that has become part of the past already."""
+        decision = Decision()
+        await self._ask(seat, partial(seat.strategy.on_bar, seat.view, closed.bar), decision, now_ms=now_ms)
+        return decision
+
     async def ring(self, due: Due, *, now_ms: int) -> Decision:
         """What the strategy of a timer that is due wants."""
         decision = Decision()
@@ -146,11 +161,19 @@ class Desk:
         `parts` says who has which part of a fill: who shares a market is told of its own alone.
         """
         before = len(decision.wishes)
+        for waiting in self.away.values():
+            waiting.append(Heard(event, parts))
         for seat in self.seats if event.coin is None else self._hearers.get(event.coin, ()):
-            hook = hook_of(seat, event, parts)
-            if hook is not None:
-                await self._ask(seat, hook, decision, now_ms=now_ms)
+            await self.tell(seat, event, decision, now_ms=now_ms, parts=parts)
         return decision.wishes[before:]
+
+    async def tell(
+        self, seat: Seat, event: Event, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
+    ) -> None:  # fmt: skip
+        """Tell it to one of them, if it concerns that one."""
+        hook = hook_of(seat, event, parts)
+        if hook is not None:
+            await self._ask(seat, hook, decision, now_ms=now_ms)
 
     def decide_run(
         self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
@@ -263,7 +286,8 @@ class Desk:
 
     async def may_confirm(self, strategy: str, plan: Plan) -> bool:
         """Whether the strategy stands by its entry, now that it sees the plan. One that is quarantined does not."""
-        seat = next((seat for seat in self.seats if seat.name == strategy), None)
+        late = [] if self.late is None else [self.late]
+        seat = next((seat for seat in [*late, *self.seats] if seat.name == strategy), None)
         if seat is None or seat.quarantined is not None:
             return False
         return not seat.looks_at_plans or bool(await self._run(seat, partial(seat.confirms, plan)))

@@ -142,6 +142,10 @@ class Feed:
             if series in other._last_ms:
                 self._last_ms.setdefault(series, other._last_ms[series])
 
+    def rest(self, series: Series) -> None:
+        """Nobody listens to it for now: no more bars are asked for, until it is joined again."""
+        self.wanted.pop(series, None)
+
     def drop(self, series: Series) -> None:
         """Nobody listens to it any more."""
         self.wanted.pop(series, None)

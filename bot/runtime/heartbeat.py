@@ -75,8 +75,9 @@ class HeartbeatProcess:
         """None while it runs; 7 after the service refused the credential."""
         return None if self._process is None else self._process.poll()
 
-    def start(self) -> None:
-        """Start the process, or start it again after it has ended. It beats as soon as the stamp allows."""
+    def start(self, *, may_beat: bool = True) -> None:
+        """Start the process, or start it again after it has ended. It beats as soon as the stamp allows; or never, and is only the
+        witness of what holds the brain's interpreter (calls.py)."""
         assert threading.current_thread() is threading.main_thread(), (
             "the kernel ends the child with the thread that started it"
         )
@@ -93,7 +94,7 @@ class HeartbeatProcess:
         assert self._process.stdin is not None
         # A process that ends at once is seen by `alive`.
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(json.dumps(self._orders._asdict()).encode() + b"\n")
+            stdin.write(json.dumps(self._orders._replace(may_beat=may_beat)._asdict()).encode() + b"\n")
 
     def belief(self, now_boot_ns: int | None = None) -> Belief:
         """As of now. Reads a mapped file: no wait, no system call."""

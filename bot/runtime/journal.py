@@ -322,6 +322,11 @@ class Journal:
         """Nothing was wanted on this bar. Durable with the next write, or by `flush`: deciding it again gives the same ids."""
         self._wait_for_a_write({}, [(market, interval, at_ms)])
 
+    def has_trade(self, market: str, trade_id: str) -> bool:
+        """Whether it is known to be the order of an intent."""
+        row = self._read("SELECT 1 FROM intents WHERE market=? AND trade_id=? LIMIT 1", (market, trade_id)).fetchone()
+        return row is not None
+
     def done_until(self, market: str, interval: str) -> int | None:
         """Close instant of the newest bar that was decided."""
         waiting = self._bars.get((market, interval))

@@ -300,7 +300,8 @@ class Loop:
                 self.live[intent.id] = self.sender.give_up(intent)
 
     def release(self) -> None:
-        """A person has looked at what waited for that: its key stands for another request, so that none of its own will ever be an order."""
+        """A person has looked at what waited for that: its key stands for another request, or nobody could tell whether it became an order
+        before its fence. Either way none of its own will come any more."""
         for intent in list(self.live.values()):
             if intent.state == "quarantined":
                 self.live[intent.id] = self.journal.end(
@@ -391,6 +392,20 @@ class Loop:
             fresh = self.journal.decided(intents, states=decision.states, bars=(due.done,))
             self.timers.fired(due)
             await self._send_all(intents, fresh)
+
+    async def decide_late(self, seat: Seat, closed: Closed) -> None:
+        """A bar that the others have decided, for a strategy that was being built meanwhile."""
+        await self.act(await self.desk.decide_alone(seat, closed, now_ms=self.now_ms()), closed)
+
+    async def tell_late(self, seat: Seat) -> None:
+        """What has happened to a strategy while it was being built."""
+        waiting = self.desk.away.get(seat.name, [])
+        while waiting:
+            event, parts = waiting.pop(0)
+            decision = Decision()
+            await self.desk.tell(seat, event, decision, now_ms=self.now_ms(), parts=parts)
+            intents = self._judge(decision.wishes, trigger=f"event:{event.id}", at_ms=event.ts)
+            await self._send_all(intents, self.journal.decided(intents, states=decision.states))
 
     async def act(self, decision: Decision, closed: Closed) -> None:
         """Judge, write the whole decision at once, then send what was written."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from bot import logs
-from bot.errors import AccessLost, ApiError, OutcomeUnknown, Refusal, Refused, TryLater
+from bot.errors import NO_ERROR_OBJECT, AccessLost, ApiError, OutcomeUnknown, Refusal, Refused, TryLater
 from bot.money import format_decimal
 from bot.runtime.gate import Gate
 from bot.runtime.intents import FINAL, Intent, State
@@ -28,6 +28,7 @@ WINDOW_MS: Final = 2_000  # of real time that one pass spends on waiting between
 EXIT_AGAIN_MS: Final = 10_000  # of real time: an exit is tried again after so long, whatever Retry-After says
 LOOK_MS: Final = 5_000  # of real time between two looks for an order that a lost journal may have sent
 PLAN_TTL_MS: Final = 60_000  # of a plan whose answer does not say
+UNTOLD: Final = "nothing at the service can tell whether it became an order; bot resume when a person has looked"
 TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
 
 Veto = Callable[[Intent, Plan], Awaitable[bool]]
@@ -256,7 +257,7 @@ class Sender:
                 fence_ms = max(intent.fence_ms, self._old_fence_ms(intent)) if is_another_out else intent.fence_ms
                 fences = Fences(fence_ms, keys_proven=self.mirror.keys_proven)
                 move = settle_move(error, ambiguous_before=ambiguous_before, now_ms=self._now_ms(), fences=fences)
-                intent = await self._settle(intent, move, error)
+                intent = await self._settle(intent, move, error, is_past=fences.passed(self._now_ms()))
             else:
                 if is_first_of_wave:
                     self._answered.append((intent, trade_id))
@@ -300,14 +301,14 @@ class Sender:
                     raise
         return oids[0]
 
-    async def _settle(self, intent: Intent, move: Move, error: ApiError) -> Intent:
+    async def _settle(self, intent: Intent, move: Move, error: ApiError, *, is_past: bool) -> Intent:
         match move:
             case Accept(trade_id):
                 return self.journal.accept(intent, trade_id, now_ms=self._now_ms())
             case End(state, code, message):
                 return self._end(intent, state, code, message)
             case Look(absent, doubt):
-                return await self._look(intent, absent, error, doubt=doubt)
+                return await self._look(intent, absent, error, doubt=doubt, is_past=is_past)
             case Again(doubt):
                 self._leave(intent, error, doubt=doubt)
                 return intent
@@ -315,27 +316,35 @@ class Sender:
                 self._leave(intent, error, doubt=False)
                 raise error
 
-    async def _look(self, intent: Intent, absent: End | str | None, error: ApiError, *, doubt: bool) -> Intent:
+    async def _look(
+        self, intent: Intent, absent: End | str | None, error: ApiError, *, doubt: bool, is_past: bool
+    ) -> Intent:
+        """`is_past`: its fence has passed, so that the service tells now or never; then what it cannot tell is for a person."""
         try:
             found = await self.search(intent)
         except AccessLost:
             raise
-        except ApiError:
+        except ApiError as no:  # Away: asked again. Refused: it will not tell.
             found = Search(None, is_proof=False)
+            is_past = is_past and isinstance(no, Refused) and no.code != NO_ERROR_OBJECT
         if found.trade_id is not None:
             return self.journal.accept(intent, found.trade_id, now_ms=self._now_ms())
-        if absent is None or not found.is_proof:
-            self._leave(intent, error, doubt=doubt)
-            return intent
-        if isinstance(absent, End):
-            return self._end(intent, absent.state, absent.code, absent.message)
-        return self._end(intent, "quarantined", error.code, error.message)
+        if absent is not None and found.is_proof:
+            if isinstance(absent, End):
+                return self._end(intent, absent.state, absent.code, absent.message)
+            return self._end(intent, "quarantined", error.code, error.message)
+        if is_past:
+            return self._end(intent, "quarantined", error.code, f"{UNTOLD} ({error.message})")
+        self._leave(intent, error, doubt=doubt)
+        return intent
 
     async def search(self, intent: Intent) -> Search:
         """Look for our key among the trades since the intent was written."""
         seen = self.mirror.trades_by_key.get(intent.id)
         if seen is not None:
             return Search(seen, is_proof=True)
+        if intent.action == "cancel":  # It never makes a trade.
+            return Search(None, is_proof=True)
         before: int | None = None
         nameless = False
         for _ in range(TRADES_PAGES_MAX):
@@ -344,7 +353,9 @@ class Sender:
                 if trade.idempotency_key == intent.id:
                     self.mirror.see_trade(intent.id, trade.id)
                     return Search(trade.id, is_proof=True)
-                nameless = nameless or _may_be_ours(trade, intent)
+                nameless = nameless or (
+                    _may_be_ours(trade, intent) and not self.journal.has_trade(intent.market, trade.id)
+                )
             before = page.next_before
             if before is None or (page.trades and (page.trades[-1].ts or intent.opened_ms) < intent.opened_ms):
                 # A service that has never shown a key may have our order under no name.

@@ -158,7 +158,10 @@ class Scraped:
         return _word(metrics.is_live(self._sources, boot_ns()), "live", f"no pass for {metrics.STUCK_S:g} s")
 
     def _readyz(self) -> tuple[int, str, bytes]:
-        return _word(metrics.is_ready(self._sources, boot_ns()), "ready", self._sources.state())
+        """Degraded it is ready too: it closes and protects, and whoever takes it away for a 503 takes that away."""
+        state = self._sources.state()
+        is_more = state not in ("RUNNING", "STARTING", "STOPPING")
+        return _word(metrics.is_ready(self._sources, boot_ns()), f"ready, {state}" if is_more else "ready", state)
 
     ANSWERS: Final[dict[str, Callable[[Scraped], tuple[int, str, bytes]]]] = {
         "/metrics": _metrics,

@@ -75,3 +75,17 @@ def test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_
     daemon.start()
     daemon.wait_ready()
     assert "strategy.still_quarantined" in daemon.log()
+
+
+def test_what_held_the_interpreter_in_its_first_warm_up_is_in_quarantine_in_the_next_life(daemon: Daemon) -> None:
+    """No switch was armed by then, so that nothing could beat: the witness is there all the same."""
+    (daemon.folder / "now").touch()
+    daemon.start()
+    until("the daemon has stood still for long enough to say so", lambda: calls.stuck(daemon.state))
+    assert "daemon.ready" not in daemon.log()
+    daemon.kill()
+    daemon.start()
+    until("the other strategy trades", lambda: daemon.bars() >= 3)
+    ((why,),) = daemon.ask("SELECT value FROM meta WHERE name = 'quarantine:stands'")
+    assert "did not return for" in json.loads(why)[0]
+    assert daemon.stop() == 0, daemon.log()[-3000:]

@@ -123,10 +123,10 @@ def absence_is_proof_before_the_fence(to: pytest.MonkeyPatch) -> None:
 def giving_up_after_two_tries(to: pytest.MonkeyPatch) -> None:
     settle = Sender._settle
 
-    async def impatient(self: Sender, intent: Intent, move: Move, error: Any) -> Intent:
+    async def impatient(self: Sender, intent: Intent, move: Move, error: Any, *, is_past: bool) -> Intent:
         if isinstance(move, Again) and intent.attempts >= 2:
             return self._end(intent, "expired", error.code, "given up")
-        return await settle(self, intent, move, error)
+        return await settle(self, intent, move, error, is_past=is_past)
 
     to.setattr(Sender, "_settle", impatient)
 

@@ -445,6 +445,7 @@ class Heartbeat(HeartbeatProcess):
         self._orders = SimpleNamespace(fence=fence)  # type: ignore[assignment]
         self._file = world.belief  # type: ignore[assignment]
         self.acknowledged = 0
+        self.may_beat = True
         self._api_key = api_key
         self._task: asyncio.Task[int] | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -462,9 +463,11 @@ class Heartbeat(HeartbeatProcess):
     def exit_code(self) -> int | None:
         return None if self._task is None or not self._task.done() else self._task.result()
 
-    def start(self) -> None:
+    def start(self, *, may_beat: bool = True) -> None:
         assert not self.alive
-        self.world.births.append(self.world.now())
+        self.may_beat = may_beat
+        if may_beat:
+            self.world.births.append(self.world.now())
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self, timeout_s: float = 0) -> None:
@@ -485,7 +488,9 @@ class Heartbeat(HeartbeatProcess):
             self.heart = rules.suspended(self.heart, boot_ns=boot_now - boot, monotonic_ns=mono_now - mono)
             boot, mono = boot_now, mono_now
             self._write()
-            verdict = rules.judge(self.lengths, self.heart, now_ns=boot_now, stamp=self.world.stamp, fence=fence)
+            verdict: beat.Verdict = "wait"
+            if self.may_beat:
+                verdict = rules.judge(self.lengths, self.heart, now_ns=boot_now, stamp=self.world.stamp, fence=fence)
             if verdict == "stopped":
                 return int(Exit.REFUSED)
             if verdict == "beat":

@@ -36,6 +36,7 @@ from bot.runtime.heartbeat import Belief
 from bot.runtime.holding import folders_held
 from bot.runtime.journal import open_journal
 from bot.runtime.operating import Operations
+from bot.runtime.progress import ProgressReader
 from tests.conftest import REPOSITORY
 from tests.runtime.halfway import Halfway
 from tests.runtime.postbox import postbox
@@ -128,6 +129,14 @@ class State(Idle):
 class Hangs(Idle):
     def on_bar(self, view, bar):
         threading.Event().wait()
+
+
+class Slow(Idle):
+    """Each bar of the past takes it a moment."""
+
+    def on_bar(self, view, bar):
+        threading.Event().wait(0.002)
+        return ()
 
 
 class HangsAtStart(Idle):
@@ -909,7 +918,7 @@ async def test_a_run_is_seen_by_prometheus_and_told_to_people(place: MakePlace, 
         await one.ran(settings)
         port = int((settings.state_dir / "metrics.port").read_text())
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
-            assert (await http.get("/readyz")).text == "ready\n"
+            assert (await http.get("/readyz")).status_code == 200
             assert (await http.get("/livez")).status_code == 200
             assert (await http.get("/nothing")).status_code == 404
             assert (await http.post("/metrics")).status_code == 405
@@ -918,9 +927,11 @@ async def test_a_run_is_seen_by_prometheus_and_told_to_people(place: MakePlace, 
                     any(what in title for title in box.titles) for what in ("raises is quarantined", "BTC: long")
                 ):
                     await asyncio.sleep(0.05)
+            ready = await http.get("/readyz")
             text = (await http.get("/metrics")).text
         await one.end()
     figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert (ready.status_code, ready.text) == (200, "ready, DEGRADED\n"), "it closes and protects"
     assert figures["bracketbot_ready"] == "1.0"
     assert figures["bracketbot_unprotected_positions"] == "0.0"
     assert figures['bracketbot_strategy_quarantined{strategy="raises"}'] == "1.0"
@@ -968,3 +979,23 @@ async def test_a_hangup_takes_over_the_config_with_its_heartbeat_and_its_strateg
     end = await one.end()
     assert (end.exit_code, end.left.unprotected) == (Exit.DONE, ())
     assert await switches() == []
+
+
+async def test_a_reload_makes_passes_while_its_strategies_warm(
+    place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stamp that the heartbeat and the watchdog go by: without it a long warm-up would look like a loop that stands still."""
+    monkeypatch.setattr(daemon, "BREATH_S", 0.05)
+    one, hangup = await place(fast), asyncio.Event()
+    await one.ran(one.settings("Holds"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}), hangup=hangup)
+    progress = ProgressReader(str(one.folder / "state" / "progress"))
+    one.settings("Holds", "Slow")
+    before = progress.read()
+    hangup.set()
+    await until("the new strategy is asked", lambda: one.query("SELECT 1 FROM progress WHERE market='ETH'"))
+    after = progress.read()
+    progress.close()
+    assert before is not None
+    assert after is not None
+    assert after.cycles - before.cycles >= 10, "a thousand bars of the past took two seconds"
+    assert (await one.end()).exit_code is Exit.DONE

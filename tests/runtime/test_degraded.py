@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bot.clock import boot_ns
 from bot.errors import NO_ERROR_OBJECT, ApiError, Refusal, Refused
 from bot.runtime.arming import Wanted
 from bot.runtime.controls import Controls
@@ -20,10 +21,12 @@ from bot.runtime.intents import Intent as Written
 from bot.runtime.journal import open_journal
 from bot.runtime.legs import LEGS, next_leg
 from bot.runtime.loop import EXITS_WAIT_MS, RECONCILE_MS, Loop, Settings
+from bot.runtime.metrics import STUCK_S, Meter, Sources
 from bot.runtime.reconcile import COVER_MS, REARM_MS, closing, lost_distance_pct
 from bot.runtime.state import state_of
-from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
-from bot.wire import GuardianRequest, OrderRequest
+from bot.runtime.watching import Scraped
+from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
+from bot.wire import CloseRequest, GuardianRequest, OrderRequest
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
 from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, minutes, room
 from tests.runtime.test_journal import intent
@@ -442,6 +445,115 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     assert (loop.journal.live(), set(venue.positions)) == ([], {"BTC"})
 
 
+class Keyless(FakeVenue):
+    """Knows no keys and shows none; a token that was used is only refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shows_keys = False
+
+    def _once(self, key: str, body: bytes, do: Callable[[], Any], expires_at_ms: int | None = None) -> Any:
+        try:
+            return do()
+        except ApiError as error:
+            if (error.details or {}).get("reason") == "used_token":
+                raise refused("plan_stale") from None
+            raise
+
+
+async def minutes_of_real_time(loop: Loop, venue: FakeVenue, *closes: str) -> None:
+    for close in closes:
+        later(loop, 60_000)
+        await minutes(loop, venue, close)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("lose_reply", 1), ("late", 3)])
+async def test_an_order_that_a_service_without_keys_cannot_tell_of_waits_for_a_person_after_its_fence(
+    kind: str, count: int
+) -> None:
+    """It was executed and its answer was lost; the trade carries nobody's name, and the token says no more than no."""
+    venue = Keyless()
+    venue.minute(BTC="100")
+    loop = room(venue, always)
+    await loop.recover()
+    venue.faults = [Fault("confirm", kind, count)]
+    await loop.cycle()
+    await minutes_of_real_time(loop, venue, "100")
+    (doubt,) = loop.journal.live()
+    assert doubt.state == "sending", "until its fence a copy may still be on its way"
+    await minutes_of_real_time(loop, venue, "100")
+    (asked,) = loop.journal.live()
+    assert (asked.id, asked.state) == (doubt.id, "quarantined")
+    assert "can tell whether it became an order" in (asked.message or "")
+    assert told(loop).count("intent.quarantined") == 1
+    venue._close("BTC", CloseRequest(), None)  # By a person, say.
+    await minutes_of_real_time(loop, venue, "100", "100")
+    assert (set(venue.positions), venue.calls.count("plan")) == (set(), 1), (
+        "nothing is opened until a person has looked"
+    )
+    assert "market_in_doubt" in refusals(loop)
+    run: Any = SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=()))
+    await Controls(run, None).resume()
+    await minutes_of_real_time(loop, venue, "100")
+    assert [one.id for one in loop.journal.live()] == []
+    assert set(venue.positions) == {"BTC"}
+
+
+async def test_trades_that_are_known_to_be_other_orders_of_ours_leave_no_doubt_open() -> None:
+    """A service without keys: the only trade since is one whose answer came."""
+    venue = Keyless()
+    venue.minute(BTC="100")
+    wishes = [[Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=5))], [Open("BTC", "long", usd=50), Close("BTC")]]
+    loop = room(
+        venue,
+        lambda _view, _bar: wishes.pop(0) if wishes else [],
+        settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions="adopt"),
+    )
+    await loop.recover()
+    await loop.cycle()
+    venue.faults = [Fault("confirm", "drop", 1), Fault("confirm", refused("plan_stale"), 9)]
+    await minutes_of_real_time(loop, venue, "101")
+    assert [fill[3] for fill in venue.fills] == ["open", "close"]
+    (doubt,) = [one for one in loop.journal.live() if one.state == "sending"]
+    await minutes_of_real_time(loop, venue, "101", "101")
+    found = loop.journal.find(doubt.id)
+    assert found is not None
+    assert (found.state, loop.in_doubt("BTC")) == ("expired", False)
+
+
+@pytest.mark.parametrize(("no", "state"), [(refused("invalid_input"), "quarantined"), (AWAY, "sending")])
+async def test_trades_that_are_refused_end_a_doubt_after_its_fence_and_a_service_that_is_away_does_not(
+    no: ApiError, state: str
+) -> None:
+    venue = Keyless()
+    venue.minute(BTC="100")
+    loop = room(venue, always)
+    await loop.recover()
+    venue.faults = [Fault("confirm", "lose_reply"), Fault("trades", no, 10**9)]
+    await loop.cycle()
+    await minutes_of_real_time(loop, venue, "100", "100")
+    assert [one.state for one in loop.journal.live()] == [state]
+
+
+async def test_a_cancel_in_doubt_ends_without_a_look_at_trades() -> None:
+    """It makes none, so that a trade without a name says nothing of it."""
+    venue = Keyless()
+    venue.minute(BTC="100")
+    rests = Open("BTC", "long", usd=100, limit_px=90, bracket=Bracket(stop_pct=5))
+    wishes: list[list[Intent]] = [[rests], [Cancel(market="BTC")]]
+    loop = room(venue, lambda _view, _bar: wishes.pop(0) if wishes else [])
+    await loop.recover()
+    await loop.cycle()
+    venue.faults = [Fault("cancel", "drop", 3), Fault("cancel", refused("invalid_input"), 9)]
+    await minutes_of_real_time(loop, venue, "100")
+    (doubt,) = [one for one in loop.journal.live() if one.action == "cancel"]
+    venue._trade("BTC", "long", "open", "market", Decimal(1), None)
+    await minutes_of_real_time(loop, venue, "100", "100", "100")
+    found = loop.journal.find(doubt.id)
+    assert found is not None
+    assert (found.state, found.code) == ("rejected", "invalid_input")
+
+
 async def test_a_reset_of_the_account_is_told() -> None:
     """Its event is never taken: the feed begins behind it."""
     for says_gone in (True, False):
@@ -488,3 +600,27 @@ async def test_pages_of_a_gateway_at_a_restart_are_no_wrong_address(monkeypatch:
         else:
             with pytest.raises(Refused):
                 await asking
+
+
+@pytest.mark.parametrize(
+    ("state", "is_recovered", "age_s", "ready", "live"),
+    [
+        ("RUNNING", True, 1, (200, b"ready\n"), 200),
+        ("DEGRADED", True, 1, (200, b"ready, DEGRADED\n"), 200),
+        ("PAUSED", True, 1, (200, b"ready, PAUSED\n"), 200),
+        ("STARTING", False, None, (503, b"STARTING\n"), 200),
+        ("STOPPING", True, 1, (503, b"STOPPING\n"), 200),
+        ("DEGRADED", True, STUCK_S + 1, (503, b"DEGRADED\n"), 503),
+    ],
+)
+def test_a_run_is_ready_also_degraded_and_neither_before_it_has_recovered_nor_when_it_stands_still(
+    state: str, is_recovered: bool, age_s: float | None, ready: tuple[int, bytes], live: int
+) -> None:
+    """What closes and protects is not to be taken away because it opens nothing."""
+    meter = Meter(ended_ns=None if age_s is None else boot_ns() - int(age_s * 1e9))
+    loop: Any = SimpleNamespace(ready=is_recovered)
+    unused: Any = None
+    scraped = Scraped(unused, Sources(meter, loop, lambda: None, None, lambda: state))
+    status, _, text = scraped.ANSWERS["/readyz"](scraped)
+    assert (status, text) == ready
+    assert scraped.ANSWERS["/livez"](scraped)[0] == live

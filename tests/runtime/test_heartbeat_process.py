@@ -19,6 +19,7 @@ from bot.clock import boot_ns
 from bot.errors import ConfigError
 from bot.runtime import beater
 from bot.runtime.beat import HEDGE_NS, SECOND, Rhythm
+from bot.runtime.beater import BeliefFile
 from bot.runtime.heartbeat import HeartbeatProcess
 from bot.runtime.progress import ProgressWriter
 
@@ -140,6 +141,25 @@ def test_it_beats_by_its_period_and_its_belief_is_counted_from_sending(brain: Br
     assert belief.deadline_boot_ns is not None
     assert before + SHORT.deadline_ns < belief.deadline_boot_ns <= service.beats[-1] + SHORT.deadline_ns
     assert 0.15 * SECOND < statistics.median(gaps(service.beats)) < 1.2 * SECOND
+
+
+def test_a_witness_says_how_long_it_sees_the_brain_live_and_never_beats(brain: Brain, service: Service) -> None:
+    brain.cycle()
+    belief = BeliefFile(str(Path(brain.progress.path).with_name("belief")))
+    brain.heartbeat.start(may_beat=False)
+
+    def seen_until() -> int:
+        record = belief.read()
+        return 0 if record is None else record.written_ns
+
+    wait_for(seen_until)
+    first = seen_until()
+    brain.live_until(lambda: seen_until() - first > 2 * SHORT.period_ns)
+    assert service.beats == []
+    brain.heartbeat.stop()
+    brain.heartbeat.start()
+    brain.live_until(lambda: service.beats)
+    belief.close()
 
 
 def test_beats_go_on_while_the_parent_holds_the_gil(brain: Brain, service: Service) -> None:

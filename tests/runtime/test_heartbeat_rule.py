@@ -259,7 +259,7 @@ def test_a_reload_to_a_nearer_deadline_is_believed_at_once_and_asks_for_no_secon
     writer.write(7, S, far)
 
     class Still(HeartbeatProcess):
-        def start(self) -> None: ...
+        def start(self, *, may_beat: bool = True) -> None: ...
 
     def made(lengths: beat.Rhythm) -> HeartbeatProcess:
         return Still(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,10 @@ strategies:
 TWO = '  - {name: two, use: "idle:Idle", markets: [ETH], budget_usd: 500}\n'
 
 
+async def _nothing() -> None:
+    pass
+
+
 @dataclass
 class House:
     """What Controls know of a run: a loop over a fake venue, and a config in a folder."""
@@ -79,6 +85,7 @@ class House:
     renewed: list[str] = field(default_factory=list)
     heartbeats: list[Any] = field(default_factory=list)
     guarded: list[Any] = field(default_factory=list)  # what stood at each change of the heartbeat
+    meanwhile: Callable[[], Awaitable[None]] = _nothing  # each time that a reload makes room for a pass
 
     def __post_init__(self) -> None:
         self.client = self.venue
@@ -101,6 +108,9 @@ class House:
 
     def renew(self, name: str) -> None:
         self.renewed.append(name)
+
+    async def breathe(self) -> None:
+        await self.meanwhile()
 
     def change_heartbeat(self) -> None:
         self.heartbeats.append(self.settings.dead_man)
@@ -174,6 +184,170 @@ async def test_other_params_build_it_anew_with_its_durable_state(house: House) -
     assert house.loop.gate.allowances["one"].budget_usd == 600
     assert len(house.venue.fills) == 1, "what it wanted on the bars of the past is not wanted again"
     assert (await house.controls.reload()).diff == ()
+
+
+TELLS = """\
+from bot import Bracket, Close, Open, Strategy
+
+
+class Tells(Strategy):
+    \"""Long with a stop, closed at 103; writes down what it hears, and the bars that it is not only rehearsing.\"""
+
+    def on_bar(self, view, bar):
+        view.state["bars"] = [*view.state.get("bars", ()), bar.close]
+        position = view.position(bar.market)
+        if position is not None and bar.close >= 103:
+            yield Close(bar.market)
+        elif position is None and bar.close < 101:
+            yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=10))
+
+    def on_fill(self, view, fill):
+        view.state["fills"] = [*view.state.get("fills", ()), f"{fill.action} {fill.kind}"]
+        if fill.kind == "stop_loss":
+            yield Open(fill.market, "short", usd=50, bracket=Bracket(stop_pct=20))
+"""
+SHARED = CONFIG.replace("holds:Holds", "tells:Tells").replace("budget_usd: 500", "budget_usd: 500, netting: allow")
+
+
+async def _tells(house: House) -> None:
+    """A run of one strategy that tells what it hears, with a position, and some bars behind it."""
+    house.code("tells", TELLS)
+    house.write(SHARED)
+    await house.controls.reload()
+    for _ in range(3):
+        await house.minute(BTC="100")
+
+
+def _in_between(house: House, *moments: Callable[[], Awaitable[None]]) -> list[int]:
+    """These happen one after another where a reload makes room for a pass, once its bars are there; answers how often it made room."""
+    left, rooms = list(moments), [0]
+
+    async def meanwhile() -> None:
+        rooms[0] += 1
+        if rooms[0] > 1 and left:
+            await left.pop(0)()
+
+    house.meanwhile = meanwhile
+    return rooms
+
+
+async def test_while_a_new_strategy_warms_the_others_decide_and_close_and_it_decides_the_newest_bar_itself(
+    house: House,
+) -> None:
+    """The bars of the past that it shares with another are many; the passes go on between them."""
+    await _tells(house)
+    assert "BTC" in house.loop.mirror.positions
+    house.code("holds", HOLDS.replace("self.seen += 1", "self.seen += 1; view.state['at'] = bar.close"))
+    house.write(
+        SHARED + TWO.replace("idle:Idle", "holds:Holds").replace("ETH", "BTC").replace("500}", "500, netting: allow}")
+    )
+    rooms = _in_between(house, lambda: house.minute(BTC="102"), lambda: house.minute(BTC="103"))
+    assert (await house.controls.reload()).applied == ("two: started",)
+    assert rooms[0] >= 5
+    assert house.state("one")["bars"][-2:] == [102, 103], "bars were decided meanwhile"
+    assert [fill[3] for fill in house.venue.fills[-2:]] == ["close", "open"], "the exit went, then the new one's entry"
+    two = house.loop.desk.seats[1]
+    assert (two.strategy.seen, house.state("two")["at"]) == (7, 103), "each bar once, and only the newest was decided"
+    assert house.loop.books.of("two").fills == 1
+    await house.minute(BTC="104")
+    assert two.strategy.seen == 8
+
+
+async def test_what_happens_to_a_strategy_while_it_is_built_anew_it_hears_when_it_is(house: House) -> None:
+    """Its stop is hit, and a bar of its own market closes: neither is lost, and the bar is decided once."""
+    await _tells(house)
+    house.code("tells", TELLS + "# mended\n")
+
+    async def stopped_out() -> None:
+        assert house.loop.desk.seats == []
+        house.venue.minute(BTC="79")
+        await house.loop.cycle()
+
+    _in_between(house, stopped_out)
+    bars = len(house.state("one")["bars"])
+    assert (await house.controls.reload()).applied == ("one: built anew",)
+    house.meanwhile = _nothing
+    assert house.state("one")["fills"].count("close stop_loss") == 1
+    assert [fill[2:4] for fill in house.venue.fills[-1:]] == [("short", "open")], "and it answered it"
+    await house.loop.cycle()
+    assert house.state("one")["bars"][bars:] == [79], "the bar waited for it"
+    await house.minute(BTC="90")
+    assert house.state("one")["bars"][bars:] == [79, 90]
+
+
+async def test_a_bar_that_the_old_of_a_strategy_has_decided_is_not_decided_by_the_new_one(house: House) -> None:
+    """It closed when its bars of the past had been fetched already, and another was being stopped before it."""
+    await _tells(house)
+    house.write(SHARED + TWO.replace("idle:Idle", "tells:Tells").replace("usd: 500}", "usd: 900}"))
+    await house.controls.reload()
+    await house.minute()
+    await house.loop.cycle()
+    house.code("tells", TELLS + "# mended\n")
+    _in_between(house, lambda: house.minute(ETH="102"))
+    before = house.state("two")["bars"]
+    assert (await house.controls.reload()).applied == ("one: built anew", "two: built anew")
+    assert house.state("two")["bars"] == [*before, 102], "by the old one, which stood then"
+    await house.loop.cycle()
+    assert house.state("one")["bars"][-2:] == [100, 100], "its own bar waited for it"
+    await house.minute(ETH="102.5")
+    assert house.state("two")["bars"] == [*before, 102, 102.5]
+
+
+NOTES = """\
+from bot import Strategy
+
+
+class Notes(Strategy):
+    def on_start(self, view):
+        self.lived = []
+
+    def on_bar(self, view, bar):
+        self.lived.append((bar.market, bar.at_ms))
+        view.state[bar.market] = [*view.state.get(bar.market, ()), bar.at_ms]
+        return ()
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_however_bars_and_reloads_fall_no_bar_is_decided_twice_or_missing_from_the_past(
+    house: House, seed: int
+) -> None:
+    """Strategies come, go and change, some of them on one market, and bars close while they warm."""
+    chance = random.Random(seed)
+    for version in range(4):
+        house.code(f"notes{version}", NOTES)
+    pool = {"one": "[BTC]", "two": "[ETH]", "three": "[BTC, ETH]", "four": "[ETH]"}
+    head = CONFIG.partition("  - {")[0]
+    running: dict[str, int] = {}
+
+    async def meanwhile() -> None:
+        if chance.random() < 0.2:
+            await house.minute()
+
+    house.meanwhile = meanwhile
+    for _ in range(6):
+        for _ in range(chance.randrange(3)):
+            await house.minute()
+        for name in chance.sample(sorted(pool), 2):
+            if running.pop(name, None) is None or not running or chance.random() < 0.7:
+                running[name] = chance.randrange(4)
+        lines = [
+            f'  - {{name: {name}, use: "notes{version}:Notes", markets: {pool[name]}, budget_usd: 500, netting: allow}}\n'
+            for name, version in running.items()
+        ]
+        house.write(head + "".join(lines))
+        assert (await house.controls.reload()).refused == ()
+        assert {seat.name for seat in house.loop.desk.seats} == running.keys()
+        assert (house.loop.desk.away, house.loop.desk.late) == ({}, None)
+    for _ in range(2):
+        await house.loop.cycle()
+    for seat in house.loop.desk.seats:
+        for market in seat.markets:
+            decided = house.state(seat.name)[market]
+            assert decided == sorted(set(decided))
+            assert decided[-1] == house.venue.clock.now_ms()
+            lived = [at_ms for where, at_ms in seat.strategy.lived if where == market]
+            assert {later - at_ms for at_ms, later in pairwise(lived)} <= {60_000}
 
 
 async def test_a_budget_alone_changes_without_touching_the_strategy(house: House) -> None:
