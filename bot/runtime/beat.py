@@ -21,9 +21,7 @@ RETRY_NS: Final = (SECOND // 4, SECOND // 2, SECOND, SECOND)  # After 1, 2, 3, .
 UNARMED_NS: Final = (
     2 * SECOND
 )  # Between beats that were answered "nothing armed": the brain is arming, or must be told.
-BOOT_BEATS_MAX: Final = (
-    3  # Without a completed cycle, across restarts; or a crash loop would hold the switch open for ever.
-)
+BOOT_BEATS_MAX: Final = 3  # Without a completed cycle, across restarts, each good for D; or a crash loop would hold the switch open for ever.
 SUSPEND_NS: Final = 1 * SECOND  # Boot time that ran ahead of monotonic time by more: the host was suspended.
 JITTER: Final = 0.1  # A period is stretched or shortened by up to this part of it.
 

@@ -64,7 +64,6 @@ PASS_MAX_S: Final = 5.0  # that a pass which has begun may take to its last orde
 ROUNDS_MAX: Final = 40  # of waiting until the daemon has been told of everything, in calm
 RACE_S: Final = 1.0  # between a look at the events and an order: a reset that falls there cannot be known
 STOP_S: Final = 5.0  # from being asked to the end
-BOOT_BEATS_S: Final = 3 * 11.0 + 20.0  # that starts without a completed pass may add
 # speed of the service's clock -> (bars before calm, seconds between two passes)
 PACES: Final = {60.0: (8, 2.0), 20.0: (5, 2.0), 4.0: (3, 4.0), 1.0: (2, 10.0)}
 CANDLES_MAX: Final = 4  # a long history is another test's; it costs
@@ -182,6 +181,7 @@ class Wire:
         self.met: Counter[str] = Counter()
         self.keys: set[str] = set()  # of orders that were sent
         self.bodies: dict[tuple[str, str], set[bytes]] = {}  # (key, path) -> what was sent there under it
+        self.refused: set[str] = set()  # keys of orders that the service has refused
         self.late_ids: set[str] = set()  # X-Request-Id of those that arrived when nobody waited any more
         self.looked_at = 0.0  # when the service last told the daemon that it knows of all events
         self.raced_ids: set[str] = (
@@ -195,7 +195,7 @@ class Wire:
     async def request(self, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes) -> Answer:
         """What the daemon's client asks."""
         self.seen += 1
-        key = next((value.decode() for name, value in headers if name == b"idempotency-key"), "")
+        key = _key(headers)
         if not key or not _is_order(method, target):
             return await self._answer(method, target, headers, body, key)
         self.keys.add(key)
@@ -300,6 +300,8 @@ class Wire:
                 self.raced_ids.add(answer.headers["X-Request-Id"])
         elif answer.status_code == 200 and target.startswith("/v1/events?"):
             self.looked_at = self.world.now()
+        elif 400 <= answer.status_code < 500 and _is_order(method, target):
+            self.refused.add(_key(headers))
         return answer
 
     def send_late(self, deliver: Callable[[], Any], seconds: float) -> None:
@@ -368,6 +370,10 @@ class _Streamed:
 
     async def __aexit__(self, *_: object) -> None:
         return None
+
+
+def _key(headers: list[tuple[bytes, bytes]]) -> str:
+    return next((value.decode() for name, value in headers if name == b"idempotency-key"), "")
 
 
 def _is_order(method: str, target: str) -> bool:
@@ -466,8 +472,6 @@ class Heartbeat(HeartbeatProcess):
     def start(self, *, may_beat: bool = True) -> None:
         assert not self.alive
         self.may_beat = may_beat
-        if may_beat:
-            self.world.births.append(self.world.now())
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self, timeout_s: float = 0) -> None:
@@ -649,6 +653,7 @@ class World:
         self.is_calm = self.is_over = self.is_wedged = self.is_service_down = False
         self.refuses = chance.random() < 0.5
         self.outages: list[tuple[float, float]] = []
+        self.sleeps: list[tuple[float, float]] = []  # of the host
         self.downs: list[tuple[float, float]] = []  # of the service
         self.blocked: list[tuple[float, float]] = []  # other spans in which nobody could beat
         self.wire = Wire(self)
@@ -657,7 +662,7 @@ class World:
         self.proofs: list[float] = []
         self.beats: list[float] = []
         self.carried: list[tuple[float, float]] = []  # beats: when each left, and when it arrived
-        self.births: list[float] = []  # of lives, and of their heartbeats: a recovery may take long
+        self.births: list[float] = []  # of lives
         self.switch: list[tuple[float, str, str]] = []  # what became of which dead-man, and when
         self.service_began = (0.0, self.start_ms)  # real time, and the service's then
         self.one: daemon.Run | None = None
@@ -717,7 +722,7 @@ class World:
             self.sleep_host(chance.uniform(20, 200))
 
     def sleep_host(self, seconds: float) -> None:
-        self.blocked.append((self.now(), self.now() + seconds))
+        self.sleeps.append((self.now(), self.now() + seconds))
         self.note("slept", round(seconds, 3))
         self.clocks.suspend(seconds)
 
@@ -1057,9 +1062,9 @@ class World:
         )
 
     def _mended_ms(self, until_ms: int) -> int:
-        """When an excuse ends. One that an outage falls into goes on for as long after it."""
+        """When an excuse ends. One that an outage or the host's sleep falls into goes on for as long after it."""
         began, began_ms = self.service_began
-        for a, b in sorted(self.outages):
+        for a, b in sorted([*self.outages, *self.sleeps]):
             if a <= self._real(until_ms) <= b:
                 until_ms = began_ms + round((b - began + 2 * self.pass_s + 2) * 1000 * self.speed)
         return until_ms
@@ -1088,14 +1093,14 @@ class World:
         await self._judge(one)
 
     def _is_held(self) -> bool:
-        """Whether all that is not settled ends with its time: a close in doubt (of a position that has gone, say), an entry that is held
-        because another hand was there, or what a lost journal may have sent too."""
+        """Whether all that is not settled ends with its time: a close in doubt (of a position that has gone, say), an entry in doubt that the
+        service refuses, one that is held because another hand was there, or what a lost journal may have sent too."""
         one = self.one
         held = [] if one is None else [i for i in one.loop.live.values() if i.state not in FINAL]
         return bool(held) and all(
             self.now() < self._real(i.not_after_ms) + 2 * self.pass_s
             and (
-                (i.action, i.state) == ("close", "sending")
+                (i.state == "sending" and (i.action == "close" or i.id in self.wire.refused))
                 or (self.hand_rate > 0 and i.state in ("opened", "planned"))
                 or one.loop.sender.may_be_out(i)
             )
@@ -1199,9 +1204,21 @@ class World:
         """No dead-man too early, none too late."""
         end = self.now()
         gaps = list(zip([0.0, *self.proofs], [*self.proofs, end], strict=True))
+        for a, b in gaps:
+            born = self._born(a)
+            boot_beats = [at for at in self.beats if born <= at < b]
+            assert len(boot_beats) <= beat.BOOT_BEATS_MAX, (
+                f"no proof of life from {a:.1f} to {b:.1f}, and lives that began meanwhile beat at {boot_beats}"
+            )
         stale_s = LENGTHS.stale_ns / 1e9
         waking = [] if self.down_since is None else [(self.down_since, end)]
-        blocked = [*self.outages, *self.blocked, *waking, *((a + stale_s, b) for a, b in gaps if b - a > stale_s)]
+        blocked = [
+            *self.outages,
+            *self.sleeps,
+            *self.blocked,
+            *waking,
+            *((a + stale_s, b) for a, b in gaps if b - a > stale_s),
+        ]
         stood: dict[str, float] = {}
         for at, what, which in [*self.switch, (end, "end", "")]:
             if what == "fired":
@@ -1220,14 +1237,26 @@ class World:
     def _judge_span(self, since: float, until: float, gaps: list[tuple[float, float]]) -> None:
         """A switch that stood so long: there was no gap in the proofs of life that it should have fired in."""
         for a, b in gaps:
+            born = self._born(a)
             a = max(a, since)
-            limit = a + LATE_MAX_S + 1 + sum(d - c + 35 for c, d in self.downs if d > a and c < b)
-            limit += BOOT_BEATS_S if any(a < at < a + LATE_MAX_S for at in self.births) else 0
+            limit = a + LATE_MAX_S + 1 + self._down_s(a, b)
             # A beat that left in time counts from when it arrives: a host may fall asleep meanwhile.
             limit = max([limit, *(at + D_S + 1 for left, at in self.carried if left < a + LATE_MAX_S - D_S)])
+            # So does a boot beat, of which there are few, when it found the switch still standing as it should.
+            for left, at in self.carried:
+                if born <= left < b and at < limit:
+                    limit = max(limit, at + D_S + 1 + self._down_s(at, b))
             assert limit >= min(b, until), (
                 f"no proof of life from {a:.1f} to {b:.1f}, and the dead-man stood until {until:.1f}: its bound was {limit:.1f}"
             )
+
+    def _born(self, since: float) -> float:
+        """When the first life began that has shown nothing since an earlier one's last proof of life, or since the beginning."""
+        return min((at for at in self.births if at >= since), default=math.inf)
+
+    def _down_s(self, a: float, b: float) -> float:
+        """What the service's own downtime between the two adds: a switch has at least half a minute left after it."""
+        return sum(d - c + 35 for c, d in self.downs if d > a and c < b)
 
     def is_excused(self, fired: float, blocked: list[tuple[float, float]]) -> bool:
         """Was there before it a silence that nobody could have broken, as long as the bound? Downtime of the service lengthens the span and counts for nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import subprocess
@@ -11,6 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -129,6 +132,62 @@ def test_a_world_is_a_function_of_its_seed(folder: Path) -> None:
         env=os.environ | {"PYTHONHASHSEED": "4711", "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
     assert said.stdout.strip().splitlines()[-1] == first.digest
+
+
+@pytest.mark.parametrize(
+    ("beats", "silent_until", "wrong"),
+    [
+        ([], 105.0, None),
+        ([], 107.0, "its bound was 106.0"),
+        ([30.0], 107.0, "its bound was 106.0"),
+        ([74.0, 84.0, 95.0], 156.0, None),
+        ([74.0, 84.0, 95.0], 157.0, "its bound was 156.5"),
+        ([107.0, 117.0, 128.0], 156.0, "its bound was 106.0"),
+        ([74.0, 84.0, 95.0, 105.0], 156.0, r"beat at \[74.0, 84.0, 95.0, 105.0\]"),
+    ],
+)
+def test_a_dead_man_is_late_when_it_outlasts_the_beats_that_were_allowed(
+    beats: list[float], silent_until: float, wrong: str | None, folder: Path
+) -> None:
+    """The last pass was complete at 15 s; the next life began at `beats[0]` and completed its first at `silent_until`."""
+    clocks = Clocks()
+    world = World(0, folder, clocks)
+    clocks.loop_s = silent_until + 1
+    world.down_since = None
+    world.births = [0.0, *beats[:1]]
+    world.proofs = [15.0, silent_until]
+    world.beats = [2.0, 12.0, *beats]
+    world.carried = [(at, at + 0.5) for at in world.beats]
+    world.switch = [(1.0, "armed", "grd_1")]
+    with contextlib.nullcontext() if wrong is None else pytest.raises(AssertionError, match=wrong):
+        world._judge_switch()
+
+
+@pytest.mark.parametrize("kind", ["outages", "sleeps"])
+def test_an_excuse_that_falls_into_an_outage_or_a_sleep_goes_on_for_two_passes_after_it(
+    kind: str, folder: Path
+) -> None:
+    world = World(0, folder, Clocks())
+    until_ms = world.start_ms + round(36 * 1000 * world.speed)
+    getattr(world, kind).append((30.0, 305.0))
+    assert world._real(world._mended_ms(until_ms)) == 305 + 2 * world.pass_s + 2
+    setattr(world, kind, [(10.0, 35.0), (37.0, 305.0)])
+    assert world._mended_ms(until_ms) == until_ms
+
+
+def test_an_entry_in_doubt_may_wait_for_its_fence_when_the_service_refuses_it(folder: Path) -> None:
+    """Its first request may still arrive, and be taken, until the fence. One that the service takes has no reason to wait."""
+    clocks = Clocks()
+    world = World(0, folder, clocks)
+    doubt = SimpleNamespace(id="k", action="open", state="sending", not_after_ms=world.start_ms + 1000)
+    loop = SimpleNamespace(live={"k": doubt}, sender=SimpleNamespace(may_be_out=lambda _intent: False))
+    one: Any = SimpleNamespace(loop=loop)
+    world.one = one
+    assert not world._is_held()
+    world.wire.refused.add("k")
+    assert world._is_held()
+    clocks.loop_s = world._real(doubt.not_after_ms) + 2 * world.pass_s
+    assert not world._is_held()
 
 
 def test_what_is_due_at_one_instant_comes_in_the_order_in_which_it_was_set() -> None:

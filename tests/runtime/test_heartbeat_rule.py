@@ -14,7 +14,7 @@ import pytest
 from bot.clock import monotonic_ns
 from bot.runtime import beat
 from bot.runtime.beat import SECOND, Answer, Heart
-from bot.runtime.beater import BeliefFile, classify, first_heart
+from bot.runtime.beater import BeliefFile, Record, classify, first_heart
 from bot.runtime.daemon import Run
 from bot.runtime.heartbeat import HeartbeatProcess
 from bot.runtime.progress import ProgressReader, ProgressWriter, Stamp
@@ -60,6 +60,42 @@ def test_without_a_completed_cycle_three_beats_leave_and_no_more() -> None:
         assert beat.judge(R60, heart, now_ns=100 * S, stamp=stamp, fence=1) == "boot_spent"
         assert beat.judge(R60, heart, now_ns=100 * S, stamp=WELL, fence=1) == "beat"
         assert beat.sending(heart, stamp=WELL, fence=1).boot_beats == 0
+
+
+@pytest.mark.parametrize(
+    ("lives", "boot_beats", "acts_at"),
+    [
+        ([], [], 70),
+        ([(65, 500)], [65, 75, 85], 145),
+        ([(start, start + 2) for start in range(65, 500, 7)], [65, 72, 79], 139),
+        ([(start, start + 2) for start in range(65, 500, 55)], [65, 120, 175], 235),
+    ],
+    ids=["none", "one that recovers for long", "a crash loop", "a slow crash loop"],
+)
+def test_lives_without_a_cycle_hold_the_switch_off_until_d_after_their_third_beat(
+    lives: list[tuple[int, int]], boot_beats: list[int], acts_at: int
+) -> None:
+    """The last completed cycle was at 0 and the last beat on it at 10 s: a life that begins before 70 s still finds the switch standing."""
+    heart, fence, stamp = Heart(), 1, WELL._replace(boot_ns=100 * S)
+    beats: list[int] = []
+    at, deadline = 0, 60
+    while at < deadline:
+        if any(at == start for start, _ in lives):
+            fence += 1
+            stamp = Stamp(fence, 0, 0, -1)
+            orders: Any = SimpleNamespace(fence=fence)
+            heart = first_heart(Record(fence - 1, 0, heart), orders)
+        now_ns = (100 + at) * S
+        is_alive = fence == 1 or any(start <= at < end for start, end in lives)
+        if is_alive and beat.judge(R60, heart, now_ns=now_ns, stamp=stamp, fence=fence) == "beat":
+            heart = beat.sending(heart, stamp=stamp, fence=fence)
+            beats.append(at)
+            deadline = at + 60
+            answer = Answer("ok", "", 1, deadline * 1000, at * 1000)
+            heart = beat.answered(R60, heart, answer, sent_ns=now_ns, now_ns=now_ns, chance=0.5)
+        at += 1
+        assert at < 500, "the switch never fires"
+    assert (beats, at) == ([0, 10, *boot_beats], acts_at)
 
 
 def test_the_belief_counts_from_sending_and_the_period_too() -> None:
