@@ -82,7 +82,11 @@ class Lane:
 
     def index_of(self, close_ms: int) -> int:
         """The row of the bar that closes then."""
-        return bisect_left(self.ts, close_ms - self.step_ms, self.first)
+        ts, open_ms = self.ts, close_ms - self.step_ms
+        guess = self.at + (open_ms - ts[self.at]) // self.step_ms if self.at < self.end else -1
+        if 0 <= guess < self.end and ts[guess] == open_ms:  # No bar is missing in between.
+            return guess
+        return bisect_left(ts, open_ms, self.first)
 
     def seek(self, index: int) -> None:
         """Everything before row `index` is past."""

@@ -129,6 +129,13 @@ def _pass_bar(state: State, command: c.PassBar) -> None:
             rest = path[step + 1 :]
             ahead = (min(rest), max(rest)) if rest else None
         matching.point(state, market, path[step], step=step, bar_ms=command.at_ms, volume=command.volume, ahead=ahead)
+        # As after most opens: what waited for it has acted, and the rest of the bar meets nothing.
+        if (not waiting or waiting[0][0] >= end_ms) and matching.is_calm(state, market, command.low, command.high):
+            if market.status != "settled":
+                market.point += 3 - step
+                market.see(command.close)
+            state.now_ms = max(state.now_ms, end_ms - 1)
+            return
 
 
 def _pass_points(state: State, command: c.PassPoints) -> None:
