@@ -475,16 +475,18 @@ class Loop:
         is_written = False
         self.books.begin_page()
         try:
-            self._replies += await self._fold(fresh, last_id, epoch)
+            opened = await self._fold(fresh, last_id, epoch)
             is_written = True
         finally:
             self.books.end_page(is_written=is_written)
+        if opened:
+            self._replies += opened
         for position in self.mirror.positions.values():
             if position.owner is None and position.market not in self.foreign_known:
                 self._reconcile_at_ms = 0  # Another hand is on the account: the end of this pass looks closer.
 
     async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> list[Intent]:
-        decision = Decision()
+        decision: Decision | None = None
         intents: list[Intent] = []
         notices: list[Notice] = []
         heard, is_said = self.desk.heard, logs.is_said(logs.INFO)
@@ -503,14 +505,16 @@ class Loop:
                 tell(event)
             if event.type not in heard:  # As most are: then nothing is built for nobody.
                 continue
+            decision = decision or Decision()
             wishes = await self.desk.hear(event, decision, now_ms=self.now_ms(), parts=parts)
             if wishes:
                 intents += self._judge(wishes, trigger=f"event:{event.id}", at_ms=event.ts)
         opened = self.journal.take(
-            fresh, last_id, epoch=epoch, states=decision.states, intents=intents, notices=notices, books=self.books.changes(),
+            fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices, books=self.books.changes(),
             now_ms=self.now_ms(),
         )  # fmt: skip
-        self._forget_unwritten(intents, opened)
+        if intents:
+            self._forget_unwritten(intents, opened)
         return opened
 
     # -- judging and sending

@@ -160,11 +160,11 @@ class SessionJournal(Journal):
             self._cursor = next_cursor(old, events, last_id, epoch)
         if states:
             self._memory.update(states)
-        said = list(notices)
-        if said:
+        if notices and (said := list(notices)):
             self.notify(said, now_ms=now_ms)
-        self._write_books(books)
-        return [intent for intent in intents if self._insert(intent)]
+        if books is not None:
+            self._write_books(books)
+        return [intent for intent in intents if self._insert(intent)] if intents else []
 
     def unseen(self, events: Sequence[Event]) -> list[Event]:
         taken = self._taken

@@ -136,7 +136,10 @@ class Stage(Machine):
         return told.first + len(told.events) - 1
 
     def band(self, coin: str) -> Calm:
-        """How far the market may move, and until when, before the venue has to look: see venue.calm. What the session itself changes counts too."""
+        """How far the market may move, and until when, before the venue has to look: see venue.calm. What the session itself changes counts too.
+
+        A bar that closes at the instant of a deadline is over in the millisecond before it.
+        """
         market = self.state.markets[coin]
         if market.pending or market.working:
             return _NEVER
@@ -147,7 +150,7 @@ class Stage(Machine):
         return Calm(
             falling[-1][0] / E8 if falling else _LOWEST,
             -rising[-1][0] / E8 if rising else _HIGHEST,
-            until_ms if change_ms is None or change_ms > until_ms else change_ms,
+            1 + (until_ms if change_ms is None or change_ms > until_ms else change_ms),
         )
 
     def bands(self) -> Mapping[str, Calm]:
@@ -197,7 +200,7 @@ class Stage(Machine):
                 continue
             lo, hi, until_ms = bands[coin]
             if (
-                until_ms <= to_ms or lane.step or lane.ts[row] + lane.step_ms - 1 != to_ms or lane.low[row] <= lo or lane.high[row] >= hi
+                until_ms <= to_ms + 1 or lane.step or lane.ts[row] + lane.step_ms - 1 != to_ms or lane.low[row] <= lo or lane.high[row] >= hi
             ):  # fmt: skip
                 return False
         return True
