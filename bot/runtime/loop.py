@@ -513,7 +513,7 @@ class Loop:
             fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices, books=self.books.changes(),
             now_ms=self.now_ms(),
         )  # fmt: skip
-        if intents:
+        if len(opened) != len(intents):
             self._forget_unwritten(intents, opened)
         return opened
 
@@ -582,7 +582,8 @@ class Loop:
 
     async def _send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
         """Each in its order, with what it caused learned before the next: a reversal opens against what its close has left."""
-        self._forget_unwritten(intents, fresh)
+        if len(fresh) != len(intents):
+            self._forget_unwritten(intents, fresh)
         if self.abreast > 1 and len(fresh) > 1:
             await self._send_in_waves(fresh)
             await self.drain()
@@ -684,9 +685,7 @@ class Loop:
         self._replies.clear()  # They are written and live: the next pass goes on with them.
 
     def _forget_unwritten(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
-        """An intent that was written before stands as the journal has it."""
-        if len(fresh) == len(intents):
-            return
+        """Some were written before: such an intent stands as the journal has it."""
         written = {intent.id for intent in fresh}
         for intent in intents:
             if intent.id not in written:

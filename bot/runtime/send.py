@@ -106,9 +106,9 @@ class Sender:
 
     def _told(self, intent: Intent, before: State) -> Intent:
         if intent.state in FINAL:
-            self._next_ms.pop(intent.id, None)
-            self._tries.pop(intent.id, None)
-            self._ends.pop(intent.id, None)
+            for kept in (self._next_ms, self._tries, self._ends):
+                if kept:
+                    kept.pop(intent.id, None)
         if intent.state != before:
             _tell(intent)
         return intent

@@ -309,7 +309,11 @@ class Session:
         seen: Bar | None = None  # the venue has had it, nobody has decided on it: the next run begins with it
         while True:
             band = band_of(coin) if is_open and not loop.live else _NOTHING
-            bar, decision = decide_run(series, bars, band, seen)
+            decision: Decision | None = None
+            if seen is None and band.lo > band.hi:  # An order waits for the next bar: nothing is decided before it.
+                bar = next(bars, None)
+            else:
+                bar, decision = decide_run(series, bars, band, seen)
             if bar is None:
                 break
             if decision is not None:
