@@ -40,7 +40,7 @@ from bot.runtime.telling import tell
 from bot.runtime.timers import Timers
 from bot.runtime.trimming import Held
 from bot.runtime.waves import Place, builds_on, next_wave, place_of, side_by_side
-from bot.runtime.writers import Strangers, look_closer
+from bot.runtime.writers import SUBTYPES, Strangers, look_closer
 from bot.strategy import Bar, Close, Open
 from bot.strategy import Intent as Wish
 from bot.strategy.history import HISTORY_BARS
@@ -458,15 +458,15 @@ class Loop:
         while True:
             cursor = self.journal.cursor
             assert cursor is not None, "recover sets the cursor"
-            page = await self.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)
-            for event in page.events:
+            events = (await self.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)).events
+            for event in events:
                 if event.type == "account" and _begins_epoch(event, cursor.epoch):
                     # Nothing of the page is taken: were the cursor past it and the snapshot lost, the reset would be forgotten.
                     await repairs.restart(self, await self.port.account())
                     return
-            if page.events:  # The cursor is what was taken, whatever else the page says is the last.
-                await self._take(page.events, page.events[-1].id, cursor.epoch)
-            if len(page.events) < EVENTS_PAGE_MAX or page.events[-1].id == cursor.last_id:
+            if events:  # The cursor is what was taken, whatever else the page says is the last.
+                await self._take(events, events[-1].id, cursor.epoch)
+            if len(events) < EVENTS_PAGE_MAX or events[-1].id == cursor.last_id:
                 return
 
     async def _take(self, events: Sequence[Event], last_id: str, epoch: int) -> None:
@@ -490,15 +490,17 @@ class Loop:
         intents: list[Intent] = []
         notices: list[Notice] = []
         heard, is_said = self.desk.heard, logs.is_said(logs.INFO)
+        learn, owner_of = self.mirror.apply, self.owner_of
         for event in fresh:
             parts: Mapping[str, Part] = {}
             if event.type in BOOKED:
                 parts = self.books.apply(event)
-                self.mirror.apply(event)
+                learn(event)
                 self._pass_on(event.coin)
             else:
-                self.mirror.apply(event)
-            self.strangers.see(event, self.owner_of)
+                learn(event)
+            if event.subtype in SUBTYPES:
+                self.strangers.see(event, owner_of)
             if self.notices_of is not None:
                 notices += self.notices_of(event)
             if is_said:

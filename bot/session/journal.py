@@ -151,8 +151,8 @@ class SessionJournal(Journal):
         taken = self._taken
         for event in events:
             taken[event.id] = event
-            if not self._own_key_seen and event.idempotency_key is not None:
-                self._own_key_seen = event.idempotency_key in self._by_id
+        if not self._own_key_seen:
+            self._own_key_seen = any(event.idempotency_key in self._by_id for event in events)
         if len(taken) > 2 * EVENTS_KEPT:
             self._taken = dict(list(taken.items())[-EVENTS_KEPT:])
         old = self._cursor

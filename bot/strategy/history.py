@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import islice
 
 from bot.strategy.bar import Bar
 
 HISTORY_BARS = 1_000  # As many as the service keeps before a simulated market's start.
+NEAR_BARS = 100  # Looked at one by one, before all are put into columns for a search.
 
 
 class History:
@@ -68,7 +70,10 @@ class History:
         return self._at_ms[-1] if self._at_ms else None
 
     def close_at(self, at_ms: int) -> tuple[int, float] | None:
-        """The newest bar that had closed by that instant: when, and at which price."""
+        """The newest bar that had closed by that instant: when, and at which price. Mostly it is one of the last."""
+        for bar in islice(reversed(self._fresh), NEAR_BARS):
+            if bar.at_ms <= at_ms:
+                return bar.at_ms, bar.close
         self._settle()
         index = bisect_right(self._at_ms, at_ms) - 1
         return None if index < 0 else (self._at_ms[index], self._close[index])

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, chain, islice
-from operator import sub
+from itertools import accumulate, repeat
+from operator import sub, truediv
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 from bot.errors import StrategyError
@@ -90,10 +90,11 @@ class Sma(Series):
         found = [self.step(x) for x in xs[:first]]
         rest = xs[first:] if first else xs
         if rest:
-            sums = list(accumulate(map(sub, rest, chain(window, rest)), initial=self._sum))
+            old = [*window, *rest]
+            sums = list(accumulate(map(sub, rest, old), initial=self._sum))
             self._sum = sums[-1]
-            found += [s / n for s in islice(sums, 1, None)]
-            self._window = deque(islice(chain(window, rest), len(rest), None))
+            found += map(truediv, sums[1:], repeat(n))
+            self._window = deque(old[len(rest) :])
         return found
 
 

@@ -121,7 +121,8 @@ def _pass_bar(state: State, command: c.PassBar) -> None:
     path = matching.path_of(command, policy)
     third = command.interval_ms // 3
     waiting, ahead = state.deadlines, None
-    for step, at_ms in enumerate((command.at_ms, command.at_ms + third, command.at_ms + 2 * third, end_ms - 1)):
+    for step in range(4):
+        at_ms = command.at_ms + step * third if step < 3 else end_ms - 1
         if waiting and waiting[0][0] < at_ms:
             run_due(state, at_ms, inclusive=False)
         state.now_ms = max(state.now_ms, at_ms)

@@ -299,7 +299,7 @@ def _fill_pending(state: State, market: Market) -> None:
         if bps is None:
             bps = market.spec.slippage_bps if order.kind == "market" else CLOSE_SLIPPAGE_BPS
         fills = walk(market, market.mid, order.buy, size, bound_of(market, market.mid, order.buy, bps)) if size else []
-        opening = sum(sz for _, sz in fills) - against
+        opening = sum([sz for _, sz in fills]) - against
         reason = None
         if not fills:
             reason = "slippage_bound" if size else "reduce_only"

@@ -6,6 +6,7 @@ with the candles. Kept as far as the steps of the interface need: every 5 minute
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
 from bot.venue.events import AccountChanged, Event, GuardianMoved, OrderChanged, Triggered
@@ -69,20 +70,13 @@ def value(cash: int, sizes: list[tuple[int, int]]) -> int:
 
 def thinned(history: list[Stand], now_ms: int) -> list[Stand]:
     """The last stand of each step, in the step that its age calls for; of what is older than all of them, the last one."""
-    kept: list[Stand] = []
-    slot: tuple[int, int] | None = None
-    for stand in history:
-        age = now_ms - stand.ts
-        # One step more than the range, so that its first point is told from a stand and not from nothing.
-        for reach, step in KEPT:
-            if age <= reach + step:
-                break
-        else:
-            step = 0
-        own = (step, stand.ts // step if step else 0)
-        if own == slot:
-            kept[-1] = stand
-        else:
-            kept.append(stand)
-        slot = own
+    # One step more than the range, so that its first point is told from a stand and not from nothing.
+    begins = [bisect_left(history, now_ms - reach - step, key=_ts) for reach, step in KEPT]
+    kept = history[: begins[-1]][-1:]
+    for (_, step), first, last in zip(reversed(KEPT), reversed(begins), (*begins[-2::-1], len(history)), strict=True):
+        kept += {stand.ts // step: stand for stand in history[first:last]}.values()
     return kept
+
+
+def _ts(stand: Stand) -> int:
+    return stand.ts

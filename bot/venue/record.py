@@ -30,9 +30,11 @@ def forget_oldest(account: Account) -> None:
 
 
 def emit_order(state: State, account: Account, order: Order, subtype: str, *, reason: str | None = None) -> None:
+    account.event_seq = seq = account.event_seq + 1
+    side = order.side
     emit(state, account, OrderChanged(
-        account.id, next_seq(account), state.now_ms, subtype, order.coin, oid_text(account, order.number), order.trade, order.kind,
-        side_name(order.side), "close" if order.side != order.buy or order.reduce_only else "open", order.size, order.filled, order.limit_px,
+        account.id, seq, state.now_ms, subtype, order.coin, oid_text(account, order.number), order.trade, order.kind,
+        side_name(side), "close" if side != order.buy or order.reduce_only else "open", order.size, order.filled, order.limit_px,
         order.trigger_px, reason, order.request_id, order.idempotency_key,
     ))  # fmt: skip
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from bot.config import Settings, load
 from bot.errors import ApiError, BotError, Exit, OutcomeUnknown
 from bot.runtime import controls, provenance
 from bot.runtime.arming import DEAD_MAN
+from bot.runtime.books import Share
 from bot.runtime.controls import Controls
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop
@@ -352,8 +354,11 @@ async def test_however_bars_and_reloads_fall_no_bar_is_decided_twice_or_missing_
 
 async def test_a_budget_alone_changes_without_touching_the_strategy(house: House) -> None:
     before = house.loop.desk.seats[0]
+    house.loop.books.shares["BTC"] = {"one": Share("BTC", "one", "long", Decimal(1), Decimal(100))}
+    assert not house.loop.losses.has_limits("BTC")
     house.write(CONFIG.replace("budget_usd: 500", "budget_usd: 50, daily_loss_usd: 5"))
     assert (await house.controls.reload()).applied == ("settings: in force",)
+    assert house.loop.losses.has_limits("BTC")
     assert house.loop.desk.seats == [before]
     assert house.loop.gate.allowances["one"].daily_loss_usd == 5
 

@@ -13,7 +13,7 @@ from bot.session.journal import SessionJournal
 from bot.session.options import PATHS, SessionOptions
 from bot.session.run import local
 from bot.session.stage import ADDRESS
-from bot.strategy import Bar, Intent, View
+from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.session.rooms import START_MS, Ran, busy, minutes, placing, ran, settings
 
 DRAWDOWN = [{"type": "account_drawdown", "max_loss_pct_from_day_start": 2, "action": "flatten"}]
@@ -100,3 +100,19 @@ def test_a_session_with_one_idle_market_gives_the_venue_nothing_to_do():
     course = session.run()
     assert (course.bars, course.touched) == (300, 0)
     assert stage.seq == before
+
+
+def held(view: View, bar: Bar) -> Iterable[Intent]:
+    """One position, opened on the first bar and kept; its stop is never reached."""
+    if view.position(bar.market) is None:
+        yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=50))
+
+
+def test_an_hours_funding_gives_the_venue_one_bar_and_not_the_one_that_closes_at_the_hour():
+    rates = {"BTC": [(START_MS - HOUR_MS, 12_500_000)]}
+    skipped, fed = (
+        ran([minutes(600, seed=4)], made=settings(), rates=rates, script=held, skip=skip) for skip in (True, False)
+    )
+    assert skipped.lines == fed.lines
+    assert sum('"type":"funding"' in line for line in skipped.lines) == 9
+    assert skipped.result.course.touched == 1 + 9, "the bar of the fill, and the first one of each hour"

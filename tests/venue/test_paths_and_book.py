@@ -9,10 +9,11 @@ import pytest
 
 from bot.venue import book, matching
 from bot.venue import commands as c
+from bot.venue.apply import apply
 from bot.venue.calm import calm
 from bot.venue.events import Fill
 from bot.venue.numbers import E8
-from bot.venue.state import Market, Rules
+from bot.venue.state import GuardianSpec, Market, Rules
 from tests.builders import Desk, dead_man, e8, market, order, trail
 from tests.scenario import run
 
@@ -59,6 +60,53 @@ def test_a_bars_points_lie_at_its_thirds_and_its_last_millisecond(path: str, pro
     desk.place(order(size="1", **protection))
     events = desk.bar("BTC", "100", "102", "98.3", "99.5")
     assert {e.ts - start_ms for e in events if isinstance(e, Fill)} == {after_ms}
+
+
+@pytest.mark.parametrize("path", ["ohlc", "olhc", "sl_first"])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_bar_whose_rest_meets_nothing_leaves_what_its_four_points_leave(seed: int, path: str):
+    """Whole, and point by point: the same events, prices and money, with orders that fill at the open, near levels, holds that end, and funding."""
+    chance = Random(seed)
+    desks = [Desk((market(), "100"), rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
+    px, third, acted = 10_000, 20_000, 0
+    start_ms = (desks[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
+    for number in range(60):
+        if chance.random() < 0.3:
+            hold = GuardianSpec("max_hold", seconds=chance.choice((90, 600)))  # ends in the middle of a bar
+            spec = order(size="1", leverage=3, stop="2%", take="1.5%", guardians=(hold,))
+            for desk in desks:
+                if desk.account.positions:
+                    desk.close()
+                else:
+                    desk.place(spec)
+        prices = [px, *(px + chance.randint(-150, 150) for _ in range(3))]
+        o, close = prices[0], prices[3]
+        high, low = max(prices), min(prices)
+        whole = c.PassBar("BTC", start_ms + number * 60_000, *(e8(f"{one / 100}") for one in (o, high, low, close)), E8)
+        visited = matching.path_of(whole, path)
+        end_ms = whole.at_ms + 59_999
+        times = (whole.at_ms, whole.at_ms + third, whole.at_ms + 2 * third, end_ms)
+        points = tuple(
+            (at, "BTC", visited[step], step, whole.at_ms, E8,
+             (min(visited[step + 1 :]), max(visited[step + 1 :])) if path == "sl_first" and step < 3 else None)
+            for step, at in enumerate(times)
+        )  # fmt: skip
+        one, other = (
+            apply(desk.state, command, end_ms)
+            for desk, command in zip(desks, (whole, c.PassPoints(points, end_ms)), strict=True)
+        )
+        assert one.events == other.events
+        ends = [
+            (m.mark, m.mid, m.oracle, m.bar_ms, m.next_funding_ms, desk.state.now_ms, desk.account.balance)
+            for desk in desks
+            for m in desk.state.markets.values()
+        ]
+        assert ends[0] == ends[1]
+        acted += bool(one.events)
+        for desk in desks:
+            desk.now_ms = end_ms
+        px = close
+    assert acted > 5
 
 
 @pytest.mark.parametrize("seed", range(50))
