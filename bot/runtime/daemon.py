@@ -60,6 +60,10 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 BREATH_S: Final = 1.0  # of real time after which a reload that takes long makes room for a pass
+LATE_LOOKS_MS: Final = (
+    100,
+    500,
+)  # of real time after a close: a bar that was not there yet is asked for again, before the regular pass
 REPORT_S: Final = 5.0  # of real time between two lines on heartbeat and account value
 FIRST_BEAT_S: Final = 2.0  # an attempt takes no longer; without an answer by then entries wait, exits do not
 FIRST_BEAT_LOOK_S: Final = 0.01  # the belief is a mapped file, which rings no bell
@@ -361,12 +365,14 @@ class Run:
 
     async def _passes(self) -> None:
         while not self.stop.is_set():
+            began_ms = self.client.clock.now_ms()
             await self._pass(self._reload_if_hung_up, self.operations.errands.do_all)
             if self.loop.is_late:
                 continue
             clock = self.client.clock
+            now_ms = clock.now_ms()
             await self.rhythm.wait(
-                next_close_ms=self._next_close_ms(clock.now_ms()), now_ms=clock.now_ms(), speed=clock.speed
+                next_look_ms=self._next_look_ms(began_ms, now_ms, clock.speed), now_ms=now_ms, speed=clock.speed
             )
 
     async def breathe(self) -> None:
@@ -408,9 +414,14 @@ class Run:
         cursor = self.journal.cursor
         return None if cursor is None else cursor.last_id
 
-    def _next_close_ms(self, now_ms: int) -> int | None:
-        closes = [now_ms // (step := INTERVAL_MS[s.interval]) * step + step for s in self.loop.feed.wanted]
-        return min(closes, default=None)
+    def _next_look_ms(self, began_ms: int, now_ms: int, speed: float) -> int | None:
+        """When bars are to be asked for, on the service's clock: at the next close after the pass began, since one that fell into the pass
+        may have come after the question; or once more for a bar that was not there yet."""
+        looks = [began_ms // (step := INTERVAL_MS[s.interval]) * step + step for s in self.loop.feed.wanted]
+        awaited_ms = self.loop.feed.awaited_ms(now_ms)
+        if awaited_ms is not None:
+            looks += [at_ms for late in LATE_LOOKS_MS if (at_ms := awaited_ms + round(late * speed)) > now_ms][:1]
+        return min(looks, default=None)
 
     async def _in_thread(self, seat: Seat, call: Callable[[], T]) -> T:
         return await self.workers[seat.name].call(call, seat.version)

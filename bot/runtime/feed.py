@@ -70,6 +70,11 @@ class Feed:
             if (last := self._last_ms.get(s)) is None or abs(now_ms - last) >= INTERVAL_MS[s.interval]
         ]
 
+    def awaited_ms(self, now_ms: int) -> int | None:
+        """The newest instant at which a bar that we have not had should have closed. Of a market that stands still only its first is awaited."""
+        nexts = (last + INTERVAL_MS[s.interval] for s in self.wanted if (last := self._last_ms.get(s)) is not None)
+        return max((at_ms for at_ms in nexts if at_ms <= now_ms), default=None)
+
     async def warm_up(self, port: VenuePort, done_until: Callable[[str, str], int | None], now_ms: int) -> WarmUp:
         """The history of every series. Bars missed while we were down are history; the newest one not done is due."""
         past: list[Closed] = []

@@ -57,14 +57,14 @@ class Rhythm:
         for name, seconds in self._periods.items():
             self._scheduler.reschedule_job(name, trigger=IntervalTrigger(seconds=seconds, timezone=UTC))
 
-    async def wait(self, *, next_close_ms: int | None, now_ms: int, speed: float) -> None:
-        """Until the bar that closes at `next_close_ms` (service clock), the regular pass, or `ring`."""
+    async def wait(self, *, next_look_ms: int | None, now_ms: int, speed: float) -> None:
+        """Until the next bar is to be looked for (service clock), the regular pass, or `ring`."""
         if speed <= 0:
             delay_s = MANUAL_S
-        elif next_close_ms is None:
+        elif next_look_ms is None:
             delay_s = PASS_S
         else:
-            delay_s = max(0.0, (next_close_ms - now_ms) / 1000 / speed) + SETTLE_S
+            delay_s = max(0.0, (next_look_ms - now_ms) / 1000 / speed) + SETTLE_S
         if delay_s < PASS_S:
             at: datetime = datetime_of(self._real.now_ms()) + timedelta(seconds=delay_s)
             self._scheduler.add_job(self.ring, DateTrigger(at, timezone=UTC), id="bar", replace_existing=True)

@@ -572,12 +572,12 @@ class Rhythm:
     def ring(self) -> None:
         self._wake.set()
 
-    async def wait(self, *, next_close_ms: int | None, now_ms: int, speed: float) -> None:
+    async def wait(self, *, next_look_ms: int | None, now_ms: int, speed: float) -> None:
         if self.world.is_wedged:
             await asyncio.sleep(10_000)
         delay_s = self.world.pass_s
-        if next_close_ms is not None:
-            delay_s = min(delay_s, max(0.0, (next_close_ms - now_ms) / 1000 / speed) + 0.005)
+        if next_look_ms is not None:
+            delay_s = min(delay_s, max(0.0, (next_look_ms - now_ms) / 1000 / speed) + 0.005)
         timer = asyncio.get_running_loop().call_later(delay_s, self._wake.set)
         await self._wake.wait()
         timer.cancel()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bot.runtime import rhythm
-from bot.runtime.feed import Closed, Series
+from bot.runtime.daemon import Run
+from bot.runtime.feed import Closed, Feed, Series
 from bot.runtime.journal import Journal, open_journal
 from bot.runtime.timekeeping import Timekeeper, expire_held, note_wall
 from bot.strategy import Bar, Bracket, Intent, Open, View
@@ -173,6 +176,54 @@ async def test_a_wall_clock_that_is_set_back_holds_up_no_pass(monkeypatch: pytes
             back = timedelta(hours=1)
             report.clear()
         async with asyncio.timeout(5):
-            await one.wait(next_close_ms=None, now_ms=0, speed=1)
+            await one.wait(next_look_ms=None, now_ms=0, speed=1)
     assert report.is_set(), "what is repeated goes on too"
     one.stop()
+
+
+class Waits:
+    """In the place of the rhythm: notes when the next look is to be."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self.stop = stop
+        self.looks: list[int | None] = []
+
+    async def wait(self, *, next_look_ms: int | None, now_ms: int, speed: float) -> None:
+        self.looks.append(next_look_ms)
+        self.stop.set()
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "look"),
+    [
+        (10_000, 10_050, 60_000),
+        (59_990, 60_040, 60_000),  # The bar has closed while the pass was under way, perhaps after it had asked.
+        (60_005, 60_020, 60_100),  # It was asked for, and was not there yet.
+        (60_105, 60_120, 60_500),
+        (60_505, 60_520, 120_000),  # The regular passes look for it.
+        (125_000, 125_010, 180_000),  # A market that stands still is not asked for all the time.
+    ],
+)
+async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_looked_for_at_once(
+    began: int, ended: int, look: int
+) -> None:
+    venue, series = FakeVenue(), Series("BTC", "1m")
+    venue.minute(BTC="100")
+    feed = Feed({series: 1})
+    await feed.warm_up(venue, lambda _market, _interval: None, venue.clock.now_ms())
+    start_ms = venue.clock.now_ms()
+    venue.clock.speed = 1
+    venue.clock.set(start_ms + began)
+    stop = asyncio.Event()
+    waits = Waits(stop)
+
+    async def passed(*_: Any) -> None:
+        venue.clock.set(start_ms + ended)
+
+    run: Any = SimpleNamespace(
+        stop=stop, client=venue, rhythm=waits, _pass=passed, _reload_if_hung_up=None, operations=SimpleNamespace(errands=SimpleNamespace(do_all=None)),
+        loop=SimpleNamespace(is_late=False, feed=feed),
+    )  # fmt: skip
+    run._next_look_ms = partial(Run._next_look_ms, run)
+    await Run._passes(run)
+    assert waits.looks == [start_ms + look]
