@@ -84,7 +84,7 @@ class Controls:
     def paused(self) -> dict[str, str]:
         """Which strategies open nothing by a person's word or for their daily loss, and why."""
         loop = self._run.loop
-        found = {seat.name: loop.strategy_stopped(seat.name, loop.now_ms()) for seat in loop.desk.seats}
+        found = {one.name: loop.strategy_stopped(one.name, loop.now_ms()) for one in self._run.settings.strategies}
         return {name: no.message for name, no in found.items() if no is not None}
 
     # -- acting

@@ -378,7 +378,7 @@ class Run:
     async def breathe(self) -> None:
         """A pass in the midst of what is done between two of them, when the last one is BREATH_S ago: without passes the beats stop."""
         if monotonic_ns() - self.breathed_ns >= BREATH_S * 1e9 and not self.stop.is_set():
-            await self._pass()
+            await self._pass(self.operations.errands.do_urgent)
 
     async def _pass(self, *between: Callable[[], Awaitable[None]]) -> None:
         """One pass, and before it what may be done between two of them."""

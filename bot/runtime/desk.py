@@ -5,8 +5,10 @@ A strategy that raises wants nothing and is asked nothing more; the others go on
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
@@ -25,10 +27,11 @@ from bot.runtime.ports import Calm
 from bot.runtime.seats import HOOKS, Seat, hook_of
 from bot.strategy import Bar, Strategy, View
 from bot.strategy import Intent as Wish
+from bot.wire import Event
 
 if TYPE_CHECKING:
     from bot.runtime.timers import Due
-    from bot.wire import Event, Plan
+    from bot.wire import Plan
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -55,6 +58,34 @@ class Wished(NamedTuple):
 class Heard(NamedTuple):
     event: Event
     parts: Mapping[str, Part]
+
+
+def untold_note(strategy: str, waiting: Sequence[Heard], epoch: int) -> tuple[str, str]:
+    """What waits to be told, as a note of the journal: its name and its text."""
+    heard = [
+        [one.event.model_dump_json(), {who: [_text(n) for n in part] for who, part in one.parts.items()}]
+        for one in waiting
+    ]
+    return f"untold:{strategy}", json.dumps([epoch, heard])
+
+
+def untold_of(journal: Journal, strategy: str, epoch: int) -> list[Heard]:
+    """What a run that was ended in the midst of a reload had still to tell; nothing of an account before a reset."""
+    of_epoch, heard = json.loads(journal.note(untold_note(strategy, (), epoch)[0]) or "[null, []]")
+    if of_epoch != epoch:
+        return []
+    return [
+        Heard(Event.model_validate_json(event), {who: Part(*(_number(n) for n in part)) for who, part in parts.items()})
+        for event, parts in heard
+    ]
+
+
+def _text(number: Decimal | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _number(text: str | None) -> Any:
+    return None if text is None else Decimal(text)
 
 
 @dataclass(slots=True)
@@ -117,6 +148,11 @@ class Desk:
         self._listeners = {s: [x for x in self.seats if s in x.series] for s in self.feed.wanted}
         self._hearers = {s.market: [x for x in self.seats if s.market in x.markets] for s in self.feed.wanted}
         self.heard = frozenset(HOOKS if away else ()).union(*(seat.hears for seat in self.seats))
+
+    def forget_heard(self) -> None:
+        """The account was reset: what waits for those that are away is of an account that is no more."""
+        for waiting in self.away.values():
+            waiting.clear()
 
     def listeners(self) -> dict[str, frozenset[str]]:
         """Which strategies listen to each market."""

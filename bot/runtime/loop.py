@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -22,7 +23,7 @@ from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN, Arming, Wanted
 from bot.runtime.books import BOOKED, Books, Part
 from bot.runtime.crew import Crew
-from bot.runtime.desk import Decision, Desk, Placed, Run, Wished, run_inline
+from bot.runtime.desk import Decision, Desk, Heard, Placed, Run, Wished, run_inline, untold_note, untold_of
 from bot.runtime.feed import Closed, Feed, Series
 from bot.runtime.gate import FRESH_INTERVALS, Ask, Gate, Permit
 from bot.runtime.health import Health, key_problem
@@ -198,6 +199,7 @@ class Loop:
         self.sender.is_cut = self.journal.note(CUT) == "1"
         if cursor is None or cursor.epoch != snapshot.epoch or not await repairs.overlaps(self):
             await repairs.restart(self, snapshot)
+        await self._tell_untold()
         await self.drain()
         await repairs.arm_all(self)
         await self.drain()
@@ -319,6 +321,11 @@ class Loop:
         await self._send_replies()
         return drifts
 
+    def look_again(self) -> None:
+        """Others listen from now on: a position that was nobody's may be somebody's. The next pass compares."""
+        self.foreign_known.clear()
+        self._reconcile_at_ms = 0
+
     async def stop(self) -> None:
         """The end of a run in order: nothing is opened any more, on_stop of every strategy, then what waits is written."""
         self.paused = ENDING
@@ -353,10 +360,6 @@ class Loop:
     def join_due(self, due: Iterable[Closed]) -> None:
         """More bars that wait, in their places."""
         self._due = sorted([*self._due, *due])
-
-    def forget_due(self, gone: Callable[[Series], bool]) -> None:
-        """Bars that nobody waits for any more."""
-        self._due = [closed for closed in self._due if not gone(closed.series)]
 
     def take_due(self) -> list[Closed]:
         """The bars that wait to be decided: after `recover`, the newest of each series. They are the caller's from now on."""
@@ -401,11 +404,25 @@ class Loop:
         """What has happened to a strategy while it was being built."""
         waiting = self.desk.away.get(seat.name, [])
         while waiting:
-            event, parts = waiting.pop(0)
-            decision = Decision()
-            await self.desk.tell(seat, event, decision, now_ms=self.now_ms(), parts=parts)
-            intents = self._judge(decision.wishes, trigger=f"event:{event.id}", at_ms=event.ts)
-            await self._send_all(intents, self.journal.decided(intents, states=decision.states))
+            await self._send_all(*await self._tell_next(seat, waiting))
+
+    async def _tell_untold(self) -> None:
+        """What the last run could not tell any more, because it was ended while it built them. What they want leaves when it may."""
+        for seat in self.desk.working():
+            waiting = untold_of(self.journal, seat.name, self.mirror.epoch)
+            while waiting:
+                self._forget_unwritten(*await self._tell_next(seat, waiting))
+
+    async def _tell_next(self, seat: Seat, waiting: list[Heard]) -> tuple[list[Intent], list[Intent]]:
+        """The first that waits, told and crossed off in one transaction. What it wants, and which of that is new."""
+        event, parts = waiting[0]
+        decision = Decision()
+        await self.desk.tell(seat, event, decision, now_ms=self.now_ms(), parts=parts)
+        intents = self._judge(decision.wishes, trigger=f"event:{event.id}", at_ms=event.ts)
+        del waiting[0]
+        with self.journal.together():
+            self.journal.write_note(*untold_note(seat.name, waiting, self.mirror.epoch))
+            return intents, self.journal.decided(intents, states=decision.states)
 
     async def act(self, decision: Decision, closed: Closed) -> None:
         """Judge, write the whole decision at once, then send what was written."""
@@ -511,10 +528,13 @@ class Loop:
             wishes = await self.desk.hear(event, decision, now_ms=self.now_ms(), parts=parts)
             if wishes:
                 intents += self._judge(wishes, trigger=f"event:{event.id}", at_ms=event.ts)
-        opened = self.journal.take(
-            fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices, books=self.books.changes(),
-            now_ms=self.now_ms(),
-        )  # fmt: skip
+        with self.journal.together() if self.desk.away else nullcontext():
+            for name, waiting in self.desk.away.items():
+                self.journal.write_note(*untold_note(name, waiting, epoch))
+            opened = self.journal.take(
+                fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices,
+                books=self.books.changes(), now_ms=self.now_ms(),
+            )  # fmt: skip
         if len(opened) != len(intents):
             self._forget_unwritten(intents, opened)
         return opened

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -39,44 +39,57 @@ T = TypeVar("T")
 ERRANDS_MAX: Final = 16  # waiting for the next pass; one operator never has so many
 
 
+class _Errand(NamedTuple):
+    work: Callable[[], Awaitable[Any]]
+    answer: asyncio.Future[Any]
+    is_urgent: bool
+
+
 class Errands:
     """Work that is done between two passes of the loop, in the order that it was asked for. `ring` wakes the loop for it."""
 
     def __init__(self) -> None:
         self.ring: Callable[[], None] = lambda: None
-        self._waiting: list[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = []
+        self._waiting: list[_Errand] = []
 
-    async def ask(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of the work, once a pass has ended; its exception otherwise."""
+    async def ask(self, work: Callable[[], Awaitable[T]], *, is_urgent: bool = False) -> T:
+        """The result of the work, once a pass has ended; its exception otherwise. `is_urgent`: done in the midst of a reload, too."""
         if len(self._waiting) >= ERRANDS_MAX:
             raise Problem(503, "busy", "the loop has enough to do; ask again")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append((work, answer))
+        self._waiting.append(_Errand(work, answer, is_urgent))
         self.ring()
         return await answer
 
     async def do_all(self) -> None:
         """Called by the run between two passes. What ends a run (lost access, a bad journal) ends it from here too."""
         while self._waiting:
-            work, answer = self._waiting.pop(0)
-            if answer.done():
-                continue  # Whoever asked has gone.
-            try:
-                result = await work()
-            except (BotError, Problem) as error:
-                if not answer.done():
-                    answer.set_exception(error)
-                if isinstance(error, JournalError | AccessLost):
-                    raise
-            else:
-                if not answer.done():
-                    answer.set_result(result)
+            await self._do(self._waiting.pop(0))
+
+    async def do_urgent(self) -> None:
+        """Called in the midst of another errand, before a pass that it makes room for. Nothing overtakes what was asked for earlier."""
+        while self._waiting and self._waiting[0].is_urgent:
+            await self._do(self._waiting.pop(0))
+
+    async def _do(self, one: _Errand) -> None:
+        if one.answer.done():
+            return  # Whoever asked has gone.
+        try:
+            result = await one.work()
+        except (BotError, Problem) as error:
+            if not one.answer.done():
+                one.answer.set_exception(error)
+            if isinstance(error, JournalError | AccessLost):
+                raise
+        else:
+            if not one.answer.done():
+                one.answer.set_result(result)
 
     def give_up(self) -> None:
         """The run ends: nothing of it is done any more."""
-        for _, answer in self._waiting:
-            if not answer.done():
-                answer.set_exception(Problem(409, "stopping", "the daemon is stopping"))
+        for one in self._waiting:
+            if not one.answer.done():
+                one.answer.set_exception(Problem(409, "stopping", "the daemon is stopping"))
         self._waiting.clear()
 
 
@@ -300,7 +313,7 @@ class Operations:
         async def work() -> tuple[str, ...]:
             return run.controls.pause(strategy)
 
-        resting = await self.errands.ask(work)
+        resting = await self.errands.ask(work, is_urgent=True)  # The others trade on while a reload warms.
         return self._how_it_is(run) | {"resting": list(resting)}
 
     async def resume(self, question: Question) -> Data:

@@ -151,6 +151,7 @@ async def restart(loop: Loop, snapshot: AccountSnapshot) -> list[Intent]:
     is_reset = before is not None and before.epoch != snapshot.epoch
     if before is not None and is_reset:
         loop.arming.outlive(before.epoch)  # Before the cursor moves: after it nothing tells of which epoch they are.
+        loop.desk.forget_heard()
     with loop.journal.together():
         void = loop.journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=loop.now_ms())
         if is_reset:  # Its event is never taken: the cursor is past it.
@@ -315,11 +316,11 @@ async def close_all(loop: Loop, position: MirrorPosition, why: str) -> str | Non
 def closing(loop: Loop, position: MirrorPosition, why: str) -> Intent | str | None:
     """The close of a whole position that is next. None: the one before is not settled; a text: why that was refused, and it is too soon to try again.
 
-    There is no last try: a market may be closed for days.
+    There is no last try: a market may be closed for days. One that waits for a person is on its way no more, and the position is still there.
     """
     now_ms, trigger = loop.now_ms(), f"{why}:{position.opened_ms}"
     known = loop.journal.last_of(RUNTIME, position.market, trigger, epoch=loop.mirror.epoch)
-    if known is not None and known.state not in FINAL:
+    if known is not None and known.state not in FINAL and known.state != "quarantined":
         return None
     if known is not None and known.state != "accepted" and now_ms - known.opened_ms < REPAIR_MS:
         return known.message or known.code

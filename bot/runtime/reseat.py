@@ -82,6 +82,8 @@ async def reseat(
             continue
         if name not in gone:
             renew(name)
+            away.append(name)  # From its on_start on.
+            loop.desk.seat(loop.desk.seats, away=away)
         warm = fresh[name]
         seat = await _built(loop, one, warm, breathe)
         await _catch_up(loop, seat, warm.feed, decided.get(name, {}), breathe)
@@ -97,6 +99,7 @@ async def reseat(
         loop.feed.drop(series)
     waiting += _take_seats(loop, [seats[name] for name in order], ())
     assert not any(closed.series in wanted for closed in waiting), "a bar that somebody waits for is due"
+    loop.look_again()
     loop.journal.flush()
 
 

@@ -167,12 +167,13 @@ class Seat:
 
     def blame(self, error: Exception | SystemExit) -> StrategyError:
         """What a plug-in raised, as an error that names the strategy and the deepest line of its own file."""
-        if isinstance(error, StrategyError) and str(error).startswith(f"{self.name}: "):
-            return StrategyError(str(error))
+        told = traceback.TracebackException.from_exception(error, lookup_lines=False)  # Has a text where str() raises.
+        if isinstance(error, StrategyError) and str(told).startswith(f"{self.name}: "):
+            return StrategyError(str(told))
         file = getattr(sys.modules.get(type(self.strategy).__module__), "__file__", None)
-        own = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
+        own = [one for one in told.stack if one.filename == file]
         place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-        return StrategyError(f"{self.name}: {type(error).__name__}: {error}{place}")
+        return StrategyError(f"{self.name}: {type(error).__name__}: {told}{place}")
 
     @property
     def has_state(self) -> bool:

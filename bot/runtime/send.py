@@ -72,7 +72,10 @@ class Sender:
         )
 
     def is_due(self, intent: Intent) -> bool:
-        return intent.state != "quarantined" and self.pacer.mono_ms() >= self._next_ms.get(intent.id, 0)
+        """One that waits for a person is due when the events have told after all that it is an order."""
+        if intent.state == "quarantined":
+            return intent.id in self.mirror.trades_by_key
+        return self.pacer.mono_ms() >= self._next_ms.get(intent.id, 0)
 
     def forget(self, live: Collection[str]) -> None:
         """What is kept of intents that are none any more: voided by a reset, say."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,25 @@ async def test_a_no_goes_to_the_asker_and_a_bad_journal_ends_the_run_too() -> No
         await first
     with pytest.raises(JournalError):
         await second
+
+
+async def test_what_is_urgent_is_done_in_the_midst_of_another_errand_and_overtakes_none() -> None:
+    errands, done = Errands(), list[str]()
+
+    async def long() -> None:
+        await errands.do_urgent()
+        done.append("long")
+
+    async def work(name: str) -> None:
+        done.append(name)
+
+    asked = [asyncio.create_task(errands.ask(long))]
+    for name, is_urgent in (("pause", True), ("resume", False), ("pause again", True)):
+        asked.append(asyncio.create_task(errands.ask(partial(work, name), is_urgent=is_urgent)))
+    await asyncio.sleep(0)
+    await errands.do_all()
+    await asyncio.gather(*asked)
+    assert done == ["pause", "long", "resume", "pause again"]
 
 
 async def test_errands_have_an_end() -> None:

@@ -12,6 +12,7 @@ import re
 import signal
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -986,12 +987,18 @@ async def test_a_reload_makes_passes_while_its_strategies_warm(
 ) -> None:
     """The stamp that the heartbeat and the watchdog go by: without it a long warm-up would look like a loop that stands still."""
     monkeypatch.setattr(daemon, "BREATH_S", 0.05)
-    one, hangup = await place(fast), asyncio.Event()
-    await one.ran(one.settings("Holds"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}), hangup=hangup)
+    one = await place(fast)
+    await one.ran(one.settings("Holds"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}))
     progress = ProgressReader(str(one.folder / "state" / "progress"))
     one.settings("Holds", "Slow")
     before = progress.read()
-    hangup.set()
+    reloading = asyncio.create_task(asked(one, "POST", "/reload"))
+    await until("it warms", lambda: "strategy-slow" in [thread.name for thread in threading.enumerate()])
+    status, paused = await asked(one, "POST", "/pause")
+    assert (status, [each["state"] for each in paused["strategies"]]) == (200, ["PAUSED", "PAUSED"])
+    status, reloaded = await reloading
+    assert (status, reloaded["applied"]) == (200, ["slow: started"])
+    assert reloaded["at_ms"] - paused["at_ms"] > 500, "those that trade on can be stopped at once"
     await until("the new strategy is asked", lambda: one.query("SELECT 1 FROM progress WHERE market='ETH'"))
     after = progress.read()
     progress.close()

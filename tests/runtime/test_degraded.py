@@ -26,7 +26,7 @@ from bot.runtime.reconcile import COVER_MS, REARM_MS, closing, lost_distance_pct
 from bot.runtime.state import state_of
 from bot.runtime.watching import Scraped
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
-from bot.wire import CloseRequest, GuardianRequest, OrderRequest
+from bot.wire import CloseRequest, GuardianRequest, OrderRequest, OrderResult
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
 from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, minutes, room
 from tests.runtime.test_journal import intent
@@ -533,6 +533,49 @@ async def test_trades_that_are_refused_end_a_doubt_after_its_fence_and_a_service
     await loop.cycle()
     await minutes_of_real_time(loop, venue, "100", "100")
     assert [one.state for one in loop.journal.live()] == [state]
+
+
+class Silent(FakeVenue):
+    """Executes an entry, loses its answer, and tells nothing of it as long as `faults` stand."""
+
+    async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+        self.faults = self.faults or [Fault("confirm", "lose_reply"), *NOTHING_TOLD, Fault("confirm", AWAY, 10**9)]
+        return await super().confirm(token, key=key, expires_at_ms=expires_at_ms)
+
+
+NOTHING_TOLD = (Fault("events", AWAY, 10**9), Fault("trades", refused("invalid_input"), 10**9))
+
+
+async def test_an_order_that_waits_for_a_person_is_accepted_when_its_event_comes_after_all() -> None:
+    venue = Silent()
+    venue.minute(BTC="100")
+    loop = room(venue, always)
+    await loop.recover()
+    await loop.cycle()
+    await minutes_of_real_time(loop, venue, "100", "100")
+    (asked,) = loop.journal.live()
+    assert asked.state == "quarantined"
+    venue.faults = []
+    await minutes_of_real_time(loop, venue, "100")
+    found = loop.journal.find(asked.id)
+    assert found is not None
+    assert (found.state, loop.journal.live(), loop.in_doubt("BTC")) == ("accepted", [], False)
+    assert [one.owner for one in loop.mirror.positions.values()] == ["trend"]
+    assert venue.calls.count("plan") == 1
+
+
+async def test_a_repair_that_waits_for_a_person_leaves_no_position_without_a_stop_for_good() -> None:
+    """Nothing tells whether its close became an order; but the position is there, so that another one goes."""
+    venue, loop = await first_bar(once)
+    lost = [Fault("close", "drop", 10**9), Fault("trades", refused("invalid_input"), 10**9)]
+    venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9), *lost]
+    await venue.cancel(next(one.oid for one in loop.mirror.orders.values() if one.kind == "stop_loss"))
+    await minutes_of_real_time(loop, venue, "100", "100", "100")
+    assert [one.state for one in loop.journal.live()][:1] == ["quarantined"]
+    assert set(venue.positions) == {"BTC"}
+    venue.faults = []
+    await minutes_of_real_time(loop, venue, "100", "100")
+    assert not venue.positions
 
 
 async def test_a_cancel_in_doubt_ends_without_a_look_at_trades() -> None:

@@ -25,6 +25,7 @@ from bot.runtime.loop import Loop
 from bot.runtime.loop import Settings as LoopSettings
 from bot.runtime.placing import place_strategies, wanted_guardians
 from bot.runtime.seats import Seat
+from bot.wire import CloseRequest, OrderRequest
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused, unknown
 from tests.runtime.rooms import kill, room
 
@@ -275,6 +276,82 @@ async def test_what_happens_to_a_strategy_while_it_is_built_anew_it_hears_when_i
     assert house.state("one")["bars"][bars:] == [79], "the bar waited for it"
     await house.minute(BTC="90")
     assert house.state("one")["bars"][bars:] == [79, 90]
+
+
+async def test_a_strategy_that_comes_back_hears_what_happens_to_its_position_while_it_warms(house: House) -> None:
+    """From its on_start on, at which it has seen the position."""
+    await _tells(house)
+    house.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
+    await house.controls.reload()
+    house.write(CONFIG.partition("  - {")[0] + TWO)
+    await house.controls.reload()
+    assert house.loop.mirror.positions["BTC"].owner == "one"
+    house.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
+    _in_between(house, lambda: house.minute(BTC="79"))
+    assert (await house.controls.reload()).applied == ("one: started",)
+    assert house.state("one")["fills"].count("close stop_loss") == 1
+    assert (house.loop.desk.away, house.loop.desk.late) == ({}, None)
+
+
+class Killed(BaseException):
+    pass
+
+
+async def test_a_run_that_is_killed_while_it_builds_a_strategy_leaves_what_it_had_to_tell_to_the_next_one(
+    house: House,
+) -> None:
+    await _tells(house)
+    house.code("tells", TELLS + "# mended\n")
+
+    async def killed() -> None:
+        raise Killed
+
+    _in_between(house, lambda: house.minute(BTC="79"), killed)
+    with pytest.raises(Killed):
+        await house.controls.reload()
+    assert "fills" not in house.state("one")
+    kill(house.loop)
+    house.meanwhile = _nothing
+    for _ in range(2):
+        await house.begin()
+        assert house.state("one")["fills"].count("close stop_loss") == 1, "once, also by the run after that"
+        kill(house.loop)
+
+
+async def test_what_was_before_a_reset_is_told_to_nobody_after_it(house: House) -> None:
+    """Its answer would be an order on another account's past."""
+    await _tells(house)
+    house.code("tells", TELLS + "# mended\n")
+
+    async def reset() -> None:
+        house.venue.reset()
+        await house.loop.cycle()
+
+    _in_between(house, lambda: house.minute(BTC="79"), reset)
+    assert (await house.controls.reload()).applied == ("one: built anew",)
+    assert ("fills" in house.state("one"), house.venue.positions) == (False, {})
+
+
+async def test_a_position_of_another_hand_that_comes_while_its_strategy_is_built_anew_is_adopted_then(
+    house: House,
+) -> None:
+    house.code("tells", TELLS.replace("elif position is None and", "elif False and"))
+    house.write(SHARED + "safety: {foreign_positions: adopt}\n")
+    await house.controls.reload()
+    await house.venue.close("BTC", CloseRequest(), key="by hand")
+    await house.minute(BTC="100")
+    house.code("tells", TELLS)
+
+    async def by_hand() -> None:
+        await house.venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(100)), key="by hand too")
+        await house.loop.cycle()
+
+    _in_between(house, by_hand)
+    assert (await house.controls.reload()).applied == ("one: built anew",)
+    house.meanwhile = _nothing
+    assert not house.loop.mirror.is_protected("BTC")
+    await house.loop.cycle()
+    assert "BTC" not in house.venue.positions or house.loop.mirror.is_protected("BTC")
 
 
 async def test_a_bar_that_the_old_of_a_strategy_has_decided_is_not_decided_by_the_new_one(house: House) -> None:

@@ -1,11 +1,13 @@
-"""A seat: what a strategy says of the past is not said again."""
+"""A seat: what a strategy says of the past is not said again, and whatever it raises has a name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from structlog.testing import capture_logs
 
+from bot.errors import StrategyError
 from bot.runtime.feed import Feed, Series
 from bot.runtime.mirror import Mirror
 from bot.runtime.seats import Seat
@@ -20,11 +22,27 @@ class Talker(Strategy):
         return ()
 
 
-def test_what_a_strategy_says_of_the_past_is_not_logged_again() -> None:
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def seated() -> Seat:
     feed = Feed({Series("BTC", "1m"): 1})
-    seat = Seat(
-        Talker(name="talker", markets=["BTC"], params={}), interval="1m", mirror=Mirror(lambda _key: None), feed=feed
-    )
+    strategy = Talker(name="talker", markets=["BTC"], params={})
+    return Seat(strategy, interval="1m", mirror=Mirror(lambda _key: None), feed=feed)
+
+
+def test_an_error_that_cannot_say_what_it_is_is_the_strategys_all_the_same() -> None:
+    def hook() -> Iterable[Intent]:
+        raise Unspeakable
+
+    with pytest.raises(StrategyError, match=r"^talker: Unspeakable: .*test_seats\.py:\d+\)$"):
+        seated().call(hook, now_ms=0)
+
+
+def test_what_a_strategy_says_of_the_past_is_not_logged_again() -> None:
+    seat = seated()
     old, new = (Bar("BTC", at_ms, 1.0, 1.0, 1.0, 1.0, 1.0) for at_ms in (60_000, 120_000))
     with capture_logs() as lines:
         seat.rehearse(lambda: seat.strategy.on_bar(seat.view, old), now_ms=old.at_ms)
