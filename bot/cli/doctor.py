@@ -619,7 +619,12 @@ async def _keys_proven(patient: Patient, client: Client, settings: Settings) -> 
             "orders: {path: plan}: then the plan's single-use token settles doubt",
         )
     else:
-        patient.say("idempotency", "ok", "trades show no keys; doubt is settled by the plan's single-use token")
+        patient.say(
+            "idempotency",
+            "ok",
+            "trades show no keys; doubt is settled by the plan's single-use token, and what is ours is known by the ids of trades,"
+            " which only the journal has: keep it",
+        )
 
 
 def _unit(patient: Patient) -> None:

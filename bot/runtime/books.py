@@ -230,6 +230,31 @@ class Books:
         self._keep()
         self._put(self._row(strategy)._replace(halted_day_ms=self.day_ms))
 
+    def name(self, events: Iterable[Event], owner: str) -> None:
+        """Entries that were booked as another hand's have turned out to be this strategy's: as if they had been so from the first."""
+        self._keep()
+        with localcontext(EXACT):
+            for event in events:
+                data = event.data
+                if event.type != "fill" or data.intent != "open":
+                    continue  # What a close took was taken from those who had it.
+                realized = data.realized_pnl_usd or NOUGHT
+                self._add(FOREIGN, fills=-1, fees=-data.fee_usd, realized=-realized)
+                self._add(owner, fills=1, fees=data.fee_usd, realized=realized)
+                held = self.shares.get(event.coin or "", {})
+                theirs = held.get(FOREIGN)
+                if theirs is None or theirs.side != data.side or theirs.size < data.size:
+                    continue  # Something was closed meanwhile: `align` gives what is left.
+                cost = theirs.cost_usd if theirs.size == data.size else data.px * data.size
+                left = theirs._replace(size=theirs.size - data.size, cost_usd=theirs.cost_usd - cost)
+                known, mine = held.get(owner), Share(theirs.market, owner, theirs.side, data.size, cost)
+                held[owner] = mine if known is None else _joined(known, mine)
+                if left.size:
+                    held[FOREIGN] = left
+                else:
+                    del held[FOREIGN]
+                self._markets_changed.add(theirs.market)
+
     def align(self, positions: Mapping[str, MirrorPosition], epoch: int, now_ms: int) -> None:
         """Make the shares fit the positions, where events were missed, an account was reset, or a position was given an owner.
 

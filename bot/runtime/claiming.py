@@ -56,13 +56,17 @@ async def claim_positions(loop: Loop) -> None:
 async def _owner_of(loop: Loop, position: MirrorPosition) -> str | None:
     """By the trades since it was opened, one page of them: an older or busier one is a person's to look at."""
     page = await loop.port.trades(limit=TRADES_PAGE_MAX, coin=position.market)
+    keys = loop.keys_of(trade.id for trade in page.trades if trade.idempotency_key is None)
     for trade in page.trades:
         at_ms = trade.ts or position.opened_ms
         # A resting entry was decided before the position that it became; its last fill was not.
         filled_ms = max(at_ms, trade.updated_at or 0)
-        if trade.idempotency_key is None or trade.intent != "open" or filled_ms < position.opened_ms:
+        if trade.intent != "open" or filled_ms < position.opened_ms:
             continue
-        owner = loop.owner_of(trade.idempotency_key) or claimed(loop, trade.idempotency_key, position.market, at_ms)
+        key = trade.idempotency_key or keys.get((position.market, trade.id, "open"))
+        if key is None:
+            continue
+        owner = loop.owner_of(key) or claimed(loop, key, position.market, at_ms)
         if owner is not None:
             return owner
     return None

@@ -19,6 +19,7 @@ T = TypeVar("T")
 State = Literal["opened", "planned", "sending", "accepted", "rejected", "expired", "void", "quarantined"]
 Action = Literal["open", "close", "cancel"]
 Path = Literal["plan", "direct"]  # dry run and confirm; or one request
+TradeOf = tuple[str, str, str]  # market, id of the trade, action
 # The first request of an intent. After a lost journal a bar may be decided otherwise: then no close meets the order that an open made.
 FIRST_LEG: Final[Mapping[Action, str]] = {"open": "order", "close": "close", "cancel": "cancel"}
 

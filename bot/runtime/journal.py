@@ -25,7 +25,7 @@ from sqlite_utils import Database
 from bot.errors import JournalBlocked, JournalDamaged, JournalError, Refusal
 from bot.money import format_decimal
 from bot.runtime import safety
-from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, check_body, moved
+from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, TradeOf, check_body, moved
 from bot.runtime.safety import SafetyFile
 from bot.runtime.salvage import copied, copied_file, is_damage, may_pass, room, seal, set_aside, write_back
 from bot.runtime.schema import migrations
@@ -311,10 +311,10 @@ class Journal:
     # -- bars, state, refusals
 
     def has_seen_own_key(self) -> bool:
-        """Whether an event has ever carried a key of ours: then this service keeps keys."""
+        """Whether an event has ever come with a key of ours: then this service shows keys. One that we gave it is no sign."""
         row = self._read(
-            "SELECT EXISTS (SELECT 1 FROM (SELECT idempotency_key AS seen FROM events WHERE idempotency_key IS NOT NULL"
-            " ORDER BY seq DESC LIMIT 1000) JOIN intents ON intents.id=seen)"
+            "SELECT EXISTS (SELECT 1 FROM (SELECT idempotency_key AS seen, payload FROM events WHERE idempotency_key IS NOT NULL"
+            " ORDER BY seq DESC LIMIT 1000) JOIN intents ON intents.id=seen WHERE json_extract(payload, '$.keyFrom') IS NULL)"
         ).fetchone()
         return bool(row[0])
 
@@ -326,6 +326,32 @@ class Journal:
         """Whether it is known to be the order of an intent."""
         row = self._read("SELECT 1 FROM intents WHERE market=? AND trade_id=? LIMIT 1", (market, trade_id)).fetchone()
         return row is not None
+
+    def keys_of_trades(self, trade_ids: Iterable[str], *, epoch: int) -> dict[TradeOf, str]:
+        """Of these trades those that are orders of ours, with their intents. After a reset the same id may be another's."""
+        rows = self._read(
+            "SELECT market, trade_id, action, id FROM intents WHERE epoch=? AND trade_id IN (SELECT value FROM json_each(?))",
+            (epoch, json.dumps(list(trade_ids))),
+        )
+        return {(market, trade_id, action): intent_id for market, trade_id, action, intent_id in rows}
+
+    def name_events(self, intent: Intent) -> list[dict[str, Any]]:
+        """Give the accepted intent's key to those events of its trade that were taken before its answer came; answers them."""
+        rows = self._read(
+            "SELECT id, payload FROM events WHERE coin=? AND epoch=? AND type IN ('fill', 'order') AND idempotency_key IS NULL"
+            " AND json_extract(payload, '$.data.tradeId')=? AND json_extract(payload, '$.data.intent')=? ORDER BY seq",
+            (intent.market, intent.epoch, intent.trade_id, intent.action),
+        )
+        if not rows:
+            return []
+        named = {row[0]: json.loads(row[1]) | {"idempotencyKey": intent.id, "keyFrom": "trade"} for row in rows}
+        with self._transaction():
+            for event_id, event in named.items():
+                payload = json.dumps(event, separators=(",", ":"))
+                self._execute(
+                    "UPDATE events SET idempotency_key=?, payload=? WHERE id=?", (intent.id, payload, event_id)
+                )
+        return list(named.values())
 
     def done_until(self, market: str, interval: str) -> int | None:
         """Close instant of the newest bar that was decided."""

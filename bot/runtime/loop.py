@@ -27,7 +27,7 @@ from bot.runtime.desk import Decision, Desk, Heard, Placed, Run, Wished, run_inl
 from bot.runtime.feed import Closed, Feed, Series
 from bot.runtime.gate import FRESH_INTERVALS, Ask, Gate, Permit
 from bot.runtime.health import Health, key_problem
-from bot.runtime.intents import FINAL, FIRST_LEG, IN_DOUBT, RUNTIME, Intent, intent_key
+from bot.runtime.intents import FINAL, FIRST_LEG, IN_DOUBT, RUNTIME, Intent, TradeOf, intent_key
 from bot.runtime.journal import Journal, Notice
 from bot.runtime.legs import next_leg
 from bot.runtime.losses import Losses
@@ -45,10 +45,10 @@ from bot.runtime.writers import SUBTYPES, Strangers, look_closer
 from bot.strategy import Bar, Close, Open
 from bot.strategy import Intent as Wish
 from bot.strategy.history import HISTORY_BARS
-from bot.wire import EVENTS_PAGE_MAX, INTERVAL_MS
+from bot.wire import EVENTS_PAGE_MAX, INTERVAL_MS, Event
 
 if TYPE_CHECKING:
-    from bot.wire import AccountSnapshot, Event, Plan
+    from bot.wire import AccountSnapshot, Plan
 
 log = logs.Quiet()
 
@@ -133,7 +133,7 @@ class Loop:
         self.notices_of = notices_of
         self.live: dict[str, Intent] = {}  # not final, or accepted and not seen in the events yet
         self.owners: dict[str, str] = {}  # idempotency key -> strategy, as far as they were asked for
-        self.mirror = Mirror(self.owner_of)
+        self.mirror = Mirror(self.owner_of, self.keys_of)
         self.feed = Feed(wanted_series(placed))
         self.pauses = Pauses(journal)
         self.books = Books.of_journal(journal, owner_of=self.owner_of, mark_at=self._mark_at)
@@ -187,7 +187,8 @@ class Loop:
         self._judge_key(snapshot)
         self.mirror.of_snapshot(snapshot)
         self.reload_live()
-        self.mirror.keys_proven = self.mirror.keys_proven or self.journal.has_seen_own_key()
+        if not self.mirror.events_named and self.journal.has_seen_own_key():
+            self.mirror.keys_proven = self.mirror.events_named = True
         await self.desk.start(now_ms=self.now_ms())
         cursor = self.journal.cursor
         if cursor is None:
@@ -489,6 +490,8 @@ class Loop:
     async def _take(self, events: Sequence[Event], last_id: str, epoch: int) -> None:
         """One page: fold, tell the strategies, and write it with all that it changed, in one transaction."""
         fresh = self.journal.unseen(events)
+        if not self.mirror.events_named:
+            fresh = self.mirror.named(fresh)
         is_written = False
         self.books.begin_page()
         try:
@@ -684,6 +687,7 @@ class Loop:
             send = self.sender.send_marked if is_marked else self.sender.send
             sent = self.live[intent.id] = await send(intent)
             is_marked = False
+            self._name_late(sent)
             leg = next_leg(sent, address=self.journal.address, now_ms=self.now_ms())
             if leg is None or not self.journal.decided([leg]):
                 return
@@ -694,6 +698,21 @@ class Loop:
             )
             if not self.has_time():
                 return
+
+    def _name_late(self, done: Intent) -> None:
+        """Its events came before the answer that says which trade it is, and show no key: they, and what they opened, are ours all the same.
+
+        An answer to the first request comes before any look at the events.
+        """
+        if done.state != "accepted" or done.attempts < 2 or self.mirror.events_named:
+            return
+        with self.journal.together():
+            events = self.journal.name_events(done)
+            self.books.name(map(Event.model_validate, events), done.strategy)
+            self._write_books()
+        if events:
+            self.foreign_known.discard(done.market)
+            self._reconcile_at_ms = 0  # It takes the position and the orders for ours.
 
     async def _send_replies(self) -> None:
         for _ in range(REPLIES_MAX):
@@ -841,6 +860,10 @@ class Loop:
                 return None
             owner = self.owners[key] = intent.strategy
         return owner
+
+    def keys_of(self, trade_ids: Iterable[str]) -> Mapping[TradeOf, str]:
+        """The keys of our orders among these trades: what tells whose they are where the service shows no keys."""
+        return self.journal.keys_of_trades(trade_ids, epoch=self.mirror.epoch)
 
     def own_positions(self, *, events_skipped: bool = False) -> None:
         """After a snapshot, which names no owners: a position is its opener's, by the entries that the journal has of it.

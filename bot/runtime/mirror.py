@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from bot.runtime.intents import TradeOf
+from bot.wire import Event
+
 if TYPE_CHECKING:
-    from bot.wire import AccountSnapshot, Event, Guardian, Order, Position
+    from bot.wire import AccountSnapshot, Guardian, Order, Position
 
 KEYS_KEPT: Final = 2_000  # of trades: an intent asks for its own within minutes, and later the service
 
@@ -77,20 +80,36 @@ class Drift:
     message: str = ""
 
 
+class Named(Event):
+    """An event that came without a key, with that of our order: the id of its trade has told. It proves nothing of the service."""
+
+    key_from: str = "trade"  # by this the journal tells it from one that the service has named
+
+
 def _no_owner(key: str) -> str | None:
     return None
 
 
-class Mirror:
-    """`owner_of(key)` names the strategy of an intent, None for a key that is not ours."""
+def _no_keys(trade_ids: Iterable[str]) -> Mapping[TradeOf, str]:
+    return {}
 
-    def __init__(self, owner_of: Callable[[str], str | None] = _no_owner) -> None:
+
+class Mirror:
+    """`owner_of(key)` names the strategy of an intent, None for a key that is not ours; `keys_of(trade_ids)` says which of them are orders of ours."""
+
+    def __init__(
+        self,
+        owner_of: Callable[[str], str | None] = _no_owner,
+        keys_of: Callable[[Iterable[str]], Mapping[TradeOf, str]] = _no_keys,
+    ) -> None:
         self.owner_of = owner_of
+        self.keys_of = keys_of
         self.positions: dict[str, MirrorPosition] = {}
         self.orders: dict[str, MirrorOrder] = {}
         self.guardians: dict[str, MirrorGuardian] = {}
         self.trades_by_key: dict[str, str] = {}
         self.keys_proven = False  # this service has shown one of our keys on a trade
+        self.events_named = False  # an event has shown one, so that an event or an order without a key is none of ours
         self.marks: dict[str, float] = {}
         self.balance_usd = Decimal(0)
         self.epoch = 0
@@ -105,22 +124,38 @@ class Mirror:
         key = event.idempotency_key
         if key is not None:
             trade_id = getattr(event.data, "trade_id", None)
-            if trade_id is not None and not (self.keys_proven and self.trades_by_key.get(key) == trade_id):
-                self._see_key(key, trade_id)
+            if trade_id is not None and not (self.events_named and self.trades_by_key.get(key) == trade_id):
+                self._see_event(event, key, trade_id)
         fold = FOLD.get((event.type, event.subtype))
         if fold is not None:
             fold(self, event, event.data)
 
+    def named(self, events: list[Event]) -> list[Event]:
+        """With our key, where an event shows none and its trade is known to be an order of ours. For as long as no event has shown one."""
+        bare = {
+            event.id: (event.coin or "", event.data.trade_id, event.data.intent)
+            for event in events
+            if event.idempotency_key is None and event.type in ("fill", "order") and event.data.trade_id is not None
+        }
+        if not bare:
+            return events
+        keys = self.keys_of({trade_id for _, trade_id, _ in bare.values()})
+        given = {event_id: keys[trade] for event_id, trade in bare.items() if trade in keys}
+        return [_named(event, given[event.id]) if event.id in given else event for event in events]
+
     def see_trade(self, key: str, trade_id: str) -> None:
         """A trade that carries our key, seen outside the feed."""
-        self._see_key(key, trade_id)
+        if self.owner_of(key) is not None:
+            self.keys_proven = True
+        self._keep_key(key, trade_id)
 
     def of_snapshot(self, snapshot: AccountSnapshot) -> None:
         """Believe the service. What only we know (owners, first stops) is kept for positions that are still the same."""
         self.epoch = snapshot.epoch
         self.balance_usd = snapshot.balance_usd
         self.positions = {one.coin: self._position_of(one) for one in snapshot.positions}
-        self.orders = {one.oid: _order_of(one) for one in snapshot.orders}
+        keys = self._keys_of_orders(snapshot.orders)
+        self.orders = {one.oid: _order_of(one, keys) for one in snapshot.orders}
         self.see_guardians(snapshot.guardians)
         for one in snapshot.positions:
             if one.mark_px is not None:
@@ -241,12 +276,20 @@ class Mirror:
     def is_foreign(self, key: str | None) -> bool:
         """Whether an order with this key is another hand's."""
         if key is None:
-            return self.keys_proven  # A service that shows no keys does not tell whose an order is.
+            return self.events_named  # A service that shows no keys does not tell whose an order is.
         return self.owner_of(key) is None
 
-    def _see_key(self, key: str, trade_id: str) -> None:
-        if not self.keys_proven and self.owner_of(key) is not None:
-            self.keys_proven = True
+    def _see_event(self, event: Event, key: str, trade_id: str) -> None:
+        if not self.events_named and not isinstance(event, Named) and self.owner_of(key) is not None:
+            self.keys_proven = self.events_named = True
+        self._keep_key(key, trade_id)
+
+    def _keys_of_orders(self, orders: Iterable[Order]) -> Mapping[TradeOf, str]:
+        """As `named`, of those that show none."""
+        bare = {one.trade_id for one in orders if one.idempotency_key is None and one.trade_id is not None}
+        return self.keys_of(bare) if bare and not self.events_named else {}
+
+    def _keep_key(self, key: str, trade_id: str) -> None:
         self.trades_by_key[key] = trade_id
         if len(self.trades_by_key) > KEYS_KEPT:
             del self.trades_by_key[next(iter(self.trades_by_key))]
@@ -418,7 +461,14 @@ FOLD: Final[Mapping[tuple[str, str], Fold]] = {
 }
 
 
-def _order_of(one: Order) -> MirrorOrder:
+def _named(event: Event, key: str) -> Event:
+    return Named.model_construct(
+        id=event.id, type=event.type, subtype=event.subtype, ts=event.ts, coin=event.coin, request_id=event.request_id,
+        idempotency_key=key, data=event.data,
+    )  # fmt: skip
+
+
+def _order_of(one: Order, keys: Mapping[TradeOf, str]) -> MirrorOrder:
     return MirrorOrder(
         oid=one.oid,
         market=one.coin,
@@ -430,7 +480,7 @@ def _order_of(one: Order) -> MirrorOrder:
         limit_px=one.limit_px,
         trigger_px=one.trigger_px,
         trade_id=one.trade_id,
-        key=one.idempotency_key,
+        key=one.idempotency_key or keys.get((one.coin, one.trade_id or "", one.intent)),
         created_ms=one.created_at or 0,
     )
 

@@ -250,7 +250,8 @@ async def _judge_position(loop: Loop, drift: Drift) -> None:
         loop.mirror.adopt(drift.market, seat.name)
         await protect(loop)
     elif policy == "flatten":
-        await close_all(loop, position, "foreign")
+        if loop.mirror.events_named or not loop.in_doubt(drift.market):  # Else it may be ours: the answer tells.
+            await close_all(loop, position, "foreign")
     else:
         loop.foreign_known.add(drift.market)
 

@@ -56,18 +56,20 @@ async def look_closer(loop: Loop) -> None:
         if not loop.has_time():
             return  # The rest of them wait for the next pass.
         page = await loop.port.trades(limit=TRADES_PAGE_MAX, coin=market)
-        sources = {trade.id: trade.source for trade in page.trades}
+        trades = {trade.id: trade for trade in page.trades}
         for trade_id, (of_market, key, at_ms) in list(loop.strangers.waiting.items()):
             if of_market != market:
                 continue
             del loop.strangers.waiting[trade_id]
-            if sources.get(trade_id) not in SOURCES:
+            trade = trades.get(trade_id)
+            if trade is None or trade.source not in SOURCES:
                 continue
+            key = key or trade.idempotency_key  # Events may show none where trades do.
             if (key is None and not loop.mirror.keys_proven) or (
                 key is not None and _is_ours(loop, key, market, at_ms)
             ):
                 continue
-            message = f"trade {trade_id} was made by another {sources[trade_id]} on this account"
+            message = f"trade {trade_id} was made by another {trade.source} on this account"
             loop.health.incident("account.foreign", trade_id, market=market, message=message)
             loop.health.degrade(FOREIGN, f"{message}; no entries until bot resume")
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from bot.errors import Refusal
-from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, moved
+from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, TradeOf, moved
 from bot.runtime.journal import Cursor, Journal, Notice, Outcome, TraceKind, next_cursor, open_journal
+from bot.runtime.mirror import Named
 from bot.runtime.trimming import Held
 
 if TYPE_CHECKING:
@@ -152,7 +153,9 @@ class SessionJournal(Journal):
         for event in events:
             taken[event.id] = event
         if not self._own_key_seen:
-            self._own_key_seen = any(event.idempotency_key in self._by_id for event in events)
+            self._own_key_seen = any(
+                event.idempotency_key in self._by_id and not isinstance(event, Named) for event in events
+            )
         if len(taken) > 2 * EVENTS_KEPT:
             self._taken = dict(list(taken.items())[-EVENTS_KEPT:])
         old = self._cursor
@@ -214,6 +217,14 @@ class SessionJournal(Journal):
 
     def done_until(self, market: str, interval: str) -> int | None:
         return self._finished.get((market, interval))
+
+    def keys_of_trades(self, trade_ids: Iterable[str], *, epoch: int) -> dict[TradeOf, str]:
+        wanted = set(trade_ids)
+        return {
+            (one.market, one.trade_id, one.action): one.id
+            for one in self._by_id.values()
+            if one.trade_id is not None and one.trade_id in wanted and one.epoch == epoch
+        }
 
     def newest_ms(self) -> int:
         return max((*self._finished.values(), *(intent.opened_ms for intent in self._opens.values())), default=0)

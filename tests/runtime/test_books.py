@@ -237,6 +237,31 @@ def test_a_position_that_was_given_an_owner_is_booked_from_then_on() -> None:
     assert not room.books.shares
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_an_entry_whose_owner_is_known_late_is_booked_as_if_it_had_been_known_at_once(mixed: bool) -> None:
+    late, at_once = Room(), Room()
+    for room, who in ((late, None), (at_once, "beta")):
+        room.trade("alpha", usd="300", leverage=5)
+        room.desk.move("BTC", "101.37")
+        if mixed:
+            room.trade(None, usd="70", leverage=5)
+        room.trade(who, usd="213.7", leverage=5)
+    named = Event.model_validate(event_views.event(list(late.desk.account.events)[-1]))
+    assert late.books.of("beta").fills == 0
+    late.books.name([named], "beta")
+    late.journal.write_books(late.books.changes())
+    for books in (late.books, late.reread()):
+        for name in ("alpha", "beta", FOREIGN):
+            assert books.of(name) == at_once.books.of(name), name
+    late.check()
+    for room in (late, at_once):
+        room.desk.move("BTC", "97")
+        room.desk.close("BTC", idempotency_key="beta-9")
+        room.learn()
+    assert late.books.of("beta").realized_usd == at_once.books.of("beta").realized_usd
+    late.check()
+
+
 def test_a_reset_begins_the_books_anew() -> None:
     room = Room()
     room.trade("alpha", size="1")
