@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -32,6 +34,10 @@ if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usa
 # Compiled once, not at each of the hundreds of process starts.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Started in the background of a script, Python leaves Ctrl-C ignored, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The long ones come first, so that no worker is left alone with one at the end. A worker each for what computes, for what runs
 # many processes and for what mostly waits: side by side they fill the cores, and two of a kind do not starve each other.
@@ -54,6 +60,13 @@ LANES = (
 WORLDS_DEFAULT = 20
 KILLS_DEFAULT = 3
 SECONDS_DEFAULT = 60
+
+
+@pytest.fixture(autouse=True)
+def _log_of_its_own() -> Iterator[None]:
+    """A log that the test before has not pointed at a stream that is closed by now."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session", autouse=True)
