@@ -60,10 +60,8 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 BREATH_S: Final = 1.0  # of real time after which a reload that takes long makes room for a pass
-LATE_LOOKS_MS: Final = (
-    100,
-    500,
-)  # of real time after a close: a bar that was not there yet is asked for again, before the regular pass
+# Of real time after a close: a bar that was not there yet is asked for again, before the regular pass.
+LATE_LOOKS_MS: Final = (100, 500)
 REPORT_S: Final = 5.0  # of real time between two lines on heartbeat and account value
 FIRST_BEAT_S: Final = 2.0  # an attempt takes no longer; without an answer by then entries wait, exits do not
 FIRST_BEAT_LOOK_S: Final = 0.01  # the belief is a mapped file, which rings no bell

@@ -322,11 +322,6 @@ class Journal:
         """Nothing was wanted on this bar. Durable with the next write, or by `flush`: deciding it again gives the same ids."""
         self._wait_for_a_write({}, [(market, interval, at_ms)])
 
-    def has_trade(self, market: str, trade_id: str) -> bool:
-        """Whether it is known to be the order of an intent."""
-        row = self._read("SELECT 1 FROM intents WHERE market=? AND trade_id=? LIMIT 1", (market, trade_id)).fetchone()
-        return row is not None
-
     def keys_of_trades(self, trade_ids: Iterable[str], *, epoch: int) -> dict[TradeOf, str]:
         """Of these trades those that are orders of ours, with their intents. After a reset the same id may be another's."""
         rows = self._read(

@@ -41,7 +41,7 @@ from bot.runtime.telling import tell
 from bot.runtime.timers import Timers
 from bot.runtime.trimming import Held
 from bot.runtime.waves import Place, builds_on, next_wave, place_of, side_by_side
-from bot.runtime.writers import SUBTYPES, Strangers, look_closer
+from bot.runtime.writers import Strangers, look_closer
 from bot.strategy import Bar, Close, Open
 from bot.strategy import Intent as Wish
 from bot.strategy.history import HISTORY_BARS
@@ -510,17 +510,15 @@ class Loop:
         intents: list[Intent] = []
         notices: list[Notice] = []
         heard, is_said = self.desk.heard, logs.is_said(logs.INFO)
-        learn, owner_of = self.mirror.apply, self.owner_of
         for event in fresh:
             parts: Mapping[str, Part] = {}
             if event.type in BOOKED:
                 parts = self.books.apply(event)
-                learn(event)
+                self.mirror.apply(event)
                 self._pass_on(event.coin)
             else:
-                learn(event)
-            if event.subtype in SUBTYPES:
-                self.strangers.see(event, owner_of)
+                self.mirror.apply(event)
+            self.strangers.see(event, self.owner_of)
             if self.notices_of is not None:
                 notices += self.notices_of(event)
             if is_said:
@@ -538,8 +536,7 @@ class Loop:
                 fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices,
                 books=self.books.changes(), now_ms=self.now_ms(),
             )  # fmt: skip
-        if len(opened) != len(intents):
-            self._forget_unwritten(intents, opened)
+        self._forget_unwritten(intents, opened)
         return opened
 
     # -- judging and sending
@@ -607,8 +604,7 @@ class Loop:
 
     async def _send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
         """Each in its order, with what it caused learned before the next: a reversal opens against what its close has left."""
-        if len(fresh) != len(intents):
-            self._forget_unwritten(intents, fresh)
+        self._forget_unwritten(intents, fresh)
         if self.abreast > 1 and len(fresh) > 1:
             await self._send_in_waves(fresh)
             await self.drain()
@@ -726,7 +722,9 @@ class Loop:
         self._replies.clear()  # They are written and live: the next pass goes on with them.
 
     def _forget_unwritten(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
-        """Some were written before: such an intent stands as the journal has it."""
+        """An intent that was written before stands as the journal has it."""
+        if len(fresh) == len(intents):
+            return
         written = {intent.id for intent in fresh}
         for intent in intents:
             if intent.id not in written:

@@ -36,8 +36,6 @@ class Losses:
         self.allowances = allowances
         self.halted = halted
         self._journal = journal
-        self._judged: Mapping[str, Allowance] | None = None
-        self._limited: set[str] = set()  # of those: who has a limit
         self._noted: dict[str, list[int]] = json.loads(journal.note(HALTED) or "{}")  # strategy -> [epoch, day]
 
     def watch(self, now_ms: int, market: str | None = None) -> None:
@@ -104,10 +102,11 @@ class Losses:
         if not held:
             return False
         allowances = self.allowances()
-        if allowances is not self._judged:  # They come anew as a whole, with the config.
-            self._judged = allowances
-            self._limited = {name for name, one in allowances.items() if one.daily_loss_usd is not None}
-        return not self._limited.isdisjoint(held) if self._limited else False
+        for name in held:
+            allowance = allowances.get(name)
+            if allowance is not None and allowance.daily_loss_usd is not None:
+                return True
+        return False
 
     def _limit(self, strategy: str) -> Decimal | None:
         allowance = self.allowances().get(strategy)

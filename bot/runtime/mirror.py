@@ -90,6 +90,17 @@ def _no_owner(key: str) -> str | None:
     return None
 
 
+def _covers(stops: Iterable[MirrorOrder], position: MirrorPosition) -> bool:
+    """A stop that stood before the position grew or turned over is one for what it was, not for what it is. Size 0: all of it."""
+    covered = Decimal(0)
+    for stop in stops:
+        if not stop.size:
+            return True
+        if stop.side == position.side:
+            covered += stop.size - stop.filled
+    return covered >= position.size
+
+
 def _no_keys(trade_ids: Iterable[str]) -> Mapping[TradeOf, str]:
     return {}
 
@@ -184,29 +195,23 @@ class Mirror:
     def is_protected(self, market: str) -> bool:
         """A stop for all of the position, or a trailing stop, stands at the service."""
         position = self.positions.get(market)
-        if position is None:
-            return self.stop_of(market) is not None or self._is_trailed(market)
-        return self._is_covered(position) or self._is_trailed(market)
+        stops = self._stops().get(market, [])
+        return self._is_trailed(market) or (bool(stops) if position is None else _covers(stops, position))
 
     def unprotected(self) -> list[MirrorPosition]:
         """Our own positions without a working stop."""
-        found = []
-        for position in self.positions.values():
-            if position.owner is not None and not self._is_covered(position) and not self._is_trailed(position.market):
-                found.append(position)
-        return found
+        ours = [position for position in self.positions.values() if position.owner is not None]
+        if not ours:
+            return ours
+        stops = self._stops()
+        return [p for p in ours if not _covers(stops.get(p.market, ()), p) and not self._is_trailed(p.market)]
 
-    def _is_covered(self, position: MirrorPosition) -> bool:
-        """A stop that stood before the position grew or turned over is one for what it was, not for what it is. Size 0: all of it."""
-        covered: Decimal | int = 0
+    def _stops(self) -> dict[str, list[MirrorOrder]]:
+        found: dict[str, list[MirrorOrder]] = {}
         for order in self.orders.values():
-            if order.kind != "stop_loss" or order.market != position.market or order.action != "close":
-                continue
-            if not order.size:
-                return True
-            if order.side == position.side:
-                covered += order.size - order.filled
-        return covered >= position.size
+            if order.kind == "stop_loss" and order.action == "close":
+                found.setdefault(order.market, []).append(order)
+        return found
 
     def _is_trailed(self, market: str) -> bool:
         guardians = self.guardians.values()

@@ -82,7 +82,7 @@ def nothing_to_do(loop: Loop) -> bool:
     """Whether `protect` and `stand` would find that all is as it should be: what every pass asks, and nearly always the answer."""
     if loop.health.bare or loop.arming.owes or loop.arming.fallen():
         return False
-    return not loop.mirror.positions or not _naked(loop)
+    return not _naked(loop)
 
 
 async def protect(loop: Loop) -> list[Drift]:

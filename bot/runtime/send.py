@@ -352,13 +352,13 @@ class Sender:
         nameless = False
         for _ in range(TRADES_PAGES_MAX):
             page = await self.port.trades(limit=TRADES_PAGE_MAX, before=before, coin=intent.market)
+            others = self.mirror.keys_of(trade.id for trade in page.trades)  # orders of ours whose answer came
             for trade in page.trades:
                 if trade.idempotency_key == intent.id:
                     self.mirror.see_trade(intent.id, trade.id)
                     return Search(trade.id, is_proof=True)
-                nameless = nameless or (
-                    _may_be_ours(trade, intent) and not self.journal.has_trade(intent.market, trade.id)
-                )
+                is_known = (intent.market, trade.id, trade.intent) in others
+                nameless = nameless or (_may_be_ours(trade, intent) and not is_known)
             before = page.next_before
             if before is None or (page.trades and (page.trades[-1].ts or intent.opened_ms) < intent.opened_ms):
                 # A service that has never shown a key may have our order under no name.

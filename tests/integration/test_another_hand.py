@@ -17,6 +17,7 @@ from bot.runtime.state import state_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from tests.fakes import Crash
 from tests.integration.rooms import CONTROL, DEAD_MAN_600, MINUTE_MS, START_PX, Bot, Box, Hand, make_bot, wire_to
+from tests.runtime.rooms import later
 
 NEVER = 1_000_000  # requests: until the test lets it arrive
 
@@ -327,7 +328,7 @@ async def test_a_stale_plan_after_a_lost_answer_is_not_planned_again_before_the_
     one = await room(box, once_blindly, fate=fate)
     one.bot.loop.desk.seats[0].strategy.script = nothing  # type: ignore[attr-defined]
     for _ in range(4):
-        one.bot.loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+        later(one.bot.loop, 20_000)
         await one.minute(1.03)
     assert [row["leg"] for row in one.rows()] == ["order"]
     assert len(await one.hand.trades()) == 1
@@ -397,7 +398,7 @@ async def test_a_refusal_after_doubt_settles_nothing_while_the_first_copy_is_on_
     await one.minute()
     assert [row["state"] for row in one.rows()] == ["sending"]
     await wire.arrivals(everything=True)
-    one.bot.loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+    later(one.bot.loop, 60_000)
     await one.bot.cycle()
     assert [row["state"] for row in one.rows()] == ["accepted"]
     assert len(await hand.trades()) == 1
@@ -415,7 +416,7 @@ async def test_a_copy_that_arrives_after_its_fence_has_no_effect(box: Box) -> No
     one.wire.fate, one.wire.late_by = fate, NEVER
     await one.minute()
     for _ in range(3):
-        one.bot.loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+        later(one.bot.loop, 60_000)
         await one.minute()
     assert one.rows()[-1]["state"] == "expired"
     await one.wire.arrivals(everything=True)

@@ -12,9 +12,9 @@ from bot.runtime.desk import Placed
 from bot.runtime.gate import Allowance
 from bot.runtime.journal import Journal, open_journal
 from bot.runtime.loop import Loop, Settings
-from bot.strategy import Bar, Intent, Strategy, View
+from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
 from bot.wire import GuardianRequest
-from tests.fakes import ADDRESS, FakePacer, FakeVenue, Tap, Tapped
+from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, Tap, Tapped
 
 Script = Callable[[View, Bar], Iterable[Intent]]
 
@@ -67,14 +67,27 @@ def room(
     return Loop(port=port, journal=journal, placed=placed, pacer=pacer or FakePacer(), settings=settings)
 
 
-async def first_bar(script: Script = lambda _view, _bar: ()) -> tuple[FakeVenue, Loop]:
-    """A venue at a BTC of 100, and a loop over it that has decided on its first bar."""
-    venue = FakeVenue()
+def always(view: View, bar: Bar) -> Iterable[Intent]:
+    """Long 200 USD as soon as it is flat, closed at 101."""
+    if view.position(bar.market) is None and bar.close != 101:
+        yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+    elif bar.close == 101:
+        yield Close(bar.market)
+
+
+async def begun(venue: FakeVenue, script: Script = always, *, faults: Iterable[Fault] = (), **more: Any) -> Loop:
+    """A loop over the venue, at a BTC of 100, that has decided on its first bar; `faults` begin with that pass."""
     venue.minute(BTC="100")
-    loop = room(venue, script)
+    loop = room(venue, script, **more)
     await loop.recover()
+    venue.faults += faults
     await loop.cycle()
-    return venue, loop
+    return loop
+
+
+async def first_bar(script: Script = lambda _view, _bar: ()) -> tuple[FakeVenue, Loop]:
+    venue = FakeVenue()
+    return venue, await begun(venue, script)
 
 
 WRITES = (
@@ -88,6 +101,11 @@ async def minutes(loop: Loop, venue: FakeVenue, *closes: str, coin: str = "BTC")
     for close in closes:
         venue.minute(**{coin: close})
         await loop.cycle()
+
+
+def later(loop: Loop, ms: int) -> None:
+    assert isinstance(loop.pacer, FakePacer)
+    loop.pacer.now_ms += ms
 
 
 def kill(loop: Loop) -> None:

@@ -28,7 +28,7 @@ from bot.runtime.watching import Scraped
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from bot.wire import CloseRequest, GuardianRequest, OrderRequest, OrderResult
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, always, begun, first_bar, kill, later, minutes, room
 from tests.runtime.test_journal import intent
 from tests.runtime.test_loop import once
 from tests.runtime.test_reconcile import opened, stop_of, trailing
@@ -46,17 +46,6 @@ def told(loop: Loop) -> list[str]:
 def refusals(loop: Loop) -> list[str]:
     loop.journal.flush()
     return [row["code"] for row in loop.journal.db["refusals"].rows]
-
-
-def later(loop: Loop, ms: int) -> None:
-    loop.pacer.now_ms += ms  # type: ignore[attr-defined]
-
-
-def always(view: View, bar: Bar) -> Iterable[Intent]:
-    if view.position(bar.market) is None and bar.close != 101:
-        yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
-    elif bar.close == 101:
-        yield Close(bar.market)
 
 
 # -- the service takes not all that the config asks for
@@ -473,11 +462,7 @@ async def test_an_order_that_a_service_without_keys_cannot_tell_of_waits_for_a_p
 ) -> None:
     """It was executed and its answer was lost; the trade carries nobody's name, and the token says no more than no."""
     venue = Keyless()
-    venue.minute(BTC="100")
-    loop = room(venue, always)
-    await loop.recover()
-    venue.faults = [Fault("confirm", kind, count)]
-    await loop.cycle()
+    loop = await begun(venue, faults=[Fault("confirm", kind, count)])
     await minutes_of_real_time(loop, venue, "100")
     (doubt,) = loop.journal.live()
     assert doubt.state == "sending", "until its fence a copy may still be on its way"
@@ -526,11 +511,7 @@ async def test_trades_that_are_refused_end_a_doubt_after_its_fence_and_a_service
     no: ApiError, state: str
 ) -> None:
     venue = Keyless()
-    venue.minute(BTC="100")
-    loop = room(venue, always)
-    await loop.recover()
-    venue.faults = [Fault("confirm", "lose_reply"), Fault("trades", no, 10**9)]
-    await loop.cycle()
+    loop = await begun(venue, faults=[Fault("confirm", "lose_reply"), Fault("trades", no, 10**9)])
     await minutes_of_real_time(loop, venue, "100", "100")
     assert [one.state for one in loop.journal.live()] == [state]
 
@@ -548,10 +529,7 @@ NOTHING_TOLD = (Fault("events", AWAY, 10**9), Fault("trades", refused("invalid_i
 
 async def test_an_order_that_waits_for_a_person_is_accepted_when_its_event_comes_after_all() -> None:
     venue = Silent()
-    venue.minute(BTC="100")
-    loop = room(venue, always)
-    await loop.recover()
-    await loop.cycle()
+    loop = await begun(venue)
     await minutes_of_real_time(loop, venue, "100", "100")
     (asked,) = loop.journal.live()
     assert asked.state == "quarantined"

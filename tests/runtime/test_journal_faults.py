@@ -23,7 +23,7 @@ from bot.runtime.safety import ALL, FOREIGN, HALTED, SafetyFile
 from bot.runtime.state import state_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
-from tests.runtime.rooms import kill, minutes, room
+from tests.runtime.rooms import kill, later, minutes, room
 from tests.runtime.test_journal import event, intent
 from tests.runtime.test_reconcile import opened, stop_of, trailing
 
@@ -304,7 +304,7 @@ async def test_under_a_fault_exits_go_entries_do_not_and_passes_end(
     ]
     assert len(passed) == 3, "each pass ended, so that the heartbeat goes on"
     lock.rollback()
-    loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+    later(loop, 60_000)
     await minutes(loop, venue, "102", "102")
     assert state_of(loop).word == "RUNNING"
     assert "BTC" in venue.positions

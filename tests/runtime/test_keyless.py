@@ -19,8 +19,8 @@ from bot.session.journal import SessionJournal
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
 from bot.wire import Trade
 from tests.fakes import ADDRESS, FakeVenue, Fault
-from tests.runtime.rooms import DEAD_MAN_60, kill, minutes, room
-from tests.runtime.test_degraded import always, refusals
+from tests.runtime.rooms import DEAD_MAN_60, always, begun, kill, later, minutes, room
+from tests.runtime.test_degraded import refusals
 from tests.runtime.test_journal import intent
 
 STOP = Bracket(stop_pct=5, target_pct=5)
@@ -59,14 +59,6 @@ def policy(name: str) -> Settings:
 def by_hand(venue: FakeVenue, coin: str = "BTC", side: str = "long", size: int = 1) -> None:
     trade = venue._trade(coin, side, "open", "market", Decimal(size), "another's")
     venue._fill(coin, side, "open", "market", Decimal(size), venue.px[coin], trade, None)
-
-
-async def begun(venue: FakeVenue, script: Any = always, **more: Any) -> Loop:
-    venue.minute(BTC="100")
-    loop = room(venue, script, **more)
-    await loop.recover()
-    await loop.cycle()
-    return loop
 
 
 def bought_once(*wishes: Intent) -> Any:
@@ -219,7 +211,7 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
         loop = room(venue, script, path=path, settings=policy(foreign))
         await loop.recover()
     else:
-        loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+        later(loop, 60_000)
         await loop.cycle()
     assert (ours(loop), loop.in_doubt("BTC"), loop.degraded) == ({"BTC": "trend"}, False, {})
     assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((1, 1, 0), (0, 0, 0)), "also its fee"
@@ -244,7 +236,7 @@ async def test_a_late_answer_names_the_order_that_rests() -> None:
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await loop.cycle()
     assert [order.key for order in loop.mirror.entries("BTC")] == [None]
-    loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+    later(loop, 60_000)
     await loop.cycle()
     assert [loop.owner_of(order.key or "") for order in loop.mirror.entries("BTC")] == ["trend"]
 
@@ -261,7 +253,7 @@ async def test_a_kill_between_the_answer_and_the_naming_loses_no_owner(
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await loop.cycle()
     monkeypatch.setattr(Loop, "_name_late", lambda _loop, _done: None)
-    loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+    later(loop, 60_000)
     loop.begin_pass()
     await loop.settle()
     assert (ours(loop), loop.in_doubt("BTC")) == ({"BTC": None}, False)
@@ -349,7 +341,7 @@ async def proven_by_a_trade(script: Any, **more: Any) -> tuple[KeysOnTrades, Loo
     (doubt,) = loop.live.values()
     await loop.sender.search(doubt)
     assert (loop.mirror.keys_proven, loop.mirror.events_named) == (True, False)
-    loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+    later(loop, 60_000)
     return venue, loop
 
 
@@ -360,7 +352,7 @@ async def test_keys_on_trades_alone_make_no_other_hand_of_our_events() -> None:
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await minutes(loop, venue, "100")
     assert (ours(loop), loop.in_doubt("BTC"), loop.degraded) == ({"BTC": "trend"}, True, {}), "known by its trade's key"
-    loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+    later(loop, 60_000)
     await minutes(loop, venue, "100")
     assert (loop.in_doubt("BTC"), loop.degraded, ours(loop)) == (False, {}, {"BTC": "trend"})
     assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((3, 3, 2), (0, 0, 0))
@@ -403,10 +395,7 @@ async def test_the_doctor_says_what_the_ids_of_trades_are_good_for() -> None:
 
 async def test_an_event_that_shows_a_key_of_ours_is_taken_as_it_is() -> None:
     venue = FakeVenue()
-    venue.minute(BTC="100")
-    loop = room(venue, always)
-    await loop.recover()
-    await loop.cycle()
+    loop = await begun(venue)
     shown = next(e for e in venue.event_rows if e.type == "fill")
     bare = shown.model_copy(update={"id": "bare", "idempotency_key": None})
     others = {"ETH": {"coin": "ETH"}, "close": {"data": bare.data.model_copy(update={"intent": "close"})}}

@@ -12,7 +12,7 @@ from bot.runtime.loop import Settings
 from bot.runtime.ports import Calm
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, View
 from tests.fakes import START_MS, FakePacer, FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, Scripted, first_bar, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, Scripted, first_bar, later, minutes, room
 
 STOP = Bracket(stop_pct=2, target_r=2)
 
@@ -57,7 +57,7 @@ async def test_a_lost_answer_makes_one_order(op: str, kind: str) -> None:
     venue.faults = [Fault(op, kind, count=3)]
     await loop.cycle()
     for _ in range(4):
-        loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+        later(loop, 20_000)
         await loop.cycle()
     assert len(venue.fills) == 1
     assert loop.journal.live() == []
@@ -82,7 +82,7 @@ async def test_in_doubt_blocks_new_entries_in_that_market_only() -> None:
     assert {(row["market"], row["code"]) for row in refusals} == {("BTC", "market_in_doubt")}
     venue.faults = []
     for _ in range(3):  # Its token runs out, the trades do not have it: the next bar may open.
-        loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+        later(loop, 60_000)
         await minutes(loop, venue, "101")
     assert sorted(fill[1] for fill in venue.fills) == ["BTC", "ETH"]
 
@@ -97,15 +97,15 @@ async def test_an_intent_that_never_arrived_expires_only_after_its_token_and_a_s
     (intent,) = loop.journal.live()
     assert intent.state == "sending"
     for _ in range(30):  # However often it is tried: neither age nor count ends it.
-        loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+        later(loop, 20_000)
         await loop.cycle()
     assert loop.journal.live()[0].state == "sending"
     venue.clock.advance(60_000 + 5_001)
-    loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+    later(loop, 20_000)
     venue.faults.append(Fault("trades", "drop", count=1))
     await loop.cycle()
     assert loop.journal.live()[0].state == "sending", "the search failed, so absence is not proven"
-    loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+    later(loop, 20_000)
     await loop.cycle()
     found = loop.journal.find(intent.id)
     assert found is not None
@@ -119,7 +119,7 @@ async def test_an_order_that_the_events_show_is_accepted_though_no_answer_came()
     await loop.recover()
     venue.faults = [Fault("confirm", "lose_reply", count=1), Fault("confirm", "drop", count=100)]
     await loop.cycle()
-    loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+    later(loop, 20_000)
     await loop.cycle()
     assert loop.journal.live() == []
     assert len(venue.fills) == 1
@@ -339,6 +339,6 @@ async def test_an_exit_is_tried_again_soon_though_the_service_says_an_hour() -> 
     ]
     await minutes(loop, venue, "101")
     assert "BTC" in venue.positions
-    loop.pacer.now_ms += 10_000  # type: ignore[attr-defined]
+    later(loop, 10_000)
     await loop.cycle()
     assert venue.positions == {}

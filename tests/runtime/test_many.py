@@ -24,7 +24,7 @@ from bot.runtime.timers import instants, newest_until, next_after
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, Timer, View
 from bot.wire import CloseRequest
 from tests.fakes import ADDRESS, START_MS, FakeVenue, Fault
-from tests.runtime.rooms import Scripted, kill, minutes, room
+from tests.runtime.rooms import Scripted, kill, later, minutes, room
 
 STOP = Bracket(stop_pct=50)
 
@@ -100,7 +100,7 @@ async def test_a_share_is_closed_once_however_often_it_is_asked_for(venue: FakeV
     venue.faults = [Fault("close", "drop", count=2)]
     await minutes(loop, venue, "100")
     b.wants = [Close("BTC")]
-    loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+    later(loop, 20_000)
     await minutes(loop, venue, "100", "100")
     assert venue.positions["BTC"].size == 1
     assert loop.books.share("BTC", "alpha") is not None
@@ -271,7 +271,7 @@ async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venu
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(loop, venue, "100")
     loop.pauses.pause("alpha")
-    loop.pacer.now_ms += 20_000  # type: ignore[attr-defined]
+    later(loop, 20_000)
     await loop.cycle()
     assert venue.positions == {}
 

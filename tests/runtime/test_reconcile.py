@@ -18,7 +18,7 @@ from bot.runtime.reconcile import REPAIRS, reconcile
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from bot.wire import BracketRequest, GuardianRequest, LegRequest, OrderRequest
 from tests.fakes import FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, later, minutes, room
 from tests.runtime.test_loop import once
 
 STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
@@ -285,7 +285,7 @@ async def test_a_reset_while_an_order_is_in_doubt_orders_nothing_twice() -> None
     venue.faults = [Fault("confirm", "lose_reply", count=3)]
     await loop.cycle()
     venue.reset()
-    loop.pacer.now_ms += 60_000  # type: ignore[attr-defined]
+    later(loop, 60_000)
     await minutes(loop, venue, "101")
     states = [row["state"] for row in loop.journal.db["intents"].rows]
     assert states == ["void"] or states == ["accepted"], states
