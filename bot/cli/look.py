@@ -327,26 +327,17 @@ def _since(text: str | None) -> tuple[str | None, int | None]:
 
 
 def _types(place: Place, text: str) -> tuple[str, ...]:
-    """The types asked for: those of the interface, and what else the journal has of another service."""
-    from difflib import get_close_matches
-
+    """The types asked for, all of which there are."""
     from bot.errors import BotError
     from bot.runtime import reading
-    from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
 
     wanted = tuple(one.strip() for one in text.split(",") if one.strip())
-    for one in wanted:
-        if one in EVENT_FILTERS:
-            continue
-        with contextlib.suppress(BotError), reading.opened(place.folder) as db:
-            if reading.events(db, types=(one,), limit=1):
-                continue
-        near = get_close_matches(one, sorted(EVENT_FILTERS), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        known = "; ".join(f"{kind} ({', '.join(subs)})" for kind, subs in EVENT_SUBTYPES.items())
-        raise click.UsageError(
-            f"--type {one!r}: there is no such type of event.{hint} There are, each also as type.subtype: {known}"
-        )
+    with (
+        contextlib.suppress(BotError),
+        reading.opened(place.folder) as db,
+    ):  # What has no journal is told by the command.
+        if no := reading.no_such_type(db, wanted):
+            raise click.UsageError(f"--type {no}")
     return wanted
 
 

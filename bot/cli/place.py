@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 CONNECT_S: Final = 2.0
-ANSWER_S: Final = 70.0  # longer than the daemon takes for anything
+LONGER_S: Final = 10.0  # than the daemon takes for what is asked
 SYSTEM_STATE: Final = Path("/var/lib")  # where systemd keeps the folders of system units
 PROJECT: Final = "bot.yaml"  # the config of a project that `bot init` has made
 TRIES_OF_A_NAME: Final = 200  # folders looked at; nobody has so many daemons
@@ -261,9 +261,10 @@ def _known() -> list[Path]:
 
 
 class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, answer_s: float) -> None:
         super().__init__("localhost", timeout=CONNECT_S)
         self._path = path
+        self._answer_s = answer_s
 
     def connect(self) -> None:
         from bot.runtime.control import reachable
@@ -272,19 +273,19 @@ class _Connection(http.client.HTTPConnection):
         self.sock.settimeout(CONNECT_S)
         with reachable(self._path) as name:
             self.sock.connect(name)
-        self.sock.settimeout(ANSWER_S)
+        self.sock.settimeout(self._answer_s)
 
 
 def _ask(place: Place, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any] | None) -> Any:
     from urllib.parse import urlencode
 
-    from bot.runtime.control import SOCKET
+    from bot.runtime.control import SOCKET, answer_s
     from bot.runtime.holding import holder_pid
 
     target = path + (
         f"?{urlencode({name: value for name, value in query.items() if value is not None})}" if query else ""
     )
-    connection = _Connection(place.folder / SOCKET)
+    connection = _Connection(place.folder / SOCKET, answer_s(path) + LONGER_S)
     try:
         connection.request(method, target, body=None if body is None else json.dumps(dict(body)))
         answer = connection.getresponse()

@@ -35,6 +35,8 @@ CONNECTIONS_MAX: Final = 32
 READ_S: Final = 5.0  # for a whole request; who needs longer is not one of our commands
 WRITE_S: Final = 10.0
 ANSWER_S: Final = 60.0  # of a route; the commands that wait for a pass of the loop are the slow ones
+WARM_ANSWER_S: Final = 3_600.0  # of one that lets strategies live through their past, however many there are
+WARMING: Final = frozenset({"/reload", "/resume"})
 NAME_BYTES_MAX: Final = 107  # of a Unix socket's name
 _UCRED: Final = struct.Struct("3i")
 
@@ -134,6 +136,11 @@ def reachable(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
+def answer_s(path: str) -> float:
+    """How long a route may take."""
+    return WARM_ANSWER_S if path in WARMING else ANSWER_S
+
+
 def _listener(path: Path) -> socket.socket:
     """The folder is held by this process: a socket that is there is one of a run that was killed."""
     path.unlink(missing_ok=True)
@@ -196,12 +203,12 @@ class Server:
                 return 405, _no("invalid_input", f"{path} takes {', '.join(methods)}")
             return 404, _no("not_found", f"no {path}; there are {', '.join(sorted({at for _, at in self._routes}))}")
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(answer_s(path)):
                 data = await route(Question(values))
         except Problem as problem:
             return problem.status, _no(problem.code, problem.message)
         except TimeoutError:
-            return 504, _no("timeout", f"no answer within {ANSWER_S:g} s; the daemon goes on")
+            return 504, _no("timeout", f"no answer within {answer_s(path):g} s; the daemon goes on")
         except BotError as error:
             status = 400 if isinstance(error, ConfigError) else 504 if error.exit_code is Exit.TIMEOUT else 409
             return status, _no(error.code if isinstance(error, ApiError) else type(error).__name__, str(error))

@@ -265,13 +265,17 @@ class Operations:
         limit = question.number("limit", 100, at_most=reading.PAGE_MAX)
         question.nothing_else()
         types = tuple(one.strip() for one in (kinds or "").split(",") if one.strip())
-        return await self._journal(
-            lambda db: {
+
+        def read(db: sqlite3.Connection) -> Data:
+            if no := reading.no_such_type(db, types):
+                raise Problem(400, "invalid_input", f"type={no}")
+            return {
                 "events": reading.events(
                     db, since_id=since, since_ms=since_ms or None, back_ms=back_ms or None, types=types, limit=limit
                 )
             }
-        )
+
+        return await self._journal(read)
 
     async def intents(self, question: Question) -> Data:
         states, strategy = question.text("state"), question.text("strategy")

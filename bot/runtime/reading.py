@@ -10,12 +10,14 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from bot.clock import SystemClock
 from bot.errors import BotError, Exit, JournalError
+from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
 
 FILE: Final = "journal.db"
 BUSY_TIMEOUT_S: Final = 5.0
@@ -105,6 +107,18 @@ def has_table(db: sqlite3.Connection, name: str) -> bool:
 
 
 # -- events
+
+
+def no_such_type(db: sqlite3.Connection, types: Sequence[str]) -> str | None:
+    """What is wrong with types of events that are asked for: one that neither the interface has nor, of another service, the journal."""
+    for one in types:
+        if one in EVENT_FILTERS or events(db, types=(one,), limit=1):
+            continue
+        near = get_close_matches(one, sorted(EVENT_FILTERS), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        known = "; ".join(f"{kind} ({', '.join(subs)})" for kind, subs in EVENT_SUBTYPES.items())
+        return f"{one!r}: there is no such type of event.{hint} There are, each also as type.subtype: {known}"
+    return None
 
 
 def events(

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from bot.clock import iso
+from bot.clock import iso, monotonic_ns
 from bot.config import Settings
 from bot.errors import ConfigError
 from bot.runtime import beat
@@ -38,7 +38,9 @@ from bot.wire import INTERVAL_MS
 
 log = structlog.get_logger()
 
-CHUNK: Final = 4_096  # bars between two looks at the keyboard; their columns are lists for so long and no longer
+CHUNK: Final = 4_096  # bars whose columns are lists at a time, at the most, and after which the loop reconciles
+FIRST_LOOK: Final = 16  # bars until the keyboard is looked at for the first time
+SOON_NS, LATE_NS = 50_000_000, 200_000_000  # between two looks: twice as many bars are taken, or half as many
 # What a session keeps for long (events, trades) forms no cycles; a collector that walks it again and again costs a third of a run.
 GC_THRESHOLDS: Final = (20_000, 20, 1_000)
 EVERYTHING: Final = Calm(float("-inf"), float("inf"), FOREVER_MS + 1)
@@ -101,6 +103,22 @@ class Course:
     is_partial: bool = False
     downs: list[Down] = field(default_factory=list)
     quarantined: dict[str, str] = field(default_factory=dict)
+
+
+class Looks:
+    """How many bars pass between two looks at the keyboard: few of a strategy that takes its time, a whole chunk of one that does not."""
+
+    def __init__(self) -> None:
+        self.bars = FIRST_LOOK
+        self._last_ns = monotonic_ns()
+
+    def looked(self) -> None:
+        now_ns = monotonic_ns()
+        took_ns, self._last_ns = now_ns - self._last_ns, now_ns
+        if took_ns < SOON_NS:
+            self.bars = min(2 * self.bars, CHUNK)
+        elif took_ns > LATE_NS:
+            self.bars = max(self.bars // 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +205,7 @@ class Session:
         self._seen = 0  # number of the newest event that the loop has been told
         self._outages = sorted(options.outages, key=lambda one: one.at_ms)
         self._progress: Told = lambda _done, _all: True
-        self._loops = 0
+        self._looks = Looks()
 
     # -- the run
 
@@ -195,6 +213,7 @@ class Session:
         """From the first bar to the last, or until `progress` says stop; what was reached by then is whole."""
         if progress is not None:
             self._progress = progress
+        self._looks = Looks()
         with kept_from_collecting():
             self._rise()
             self._play()
@@ -284,15 +303,17 @@ class Session:
         end = min(lane.end, lane.index_of(until_ms + 1))
         track = self.ground.tracks[0]
         series = Series(lane.coin, lane.interval)
+        chunk_end = min(end, lane.at + CHUNK)
         while lane.at < end:
-            last = min(end, lane.at + CHUNK)
             if lane.step:  # Part of a bar is past: what is left of it goes point by point.
                 self._slot(lane.ts[lane.at] + lane.step_ms)
                 continue
-            self._chunk(lane, series, last)
+            self._chunk(lane, series, min(chunk_end, lane.at + self._looks.bars))
             self.course.bars = lane.at - lane.first
-            self._end_of_chunk()
-            if not self._progress(self.course.bars, self.course.bars_in_all):
+            if lane.at >= chunk_end:
+                self._end_of_chunk()
+                chunk_end = min(end, lane.at + CHUNK)
+            if not self._goes_on():
                 return lane.at >= lane.end
         track.seek(max(track.at, lane.at))
         return True
@@ -339,7 +360,7 @@ class Session:
     def _together(self, until_ms: int) -> bool:
         """Slot after slot: all markets up to the next close, then whoever hears a bar of it."""
         ground = self.ground
-        since = 0
+        since = unseen = 0
         while True:
             closes = [close for lane in ground.lanes if (close := lane.next_close_ms()) is not None]
             slot_ms = min(closes, default=None)
@@ -347,10 +368,13 @@ class Session:
                 return True
             self._slot(slot_ms)
             since += 1
+            unseen += 1
             if since >= CHUNK:
                 since = 0
                 self._end_of_chunk()
-                if not self._progress(self.course.bars, self.course.bars_in_all):
+            if unseen >= self._looks.bars:
+                unseen = 0
+                if not self._goes_on():
                     return False
 
     def _slot(self, slot_ms: int) -> None:
@@ -437,6 +461,11 @@ class Session:
         self._seen = self.scene.count
         loop.feed.trim()
         gc.freeze()
+
+    def _goes_on(self) -> bool:
+        """The progress is told, and says whether anybody wants it to go on."""
+        self._looks.looked()
+        return self._progress(self.course.bars, self.course.bars_in_all)
 
     def _now_ms(self) -> int:
         return self.port.clock.now_ms()

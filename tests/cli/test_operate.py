@@ -27,6 +27,7 @@ import pytest
 from bot.cli import figures, look
 from bot.cli.app import call
 from bot.cli.embedded import Embedded
+from bot.cli.place import Denied, find
 
 WAIT_S = 60
 
@@ -256,6 +257,8 @@ def test_events_are_narrowed_by_what_was_asked(ran: Ran, ask: Ask) -> None:
     code, _, err = ask("events", *at, "--type", "fill,fils")
     assert (code, "'fils': there is no such type of event. Did you mean fill?" in err) == (2, True)
     assert "fill (entry, exit); order (open, armed, changed, canceled); trigger (stop_loss" in err
+    with pytest.raises(Denied, match="type='fils': there is no such type of event. Did you mean fill?"):
+        find(ran.config, None).ask("GET", "/events", query={"type": "fill,fils"})
     assert ask("events", *at, "--type", "settlement.settled")[:2] == (0, "no event\n")
     code, _, err = ask("events", *at, "--since", "evt_none")
     assert (code, "no event evt_none" in err) == (2, True)

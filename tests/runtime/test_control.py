@@ -136,6 +136,23 @@ async def test_a_caller_that_says_nothing_holds_up_nobody(folder: Path, monkeypa
         writer.close()
 
 
+async def test_what_warms_strategies_up_is_answered_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "ANSWER_S", 0.05)
+    is_warm = asyncio.Event()
+
+    async def warms(_question: Question) -> dict[str, Any]:
+        await is_warm.wait()
+        return {"applied": ["one"]}
+
+    with tempfile.TemporaryDirectory(prefix="bot-") as name:
+        async with control.serving(Path(name), {("POST", "/reload"): warms, ("POST", "/pause"): warms}, dict):
+            reload = asyncio.create_task(raw(Path(name), b"POST /reload HTTP/1.1\r\n\r\n"))
+            status, data = await raw(Path(name), b"POST /pause HTTP/1.1\r\n\r\n")
+            assert (status, "no answer within 0.05 s; the daemon goes on" in data["error"]["message"]) == (504, True)
+            is_warm.set()
+            assert await reload == (200, {"applied": ["one"]})
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_another_user_is_turned_away_by_the_kernels_word() -> None:
     """Even where the file's permission would let him in."""

@@ -147,7 +147,7 @@ class Ran:
 
 def ran(
     candles: Sequence[Candles], *, made: Settings | None = None, script: Script = busy, rates: Mapping[str, list[tuple[int, int]]] | None = None,
-    **options: Any,
+    progress: Callable[[int, int], bool] | None = None, **options: Any,
 ) -> Ran:  # fmt: skip
     """A whole session over these candles."""
     made = made if made is not None else settings(sorted({one.market for one in candles}))
@@ -159,7 +159,7 @@ def ran(
             lines.extend(text.splitlines(keepends=True))
             return len(text)
 
-    result = test.run(events=Sink())  # type: ignore[arg-type]
+    result = test.run(progress=progress, events=Sink())  # type: ignore[arg-type]
     return Ran(test, result, lines)
 
 

@@ -12,6 +12,7 @@ import pytest
 from bot.cli.app import call
 from bot.clock import iso
 from bot.session import folder as folders
+from bot.session import run as sessions
 from bot.session.candles import Candles
 from tests.session.rooms import MINUTE_MS, START_MS, minutes
 
@@ -45,6 +46,13 @@ def run(folder: Path, made: Path, data: Path, *more: str) -> Path:
     assert call(["backtest", str(made), "--data", str(data), "--out", str(out), *more]) == 0
     (fresh,) = set(out.iterdir()) - before
     return fresh
+
+
+def look_each(bars: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keyboard is looked at after each so many bars, however long they take."""
+    monkeypatch.setattr(sessions, "FIRST_LOOK", bars)
+    monkeypatch.setattr(sessions, "CHUNK", bars)
+    monkeypatch.setattr(sessions, "monotonic_ns", lambda: 0)
 
 
 def test_the_same_manifest_gives_the_same_bytes(tmp_path: Path, data: Path):
@@ -163,7 +171,6 @@ def test_nothing_is_called_causal_that_was_not_proven(
     from contextlib import contextmanager
 
     from bot.cli import session
-    from bot.session import run as sessions
 
     out = ["--out", str(tmp_path / "runs"), "--prove-causal", "--band"]
     short = ["--from", iso(START_MS + 599 * MINUTE_MS)[:19]]
@@ -182,7 +189,7 @@ def test_nothing_is_called_causal_that_was_not_proven(
         yield is_pressed
 
     monkeypatch.setattr(session, "_stopping", pressed)
-    monkeypatch.setattr(sessions, "CHUNK", 100)
+    look_each(100, monkeypatch)
     before = set((tmp_path / "runs").iterdir())
     assert call(["backtest", str(config(tmp_path)), "--data", str(data), *out]) == 1
     said = capsys.readouterr()
@@ -219,14 +226,13 @@ def test_a_run_that_is_stopped_keeps_what_it_reached(
     from contextlib import contextmanager
 
     from bot.cli import session
-    from bot.session import run as sessions
 
     @contextmanager
     def pressed():
         yield lambda: True
 
     monkeypatch.setattr(session, "_stopping", pressed)
-    monkeypatch.setattr(sessions, "CHUNK", 100)
+    look_each(100, monkeypatch)
     data = write(minutes(600), tmp_path / "BTC_1m.csv")
     folder = run(tmp_path, config(tmp_path), data)
     assert "PARTIAL: stopped after 100 of 600 bars" in capsys.readouterr().out
@@ -264,11 +270,10 @@ def test_in_a_session_a_call_has_no_limit_and_ctrl_c_keeps_what_was_reached(
 ):
     """A second one, in a call that does not end, keeps nothing."""
     from bot.runtime import worker
-    from bot.session import run as sessions
 
     monkeypatch.setattr(worker, "LIMIT_S", 0.001)
     monkeypatch.setattr(worker, "QUICK_S", 0.0001)
-    monkeypatch.setattr(sessions, "CHUNK", 100)
+    look_each(100, monkeypatch)
     (tmp_path / "strategies").mkdir()
     (tmp_path / "strategies" / "mine.py").write_text(PRESSES)
     made = config(tmp_path, "mine:Presses")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterable
+from itertools import count
 
 import pytest
 
 from bot.clock import HOUR_MS
+from bot.session import run as sessions
 from bot.session.journal import SessionJournal
 from bot.session.options import PATHS, SessionOptions
 from bot.session.run import local
@@ -81,6 +83,27 @@ def only_btc(view: View, bar: Bar) -> Iterable[Intent]:
 
 def nothing(_view: View, _bar: Bar) -> Iterable[Intent]:
     return ()
+
+
+@pytest.mark.parametrize("markets", [("BTC",), ("BTC", "ETH")], ids=["one", "two"])
+def test_a_strategy_that_takes_its_time_is_looked_at_often_and_does_the_same(
+    markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    """Between two looks pass a second here, or no time at all: fewer and fewer bars, or more and more."""
+    candles = [minutes(600, market=market) for market in markets]
+
+    def looks(step_ns: int) -> tuple[list[int], Ran]:
+        at: list[int] = []
+        monkeypatch.setattr(sessions, "monotonic_ns", count(step=step_ns).__next__)
+        one = ran(candles, progress=lambda done, _of: at.append(done // len(markets)) or True)
+        return at, one
+
+    slow_at, slow = looks(10**9)
+    assert slow_at[:7] == [16, 24, 28, 30, 31, 32, 33]
+    quick_at, quick = looks(0)
+    assert quick_at[:4] == [16, 48, 112, 240]
+    assert (slow.lines, slow.digest) == (quick.lines, quick.digest)
+    assert sum(kinds(slow).values()) > 10
 
 
 def test_the_collectors_settings_are_its_own_again_after_a_session():
