@@ -41,7 +41,7 @@ from bot.runtime.exiting import LeftBehind, wind_down
 from bot.runtime.heartbeat import HeartbeatProcess
 from bot.runtime.holding import Held, hold_account, hold_state, noted, private_dir
 from bot.runtime.journal import Journal, Notice, open_or_rebuild
-from bot.runtime.loop import Loop
+from bot.runtime.loop import BREATH_MS, Loop
 from bot.runtime.metrics import Meter, Sources
 from bot.runtime.operating import Operations
 from bot.runtime.pauses import quarantine
@@ -59,7 +59,6 @@ from bot.wire import INTERVAL_MS, Event
 log = structlog.get_logger()
 T = TypeVar("T")
 
-BREATH_S: Final = 1.0  # of real time after which a reload that takes long makes room for a pass
 # Of real time after a close: a bar that was not there yet is asked for again, before the regular pass.
 LATE_LOOKS_MS: Final = (100, 500)
 REPORT_S: Final = 5.0  # of real time between two lines on heartbeat and account value
@@ -325,8 +324,8 @@ class Run:
 
     async def _recover(self, *, beat_at_once: bool) -> bool:
         """Recover, however long the service is away; False when told to stop before that. A switch that an earlier run armed is beaten
-        from the start; one that is armed now has its whole time, and the few beats without proof of progress are kept for that: until then
-        the heartbeat's process is a witness only."""
+        from the start; one that is armed now has its whole time, and the few beats without proof of progress are kept for that: until the
+        first pass, which may come while strategies live through their past, the heartbeat's process is a witness only."""
         if self.heartbeat is not None:
             self.heartbeat.start(may_beat=beat_at_once)
 
@@ -343,11 +342,15 @@ class Run:
 
         if await until_up(recovered, self.stop) is None:
             return False
-        if self.heartbeat is not None and not (beat_at_once and self.heartbeat.alive):
-            self.heartbeat.stop()
-            self.heartbeat.start()
+        self._let_beat()
         await self._first_beat()
         return True
+
+    def _let_beat(self) -> None:
+        """Guardians stand and the account is known: the heartbeat's process is a witness no longer."""
+        if self.heartbeat is not None and not (self.heartbeat.alive and self.heartbeat.may_beat):
+            self.heartbeat.stop()
+            self.heartbeat.start()
 
     async def _first_beat(self) -> None:
         """Give the heartbeat's first answer a moment, so that the first bar is not decided on an uncertain deadline."""
@@ -374,8 +377,8 @@ class Run:
             )
 
     async def breathe(self) -> None:
-        """A pass in the midst of what is done between two of them, when the last one is BREATH_S ago: without passes the beats stop."""
-        if monotonic_ns() - self.breathed_ns >= BREATH_S * 1e9 and not self.stop.is_set():
+        """A pass in the midst of what is done between two of them, when the last one is BREATH_MS ago: without passes the beats stop."""
+        if monotonic_ns() - self.breathed_ns >= BREATH_MS * 1_000_000 and not self.stop.is_set():
             await self._pass(self.operations.errands.do_urgent)
 
     async def _pass(self, *between: Callable[[], Awaitable[None]]) -> None:
@@ -493,6 +496,8 @@ class Run:
             log.warning("heartbeat.restarted", exit_code=self.heartbeat.exit_code)
             self.meter.restarts += 1
             self.heartbeat.start()
+        elif not self.stop.is_set():
+            self._let_beat()
 
     def _belief(self) -> Refusal | None:
         if self.client.clock.speed <= 0 and self.heartbeat is None:

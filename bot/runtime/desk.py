@@ -141,7 +141,7 @@ class Desk:
         return seat
 
     def seat(self, seats: Sequence[Seat], *, away: Collection[str] = ()) -> None:
-        """From now on these, in this order. What happens to those that are `away` is kept for them."""
+        """From now on these, in this order. What happens to those that are `away`, with a seat or without, is kept for them."""
         self.seats = list(seats)
         self.away = {name: self.away.get(name, []) for name in away}
         self.late = None
@@ -197,10 +197,15 @@ class Desk:
         `parts` says who has which part of a fill: who shares a market is told of its own alone.
         """
         before = len(decision.wishes)
-        for waiting in self.away.values():
-            waiting.append(Heard(event, parts))
-        for seat in self.seats if event.coin is None else self._hearers.get(event.coin, ()):
-            await self.tell(seat, event, decision, now_ms=now_ms, parts=parts)
+        here = self.seats if event.coin is None else self._hearers.get(event.coin, ())
+        if self.away:
+            seated, concerned = {seat.name for seat in self.seats}, {seat.name for seat in here}
+            for name, waiting in self.away.items():
+                if name in concerned or name not in seated:  # What concerns one without a seat is seen when it has one.
+                    waiting.append(Heard(event, parts))
+        for seat in here:
+            if seat.name not in self.away:
+                await self.tell(seat, event, decision, now_ms=now_ms, parts=parts)
         return decision.wishes[before:]
 
     async def tell(

@@ -7,7 +7,7 @@ successor is decided without knowing it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import structlog
@@ -21,6 +21,13 @@ from bot.wire import CANDLES_MAX, INTERVAL_MS, Candle
 log = structlog.get_logger()
 
 SPARE_BARS: Final = 2  # the running bar, and one that may close while the question is on its way
+
+
+Breathe = Callable[[], Awaitable[None]]  # called often; makes a pass of the loop when the last one is too long ago
+
+
+async def at_once() -> None:
+    """What needs no pass meanwhile."""
 
 
 class Series(NamedTuple):
@@ -75,11 +82,14 @@ class Feed:
         nexts = (last + INTERVAL_MS[s.interval] for s in self.wanted if (last := self._last_ms.get(s)) is not None)
         return max((at_ms for at_ms in nexts if at_ms <= now_ms), default=None)
 
-    async def warm_up(self, port: VenuePort, done_until: Callable[[str, str], int | None], now_ms: int) -> WarmUp:
-        """The history of every series. Bars missed while we were down are history; the newest one not done is due."""
+    async def warm_up(
+        self, port: VenuePort, done_until: Callable[[str, str], int | None], now_ms: int, breathe: Breathe = at_once
+    ) -> WarmUp:
+        """The history of every series. Bars missed while we were down are history; the newest one not done is due. `breathe` is called often."""
         past: list[Closed] = []
         due: list[Closed] = []
         for series, bars in self.wanted.items():
+            await breathe()
             done_ms = done_until(*series)
             gap = 0 if done_ms is None else max(0, now_ms - done_ms) // INTERVAL_MS[series.interval]
             try:

@@ -57,6 +57,7 @@ class HeartbeatProcess:
         )
         self._process: subprocess.Popen[bytes] | None = None
         self._file = BeliefFile(belief_path)
+        self.may_beat = False  # the process that runs is not only a witness
         self.acknowledged = 0  # lapses after which the brain has read everything again
 
     def __repr__(self) -> str:
@@ -82,6 +83,7 @@ class HeartbeatProcess:
             "the kernel ends the child with the thread that started it"
         )
         assert not self.alive
+        self.may_beat = may_beat
         import subprocess  # The child imports this module too and starts nothing.
 
         self._process = subprocess.Popen(

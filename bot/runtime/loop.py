@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -69,6 +70,9 @@ EXITS_WAIT_MS: Final = (
 )
 REFUSED_MS: Final = 10_000  # of real time before a comparison that the service refused is asked for again
 MEND_MS: Final = 5_000  # of real time between two tries to write the journal's file again
+BREATH_MS: Final = (
+    1_000  # of real time after which what takes long makes room for a pass: strategies that live through their past
+)
 PASS_MS: Final = (
     4_000  # of real time after which a pass begins nothing new: one that hangs proves no progress and stops the beats
 )
@@ -169,6 +173,7 @@ class Loop:
         self._replies: list[Intent] = []  # intents of event hooks, written and not sent yet
         self._reconcile_at_ms = 0
         self._trim_at_ms = 0
+        self._passed_ms = 0  # of real time: when the newest pass ended
         self._pass_ends_ms = 0
         self._entries_end_ms: int | None = None  # of this pass, once one has left abreast of others
         self._is_cut_short = False  # entries wait that this pass had no time for
@@ -182,6 +187,7 @@ class Loop:
         """Every run begins here: account, events, guardians, open intents, history; only then the first bar. May be called again."""
         self.ready = False
         self.begin_pass()
+        self._passed_ms = self.pacer.mono_ms()
         snapshot = await self.port.account()
         await self._learn_markets()
         self._judge_key(snapshot)
@@ -217,24 +223,12 @@ class Loop:
             open_intents=len(self.live),
         )
 
-    async def cycle(self) -> None:
+    async def cycle(self, *, with_bars: bool = True) -> None:
         """One pass: drain, due bars, settle, reconcile if due. The service being away or refusing a question ends no pass; lost access or a bad journal does."""
         self.begin_pass()
         await self.drain()
-        if not self._due and self.has_time():
-            self._due = await self.feed.poll(self.port, self.now_ms(), self.has_time, abreast=self.abreast)
-        if self._due:
-            await repairs_when_up(self)  # Guardians stand again before anything is decided, or it would be refused.
-        while self._due and self.has_time():  # What there was no time for stays due: no bar is ever skipped.
-            together = side_by_side(self._due, self.desk.listeners()) if self.abreast > 1 else 1
-            group, self._due = self._due[:together], self._due[together:]
-            done = await self._steps(group)
-            self._due = group[done:] + self._due
-            if not done:
-                break
-        if not self._due:
-            await self.fire_timers(self.now_ms())
-        self.losses.watch(self.now_ms())
+        if with_bars:
+            await self._decide_due()
         await self.settle()
         await repairs_when_up(self)
         if self.pacer.mono_ms() >= self._reconcile_at_ms and self.has_time():
@@ -254,7 +248,25 @@ class Loop:
         self._mend()
         self._housekeep()
         self.journal.flush()
+        self._passed_ms = self.pacer.mono_ms()
         self.passed(self.last_bar_ms)
+
+    async def _decide_due(self) -> None:
+        """Ask for the bars that have closed, decide them, and let the timers fire."""
+        if not self._due and self.has_time():
+            self._due = await self.feed.poll(self.port, self.now_ms(), self.has_time, abreast=self.abreast)
+        if self._due:
+            await repairs_when_up(self)  # Guardians stand again before anything is decided, or it would be refused.
+        while self._due and self.has_time():  # What there was no time for stays due: no bar is ever skipped.
+            together = side_by_side(self._due, self.desk.listeners()) if self.abreast > 1 else 1
+            group, self._due = self._due[:together], self._due[together:]
+            done = await self._steps(group)
+            self._due = group[done:] + self._due
+            if not done:
+                break
+        if not self._due:
+            await self.fire_timers(self.now_ms())
+        self.losses.watch(self.now_ms())
 
     async def step(self, closed: Closed) -> bool:
         """Learn what happened, decide on one closed bar, act, learn again. False: nothing could be learnt, so nothing is decided and the bar stays due.
@@ -930,15 +942,43 @@ class Loop:
     # -- bars and rest
 
     async def _warm_up(self) -> None:
-        """Bars of the past, with their intents dropped; the newest one that was not decided is due."""
+        """Bars of the past, with their intents dropped; the newest one that was not decided is due.
+
+        However long that takes, the account is looked after meanwhile; what happens waits for the strategies.
+        """
         if any(len(history) for history in self.feed.histories.values()):
             return
-        warm = await self.feed.warm_up(self.port, self.journal.done_until, self.now_ms())
-        for closed in warm.past:
-            await self.desk.rehearse(closed)
+        seats = self.desk.seats
+        watch_over = partial(self._watch_over, dict(self.mirror.marks))
+        self.desk.seat(seats, away=[seat.name for seat in seats])
+        try:
+            warm = await self.feed.warm_up(self.port, self.journal.done_until, self.now_ms(), watch_over)
+            for closed in warm.past:
+                await self.desk.rehearse(closed)
+                await watch_over()
+            self.begin_pass()
+            for seat in seats:
+                await self.tell_late(seat)
+        finally:
+            self.desk.seat(seats)
         self._due = warm.due
         self.books.mend_day()
         self._write_books()
+
+    async def _watch_over(self, marks: dict[str, float]) -> None:
+        """A pass without bars, when the last one is BREATH_MS ago. `marks` are the account's: those of a rehearsal are of the past."""
+        if self.pacer.mono_ms() - self._passed_ms < BREATH_MS:
+            return
+        past, self.mirror.marks = self.mirror.marks, marks
+        try:
+            await self.cycle(with_bars=False)
+        except ApiError as error:
+            if is_access_lost(error):
+                raise
+            log.warning("pass.failed", code=error.code, message=error.message)
+            self._passed_ms = self.pacer.mono_ms()
+        finally:
+            self.mirror.marks = past
 
     async def _learn_markets(self) -> None:
         if not self.gate.size_decimals:

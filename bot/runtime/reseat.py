@@ -7,14 +7,14 @@ long, so the passes of the others go on meanwhile; what happens to it waits for 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
 
 from bot.runtime.desk import Placed
-from bot.runtime.feed import Closed, Feed, Series
+from bot.runtime.feed import Breathe, Closed, Feed, Series
 from bot.runtime.loop import wanted_series
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from bot.runtime.seats import Seat
 
 log = structlog.get_logger()
-
-Breathe = Callable[[], Awaitable[None]]  # called often; makes a pass of the loop when the last one is too long ago
 
 
 @dataclass(frozen=True, slots=True)

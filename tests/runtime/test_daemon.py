@@ -796,7 +796,7 @@ async def test_a_heartbeat_that_dies_is_started_again(place: MakePlace, fast: se
 class Lapsed:
     """A heartbeat that has lapsed: the switch may have fired unseen."""
 
-    alive = True
+    alive = may_beat = True
 
     def __init__(self) -> None:
         self.lapses = 3
@@ -986,7 +986,7 @@ async def test_a_reload_makes_passes_while_its_strategies_warm(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stamp that the heartbeat and the watchdog go by: without it a long warm-up would look like a loop that stands still."""
-    monkeypatch.setattr(daemon, "BREATH_S", 0.05)
+    monkeypatch.setattr(daemon, "BREATH_MS", 50)
     one = await place(fast)
     await one.ran(one.settings("Holds"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}))
     progress = ProgressReader(str(one.folder / "state" / "progress"))

@@ -1,0 +1,209 @@
+"""A start whose strategies live through a long past: the account is looked after meanwhile, the switch is beaten, and what happens is told when they are ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bot.runtime.daemon import Run
+from bot.runtime.desk import untold_of
+from bot.runtime.journal import open_journal
+from bot.runtime.loop import BREATH_MS, Loop
+from bot.strategy import Bar, Bracket, Close, Intent, Open, View
+from bot.wire import CandlesResult
+from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault
+from tests.runtime.rooms import Scripted, begun, kill, minutes, room
+from tests.runtime.test_degraded import AWAY
+
+PAST = 40  # bars
+
+
+class Slow(Scripted):
+    """Each bar of its past takes it half a second; at the tenth something happens at the service."""
+
+    def __init__(self, pacer: FakePacer, happens: Callable[[], None], *, answer: tuple[Intent, ...] = ()) -> None:
+        super().__init__(self._on_bar)
+        self.pacer, self.happens, self.answer = pacer, happens, answer
+        self.lived: list[str] = []
+
+    def _on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        self.lived.append("bar")
+        if len(self.lived) <= PAST:
+            self.pacer.now_ms += BREATH_MS // 2
+        if len(self.lived) == 10:
+            self.happens()
+        return ()
+
+    def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
+        self.lived.append(f"fill at {len(self.lived)}")
+        answer, self.answer = self.answer, ()
+        return answer
+
+
+async def held(path: Path, **more: Any) -> FakeVenue:
+    """A venue with a past, and a position with its stop that a daemon left there when it was killed."""
+    venue = FakeVenue(("BTC",))
+    for number in range(PAST - 1):
+        venue.minute(BTC=str(60 + number))
+    loop = await begun(
+        venue, lambda _view, _bar: [Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5))], path=path
+    )
+    assert set(venue.positions) == {"BTC"}
+    kill(loop)
+    return venue
+
+
+def started(venue: FakeVenue, path: Path, happens: Callable[[], None] = lambda: None, **more: Any) -> tuple[Loop, Slow]:
+    slow = Slow(FakePacer(), happens, **more)
+    return room(venue, path=path, strategies=[slow], pacer=slow.pacer), slow
+
+
+def stop_of(venue: FakeVenue) -> str:
+    (oid,) = [order.oid for order in venue.working.values() if order.kind == "stop_loss"]
+    return oid
+
+
+async def test_passes_go_on_while_strategies_live_through_their_past(tmp_path: Path) -> None:
+    venue = await held(tmp_path / "journal.db")
+    loop, slow = started(venue, tmp_path / "journal.db")
+    passes: list[tuple[int, int | None]] = []
+    loop.passed = lambda bar_ms: passes.append((slow.pacer.now_ms, bar_ms))
+    await loop.recover()
+    assert len(slow.lived) == PAST
+    assert passes == [(n * BREATH_MS, None) for n in range(1, PAST // 2 + 1)], "each without a bar"
+    await loop.cycle()
+    assert len(passes) == PAST // 2 + 1
+
+
+async def test_a_position_whose_stop_is_taken_away_meanwhile_is_covered_by_the_next_pass(tmp_path: Path) -> None:
+    """And reckoned by the account's price: the bars that are lived through then are far below it."""
+    venue = await held(tmp_path / "journal.db")
+    stops: list[int] = []
+    marks: set[float] = set()
+
+    def taken_away() -> None:
+        venue._cancel(stop_of(venue))
+
+    loop, _ = started(venue, tmp_path / "journal.db", taken_away)
+
+    def passed(_bar_ms: int | None) -> None:
+        marks.add(loop.mirror.marks["BTC"])
+        stops.append(len(venue.working) + sum(one.coin == "BTC" for one in venue.guards.values()))
+
+    loop.passed = passed
+    await loop.recover()
+    assert (stops, marks) == ([1] * (PAST // 2), {100.0})
+    (cover,) = [one for one in venue.guards.values() if one.coin == "BTC"]
+    assert (cover.type, cover.trail_pct) == ("trailing_stop", Decimal(5))
+    assert (venue.working, venue.calls.count("close")) == ({}, 0)
+
+
+async def test_what_happens_meanwhile_is_told_once_they_are_ready_and_they_may_act_on_it(tmp_path: Path) -> None:
+    venue = await held(tmp_path / "journal.db")
+
+    def stopped() -> None:
+        venue._touch(venue.working[stop_of(venue)], Decimal(95))
+
+    again = Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=5))
+    loop, slow = started(venue, tmp_path / "journal.db", stopped, answer=(again,))
+    await loop.recover()
+    assert slow.lived[PAST:] == [f"fill at {PAST}", f"fill at {PAST + 1}"], "the stop's, and of what it wanted on that"
+    assert venue.positions["BTC"].size == 1
+    await minutes(loop, venue, "100")
+    assert slow.lived[PAST + 2 :] == ["bar"], "nothing is told twice"
+
+
+async def test_what_a_start_that_is_killed_had_still_to_tell_is_told_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    venue = await held(path)
+
+    class Killed(BaseException):
+        pass
+
+    def stopped() -> None:
+        venue._touch(venue.working[stop_of(venue)], Decimal(95))
+
+    loop, slow = started(venue, path, stopped)
+
+    def dies(_bar_ms: int | None) -> None:
+        if len(slow.lived) >= 20:
+            raise Killed
+
+    loop.passed = dies
+    with pytest.raises(Killed):
+        await loop.recover()
+    kill(loop)
+    journal = open_journal(path, address=ADDRESS)
+    assert [one.event.type for one in untold_of(journal, "trend", 0)] == ["trigger", "fill"]
+    journal.close()
+    loop, slow = started(venue, path)
+    await loop.recover()
+    assert [one for one in slow.lived if one != "bar"] == ["fill at 0"]
+
+
+async def test_a_service_that_is_slow_to_show_its_bars_holds_up_no_pass(tmp_path: Path) -> None:
+    class Long(FakeVenue):
+        async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
+            pacer.now_ms += 2 * BREATH_MS
+            return await super().candles(coin, interval, limit)
+
+    pacer = FakePacer()
+    venue = Long(("BTC", "ETH", "SOL"))
+    venue.minute()
+    loop = room(venue, pacer=pacer, markets=venue.coins)
+    passes: list[int] = []
+    loop.passed = lambda _bar_ms: passes.append(pacer.now_ms)
+    await loop.recover()
+    assert passes == [2 * BREATH_MS, 4 * BREATH_MS]
+
+
+async def test_a_service_that_goes_away_meanwhile_ends_no_start(tmp_path: Path) -> None:
+    venue = await held(tmp_path / "journal.db")
+
+    def away() -> None:
+        venue.faults = [Fault(op, AWAY, 10**9) for op in ("events", "account", "guardians", "orders", "trades")]
+
+    loop, slow = started(venue, tmp_path / "journal.db", away)
+    await loop.recover()
+    assert (slow.lived, loop.behind) == (["bar"] * PAST, True)
+
+
+def test_the_first_pass_lets_the_heartbeat_beat_that_was_a_witness() -> None:
+    """A switch that this start has armed would fire before a long past is over."""
+    said: list[str] = []
+
+    class Beats:
+        alive, may_beat = True, False
+
+        def stop(self) -> None:
+            said.append("stop")
+
+        def start(self) -> None:
+            said.append("start")
+            self.may_beat = True
+
+    silent: Any = SimpleNamespace(cycle_done=lambda **_named: None, pass_done=lambda: None)
+    run: Any = SimpleNamespace(
+        progress=silent, watchdog=silent, notifier=None, stop=SimpleNamespace(is_set=lambda: False), heartbeat=Beats()
+    )
+    run._let_beat = lambda: Run._let_beat(run)
+    for _ in range(3):
+        Run._passed(run, None)
+    assert said == ["stop", "start"]
+
+
+async def test_a_strategy_that_closes_on_what_it_is_told_does_so(tmp_path: Path) -> None:
+    venue = await held(tmp_path / "journal.db")
+
+    def grows() -> None:
+        trade = venue._trade("BTC", "long", "open", "market", Decimal(1), None)
+        venue._fill("BTC", "long", "open", "market", Decimal(1), Decimal(100), trade, None)
+
+    loop, _ = started(venue, tmp_path / "journal.db", grows, answer=(Close("BTC"),))
+    await loop.recover()
+    assert venue.positions == {}
