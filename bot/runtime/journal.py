@@ -322,6 +322,15 @@ class Journal:
         """Nothing was wanted on this bar. Durable with the next write, or by `flush`: deciding it again gives the same ids."""
         self._wait_for_a_write({}, [(market, interval, at_ms)])
 
+    def trades_told(self, keys: Iterable[str], *, epoch: int) -> dict[str, str]:
+        """Key -> trade, of those of these keys that an event has shown."""
+        rows = self._read(
+            "SELECT idempotency_key, json_extract(payload, '$.data.tradeId') AS trade_id FROM events"
+            " WHERE epoch=? AND trade_id IS NOT NULL AND idempotency_key IN (SELECT value FROM json_each(?))",
+            (epoch, json.dumps(list(keys))),
+        )
+        return dict(rows)
+
     def keys_of_trades(self, trade_ids: Iterable[str], *, epoch: int) -> dict[TradeOf, str]:
         """Of these trades those that are orders of ours, with their intents. After a reset the same id may be another's."""
         rows = self._read(

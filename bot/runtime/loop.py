@@ -931,6 +931,11 @@ class Loop:
         self.live.clear()
         self._replies.clear()
         self.live.update((intent.id, intent) for intent in self.journal.live())
+        # The run before may have been killed between the event that told of one and its acceptance.
+        unsure = [key for key, one in self.live.items() if one.state in IN_DOUBT and one.action != "cancel"]
+        if unsure:
+            for key, trade_id in self.journal.trades_told(unsure, epoch=self.mirror.epoch).items():
+                self.mirror.see_trade(key, trade_id)
 
     def requires_protection(self, position: MirrorPosition) -> bool:
         allowance = self.gate.allowances.get(position.owner or "")

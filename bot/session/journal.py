@@ -218,6 +218,14 @@ class SessionJournal(Journal):
     def done_until(self, market: str, interval: str) -> int | None:
         return self._finished.get((market, interval))
 
+    def trades_told(self, keys: Iterable[str], *, epoch: int) -> dict[str, str]:
+        wanted = set(keys)
+        return {
+            event.idempotency_key: event.data.trade_id
+            for event in self._taken.values()
+            if event.idempotency_key in wanted and getattr(event.data, "trade_id", None) is not None
+        }
+
     def keys_of_trades(self, trade_ids: Iterable[str], *, epoch: int) -> dict[TradeOf, str]:
         wanted = set(trade_ids)
         return {

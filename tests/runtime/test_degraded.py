@@ -542,6 +542,25 @@ async def test_an_order_that_waits_for_a_person_is_accepted_when_its_event_comes
     assert venue.calls.count("plan") == 1
 
 
+async def test_a_kill_after_the_event_of_an_order_that_waits_for_a_person_leaves_it_to_the_next_start(
+    tmp_path: Path,
+) -> None:
+    venue = Silent()
+    loop = await begun(venue, path=tmp_path / "journal.db")
+    await minutes_of_real_time(loop, venue, "100", "100")
+    (asked,) = loop.journal.live()
+    assert asked.state == "quarantined"
+    venue.faults = []
+    loop.begin_pass()
+    await loop.drain()
+    assert [one.state for one in loop.journal.live()] == ["quarantined"]
+    kill(loop)
+    loop = room(venue, always, path=tmp_path / "journal.db")
+    await loop.recover()
+    assert (loop.journal.live(), loop.in_doubt("BTC")) == ([], False)
+    assert [one.owner for one in loop.mirror.positions.values()] == ["trend"]
+
+
 async def test_a_repair_that_waits_for_a_person_leaves_no_position_without_a_stop_for_good() -> None:
     """Nothing tells whether its close became an order; but the position is there, so that another one goes."""
     venue, loop = await first_bar(once)
