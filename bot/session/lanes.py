@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import repeat
 from typing import Final
@@ -77,7 +77,12 @@ class Lane:
 
     def bars(self, first: int, last: int, columns: Columns) -> Iterator[Bar]:
         """Rows `first` to `last`, whose columns these are, as a strategy gets them: stamped with the instant of their close."""
-        at = [ts + self.step_ms for ts in self.ts[first:last]]
+        ts, step_ms = self.ts[first:last], self.step_ms
+        at: Iterable[int]
+        if ts and ts[-1] - ts[0] == (len(ts) - 1) * step_ms:  # No bar is missing in between.
+            at = range(ts[0] + step_ms, ts[-1] + 2 * step_ms, step_ms)
+        else:
+            at = [one + step_ms for one in ts]
         return map(_MAKE_BAR, zip(repeat(self.coin), at, *columns))
 
     def index_of(self, close_ms: int) -> int:
