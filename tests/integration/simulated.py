@@ -184,6 +184,7 @@ class Wire:
         self.refused: set[str] = set()  # keys of orders that the service has refused
         self.late_ids: set[str] = set()  # X-Request-Id of those that arrived when nobody waited any more
         self.looked_at = 0.0  # when the service last told the daemon that it knows of all events
+        self.told_at = 0.0  # the same, or an old page that pretended to
         self.raced_ids: set[str] = (
             set()
         )  # X-Request-Id of orders that a reset came before by less than a look, or while they were on their way
@@ -271,9 +272,10 @@ class Wire:
             case "declined":
                 return _error(400, "invalid_input", {}) if method == "GET" else await deliver()
             case "stale":
-                return (
-                    self.old_page if self.old_page is not None and target.startswith("/v1/events") else await deliver()
-                )
+                if self.old_page is None or not target.startswith("/v1/events"):
+                    return await deliver()
+                self.told_at = self.world.now()
+                return self.old_page
             case "crash_before":
                 raise Crash(target)
             case "crash_after":
@@ -294,12 +296,12 @@ class Wire:
         self.world.note("did", method, target, answer.status_code, len(answer.content))
         if answer.status_code == 200 and _is_order(method, target):
             self.newest_order = partial(self.deliver, method, target, headers, body)
-            is_fresh = self.world.now() <= self.looked_at + PASS_MAX_S
-            raced = is_fresh and self.looked_at <= self.world.reset_at <= self.looked_at + RACE_S
+            is_fresh = self.world.now() <= self.told_at + PASS_MAX_S
+            raced = is_fresh and self.looked_at <= self.world.reset_at <= self.told_at + RACE_S
             if raced or left_at <= self.world.reset_at:
                 self.raced_ids.add(answer.headers["X-Request-Id"])
         elif answer.status_code == 200 and target.startswith("/v1/events?"):
-            self.looked_at = self.world.now()
+            self.looked_at = self.told_at = self.world.now()
         elif 400 <= answer.status_code < 500 and _is_order(method, target):
             self.refused.add(_key(headers))
         return answer
