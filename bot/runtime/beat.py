@@ -45,7 +45,7 @@ class Heart(NamedTuple):
     deadline_ms: int = 0  # the earliest nextDeadline of it, on the service's clock
     server_ms: int = 0  # serverTime of it
     failures: int = 0  # in a row
-    boot_beats: int = 0  # sent without a completed cycle, across restarts
+    boot_beats: int = 0  # spent on starts that are not over, across restarts; a long one that makes cycles counts once for all of them
     lapses: int = 0  # times the switch may have fired unseen; each asks the brain for a resync
     beats: int = 0  # attempts
     error: str = ""  # of the newest attempt; "" after a good one
@@ -80,6 +80,8 @@ def judge(lengths: Rhythm, heart: Heart, *, now_ns: int, stamp: Stamp | None, fe
     if stamp is not None and stamp.fence == fence and stamp.cycles > 0:
         if now_ns - stamp.boot_ns >= lengths.stale_ns:
             return "stale"
+        if stamp.is_of_start and heart.boot_beats >= BOOT_BEATS_MAX and not heart.beats:
+            return "boot_spent"  # By the starts before this one.
     elif heart.boot_beats >= BOOT_BEATS_MAX:
         return "boot_spent"
     return "beat" if now_ns >= heart.next_ns else "wait"
@@ -87,8 +89,12 @@ def judge(lengths: Rhythm, heart: Heart, *, now_ns: int, stamp: Stamp | None, fe
 
 def sending(heart: Heart, *, stamp: Stamp | None, fence: int) -> Heart:
     """A beat leaves now. Counted before it is sent, so that a crash in between is counted too."""
-    ready = stamp is not None and stamp.fence == fence and stamp.cycles > 0
-    return heart._replace(beats=heart.beats + 1, boot_beats=0 if ready else heart.boot_beats + 1)
+    boot_beats = heart.boot_beats + 1
+    if stamp is not None and stamp.fence == fence and stamp.cycles > 0:
+        boot_beats = 0
+        if stamp.is_of_start:  # A long one beats on, and counts once.
+            boot_beats = heart.boot_beats + (heart.beats == 0)
+    return heart._replace(beats=heart.beats + 1, boot_beats=boot_beats)
 
 
 def answered(lengths: Rhythm, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float) -> Heart:

@@ -46,7 +46,7 @@ from bot.runtime.metrics import Meter, Sources
 from bot.runtime.operating import Operations
 from bot.runtime.pauses import quarantine
 from bot.runtime.placing import beats_of, loop_settings, place_strategies, source_digests
-from bot.runtime.progress import ProgressWriter
+from bot.runtime.progress import STARTING, ProgressWriter
 from bot.runtime.rhythm import Rhythm
 from bot.runtime.salvage import room
 from bot.runtime.seats import Seat
@@ -202,6 +202,7 @@ class Run:
         self.notifier = watching.notifier_of(settings, journal)
         self.times = Timekeeper(skew_ms=lambda: None if client.clock.is_sandbox else client.clock.skew_ms)
         self.watchdog = systemd.Watchdog()
+        self.has_started = False  # once; a resync that reads everything again is no start
         self.passed_ns: int | None = None
         self.breathed_ns = 0  # the end of the newest pass, whatever came of it
         self.report = asyncio.Event()
@@ -217,6 +218,7 @@ class Run:
             passed=self._passed,
             schedule=self.times.schedule,
             notices_of=self._notices_of,
+            between=operations.errands.do_urgent,
             abreast=ABREAST if client.clock.speed > 0 else 1,  # A clock moved by hand stands still: one after another, as in a session.
         )  # fmt: skip
         self.controls = Controls(self, reread)
@@ -342,6 +344,7 @@ class Run:
 
         if await until_up(recovered, self.stop) is None:
             return False
+        self.has_started = True
         self._let_beat()
         await self._first_beat()
         return True
@@ -485,7 +488,7 @@ class Run:
             self.beaten_ms = moved_ms
 
     def _passed(self, last_bar_ms: int | None) -> None:
-        self.progress.cycle_done(boot_ns=boot_ns(), last_bar_at_ms=last_bar_ms)
+        self.progress.cycle_done(boot_ns=boot_ns(), last_bar_at_ms=last_bar_ms if self.has_started else STARTING)
         self.watchdog.pass_done()
         self.passed_ns = monotonic_ns()
         if self.notifier is not None:

@@ -37,7 +37,7 @@ class Belief(NamedTuple):
     guardians: int
     failures: int  # in a row
     beats: int  # attempts
-    boot_beats: int  # attempts since the last completed cycle of any run
+    boot_beats: int  # spent on starts that are not over, of any run
     error: str  # of the newest attempt: "timeout", "http_503", "nothing_armed", "unauthorized" ...; "" after a good one
     next_deadline_ms: int | None  # as the service last said, on its clock
     alive: bool  # the process runs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,7 +25,7 @@ from bot.runtime.arming import DEAD_MAN, Arming, Wanted
 from bot.runtime.books import BOOKED, Books, Part
 from bot.runtime.crew import Crew
 from bot.runtime.desk import Decision, Desk, Heard, Placed, Run, Wished, run_inline, untold_note, untold_of
-from bot.runtime.feed import Closed, Feed, Series
+from bot.runtime.feed import Closed, Feed, Series, at_once
 from bot.runtime.gate import FRESH_INTERVALS, Ask, Gate, Permit
 from bot.runtime.health import Health, key_problem
 from bot.runtime.intents import FINAL, FIRST_LEG, IN_DOUBT, RUNTIME, Intent, TradeOf, intent_key
@@ -107,6 +107,7 @@ def _is_whole(wish: Close) -> bool:
 class Loop:
     """`belief` says why the dead-man's deadline is not trusted, if so; `passed` is told the end of each pass (the progress stamp).
 
+    `between`: what is done before each pass that a start makes while strategies live through their past.
     `abreast`: so many questions and orders may be on their way at once; with 1 nothing needs an event loop, as in a session.
     """
 
@@ -123,6 +124,7 @@ class Loop:
         passed: Callable[[int | None], None] = lambda _at_ms: None,
         notices_of: Callable[[Event], Iterable[Notice]] | None = None,
         schedule: Callable[[], Refusal | None] = _allowed,
+        between: Callable[[], Awaitable[None]] = at_once,
         abreast: int = 1,
     ) -> None:
         self.port = port
@@ -134,6 +136,7 @@ class Loop:
         self.belief = belief
         self.schedule = schedule
         self.passed = passed
+        self.between = between
         self.notices_of = notices_of
         self.live: dict[str, Intent] = {}  # not final, or accepted and not seen in the events yet
         self.owners: dict[str, str] = {}  # idempotency key -> strategy, as far as they were asked for
@@ -953,22 +956,27 @@ class Loop:
         """
         if any(len(history) for history in self.feed.histories.values()):
             return
-        seats = self.desk.seats
-        watch_over = partial(self._watch_over, dict(self.mirror.marks))
-        self.desk.seat(seats, away=[seat.name for seat in seats])
+        seats, others = self.desk.seats, [*self.desk.away]  # others: of a reload under way
+        marks = dict(self.mirror.marks)
+        watch_over = partial(self._watch_over, marks)
+        self.desk.seat(seats, away=[*others, *(seat.name for seat in seats)])
         try:
             warm = await self.feed.warm_up(self.port, self.journal.done_until, self.now_ms(), watch_over)
             for closed in warm.past:
                 await self.desk.rehearse(closed)
                 await watch_over()
+            self.mirror.marks.update(marks)
+            self.books.mend_day()
+            self._write_books()
             self.begin_pass()
             for seat in seats:
                 await self.tell_late(seat)
-        finally:
-            self.desk.seat(seats)
+                del self.desk.away[seat.name]  # It hears again: what the next one does may concern it.
+        except ApiError:  # The next try tells what waits. Where the run ends here, the next run does.
+            self.desk.seat(seats, away=others)
+            raise
+        self.desk.seat(seats, away=others)
         self._due = warm.due
-        self.books.mend_day()
-        self._write_books()
 
     async def _watch_over(self, marks: dict[str, float]) -> None:
         """A pass without bars, when the last one is BREATH_MS ago. `marks` are the account's: those of a rehearsal are of the past."""
@@ -976,6 +984,7 @@ class Loop:
             return
         past, self.mirror.marks = self.mirror.marks, marks
         try:
+            await self.between()
             await self.cycle(with_bars=False)
         except ApiError as error:
             if is_access_lost(error):

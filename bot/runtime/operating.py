@@ -53,7 +53,7 @@ class Errands:
         self._waiting: list[_Errand] = []
 
     async def ask(self, work: Callable[[], Awaitable[T]], *, is_urgent: bool = False) -> T:
-        """The result of the work, once a pass has ended; its exception otherwise. `is_urgent`: done in the midst of a reload, too."""
+        """The result of the work, once a pass has ended; its exception otherwise. `is_urgent`: done while strategies live through their past, too."""
         if len(self._waiting) >= ERRANDS_MAX:
             raise Problem(503, "busy", "the loop has enough to do; ask again")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -67,7 +67,7 @@ class Errands:
             await self._do(self._waiting.pop(0))
 
     async def do_urgent(self) -> None:
-        """Called in the midst of another errand, before a pass that it makes room for. Nothing overtakes what was asked for earlier."""
+        """Called in the midst of a start or of another errand, before a pass that it makes room for. Nothing overtakes what was asked for earlier."""
         while self._waiting and self._waiting[0].is_urgent:
             await self._do(self._waiting.pop(0))
 
@@ -317,7 +317,7 @@ class Operations:
         async def work() -> tuple[str, ...]:
             return run.controls.pause(strategy)
 
-        resting = await self.errands.ask(work, is_urgent=True)  # The others trade on while a reload warms.
+        resting = await self.errands.ask(work, is_urgent=True)  # Orders leave while a reload or a start warms, too.
         return self._how_it_is(run) | {"resting": list(resting)}
 
     async def resume(self, question: Question) -> Data:

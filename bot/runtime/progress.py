@@ -5,12 +5,13 @@ The heartbeat process reads it and beats only while it is young. Standard librar
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bot.runtime.records import MappedRecord
 
 _LAYOUT = "QQQq"  # fence, cycles, boot_ns, last_bar_at_ms
 _MAGIC, _VERSION = b"BBPS", 1
+STARTING: Final = -2  # in place of a bar: the cycle was one of a start that is not over
 
 
 class Stamp(NamedTuple):
@@ -20,6 +21,11 @@ class Stamp(NamedTuple):
     cycles: int
     boot_ns: int
     last_bar_at_ms: int  # -1: no bar yet
+
+    @property
+    def is_of_start(self) -> bool:
+        """Of a start that is not over: it may come to nothing, and the next one too."""
+        return self.last_bar_at_ms == STARTING
 
 
 class ProgressWriter:

@@ -39,7 +39,7 @@ from bot.wire import INTERVAL_MS
 log = structlog.get_logger()
 
 CHUNK: Final = 4_096  # bars whose columns are lists at a time, at the most, and after which the loop reconciles
-FIRST_LOOK: Final = 16  # bars until the keyboard is looked at for the first time
+FIRST_LOOK: Final = 1  # bars until the keyboard is looked at for the first time
 SOON_NS, LATE_NS = 50_000_000, 200_000_000  # between two looks: twice as many bars are taken, or half as many
 # What a session keeps for long (events, trades) forms no cycles; a collector that walks it again and again costs a third of a run.
 GC_THRESHOLDS: Final = (20_000, 20, 1_000)
@@ -375,7 +375,7 @@ class Session:
             if unseen >= self._looks.bars:
                 unseen = 0
                 if not self._goes_on():
-                    return False
+                    return all(lane.is_over for lane in ground.lanes)
 
     def _slot(self, slot_ms: int) -> None:
         scene, loop = self.scene, self._running()

@@ -1004,5 +1004,29 @@ async def test_a_reload_makes_passes_while_its_strategies_warm(
     progress.close()
     assert before is not None
     assert after is not None
+    assert not after.is_of_start
     assert after.cycles - before.cycles >= 10, "a thousand bars of the past took two seconds"
     assert (await one.end()).exit_code is Exit.DONE
+
+
+async def test_a_pause_does_not_wait_for_a_start_whose_strategies_warm(
+    place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "BREATH_MS", 50)
+    one = await place(fast)
+    one.begin(one.settings("Slow"))
+    await until("it warms", lambda: (one.folder / "state" / "progress").exists() and stamped(one))
+    status, paused = await asked(one, "POST", "/pause")
+    assert (status, [each["state"] for each in paused["strategies"]]) == (200, ["PAUSED"])
+    assert not one.ready.is_set()
+    assert (await one.end()).exit_code is Exit.DONE
+
+
+def stamped(one: Place) -> bool:
+    """Whether this run has made a pass, and told that its start is not over."""
+    progress = ProgressReader(str(one.folder / "state" / "progress"))
+    try:
+        stamp = progress.read()
+    finally:
+        progress.close()
+    return stamp is not None and stamp.cycles > 0 and stamp.is_of_start

@@ -17,7 +17,7 @@ from bot.runtime.beat import SECOND, Answer, Heart
 from bot.runtime.beater import BeliefFile, Record, classify, first_heart
 from bot.runtime.daemon import Run
 from bot.runtime.heartbeat import HeartbeatProcess
-from bot.runtime.progress import ProgressReader, ProgressWriter, Stamp
+from bot.runtime.progress import STARTING, ProgressReader, ProgressWriter, Stamp
 
 S = SECOND
 R60 = beat.rhythm(60)
@@ -63,19 +63,24 @@ def test_without_a_completed_cycle_three_beats_leave_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lives", "boot_beats", "acts_at"),
+    ("lives", "warms_after", "boot_beats", "acts_at"),
     [
-        ([], [], 70),
-        ([(65, 500)], [65, 75, 85], 145),
-        ([(start, start + 2) for start in range(65, 500, 7)], [65, 72, 79], 139),
-        ([(start, start + 2) for start in range(65, 500, 55)], [65, 120, 175], 235),
+        ([], 500, [], 70),
+        ([(65, 500)], 500, [65, 75, 85], 145),
+        ([(start, start + 2) for start in range(65, 500, 7)], 500, [65, 72, 79], 139),
+        ([(start, start + 2) for start in range(65, 500, 55)], 500, [65, 120, 175], 235),
+        ([(65, 127)], 1, [65, 75, 85, 95, 105, 115, 125], 185),
+        ([(65, 127)], 31, [65, 75, 85, 96, 106, 116, 126], 186),
+        ([(start, start + 5) for start in range(65, 500, 7)], 1, [65, 72, 79], 139),
+        ([(start, start + 12) for start in range(65, 500, 55)], 1, [65, 75, 120, 130, 175, 185], 245),
     ],
-    ids=["none", "one that recovers for long", "a crash loop", "a slow crash loop"],
-)
+    ids=["none", "one that recovers for long", "a crash loop", "a slow crash loop", "one that warms for long", "one that recovers and warms for long",
+         "a crash loop while it warms", "a slow crash loop while it warms"],
+)  # fmt: skip
 def test_lives_without_a_cycle_hold_the_switch_off_until_d_after_their_third_beat(
-    lives: list[tuple[int, int]], boot_beats: list[int], acts_at: int
+    lives: list[tuple[int, int]], warms_after: int, boot_beats: list[int], acts_at: int
 ) -> None:
-    """The last completed cycle was at 0 and the last beat on it at 10 s: a life that begins before 70 s still finds the switch standing."""
+    """Also when they make passes while they warm, `warms_after` so many seconds. The last completed cycle was at 0 and the last beat on it at 10 s: a life that begins before 70 s still finds the switch standing."""
     heart, fence, stamp = Heart(), 1, WELL._replace(boot_ns=100 * S)
     beats: list[int] = []
     at, deadline = 0, 60
@@ -86,6 +91,8 @@ def test_lives_without_a_cycle_hold_the_switch_off_until_d_after_their_third_bea
             orders: Any = SimpleNamespace(fence=fence)
             heart = first_heart(Record(fence - 1, 0, heart), orders)
         now_ns = (100 + at) * S
+        if any(start + warms_after <= at < end for start, end in lives):
+            stamp = Stamp(fence, stamp.cycles + 1, now_ns, STARTING)
         is_alive = fence == 1 or any(start <= at < end for start, end in lives)
         if is_alive and beat.judge(R60, heart, now_ns=now_ns, stamp=stamp, fence=fence) == "beat":
             heart = beat.sending(heart, stamp=stamp, fence=fence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from bot.clock import MINUTE_MS, next_utc_day_ms
 from bot.runtime.daemon import Run
 from bot.runtime.desk import untold_of
+from bot.runtime.exiting import wind_down
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import BREATH_MS, Loop
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
@@ -26,8 +29,10 @@ PAST = 40  # bars
 class Slow(Scripted):
     """Each bar of its past takes it half a second; at the tenth something happens at the service."""
 
-    def __init__(self, pacer: FakePacer, happens: Callable[[], None], *, answer: tuple[Intent, ...] = ()) -> None:
-        super().__init__(self._on_bar)
+    def __init__(
+        self, pacer: FakePacer, happens: Callable[[], None], *, answer: tuple[Intent, ...] = (), **more: Any
+    ) -> None:
+        super().__init__(self._on_bar, **more)
         self.pacer, self.happens, self.answer = pacer, happens, answer
         self.lived: list[str] = []
 
@@ -189,7 +194,12 @@ def test_the_first_pass_lets_the_heartbeat_beat_that_was_a_witness() -> None:
 
     silent: Any = SimpleNamespace(cycle_done=lambda **_named: None, pass_done=lambda: None)
     run: Any = SimpleNamespace(
-        progress=silent, watchdog=silent, notifier=None, stop=SimpleNamespace(is_set=lambda: False), heartbeat=Beats()
+        has_started=False,
+        progress=silent,
+        watchdog=silent,
+        notifier=None,
+        stop=SimpleNamespace(is_set=lambda: False),
+        heartbeat=Beats(),
     )
     run._let_beat = lambda: Run._let_beat(run)
     for _ in range(3):
@@ -207,3 +217,146 @@ async def test_a_strategy_that_closes_on_what_it_is_told_does_so(tmp_path: Path)
     loop, _ = started(venue, tmp_path / "journal.db", grows, answer=(Close("BTC"),))
     await loop.recover()
     assert venue.positions == {}
+
+
+async def test_what_happens_while_another_is_told_is_told_in_this_run_too(tmp_path: Path) -> None:
+    """The second closes on what it is told; with that the first one's stop is hit."""
+    path = tmp_path / "journal.db"
+    pacer, told = FakePacer(), list[str]()
+
+    class Hit(FakeVenue):
+        async def close(self, market: str, *args: Any, **named: Any) -> Any:
+            answer = await super().close(market, *args, **named)
+            (stop,) = [order for order in self.working.values() if order.coin == "BTC" and order.kind == "stop_loss"]
+            self._touch(stop, Decimal(95))
+            return answer
+
+    class Tells(Slow):
+        def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
+            told.append(f"{self.name}: {fill.action}")
+            return super().on_fill(view, fill)
+
+    def grows() -> None:
+        trade = venue._trade("ETH", "long", "open", "market", Decimal(1), None)
+        venue._fill("ETH", "long", "open", "market", Decimal(1), Decimal(100), trade, None)
+
+    venue = Hit(("BTC", "ETH"))
+    for _ in range(PAST - 1):
+        venue.minute(ETH="100")
+    markets = {"one": "BTC", "two": "ETH"}
+    opens = [
+        Scripted(
+            lambda _view, bar: [Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))],
+            name=name, markets=(market,),
+        )
+        for name, market in markets.items()
+    ]  # fmt: skip
+    kill(await begun(venue, path=path, strategies=opens))
+    assert set(venue.positions) == {"BTC", "ETH"}
+    one = Tells(pacer, lambda: None, name="one", markets=("BTC",))
+    two = Tells(pacer, grows, answer=(Close("ETH"),), name="two", markets=("ETH",))
+    loop = room(venue, path=path, strategies=[one, two], pacer=pacer)
+    await loop.recover()
+    assert told == ["two: open", "one: close", "two: close"]
+    assert [untold_of(loop.journal, name, 0) for name in markets] == [[], []], "nothing is left for the next run"
+
+
+async def test_what_they_want_on_it_is_judged_by_the_price_of_now(tmp_path: Path) -> None:
+    """The newest bar, which is still to be decided, has brought the loss that ends the day's entries."""
+    path = tmp_path / "journal.db"
+    venue = FakeVenue(("BTC",))
+    for _ in range(PAST - 1):
+        venue.minute(BTC="100")
+    entry = Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=50))
+    kill(await begun(venue, lambda _view, _bar: [entry], path=path))
+    venue.minute(BTC="90")
+
+    def funded() -> None:
+        trade = venue._trade("BTC", "long", "open", "market", Decimal("0.1"), None, source=None)
+        venue._fill("BTC", "long", "open", "market", Decimal("0.1"), Decimal(90), trade, None)
+
+    slow = Slow(FakePacer(), funded, answer=(entry,))
+    loop = room(venue, path=path, strategies=[slow], pacer=slow.pacer, daily_loss_usd=Decimal(10))
+    await loop.recover()
+    assert slow.lived[PAST:] == [f"fill at {PAST}"]
+    assert venue.positions["BTC"].size == Decimal("2.1")
+
+
+async def test_the_loss_of_a_day_that_began_while_nobody_looked_is_known_before_anything_is_told(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.db"
+    venue = FakeVenue(("BTC",))
+    for _ in range(PAST - 3):
+        venue.minute(BTC="100")
+    entry = Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=50))
+    kill(await begun(venue, lambda _view, _bar: [entry], path=path))
+    now_ms = venue.clock.now_ms()
+    venue.clock.advance(next_utc_day_ms(now_ms) - now_ms - MINUTE_MS)
+    venue.minute(BTC="130")
+    venue.minute(BTC="120")
+    venue.minute(BTC="120")
+
+    def grows() -> None:
+        trade = venue._trade("BTC", "long", "open", "market", Decimal("0.1"), None, source=None)
+        venue._fill("BTC", "long", "open", "market", Decimal("0.1"), Decimal(120), trade, None)
+
+    slow = Slow(FakePacer(), grows, answer=(entry,))
+    loop = room(venue, path=path, strategies=[slow], pacer=slow.pacer, daily_loss_usd=Decimal(10))
+    await loop.recover()
+    assert slow.lived[PAST:] == [f"fill at {PAST}"]
+    assert venue.positions["BTC"].size == Decimal("2.1")
+
+
+async def test_the_price_of_a_market_that_nobody_listens_to_is_not_forgotten_with_the_past(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    venue = FakeVenue(("BTC", "ETH"))
+    for _ in range(PAST):
+        venue.minute()
+
+    def anothers() -> None:
+        trade = venue._trade("ETH", "long", "open", "market", Decimal(1), None, source=None)
+        venue._fill("ETH", "long", "open", "market", Decimal(1), Decimal(80), trade, None)
+
+    loop, _ = started(venue, path, anothers)
+    await loop.recover()
+    assert loop.mirror.equity_usd == float((await venue.account()).account_value_usd)
+
+
+async def test_what_a_reload_keeps_for_those_that_it_builds_is_kept_when_the_account_is_read_again(
+    tmp_path: Path,
+) -> None:
+    """A lapse in the midst of it, and no market has had a bar yet."""
+    loop = room(FakeVenue(("BTC",)), path=tmp_path / "journal.db")
+    await loop.recover()
+    loop.desk.seat(loop.desk.seats, away=["new"])
+    await loop.recover()
+    assert list(loop.desk.away) == ["new"]
+
+
+async def test_what_a_start_that_is_told_to_stop_had_to_tell_stays_before_what_its_end_brings(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    venue = await held(path)
+
+    def grows() -> None:
+        trade = venue._trade("BTC", "long", "open", "market", Decimal(1), None, source=None)
+        venue._fill("BTC", "long", "open", "market", Decimal(1), Decimal(100), trade, None)
+
+    loop, slow = started(venue, path, grows)
+
+    def is_cut(_bar_ms: int | None) -> None:
+        if len(slow.lived) >= 20:
+            raise asyncio.CancelledError
+
+    loop.passed = is_cut
+    with pytest.raises(asyncio.CancelledError):
+        await loop.recover()
+    assert (await wind_down(loop, "flatten")).complete
+    assert slow.lived == ["bar"] * 20, "it is in the midst of its past"
+    kill(loop)
+    journal = open_journal(path, address=ADDRESS)
+    assert [one.event.subtype for one in untold_of(journal, "trend", 0) if one.event.type == "fill"] == [
+        "entry",
+        "exit",
+    ]
+    journal.close()

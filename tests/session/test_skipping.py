@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterable
-from itertools import count
+from itertools import accumulate, chain, repeat
 
 import pytest
 
@@ -89,21 +89,31 @@ def nothing(_view: View, _bar: Bar) -> Iterable[Intent]:
 def test_a_strategy_that_takes_its_time_is_looked_at_often_and_does_the_same(
     markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
-    """Between two looks pass a second here, or no time at all: fewer and fewer bars, or more and more."""
+    """Between two looks passes no time at all, or a second: more and more bars, or fewer and fewer."""
     candles = [minutes(600, market=market) for market in markets]
 
-    def looks(step_ns: int) -> tuple[list[int], Ran]:
+    def looks(steps_ns: Iterable[int]) -> tuple[list[int], Ran]:
         at: list[int] = []
-        monkeypatch.setattr(sessions, "monotonic_ns", count(step=step_ns).__next__)
+        monkeypatch.setattr(sessions, "monotonic_ns", accumulate(steps_ns).__next__)
         one = ran(candles, progress=lambda done, _of: at.append(done // len(markets)) or True)
         return at, one
 
-    slow_at, slow = looks(10**9)
-    assert slow_at[:7] == [16, 24, 28, 30, 31, 32, 33]
-    quick_at, quick = looks(0)
-    assert quick_at[:4] == [16, 48, 112, 240]
+    slow_at, slow = looks(chain(repeat(0, 6), repeat(10**9)))
+    assert slow_at[:10] == [1, 3, 7, 15, 31, 39, 43, 45, 46, 47]
+    quick_at, quick = looks(repeat(0))
+    assert quick_at[:4] == [1, 3, 7, 15]
     assert (slow.lines, slow.digest) == (quick.lines, quick.digest)
     assert sum(kinds(slow).values()) > 10
+
+
+@pytest.mark.parametrize("markets", [("BTC",), ("BTC", "ETH")], ids=["one", "two"])
+def test_a_session_that_is_told_to_stop_at_its_last_bar_is_whole(
+    markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sessions, "CHUNK", 1)
+    one = ran([minutes(50, market=market) for market in markets], progress=lambda done, of: done < of)
+    course = one.result.course
+    assert (course.bars, course.is_partial) == (50 * len(markets), False)
 
 
 def test_the_collectors_settings_are_its_own_again_after_a_session():
