@@ -339,6 +339,18 @@ class Journal:
         )
         return {(market, trade_id, action): intent_id for market, trade_id, action, intent_id in rows}
 
+    def unnamed(self, *, epoch: int) -> list[Intent]:
+        """The accepted intents of which events without a key tell: their run was killed before it could give them theirs."""
+        rows = self._read(
+            "SELECT DISTINCT coin, json_extract(payload, '$.data.tradeId') AS trade_id, json_extract(payload, '$.data.intent') FROM events"
+            " WHERE epoch=? AND type IN ('fill', 'order') AND idempotency_key IS NULL AND trade_id IS NOT NULL",
+            (epoch,),
+        )
+        told = {(coin, trade_id, action) for coin, trade_id, action in rows}
+        keys = self.keys_of_trades({trade_id for _, trade_id, _ in told}, epoch=epoch) if told else {}
+        found = (self.find(key) for trade, key in keys.items() if trade in told)
+        return [intent for intent in found if intent is not None and intent.state == "accepted"]
+
     def name_events(self, intent: Intent) -> list[dict[str, Any]]:
         """Give the accepted intent's key to those events of its trade that were taken before its answer came; answers them."""
         rows = self._read(

@@ -174,6 +174,7 @@ class Loop:
         self.last_bar_ms: int | None = None
         self._due: list[Closed] = []
         self._replies: list[Intent] = []  # intents of event hooks, written and not sent yet
+        self._inherited: frozenset[str] = frozenset()  # not final when the account was last read anew
         self._reconcile_at_ms = 0
         self._trim_at_ms = 0
         self._passed_ms = 0  # of real time: when the newest pass ended
@@ -215,6 +216,9 @@ class Loop:
         await self.drain()
         self.ready = True
         await self.settle()
+        if not self.mirror.events_named:
+            for intent in self.journal.unnamed(epoch=self.mirror.epoch):
+                self._name(intent)
         await self.reconcile()
         await self._warm_up()
         self.timers.follow(self.desk.seats, self.journal, now_ms=self.now_ms())
@@ -713,10 +717,13 @@ class Loop:
     def _name_late(self, done: Intent) -> None:
         """Its events came before the answer that says which trade it is, and show no key: they, and what they opened, are ours all the same.
 
-        An answer to the first request comes before any look at the events.
+        An answer to the first request comes before any look at the events, unless that was an earlier run's.
         """
-        if done.state != "accepted" or done.attempts < 2 or self.mirror.events_named:
-            return
+        is_late = done.attempts > 1 or done.id in self._inherited
+        if done.state == "accepted" and is_late and not self.mirror.events_named:
+            self._name(done)
+
+    def _name(self, done: Intent) -> None:
         with self.journal.together():
             events = self.journal.name_events(done)
             self.books.name(map(Event.model_validate, events), done.strategy)
@@ -934,6 +941,7 @@ class Loop:
         self.live.clear()
         self._replies.clear()
         self.live.update((intent.id, intent) for intent in self.journal.live())
+        self._inherited = frozenset(self.live)
         # The run before may have been killed between the event that told of one and its acceptance.
         unsure = [key for key, one in self.live.items() if one.state in IN_DOUBT and one.action != "cancel"]
         if unsure:

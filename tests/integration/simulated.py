@@ -66,6 +66,7 @@ RACE_S: Final = 1.0  # between a look at the events and an order: a reset that f
 STOP_S: Final = 5.0  # from being asked to the end
 # speed of the service's clock -> (bars before calm, seconds between two passes)
 PACES: Final = {60.0: (8, 2.0), 20.0: (5, 2.0), 4.0: (3, 4.0), 1.0: (2, 10.0)}
+FAILED_MAX: Final = 5  # worlds of one run; then something is broken, and the rest tells nothing new
 CANDLES_MAX: Final = 4  # a long history is another test's; it costs
 
 FAULTS: Final = (
@@ -1339,6 +1340,32 @@ def _in_place(world: World) -> Iterator[None]:
     finally:
         for where, name, value in kept:
             setattr(where, name, value)
+
+
+def lived(seeds: Iterable[int], folder: Path) -> Iterator[World]:
+    """World after world. The failure of one leaves the others their lives; it is raised after the last of them, with its seed."""
+    failed: list[AssertionError] = []
+    for seed in seeds:
+        try:
+            world = run_named(seed, folder)
+        except AssertionError as error:
+            failed.append(error)
+            if len(failed) == FAILED_MAX:
+                break
+        else:
+            yield world
+    if failed:
+        for other in failed[1:]:
+            failed[0].add_note(str(other))
+        raise failed[0]
+
+
+def run_named(seed: int, folder: Path) -> World:
+    """As `run_world`; the error says of which world it is."""
+    try:
+        return run_world(seed, folder)
+    except Exception as error:
+        raise AssertionError(f"world {seed} (it comes first with --seed {seed} --worlds 1): {error}") from error
 
 
 def run_world(seed: int, folder: Path, rules: Rules | None = None) -> World:

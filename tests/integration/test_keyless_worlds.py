@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from bot.runtime import daemon
-from tests.integration.simulated import Wire, World, run_world, template
+from tests.integration.simulated import Wire, World, lived, template
 from tests.integration.virtual import Answer
 
 BARE: Final = ("/v1/events", "/v1/account", "/v1/orders")  # without keys
@@ -52,8 +52,8 @@ def test_what_is_ours_is_known_where_only_trades_show_keys(
     monkeypatch.setattr(Wire, "deliver", bare)
     monkeypatch.setattr(World, "_judge", judged)
     template(folder)
-    for seed in range(base_seed, base_seed + worlds):
-        run_world(seed, folder)
+    for _world in lived(range(base_seed, base_seed + worlds), folder):
+        pass
     assert min(seen["hidden"], seen["ours"], seen["owned"]) > worlds // 4, seen
     if worlds >= 400:
         assert seen["anothers"], seen

@@ -20,11 +20,20 @@ import pytest
 from bot.service.host import COLLECTOR
 from tests.conftest import REPOSITORY, is_soaked
 from tests.integration.seeded_bugs import BUGS, caught, first_seed
-from tests.integration.simulated import CRASHES, DISK_CODES, FAULTS, TROUBLES, World, run_world, service, template
+from tests.integration.simulated import (
+    CRASHES,
+    DISK_CODES,
+    FAULTS,
+    TROUBLES,
+    World,
+    lived,
+    run_named,
+    service,
+    template,
+)
 from tests.integration.virtual import Clocks, virtual_time
 
 TWICE = 4  # a seed of many lives, faults and beats
-FAILED_MAX = 5  # of one run; then something is broken, and the rest tells nothing new
 CHUNKS = 20  # In full size so many tests share the worlds, for as many cores as there are.
 
 
@@ -46,15 +55,6 @@ def _ready(folder: Path) -> None:
     template(folder)
 
 
-def _run(seed: int, folder: Path) -> World:
-    try:
-        return run_world(seed, folder)
-    except Exception as error:
-        raise AssertionError(
-            f"world {seed} (it comes first with -k doubled --seed {seed} --worlds 1): {error}"
-        ) from error
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "chunk" in metafunc.fixturenames:
         metafunc.parametrize("chunk", range(CHUNKS if metafunc.config.getoption("--full") else 1))
@@ -67,18 +67,10 @@ def test_nothing_is_doubled_lost_stuck_or_naked(
     met: Counter[str] = Counter()
     troubles: Counter[str] = Counter()
     disk: Counter[int] = Counter()
-    failed: list[AssertionError] = []
     trades = lives = fired = damaged = beats = abreast = 0
     began, virtual_s = time.process_time(), 0.0
     first = base_seed + chunk * worlds
-    for seed in range(first, first + worlds):
-        try:
-            world = _run(seed, folder)
-        except AssertionError as error:  # The others are lived all the same.
-            failed.append(error)
-            if len(failed) == FAILED_MAX:
-                break
-            continue
+    for world in lived(range(first, first + worlds), folder):
         met.update(world.wire.met)
         troubles[world.trouble] += 1
         disk.update(world.disk_faults)
@@ -93,10 +85,6 @@ def test_nothing_is_doubled_lost_stuck_or_naked(
     request.node.user_properties.append(
         ("rate", f"{worlds / took_s:.1f} worlds/s of one core, {virtual_s / took_s:,.0f}x real time")
     )
-    if failed:
-        for other in failed[1:]:
-            failed[0].add_note(str(other))
-        raise failed[0]
     if worlds >= 400:
         assert set(met) == {*FAULTS, *CRASHES, "refuse", "blackhole"}, met
         assert set(troubles) == set(TROUBLES)
@@ -118,7 +106,7 @@ def test_a_seeded_bug_is_caught_at_its_seed(name: str, folder: Path) -> None:
     assert caught(name, seed, folder) is not None, (
         f"world {seed} does not notice it (any more): `python -m tests.integration.seeded_bugs` finds the first one that does"
     )
-    _run(seed, folder)  # ... and has nothing against the code as it is.
+    run_named(seed, folder)  # ... and has nothing against the code as it is.
 
 
 def test_each_seeded_bug_has_a_world_that_catches_it(folder: Path, request: pytest.FixtureRequest) -> None:
@@ -133,7 +121,7 @@ def test_each_seeded_bug_has_a_world_that_catches_it(folder: Path, request: pyte
 
 def test_a_world_is_a_function_of_its_seed(folder: Path) -> None:
     """Twice here, and once in a process with other hashes: the same requests at the same instants with the same outcomes."""
-    first, second = _run(TWICE, folder), _run(TWICE, folder)
+    first, second = run_named(TWICE, folder), run_named(TWICE, folder)
     assert len(first.trace) > 100
     assert first.digest == second.digest
     code = "import sys; from pathlib import Path; from tests.integration.test_worlds import digest_of; print(digest_of(int(sys.argv[1]), Path(sys.argv[2])))"
@@ -214,9 +202,9 @@ def test_what_is_due_at_one_instant_comes_in_the_order_in_which_it_was_set() -> 
 
 def digest_of(seed: int, folder: Path) -> str:
     """For the other process."""
-    return _run(seed, folder).digest
+    return run_named(seed, folder).digest
 
 
 def test_different_seeds_are_different_worlds(folder: Path) -> None:
     assert len({World(seed, folder, Clocks()).start_ms for seed in range(50)}) > 5
-    assert len({_run(seed, folder).digest for seed in (8, 9)}) == 2
+    assert len({run_named(seed, folder).digest for seed in (8, 9)}) == 2

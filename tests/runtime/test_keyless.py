@@ -17,7 +17,7 @@ from bot.runtime.loop import Loop, Settings
 from bot.runtime.notices import of_event
 from bot.session.journal import SessionJournal
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
-from bot.wire import Trade
+from bot.wire import OrderResult, Trade
 from tests.fakes import ADDRESS, FakeVenue, Fault
 from tests.runtime.rooms import DEAD_MAN_60, always, begun, kill, later, minutes, room
 from tests.runtime.test_degraded import refusals
@@ -252,15 +252,53 @@ async def test_a_kill_between_the_answer_and_the_naming_loses_no_owner(
     await loop.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await loop.cycle()
-    monkeypatch.setattr(Loop, "_name_late", lambda _loop, _done: None)
+    monkeypatch.setattr(Loop, "_name", lambda _loop, _done: None)
     later(loop, 60_000)
     loop.begin_pass()
     await loop.settle()
     assert (ours(loop), loop.in_doubt("BTC")) == ({"BTC": None}, False)
     kill(loop)
+    monkeypatch.undo()
     again = room(venue, always, path=path, settings=policy("flatten"))
     await again.recover()
     assert (ours(again), set(venue.positions)) == ({"BTC": "trend"}, {"BTC"})
+    assert (booked(again, "trend"), booked(again, FOREIGN)) == ((1, 1, 0), (0, 0, 0))
+    assert again.journal.unnamed(epoch=0) == []
+
+
+async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after_its_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the answer to its one attempt: the next run is told of the fill, and later finds the trade by its key."""
+    path = tmp_path / "journal.db"
+
+    class Killed(BaseException):
+        pass
+
+    class Dies(KeysOnTrades):
+        async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+            await super().confirm(token, key=key, expires_at_ms=expires_at_ms)
+            raise Killed
+
+    venue = Dies()
+    venue.minute(BTC="100")
+    loop = room(venue, always, path=path)
+    await loop.recover()
+    with pytest.raises(Killed):
+        await loop.cycle()
+    (doubt,) = loop.journal.live()
+    kill(loop)
+    again = room(venue, always, path=path)
+    monkeypatch.setattr(again.sender, "is_due", lambda _intent: False)  # It has no time for it at first.
+    await again.recover()
+    assert again.in_doubt("BTC")
+    monkeypatch.undo()
+    assert (await again.sender.search(doubt)).trade_id is not None
+    await again.cycle()
+    found = again.journal.find(doubt.id)
+    assert found is not None
+    assert (found.state, ours(again)) == ("accepted", {"BTC": "trend"})
+    assert (booked(again, "trend"), booked(again, FOREIGN)) == ((1, 1, 0), (0, 0, 0))
 
 
 # -- what is not ours
