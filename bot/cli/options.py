@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
 
 SPEED_MAX: Final = 3600  # the service's bound on an accelerated clock
-_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Duration(click.ParamType[float]):
-    """`60s`, `5m`, `1.5h`, `90` (seconds)."""
+    """`60s`, `5m`, `1.5h`, `300ms`, `90` (seconds); nothing at all only where it `may_be_zero`."""
 
     name = "duration"
+
+    def __init__(self, *, may_be_zero: bool = False) -> None:
+        self._may_be_zero = may_be_zero
 
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
-        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) *([smhd]?)", value.strip(), re.ASCII)
-        if found is None or float(found[1]) <= 0:
+        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) *(ms|[smhd]?)", value.strip(), re.ASCII)
+        if found is None or (float(found[1]) <= 0 and not self._may_be_zero):
             self.fail(f"{value!r} is no duration; write 60s, 5m or 1.5h", param, ctx)
         return float(found[1]) * _UNITS[found[2]]
+
+
+@contextmanager
+def reserved() -> Iterator[None]:
+    """Standard output is for one JSON object: what a strategy prints meanwhile goes to standard error."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 class Clock(click.ParamType[str]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.accepting import accepted, accepting
-from bot.cli.options import Duration
+from bot.cli.options import Duration, reserved
 from bot.cli.session import Amount, Instant, Sided, rules_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ SHOWN_MAX: Final = 60  # lines of a table; --json has them all
     default=None,
     help="In which order a bar visits its extremes. Default: adaptive, as a sandbox does; of a backtest its own.",
 )
-@click.option("--latency", type=Duration(), default=None, help="How long an order is on its way: 0.3s.")
+@click.option(
+    "--latency", type=Duration(may_be_zero=True), default=None, help="How long an order is on its way: 300ms, 0.5s."
+)
 @click.option(
     "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the sandbox's."
 )
@@ -89,7 +91,8 @@ def replay(what: Path, config: Path | None, *, as_json: bool, **given: Any) -> i
     from bot.errors import Exit
 
     logs.configure(pretty=None, level="error")
-    found = _of_run(what, config, given) if (what / "manifest.json").is_file() else _of_journal(what, config, given)
+    with reserved() if as_json else nullcontext():
+        found = _of_run(what, config, given) if (what / "manifest.json").is_file() else _of_journal(what, config, given)
     if as_json:
         click.echo(json.dumps(found.plain(), indent=1, ensure_ascii=False))
     else:
@@ -117,7 +120,7 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
     rates, _ = _rates(given, settings)
     options = SessionOptions(
         start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=Decimal(balance), path=given["path"] or "adaptive",
-        latency_ms=0 if given["latency"] is None else int(given["latency"] * 1000), rules=rules_of(given),
+        latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given),
     )  # fmt: skip
     return of_journal_again(recorded, settings, candles, options, rates=rates)
 
@@ -152,7 +155,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
         options,
         rules={**options.rules, **over},
         path=given["path"] or options.path,
-        latency_ms=options.latency_ms if given["latency"] is None else int(given["latency"] * 1000),
+        latency_ms=options.latency_ms if given["latency"] is None else round(given["latency"] * 1000),
         balance_usd=given["balance"] or options.balance_usd,
         start_ms=options.start_ms if given["start_ms"] is None else given["start_ms"],
         end_ms=options.end_ms if given["end_ms"] is None else given["end_ms"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.accepting import accepted, accepting
-from bot.cli.options import Duration
+from bot.cli.options import Duration, reserved
 
 if TYPE_CHECKING:
     from bot.session.backtest import Backtest
@@ -80,7 +80,7 @@ def _number(text: str, fail: Callable[[str], Any]) -> Decimal:
 
 
 class Sided(click.ParamType[tuple[str, Decimal]]):
-    """`VALUE`, `CLASS=VALUE` or `MARKET=VALUE`; the value with `%` or `bps` where it is a rate."""
+    """`VALUE`, `CLASS=VALUE` or `MARKET=VALUE`; the value with `%` or `bps` where it is a rate, unless it is 0."""
 
     def __init__(self, name: str, unit: str) -> None:
         self.name = name
@@ -107,12 +107,9 @@ class Sided(click.ParamType[tuple[str, Decimal]]):
             if found is None:
                 self.fail(f"{text!r} is no rate; write 0.05% or 5bps", param, ctx)
             text = found[1]
-            parts = {
-                "%": Decimal("0.01"),
-                "bps": Decimal("0.0001"),
-                None: Decimal(1 if self._unit == "rate" else "0.0001"),
-            }
-            scale = parts[found[2]] * (1 if self._unit == "rate" else 10_000)
+            if found[2] is None and text.strip("0."):
+                self.fail(f"{text!r} says no unit; write {text}% or {text}bps", param, ctx)
+            scale = Decimal("0.01" if found[2] == "%" else "0.0001") * (1 if self._unit == "rate" else 10_000)
         return whose, _number(text, lambda said: self.fail(said, param, ctx)) * scale
 
 
@@ -129,7 +126,7 @@ class Out(click.ParamType["Outage"]):
         found = _OUTAGE.fullmatch(value.strip())
         if found is None:
             self.fail(f"{value!r} is no outage; write 2025-05-03T10:00+2h", param, ctx)
-        return Outage(Instant().convert(found[1], param, ctx), int(Duration().convert(found[2], param, ctx) * 1000))
+        return Outage(Instant().convert(found[1], param, ctx), round(Duration().convert(found[2], param, ctx) * 1000))
 
 
 class Capped(click.ParamType[tuple[str, Any]]):
@@ -165,7 +162,12 @@ class Capped(click.ParamType[tuple[str, Any]]):
     show_default=True,
     help="In which order a bar visits its extremes.",
 )
-@click.option("--latency", type=Duration(), default=None, help="How long an order is on its way: 0.5s. Default: none.")
+@click.option(
+    "--latency",
+    type=Duration(may_be_zero=True),
+    default=None,
+    help="How long an order is on its way: 300ms, 0.5s. Default: none.",
+)
 @click.option(
     "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the service's."
 )
@@ -241,14 +243,15 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     from bot.session import result as results
 
     logs.configure(pretty=None, level="error")
-    asked = _Asked(config, given)
-    prepared = asked.prepared()  # What cannot be played is said before a folder is made for it.
-    manifest = asked.manifest()  # Now: config and strategies may be edited while the session runs.
-    folder = results.folder_for(out, asked.settings.name, SystemClock().now_ms())
-    with _stopping() as is_stopped:
-        found = asked.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
-        results.write(folder, found, manifest)  # Kept, whatever becomes of the runs that follow.
-        band, proof = asked.besides(found, folder, is_stopped=is_stopped)
+    with reserved() if as_json else nullcontext():
+        asked = _Asked(config, given)
+        prepared = asked.prepared()  # What cannot be played is said before a folder is made for it.
+        manifest = asked.manifest()  # Now: config and strategies may be edited while the session runs.
+        folder = results.folder_for(out, asked.settings.name, SystemClock().now_ms())
+        with _stopping() as is_stopped:
+            found = asked.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
+            results.write(folder, found, manifest)  # Kept, whatever becomes of the runs that follow.
+            band, proof = asked.besides(found, folder, is_stopped=is_stopped)
     summary = found.summary(band, proof)
     results.write_summary(folder, summary)
     if as_json:
@@ -313,7 +316,7 @@ class _Asked:
                 )
         return SessionOptions(
             start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
-            latency_ms=0 if given["latency"] is None else int(given["latency"] * 1000), rules=rules_of(given), outages=outages, seed=given["seed"],
+            latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given), outages=outages, seed=given["seed"],
             caps=dict(given["caps"]),
         )  # fmt: skip
 
@@ -509,6 +512,10 @@ def summary_lines(
         )
     if found.liquidations:
         lines.append(f"  LIQUIDATIONS: {found.liquidations}")
+    if book.backstop:
+        lines.append(
+            f"  the liquidator's backstop: {format_e8(book.backstop)} USD, paid for what went below zero, less margin lost"
+        )
     lines += [
         f"  guardian {one.guardian_type} fired at {iso(one.ts)}" + (f" on {one.coin}" if one.coin else "")
         for one in book.guardians[:20]

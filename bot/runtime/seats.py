@@ -173,6 +173,8 @@ class Seat:
         file = getattr(sys.modules.get(type(self.strategy).__module__), "__file__", None)
         own = [one for one in told.stack if one.filename == file]
         place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+        if not own and isinstance(error, TypeError) and str(told).endswith("object is not iterable"):
+            place = "; a hook yields what it wants, or returns a list of it"
         return StrategyError(f"{self.name}: {type(error).__name__}: {told}{place}")
 
     @property

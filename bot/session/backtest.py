@@ -101,7 +101,8 @@ class Backtest:
         try:
             course = session.run(spill)
             refusals, rejections = self._refusals()
-            return results.result_of(stage, book, course, session.ground, self.options, refusals, rejections)
+            books = {} if session.loop is None else session.loop.books.rows
+            return results.result_of(stage, book, course, session.ground, self.options, refusals, rejections, books)
         finally:
             self.journal.close()
 

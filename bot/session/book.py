@@ -13,21 +13,24 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from bot.money import format_e8
+from bot.runtime.books import FOREIGN
 from bot.session.lines import line_of, line_of_body
 from bot.session.rows import Rows
 from bot.session.slippage import Slips
 from bot.venue.events import Event, Fill, FundingPaid, GuardianMoved, Liquidated, OrderChanged, Settled, Triggered
 from bot.venue.numbers import E8
 
+BOTH: Final = "+"  # between the names of strategies that share a trip; no name has it
+
 
 class Step(NamedTuple):
-    """From `ts` on: the account's cash (less what positions cost), and in `coin` this signed size at that entry price."""
+    """From `ts` on: the account's cash, and in `coin` this signed size, which was entered at this signed notional."""
 
     ts: int
     cash: int
     coin: str
     size: int
-    entry_px: int
+    cost: int
 
 
 @dataclass(slots=True)
@@ -55,10 +58,22 @@ class Trip:
     fills: int = 0
     slipped: int = 0  # scaled 1e16, not rounded; it is inside the prices, and so inside `realized`
 
+    def share_with(self, strategy: str) -> None:
+        """Another one has entered, too (`netting: allow`): the trip is of both, by the order of their entries."""
+        names = [name or FOREIGN for name in self.strategy.split(BOTH)]
+        if (strategy or FOREIGN) not in names:
+            self.strategy = BOTH.join([*names, strategy or FOREIGN])
+
     @property
     def slippage(self) -> int:
         """In USD, toward zero."""
         return usd_of(self.slipped)
+
+    @property
+    def cost(self) -> int:
+        """Entry notional of what is still held, exact as in the ledger: an average price of eight places is too coarse for a large size."""
+        gained = self.realized if self.side == "long" else -self.realized
+        return self.entry_notional - self.exit_notional + gained
 
     @property
     def pnl(self) -> int:
@@ -127,11 +142,17 @@ class Book:
     slipped: int = 0  # as of a Trip
     count: int = 0
     liquidations: int = 0
+    backstop: int = 0  # what the house paid for what went below zero, less the margin that the liquidator kept
     kinds: Counter[str] = field(default_factory=Counter)  # exits by what caused them
     guardians: list[GuardianMoved] = field(default_factory=list)  # those that fired
     _last: dict[str, Step] = field(default_factory=dict)  # of each market
     _row: dict[str, int] = field(default_factory=dict)  # of the trip that is open in a market
+    _balance: int = 0  # as the newest event said
+    _margin: dict[str, int] = field(default_factory=dict)  # of isolated positions: cash that the balance does not hold
     _hash: Any = field(default_factory=hashlib.sha256)
+
+    def __post_init__(self) -> None:
+        self._balance = self.cash
 
     def take(self, events: Iterable[Event]) -> None:
         """The next events."""
@@ -178,15 +199,18 @@ class Book:
     # -- folds
 
     def _fill(self, e: Fill) -> None:
+        before = self.cash
         self.fills += 1
         self.fees += e.fee
         self.cash -= e.fee
         trip = self.open.get(e.coin)
         if e.subtype == "entry":
+            owner = (None if e.idempotency_key is None else self.owner_of(e.idempotency_key)) or ""
             if trip is None:
-                owner = None if e.idempotency_key is None else self.owner_of(e.idempotency_key)
-                trip = self.open[e.coin] = Trip(e.coin, e.side, owner or "", e.ts, e.kind)
+                trip = self.open[e.coin] = Trip(e.coin, e.side, owner, e.ts, e.kind)
                 self._row[e.coin] = self.trips.append(trip, is_moving=True)
+            elif owner != trip.strategy:
+                trip.share_with(owner)
             trip.bought += e.size
             trip.entry_notional += e.size * e.px // E8
             trip.size = max(trip.size, e.position_size)
@@ -198,6 +222,7 @@ class Book:
             self.realized += realized
             self.cash += realized
             self.kinds[e.kind] += 1
+        self._hold(e.coin, self.cash - before, e.balance, is_flat=not e.position_size)
         slipped = 0 if self.slips is None else self.slips.of(e)
         self.slipped += slipped
         if trip is not None:
@@ -207,7 +232,7 @@ class Book:
             trip.held = e.position_size
             if not e.position_size:
                 self._end(trip, e.ts, e.kind)
-        self._step(e.ts, e.coin, e.side, e.position_size, e.entry_px or 0)
+        self._step(e.ts, e.coin, e.side, e.position_size, trip.cost if trip is not None and e.position_size else 0)
 
     def _end(self, trip: Trip, ts: int, kind: str) -> None:
         trip.exit_ms, trip.exit_kind, trip.held = ts, kind, 0
@@ -226,21 +251,36 @@ class Book:
     def _paid(self, e: FundingPaid) -> None:
         self.funding += e.amount
         self.cash += e.amount
+        self._hold(e.coin, e.amount, e.balance, is_flat=False)
         trip = self.open.get(e.coin)
         if trip is not None:
             trip.funding += e.amount
         last = self._last.get(e.coin)
-        self._put(Step(e.ts, self.cash, e.coin, last.size if last else 0, last.entry_px if last else 0))
+        self._put(Step(e.ts, self.cash, e.coin, last.size if last else 0, last.cost if last else 0))
 
     def _lost(self, e: Liquidated) -> None:
         """Taken by the backstop: no fill says so."""
         self._taken(e.ts, e.coin, e.realized, e.px, e.size, "liquidation")
         self.cash -= e.margin_lost
+        self.backstop -= e.margin_lost
+        self._hold(e.coin, e.realized - e.margin_lost, e.balance, is_flat=True)
         self._step(e.ts, e.coin, e.side, 0, 0)
 
     def _settled(self, e: Settled) -> None:
         self._taken(e.ts, e.coin, e.realized, e.outcome_px, e.size, "settlement")
+        self._hold(e.coin, e.realized, e.balance, is_flat=True)
         self._step(e.ts, e.coin, e.side, 0, 0)
+
+    def _hold(self, coin: str, moved: int, balance: int, *, is_flat: bool) -> None:
+        """Cash moved by so much, and the balance is this now: the rest is margin of the position. What is missing there, or left of one that is gone,
+        is the house's."""
+        margin = self._margin.get(coin, 0) + moved - (balance - self._balance)
+        self._balance = balance
+        if is_flat or margin < 0:
+            self.cash -= margin
+            self.backstop -= margin
+            margin = 0
+        self._margin[coin] = margin
 
     def _taken(self, ts: int, coin: str, realized: int, px: int, size: int, kind: str) -> None:
         self.realized += realized
@@ -253,8 +293,9 @@ class Book:
             trip.exit_notional += size * px // E8
             self._end(trip, ts, kind)
 
-    def _step(self, ts: int, coin: str, side: str, size: int, entry_px: int) -> None:
-        self._put(Step(ts, self.cash, coin, size if side == "long" else -size, entry_px))
+    def _step(self, ts: int, coin: str, side: str, size: int, cost: int) -> None:
+        sign = 1 if side == "long" else -1
+        self._put(Step(ts, self.cash, coin, sign * size, sign * cost))
 
     def _put(self, step: Step) -> None:
         self.steps.append(step)

@@ -41,7 +41,7 @@ class Curve:
 
 
 def curve_of(lanes: Sequence[Lane], steps: Sequence[Step], *, start_cash: int) -> Curve:
-    """Equity = cash + size * (close - entry) of each market, at every close that was reached."""
+    """Equity = cash + size * close - cost of each market, at every close that was reached."""
     grid = _grid(lanes)
     equity = array("d", bytes(8 * len(grid)))
     _fill(equity, grid, ((step.ts, step.cash / E8) for step in steps), start_cash / E8)
@@ -89,20 +89,20 @@ def _fill(out: array[float], grid: array[int], steps: Iterable[tuple[int, float]
 def _hold(lane: Lane, at: array[int], steps: Iterable[Step], equity: array[float], exposure: array[float]) -> None:
     """Add the unrealised gain and the notional at each of the lane's closes."""
     close, first = lane.close, lane.first
-    done, size, entry = 0, 0.0, 0.0
+    done, size, cost = 0, 0.0, 0.0
     for step in chain(steps, [Step(1 << 62, 0, lane.coin, 0, 0)]):
         row = bisect_right(at, step.ts, done)
         if row > done:
             if size:
                 closes, much = close[first + done : first + row], abs(size)
                 equity[done:row] = array(
-                    "d", [cash + size * (px - entry) for cash, px in zip(equity[done:row], closes, strict=True)]
+                    "d", [cash + (size * px - cost) for cash, px in zip(equity[done:row], closes, strict=True)]
                 )
                 exposure[done:row] = array(
                     "d", [held + much * px for held, px in zip(exposure[done:row], closes, strict=True)]
                 )
             done = row
-        size, entry = step.size / E8, step.entry_px / E8
+        size, cost = step.size / E8, step.cost / E8
 
 
 def _spread(values: array[float], at: array[int], grid: array[int]) -> array[float]:

@@ -22,6 +22,7 @@ from bot.session.kept import KeptRun, KeptTrade
 POINTS_MAX: Final = 4_000  # of a curve: about one a pixel on the widest screen
 TRADES_MAX: Final = 2_000  # with their stops and targets drawn, of one market; the table has as many
 ROWS_MAX: Final = 500
+SHOWN_CHARS: Final = 60  # of a value that differs
 MARKERS: Final = ((1_000, 4), (300, 5), (80, 7), (0, 9))  # so many trades: their markers' size
 MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 GREEN, RED, GREY, BLUE, AMBER = "#1a7f5a", "#c0392b", "#7f8c8d", "#2c6fbb", "#c77d0a"
@@ -32,6 +33,7 @@ COSTS: Final = {  # of summary.json, in the order of a page
     "feesUsd": "Fees",
     "fundingUsd": "Funding",
     "unrealizedUsd": "Unrealised at the end",
+    "backstopUsd": "Liquidator's backstop",
     "slippageUsd": "Slippage, in the prices",
 }
 _SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
@@ -53,7 +55,7 @@ def page(run: KeptRun, other: KeptRun | None = None) -> str:
             )
         parts.append(_section("R multiples", _drawn("r", _r_multiples(run))))
         parts += [
-            _section("By strategy", _by_strategy(run)), _section("By market", _by_market(run)), _section("Guardians", _guardians(run)),
+            _section("By strategy", _by_strategy(run)), _section("Booked to each strategy, of shared positions its share", _booked(run)), _section("By market", _by_market(run)), _section("Guardians", _guardians(run)),
             _section("Outages", _outages(run)), _section("Refused by the gate", _refusals(run, "refusals")),
             _section("Refused by the service", _refusals(run, "rejections")), _section("Trades", _trades(run)),
         ]  # fmt: skip
@@ -321,17 +323,19 @@ def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for key in dict.fromkeys([*one, *other]):
             _differ(f"{path}.{key}" if path else str(key), one.get(key), other.get(key), found)
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
-            _differ(f"{path}[{index}]", mine, theirs, found)
     elif _are_sentences(one) and _are_sentences(other):
         found += [f"{path}: {line!r} / not there" for line in one if line not in other]
         found += [f"{path}: not there / {line!r}" for line in other if line not in one]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+            _differ(f"{path}[{index}]", mine, theirs, found)
     elif one != other:
-        shown = [
-            value if isinstance(value, str) and len(value) < 40 else json.dumps(value)[:60] for value in (one, other)
-        ]
-        found.append(f"{path}: {shown[0]} / {shown[1]}")
+        shown = [value if isinstance(value, str) and len(value) < 40 else json.dumps(value) for value in (one, other)]
+        alike = next((n for n, (mine, its) in enumerate(zip(*shown, strict=False)) if mine != its), 0)
+        # What differs is to be seen, with a little of what stands before it.
+        cut = max(0, alike - SHOWN_CHARS // 4) if max(map(len, shown)) > SHOWN_CHARS else 0
+        start = "..." if cut else ""
+        found.append(f"{path}: " + " / ".join(start + text[cut : cut + SHOWN_CHARS] for text in shown))
 
 
 def _are_sentences(value: Any) -> bool:
@@ -369,8 +373,12 @@ def _costs(run: KeptRun) -> str:
 
 
 def costs_of(run: KeptRun) -> dict[str, float]:
-    """What a result is made of, by its words: realised, less fees, with funding and what is unrealised at the end. Slippage is inside it all."""
-    return {said: float(run.summary["costs"][name]) for name, said in COSTS.items() if name in run.summary["costs"]}
+    """What a result is made of, by its words: realised, less fees, with funding, what is unrealised at the end, and what the liquidator's backstop
+    gave or took, where there was one. Slippage is inside it all."""
+    costs = {name: float(usd) for name, usd in run.summary["costs"].items()}
+    return {
+        said: costs[name] for name, said in COSTS.items() if name in costs and (costs[name] or name != "backstopUsd")
+    }
 
 
 def _by_strategy(run: KeptRun) -> str:
@@ -387,6 +395,14 @@ def _by_strategy(run: KeptRun) -> str:
         for name, one in run.summary["strategies"].items()
     ]
     return _table(_SUMS, rows)
+
+
+def _booked(run: KeptRun) -> str:
+    rows = [
+        (name, _usd(one["pnlUsd"]), _usd(one["feesUsd"]), _usd(one["fundingUsd"]))
+        for name, one in run.summary.get("booked", {}).items()
+    ]
+    return _table(("", "Result", "Fees", "Funding"), rows)
 
 
 def _by_market(run: KeptRun) -> str:
@@ -409,7 +425,7 @@ def _guardians(run: KeptRun) -> str:
     fired = run.summary.get("guardians", ())
     rows = [
         (iso(one["ts"])[:19], one["type"], one["market"] or "account", one["action"], one["reason"])
-        for one in fired[:ROWS_MAX]
+        for one in fired[-ROWS_MAX:]
     ]
     return _table(("when (UTC)", "guardian", "of", "did", "because of"), rows) + _more(len(fired))
 

@@ -10,7 +10,8 @@ runs/<name>-<time>/
                   Slippage is inside the prices, so inside the result too.
   equity.npy      at every close: structured rows at_ms (<i8), equity_usd (<f8), exposure_usd (<f8); numpy.load reads it.
   summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [...], "outages": [...], "eventDigest",
-                  "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}}, "refusals": {code: count} (of the gate), "rejections": {code: count} (of the service), "left": [...],
+                  "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}} (trips that several share under
+                  "one+two"), "booked": {name: {...}} (where there are such trips: what the daemon has booked to each), "refusals": {code: count} (of the gate), "rejections": {code: count} (of the service), "left": [...],
                   "band": null or {"path", "figures", "differing"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole"}}.
   chart.json      each market's candles, thinned for drawing (chart.chart_of). No figure is reckoned from it; a report goes on without.
 """
@@ -29,11 +30,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from bot import __version__
-from bot.clock import iso
+from bot.clock import DAY_MS, iso
 from bot.errors import BotError
-from bot.money import format_e8
+from bot.money import format_decimal, format_e8
+from bot.runtime.books import BookRow
 from bot.session import caps as capping
-from bot.session.book import Book, Trip, usd_of
+from bot.session.book import BOTH, Book, Trip, usd_of
 from bot.session.candles import Candles
 from bot.session.chart import chart_of
 from bot.session.equity import Curve, curve_of, figures_of
@@ -65,6 +67,7 @@ class Result:
     rejections: Mapping[str, int] = field(default_factory=dict)
     left: Sequence[str] = ()
     unrealized: int = 0  # of what is open at the end, at the last close
+    booked: Sequence[BookRow] = ()  # of each strategy, where some have shared a trip
 
     @property
     def digest(self) -> str:
@@ -81,9 +84,11 @@ class Result:
                 "realizedUsd": format_e8(book.realized),
                 "slippageUsd": format_e8(book.slippage),
                 "unrealizedUsd": format_e8(self.unrealized),
+                "backstopUsd": format_e8(book.backstop),
             },
             "exits": dict(sorted(book.kinds.items())),
             "strategies": by_strategy(book.trips),
+            "booked": {row.strategy: _booked(row) for row in self.booked},
             "guardians": [
                 {
                     "ts": one.ts,
@@ -129,6 +134,12 @@ def _down(one: Any) -> dict[str, Any]:
     }
 
 
+def _booked(row: BookRow) -> dict[str, str]:
+    return {
+        "pnlUsd": format_decimal(row.net_usd), "feesUsd": format_decimal(row.fees_usd), "fundingUsd": format_decimal(row.funding_usd),
+    }  # fmt: skip
+
+
 def by_strategy(trips: Iterable[Trip]) -> dict[str, dict[str, Any]]:
     """Finished trades, their profit and costs of each strategy; positions that no strategy opened under ""."""
     found: dict[str, list[int]] = {}
@@ -152,7 +163,7 @@ def by_strategy(trips: Iterable[Trip]) -> dict[str, dict[str, Any]]:
 
 def result_of(
     stage: Stage, book: Book, course: Course, ground: Ground, options: SessionOptions, refusals: Counter[str],
-    rejections: Counter[str],
+    rejections: Counter[str], books: Mapping[str, BookRow],
 ) -> Result:  # fmt: skip
     """Fold what is left of the events, and make the figures."""
     book.take(stage.told.events[book.count + 1 - stage.told.first :])
@@ -161,7 +172,7 @@ def result_of(
     stage.show_marks()
     account = stage.account
     end_usd = ledger.account_value(stage.state, account) / E8
-    if curve.equity and abs(curve.equity[-1] - end_usd) > 1e-6 * max(1.0, abs(end_usd)) and not account.absorbed:
+    if curve.equity and abs(curve.equity[-1] - end_usd) > 1e-6 * max(1.0, abs(end_usd)):
         raise AssertionError(f"the curve ends at {curve.equity[-1]}, the venue's ledger at {end_usd}")
     end_ms = curve.at_ms[-1] if curve.at_ms else ground.start_ms
     left = [
@@ -172,10 +183,12 @@ def result_of(
     prices = {
         lane.coin: (lane.open[lane.first], lane.close[lane.at - 1]) for lane in ground.lanes if lane.at > lane.first
     }
+    is_shared = any(BOTH in trip.strategy for trip in book.trips)
     figures = figures_of(curve, book.trips, start_usd=start_usd, start_ms=ground.start_ms, prices=prices)
     return Result(
         course, book, curve, figures, ground.start_ms, end_ms, start_usd, end_usd,
         book.liquidations, chart_of(ground.lanes), refusals, rejections, left, ledger.unrealized(stage.state, account),
+        [row for _, row in sorted(books.items())] if is_shared else (),
     )  # fmt: skip
 
 
@@ -241,6 +254,7 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
             else ": an order is there before the next open"
         ),
         "positions that are open at the end are valued at the last close; nothing is closed for the report",
+        "a year has 365 days: what is annual is of returns from 00:00 to 00:00 UTC; the riskless rate is 0",
     ]
     for lane in ground.lanes:
         market = stage.state.markets[lane.coin]
@@ -266,6 +280,11 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
                     else f"at the baseline of {spec.funding_rate / 10**12 * 100:.6g} % an hour"
                 )
                 + ", on the open of the hour"
+            )
+        begins_ms, ends_ms = lane.ts[lane.first], lane.ts[lane.end - 1] + lane.step_ms
+        if begins_ms - ground.start_ms >= DAY_MS or ground.end_ms - ends_ms >= DAY_MS:
+            said.append(
+                f"{lane.coin}: the candles are from {iso(begins_ms)[:16]} to {iso(ends_ms)[:16]} alone; outside of that its price stands still"
             )
         holes = _holes(lane.ts, lane.step_ms, lane.first, lane.end)
         if holes:

@@ -191,6 +191,7 @@ class Session:
         self.journal = journal
         self.course = Course(bars_in_all=sum(lane.end - lane.first for lane in ground.lanes))
         self.loop: Loop | None = None
+        self.since_ms: int | None = None  # since when is known what is decided on; None: since the newest event
         self._place = place
         self._wait = wait
         self._heard = [
@@ -265,6 +266,7 @@ class Session:
         self._wait(loop.recover())
         self._seen = self.scene.count
         self._beat()
+        self.since_ms = self._now_ms()
         for closed in loop.take_due():
             loop.begin_pass()
             self._wait(loop.step(closed))
@@ -399,6 +401,7 @@ class Session:
                 self._decide(series, track.take(None if self._is_alone else begin))
         timer_ms = loop.timers.next_ms
         if timer_ms is not None and timer_ms <= slot_ms:
+            self.since_ms = slot_ms - 1
             loop.begin_pass()
             self._wait(loop.fire_timers(slot_ms))
             self._settle()
@@ -414,6 +417,7 @@ class Session:
     def _decide(self, series: Series, bar: Bar) -> None:
         """A bar that the venue has seen, or need not see. Where the loop's own band ends, by a timer or a daily loss, what `Loop.step` does, at its close."""
         loop = self._running()
+        self.since_ms = bar.at_ms - 1
         if not loop.has_bounds(series):
             decision = loop.desk.decide_one(series, bar)
             if decision is not None:
@@ -441,6 +445,7 @@ class Session:
     def _learn(self) -> None:
         """Events came: the loop takes them."""
         loop = self._running()
+        self.since_ms = None
         loop.begin_pass()
         self._wait(loop.drain())
         self._settle()
@@ -488,24 +493,26 @@ def local(
     port = LocalPort(stage, ground.tracks)
     session = Session(settings, ground, options, scene=stage, port=port, journal=journal, place=place)
     if latency:
-        arrival = _Arrival(session, stage, latency)
-        port.arrive = arrival
+        port.arrive = _Arrival(session, stage, latency)
     return session, stage
 
 
 class _Arrival:
-    """Orders of one decision reach the venue `latency_ms` after the bar that caused them; meanwhile the market goes on."""
+    """An order reaches the venue `latency_ms` after the bar, the timer or the event that caused it; meanwhile the market goes on. What several markets
+    have caused at one instant arrives together."""
 
     def __init__(self, session: Session, stage: Stage, latency_ms: int) -> None:
         self._session = session
         self._stage = stage
         self._latency_ms = latency_ms
-        self._decided = -1
 
     def __call__(self) -> None:
-        if self._session.course.decisions != self._decided:
-            self._decided = self._session.course.decisions
-            self._stage.advance(self._stage.clock.now_ms() + self._latency_ms)
+        session, events = self._session, self._stage.told.events
+        if session.since_ms is None:
+            session.since_ms = events[-1].ts if events else self._stage.clock.now_ms()
+        arrives_ms = session.since_ms + self._latency_ms
+        if arrives_ms > self._stage.clock.now_ms():
+            self._stage.advance(arrives_ms)
 
 
 @contextmanager

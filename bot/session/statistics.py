@@ -143,9 +143,9 @@ def sharpe(returns: Sequence[float]) -> float | None:
 
 def sortino(returns: Sequence[float]) -> float | None:
     """Mean over downside deviation, for a year: the root of the mean square of negative returns, over all days (Sortino and van der Meer,
-    Downside Risk, Journal of Portfolio Management 17, 1991; target 0)."""
+    Downside Risk, Journal of Portfolio Management 17, 1991; target 0). None of fewer than two days: of one loss it is the same whatever was lost."""
     middle = mean(returns)
-    if middle is None:
+    if middle is None or len(returns) < 2:
         return None
     below = math.sqrt(math.fsum(min(value, 0.0) ** 2 for value in returns) / len(returns))
     return middle / below * math.sqrt(DAYS_A_YEAR) if below else None

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import json
 from array import array
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bot.clock import HOUR_MS
 from bot.errors import ConfigError
 from bot.service.catalogue import CATALOGUE
-from bot.session.backtest import read_funding
+from bot.session.backtest import Backtest, read_funding
 from bot.session.candles import Candles
 from bot.session.options import MarketRules, Outage, SessionOptions
-from bot.strategy import Bar, Bracket, Intent, Open, View, sma
+from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View, sma
 from bot.strategy.indicators import Columns, Indicators, ema
 from bot.venue.numbers import E8
-from tests.session.rooms import FREE, MINUTE_MS, START_MS, minutes, ran, settings
+from tests.session.rooms import FREE, MINUTE_MS, START_MS, minutes, placing, ran, settings
 
 
-def candles(*rows: tuple[float, float, float, float]) -> Candles:
+def candles(*rows: tuple[float, float, float, float], market: str = "BTC") -> Candles:
     at = array("q", [START_MS + n * MINUTE_MS for n in range(len(rows))])
     return Candles(
-        "BTC", "1m", at, *(array("d", column) for column in zip(*rows, strict=True)), array("d", [100.0] * len(rows))
+        market, "1m", at, *(array("d", column) for column in zip(*rows, strict=True)), array("d", [100.0] * len(rows))
     )
 
 
@@ -44,6 +46,11 @@ def entry(**options: object) -> tuple[int, float]:
     return fill["ts"] - START_MS, float(fill["data"]["px"])
 
 
+def fills(lines: Iterable[str]) -> list[tuple[int, str]]:
+    found = [one for line in lines if (one := json.loads(line))["type"] == "fill"]
+    return [(one["ts"] - START_MS, one["coin"]) for one in found]
+
+
 def test_an_order_is_filled_at_the_next_open_and_with_latency_at_the_point_after_it_arrives():
     assert entry() == (MINUTE_MS, 100_100.0)
     # It arrives half a second after the open: the next price of the bar is its low, a third of a minute in.
@@ -52,6 +59,35 @@ def test_an_order_is_filled_at_the_next_open_and_with_latency_at_the_point_after
     assert entry(latency_ms=30_000) == (MINUTE_MS + 40_000, 100_400.0)
     # As long as the bar: the next one's open.
     assert entry(latency_ms=60_000) == (2 * MINUTE_MS, 100_000.0)
+
+
+def test_orders_that_several_markets_cause_at_one_close_arrive_together():
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms == START_MS + MINUTE_MS:
+            yield Open(bar.market, "long", usd=300, bracket=Bracket(stop_pct=5))
+
+    markets = ("BTC", "ETH", "SOL")
+    one = ran([minutes(4, seed=3, market=market, px=100.0) for market in markets], script=script, latency_ms=25_000)
+    assert fills(one.lines) == [(MINUTE_MS + 40_000, market) for market in markets]
+
+
+def test_an_order_that_a_fill_has_caused_is_on_its_way_as_long_as_one_that_a_bar_has():
+    class Adds(Strategy):
+        def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+            return at_once(view, bar)
+
+        def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
+            if fill.at_ms < START_MS + 2 * MINUTE_MS:
+                yield Open("BTC", "long", size=0.005, bracket=Bracket(stop_pct=5))
+
+    def place(config: Any) -> Any:
+        (one,) = placing()(config)
+        return [one._replace(strategy=Adds(name=one.strategy.name, markets=one.strategy.markets))]
+
+    lines = io.StringIO()
+    Backtest(settings(), [minutes(5, seed=3)], SessionOptions(latency_ms=25_000), place=place).run(events=lines)
+    # Caused by the fill at 40 s of the second bar, there at 65 s: the next price of the third is the one after 20 s.
+    assert fills(lines.getvalue().splitlines()) == [(MINUTE_MS + 40_000, "BTC"), (2 * MINUTE_MS + 20_000, "BTC")]
 
 
 def test_fee_and_spread_are_paid_as_told():
@@ -122,6 +158,44 @@ def test_the_last_value_of_the_curve_is_the_ledgers_own():
     pnl = sum(trip.pnl for trip in one.result.book.trips if trip.exit_ms) / E8
     open_pnl = sum(trip.pnl for trip in one.result.book.trips if not trip.exit_ms) / E8
     assert one.result.end_usd - 10_000 == pytest.approx(pnl + open_pnl + _unrealized(one), abs=1e-6)
+
+
+def test_the_curve_of_a_large_size_at_a_small_price_ends_where_the_ledger_does():
+    """An average entry of eight places would be cents off on each million."""
+
+    def more_and_more(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms // MINUTE_MS % 7 == 0:
+            yield Open("DOGE", "short", usd=301, bracket=Bracket(stop_pct=30))
+        elif bar.at_ms // MINUTE_MS % 37 == 0:
+            yield Close("DOGE", fraction=0.3)
+
+    prices = minutes(60, seed=4, market="DOGE", px=0.0001, decimals=8)
+    rules = {"": MarketRules(tick=Decimal("0.00000001"))}
+    one = ran([prices], made=settings(["DOGE"]), script=more_and_more, rules=rules)
+    assert one.test.stage.account.positions["DOGE"].size > 10_000_000 * E8
+    assert one.result.curve.equity[-1] == pytest.approx(one.result.end_usd, abs=1e-6)
+
+
+@pytest.mark.parametrize(("market", "left_usd"), [("BTC", 0), ("SPY", 5_100)])
+def test_what_a_jump_takes_below_zero_the_house_pays_and_the_costs_say_so(market: str, left_usd: int):
+    """A cross position is carried by the whole account, an isolated one by its margin of 4,900 USD alone."""
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms == START_MS + MINUTE_MS:
+            yield Open(market, "short", size=490, leverage=10)
+
+    flat, jump = (100.0, 100.0, 100.0, 100.0), (150.0, 150.0, 150.0, 150.0)
+    prices = candles(flat, flat, jump, jump, market=market)
+    made = settings([market], safety={"require_protection": False})
+    made = made.model_validate(
+        made.model_dump()
+        | {"strategies": [made.model_dump()["strategies"][0] | {"budget_usd": 100_000, "max_leverage": 10}]}
+    )
+    one = ran([prices], made=made, script=script, rules=FREE)
+    costs = {name: float(usd) for name, usd in one.result.summary()["costs"].items()}
+    assert one.result.figures["Equity Final [$]"] == one.result.end_usd == left_usd
+    assert costs["realizedUsd"] == -50 * 490
+    assert costs["backstopUsd"] == left_usd - 10_000 + 50 * 490
 
 
 def _unrealized(one: object) -> float:

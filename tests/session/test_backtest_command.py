@@ -88,6 +88,7 @@ def test_the_manifest_names_code_config_data_and_every_assumption(tmp_path: Path
         "baseline",
         "latency 0 ms",
         "1m candles drive",
+        "365 days",
     ):
         assert word in said
     assert str(tmp_path) not in (folder / "manifest.json").read_text().replace(str(STRATEGIES), "")
@@ -102,6 +103,18 @@ def test_a_tick_that_is_coarse_for_the_prices_is_said(tmp_path: Path, data: Path
     assert [any(line.startswith(words) for line in lines) for lines in said] == [False, True]
     fine = run(tmp_path, made, low, "--tick", "BTC=0.00001")
     assert words not in (fine / "manifest.json").read_text()
+
+
+def test_a_market_whose_candles_end_a_day_before_the_others_is_named(tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    for market, hours in (("BTC", 60), ("ETH", 36), ("SOL", 37)):
+        write(minutes(hours, market=market, px=100.0, interval="1h"), tmp_path / "data" / f"{market}_1h.csv")
+    made = config(tmp_path, markets="BTC, ETH, SOL")
+    made.write_text(made.read_text().replace("interval: 1m", "interval: 1h"))
+    said = json.loads((run(tmp_path, made, tmp_path / "data") / "manifest.json").read_text())["assumptions"]
+    assert [line for line in said if "stands still" in line] == [
+        "ETH: the candles are from 2025-06-01T00:00 to 2025-06-02T12:00 alone; outside of that its price stands still"
+    ]
 
 
 def test_the_curve_can_be_read_by_numpy_and_ends_where_the_summary_does(tmp_path: Path, data: Path):
@@ -290,6 +303,42 @@ def test_in_a_session_a_call_has_no_limit_and_ctrl_c_keeps_what_was_reached(
     assert [one.name for one in left.iterdir()] == ["events.jsonl"]
 
 
+def strategy(folder: Path, body: str) -> Path:
+    """A config beside a strategy of its own."""
+    (folder / "strategies").mkdir()
+    (folder / "strategies" / "mine.py").write_text(
+        f"from bot import *\n\n\nclass Mine(Strategy):\n    def on_bar(self, view, bar):\n        {body}\n"
+    )
+    made = config(folder, "mine:Mine")
+    made.write_text(made.read_text().replace(str(STRATEGIES), "strategies"))
+    return made
+
+
+def test_what_a_strategy_prints_is_no_part_of_the_json(tmp_path: Path, data: Path, capfd: pytest.CaptureFixture[str]):
+    made = strategy(tmp_path, 'print("a close", bar.close)')
+    out = str(tmp_path / "runs")
+    assert call(["backtest", str(made), "--data", str(data), "--out", out, "--json"]) == 0
+    told, said = capfd.readouterr()
+    folder = json.loads(told)["folder"]
+    assert said.count("a close") == 600
+    assert call(["replay", folder, "--config", str(made), "--data", str(data), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["differences"] == []
+
+
+def test_a_wish_that_is_returned_bare_is_told_how_it_is_given(tmp_path: Path, data: Path):
+    made = strategy(tmp_path, "return Close(bar.market)")
+    summary = json.loads((run(tmp_path, made, data) / "summary.json").read_text())
+    assert summary["quarantined"] == {
+        "one": "one: TypeError: 'Close' object is not iterable; a hook yields what it wants, or returns a list of it"
+    }
+
+
+@pytest.mark.parametrize(("told", "ms"), [("300ms", 300), ("1.005s", 1_005), ("0s", 0), ("0", 0), ("0.5s", 500)])
+def test_latency_is_told_in_milliseconds_too_and_may_be_none(tmp_path: Path, data: Path, told: str, ms: int):
+    manifest = json.loads((run(tmp_path, config(tmp_path), data, "--latency", told) / "manifest.json").read_text())
+    assert manifest["options"]["latency_ms"] == ms
+
+
 RAISES = """\
 from bot import Close, Strategy
 
@@ -331,7 +380,9 @@ def test_a_strategy_that_raises_is_quarantined_with_the_line_of_its_own_file(
         (("--from", "2025-06-02", "--to", "2025-06-01"), "the range is empty"),
         (("--from", "2031-01-01"), "the range is empty: there is no whole candle of BTC"),
         (("--balance", "0"), "balance 0: must be above 0"),
-        (("--fee", "5"), "fee 5: must be a fraction"),
+        (("--fee", "500%"), "fee 5.00: must be a fraction"),
+        (("--fee", "BTC=0.05"), "'0.05' says no unit; write 0.05% or 0.05bps"),
+        (("--spread", "2"), "'2' says no unit; write 2% or 2bps"),
         (("--tick", "0.3"), "tick 0.3: must be 1, 0.1"),
         (
             ("--outage", "2025-06-01T01:00+1h", "--outage", "2025-06-01T01:30+1h"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterable
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any, ClassVar
 
 from bot.session.backtest import Backtest
 from bot.session.options import SessionOptions
-from bot.strategy import Bar, Bracket, Intent, Open, Strategy, View
+from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
 from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, settings
 
 
@@ -79,8 +83,6 @@ def test_a_strategy_that_has_lost_its_daily_limit_opens_nothing_more_that_day():
     made = settings()
 
     def place(config: Any) -> Any:
-        from dataclasses import replace
-        from decimal import Decimal
 
         (one,) = placing(falling_knife)(config)
         return [one._replace(allowance=replace(one.allowance, daily_loss_usd=Decimal(10)))]
@@ -95,3 +97,50 @@ def test_a_strategy_that_has_lost_its_daily_limit_opens_nothing_more_that_day():
     )
     assert -16 * 10**8 < sum(trip.pnl for trip in first) <= -9 * 10**8
     assert second, "the next day it may again"
+
+
+class Turns(Strategy):
+    """In and out at minutes of its own."""
+
+    minutes: ClassVar[dict[str, tuple[int, int]]] = {"first": (5, 60), "second": (20, 90)}
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        minute = (bar.at_ms - START_MS) // MINUTE_MS
+        came, left = self.minutes[self.name]
+        if minute == came:
+            yield Open("BTC", "long", usd=400, bracket=Bracket(stop_pct=20))
+        elif minute == left:
+            yield Close("BTC")
+
+
+def test_a_position_that_two_strategies_share_is_of_both_and_its_result_is_booked_to_each():
+    one = {"use": "turns", "markets": ["BTC"], "budget_usd": 2_000, "netting": "allow"}
+    made = settings(strategies=[one | {"name": "first"}, one | {"name": "second"}])
+
+    def place(config: Any) -> Any:
+        return [
+            each._replace(
+                strategy=Turns(name=each.strategy.name, markets=["BTC"]), allowance=replace(each.allowance, nets=True)
+            )
+            for each in placing()(config)
+        ]
+
+    lines = io.StringIO()
+    test = Backtest(made, [minutes(120, seed=5)], SessionOptions(), place=place)
+    summary = test.run(events=lines).summary()
+    events = [json.loads(line) for line in lines.getvalue().splitlines()]
+    fills = [one["data"] for one in events if one["type"] == "fill"]
+    came, added, left, last = ([Decimal(fill[name]) for name in ("size", "px", "feeUsd")] for fill in fills)
+    assert list(summary["strategies"]) == ["first+second"]
+    booked = summary["booked"]
+    gained = came[0] * (left[1] - came[1]) - came[2] - left[2]
+    assert Decimal(booked["first"]["pnlUsd"]) == gained + Decimal(booked["first"]["fundingUsd"])
+    assert Decimal(booked["second"]["feesUsd"]) == added[2] + last[2]
+    whole = sum(Decimal(each["pnlUsd"]) for each in booked.values())
+    assert whole == Decimal(summary["strategies"]["first+second"]["pnlUsd"])
+
+
+def test_nothing_is_booked_apart_where_nobody_shares():
+    assert (
+        Backtest(settings(), [minutes(120, seed=5)], SessionOptions(), place=placing()).run().summary()["booked"] == {}
+    )

@@ -108,6 +108,30 @@ def test_a_run_without_trades_says_so_and_one_with_too_many_says_how_many_are_dr
     assert f"<p>The last 2 of {len(run.trades)} trades are drawn.</p>" in page(run)
 
 
+def test_of_many_guardians_the_last_are_shown_as_the_page_says(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    fired = [
+        {"ts": n * 1_000, "type": f"guardian-{n}", "market": "BTC", "action": "flatten", "reason": None}
+        for n in range(3)
+    ]
+    monkeypatch.setattr(report, "ROWS_MAX", 2)
+    shown = page(replace(run, summary=run.summary | {"guardians": fired}))
+    assert "The last 2 of 3;" in shown
+    assert [f"<td>guardian-{n}</td>" in shown for n in range(3)] == [False, True, True]
+
+
+def test_what_is_booked_to_each_of_those_who_share_stands_beside_what_is_theirs_together(runs: list[Path]) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    booked = {"one": {"pnlUsd": "12.34", "feesUsd": "1", "fundingUsd": "-0.5"}}
+    shown = page(replace(run, summary=run.summary | {"booked": booked}))
+    assert "<td>one</td><td>12.34</td><td>1.00</td><td>-0.50</td>" in shown
+    assert "Booked to each" not in page(run)
+
+
 def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,6 +182,15 @@ def test_two_runs_are_compared_by_their_figures_and_by_what_was_run(
     assert found == [
         "assumptions: 'of one' / not there", "assumptions: not there / 'of the other'", "assumptions: not there / 'and one more'",
     ]  # fmt: skip
+    found.clear()
+    _differ("assumptions", ["BTC: 1m candles drive"], ["BTC: 5m candles drive"], found)
+    assert found == [
+        "assumptions: 'BTC: 1m candles drive' / not there",
+        "assumptions: not there / 'BTC: 5m candles drive'",
+    ]
+    found.clear()
+    _differ("config.text", "a config: " * 20 + "budget 1", "a config: " * 20 + "budget 2", found)
+    assert found == ['config.text: ...config: budget 1" / ...config: budget 2"']
     assert call(["compare", str(runs[0]), str(runs[1])]) == 0
     told = capsys.readouterr().out
     assert "the events differ" in told

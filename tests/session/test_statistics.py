@@ -117,6 +117,8 @@ def test_less_than_a_day_says_nothing_of_a_year() -> None:
     figures = stats.statistics([START + HOUR], [200.0], [], start_ms=START, start_usd=100)
     assert figures["Return [%]"] == 100
     assert figures["Return (Ann.) [%]"] is None
+    fallen = stats.statistics([START + HOUR], [99.0], [], start_ms=START, start_usd=100)
+    assert fallen["Sharpe Ratio"] is fallen["Sortino Ratio"] is None
 
 
 def test_random_returns_agree_with_the_standard_librarys_formulas() -> None:
