@@ -26,6 +26,7 @@ from bot.errors import (
     NO_ERROR_OBJECT,
     AccessLost,
     ApiError,
+    ConfigError,
     Exit,
     JournalError,
     Refusal,
@@ -262,6 +263,8 @@ class Run:
                 self.calls.close()
         if code is Exit.DONE and left.unprotected and self.settings.safety.require_protection:
             code, message = Exit.UNSAFE, f"without a stop: {', '.join(left.unprotected)}"
+        if code is Exit.DONE:
+            self.journal.look(now_ms=self.loop.now_ms())
         if code is Exit.DONE and not self.journal.mend():
             code, message = Exit.UNSAFE, f"{self.journal.fault}; what was done since is at the service only"
         log.info("daemon.stopped", exit_code=int(code), message=message or None)
@@ -392,6 +395,7 @@ class Run:
         try:
             for work in between:
                 await work()
+            self._keep_rhythm()
             await self._resync_if_lapsed()
             await self.loop.cycle()
         except ApiError as error:
@@ -461,6 +465,23 @@ class Run:
             if old is not None:  # It goes on with the old one's lapses.
                 self.heartbeat.acknowledge(old.acknowledged)
             self.heartbeat.start()
+
+    def _keep_rhythm(self) -> None:
+        """A sandbox's clock may be set to run faster: the dead-man has less of our time then. Beats that come too often do no harm."""
+        dead_man, speed = self.settings.dead_man, self.client.clock.speed
+        if dead_man is None or self.heartbeat is None or speed <= 0:
+            return
+        if dead_man.heartbeat_seconds / speed * 1e9 >= self.heartbeat.lengths.deadline_ns - 1:
+            self.loop.health.restore("rhythm")
+            return
+        try:
+            beats_of(self.settings, speed)
+        except ConfigError as error:
+            self.loop.health.degrade("rhythm", f"the service's clock runs at {speed:g}x: {error}")
+            return
+        log.warning("heartbeat.faster", speed=speed)
+        self.change_heartbeat()
+        self.loop.health.restore("rhythm")
 
     def _heartbeat(self, base_url: str, api_key: SecretStr, fence: int) -> HeartbeatProcess | None:
         lengths = beats_of(self.settings, self.client.clock.speed)

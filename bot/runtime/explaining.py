@@ -197,6 +197,8 @@ def _became(db: sqlite3.Connection, intent: Row) -> list[Step]:
                 if one["data"].get("oid") == oid and one["ts"] >= intent["opened_ms"]][:EVENTS_MAX]  # fmt: skip
     life: list[Row] = []
     for event in reading.events_of_coin(db, intent["market"]):
+        if event["epoch"] != intent["epoch"]:
+            continue
         is_ours = event.get("idempotencyKey") == intent["id"] or (
             intent["trade_id"] is not None and event["data"].get("tradeId") == intent["trade_id"]
         )
@@ -215,6 +217,10 @@ def _of_events(db: sqlite3.Connection, found: list[Row]) -> list[Step]:
     ids = {one["id"] for one in found}
     life: list[Row] = []
     for event in reading.events_of_coin(db, coin):
+        if life and event["epoch"] != life[0]["epoch"]:  # A reset wiped the position.
+            if ids & {one["id"] for one in life}:
+                break
+            life = []
         life.append(event)
         if _is_flat(event):
             if ids & {one["id"] for one in life}:

@@ -23,6 +23,7 @@ from bot.wire import BracketRequest, CloseRequest, InlineGuardian, LegRequest, O
 
 REQUESTS_KEPT: Final = 256  # entries that were wanted before, whose requests need not be made again
 FRESH_INTERVALS: Final = 2  # a bar older than that is history, not a reason to trade
+LEAST_USD: Final = Decimal(10)  # the interface's minimum of an order, and of a part of a position that is closed
 SIZE_DECIMALS: Final = 8  # until the market's own are known
 WHOLE: Final = CloseRequest(fraction=Decimal(1), source="agent")  # the request that closes all of any position
 
@@ -162,7 +163,8 @@ class Gate:
         if isinstance(size, Refusal):
             return size
         if allowance.nets:
-            size = whole if size is None else min(size, whole)
+            if size is None or size >= whole or (ask.price and (whole - size) * ask.price < LEAST_USD):
+                size = whole  # A share that is worth less could not be closed by itself any more.
         elif size is None or size >= position.size:
             return Permit(WHOLE, "close", wish.market, "direct")
         return Permit(CloseRequest(size=format_decimal(size), source="agent"), "close", wish.market, "direct")

@@ -6,7 +6,8 @@ that nobody waits for. Nothing here decides: a move that INTENT_MOVES does not l
 
 A file that cannot be written (full, read-only, locked, an I/O error) does not end the run: `fault` says so, writes go on in
 a copy in memory, and `mend` moves them into the file when it works again. While there is a fault nothing may be opened: what
-the memory holds is lost with the process, and only an exit may be. A damaged file is a JournalError.
+the memory holds is lost with the process, and only an exit may be. So is what is written to a file that somebody has taken away,
+which no write tells: `look` does. A damaged file is a JournalError.
 """
 
 from __future__ import annotations
@@ -27,7 +28,19 @@ from bot.money import format_decimal
 from bot.runtime import safety
 from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, TradeOf, check_body, moved
 from bot.runtime.safety import SafetyFile
-from bot.runtime.salvage import copied, copied_file, is_damage, may_pass, room, seal, set_aside, write_back
+from bot.runtime.salvage import (
+    FileIds,
+    copied,
+    copied_file,
+    file_ids,
+    is_damage,
+    may_pass,
+    remove_log,
+    room,
+    seal,
+    set_aside,
+    write_back,
+)
 from bot.runtime.schema import migrations
 from bot.runtime.trimming import PAGES_FREE, PAGES_GIVEN, Held, Kept, trim_intents, trim_rest
 
@@ -119,10 +132,12 @@ class Journal:
         self.address = address
         self.path = path  # None: in memory, for good
         self.fault: str | None = None  # why the file is not written just now
+        self._ids: FileIds | None = None if path is None else file_ids(path)
         self.beside: SafetyFile | None = None  # where the safety notes are kept once more
         self._raw: Callable[..., sqlite3.Cursor] = db.conn.execute
         self._under_way: list[tuple[str, Sequence[object]]] | None = None  # of the open transaction, to be done again
         self._is_joined = False  # the open transaction is `together`'s: what is written meanwhile is part of it
+        self._retold: set[str] = set()  # ids that were another event's before the service went back
         self._is_safety_changed = False  # in the open transaction: the copy beside the file follows its commit
         self._bars: dict[tuple[str, str], int] = {}  # finished, not durable yet
         self._states: dict[str, str] = {}
@@ -245,11 +260,14 @@ class Journal:
     ) -> list[Intent]:
         """A page in ONE transaction: its events, the cursor, and all that it changed. Answers the intents it opened.
 
-        `events` are those that `unseen` answered; the primary key makes sure that none is ever counted twice.
+        `events` are those that `unseen` answered; the primary key makes sure that none is ever counted twice. Where a service has gone
+        back, what bore the id before is forgotten.
         """
         with self._transaction():
             for event in events:
                 payload = event.model_dump_json()
+                if event.id in self._retold:
+                    self._forget_event(event)
                 self._execute(
                     "INSERT INTO events (id, epoch, type, subtype, ts, coin, idempotency_key, payload) VALUES (?,?,?,?,?,?,?,?)",
                     (event.id, epoch, event.type, event.subtype, event.ts, event.coin, event.idempotency_key, payload),
@@ -261,17 +279,39 @@ class Journal:
             return [intent for intent in intents if self._insert(intent)]
 
     def unseen(self, events: Sequence[Event]) -> list[Event]:
-        """Those of a page that were not taken before, each once, in their order."""
+        """Those of a page that were not taken before, each once, in their order.
+
+        A service that went back to an earlier state gives ids again: what bears the id of one that we took, of another instant, is new.
+        """
         found: dict[str, Event] = {}
         for event in events:
-            if event.id not in found and self._read("SELECT 1 FROM events WHERE id=?", (event.id,)).fetchone() is None:
+            if event.id in found:
+                continue
+            row = self._read("SELECT ts FROM events WHERE id=?", (event.id,)).fetchone()
+            if row is None or row[0] != event.ts:
                 found[event.id] = event
+                if row is not None:
+                    self._retold.add(event.id)
         return list(found.values())
+
+    def _forget_event(self, event: Event) -> None:
+        """What bore this id before the service went back, and the notices of it."""
+        self._retold.discard(event.id)
+        self._execute("DELETE FROM events WHERE id=? AND ts<>?", (event.id, event.ts))
+        self._execute("DELETE FROM outbox WHERE event_id=?", (event.id,))
+        log.warning("event.retold", event_id=event.id, message="the service went back, and gives this id again")
 
     @property
     def cursor(self) -> Cursor | None:
         row = self._read("SELECT last_id, prev_id, epoch FROM cursor").fetchone()
         return None if row is None else Cursor(*row)
+
+    def last_taken(self) -> tuple[Cursor | None, int | None]:
+        """The cursor, and the instant of the event that it stands on; None where the feed began behind that one."""
+        row = self._read(
+            "SELECT last_id, prev_id, epoch, (SELECT ts FROM events WHERE id=last_id) FROM cursor"
+        ).fetchone()
+        return (None, None) if row is None else (Cursor(*row[:3]), row[3])
 
     def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
         """The feed begins anew (first start, a reset, a lost cursor). Intents of an earlier epoch become void; answers them."""
@@ -611,24 +651,45 @@ class Journal:
             raise error
         with suppress(sqlite3.Error):
             self.db.conn.rollback()
-        try:
-            memory = copied(self.db.conn)
-        except sqlite3.Error as other:
-            raise JournalError(
-                f"journal {self.path} can be neither written ({error}) nor read ({other}). {_STANDS}"
-            ) from error
-        self._is_faulty(str(error))
-        self._use(Database(memory))
-        self._raw("PRAGMA foreign_keys=ON")
+        self._leave_file(str(error))
         if self._under_way is not None:
             self._raw("BEGIN IMMEDIATE")
             for sql, values in self._under_way:
                 self._raw(sql, values)
 
+    def _leave_file(self, why: str) -> None:
+        """From now on in memory, with all that is committed."""
+        try:
+            memory = copied(self.db.conn)
+        except sqlite3.Error as error:
+            raise JournalError(
+                f"journal {self.path} can be neither written ({why}) nor read ({error}). {_STANDS}"
+            ) from error
+        self._is_faulty(why)
+        self._use(Database(memory))
+        self._raw("PRAGMA foreign_keys=ON")
+
     def _is_faulty(self, why: str) -> None:
         assert self.path is not None
         self.fault = f"journal {self.path} cannot be written: {why}{room(self.path)}"
         log.error("journal.fault", path=str(self.path), message=self.fault, meanwhile=_MEANWHILE)
+
+    def look(self, *, now_ms: int) -> None:
+        """A file that was taken away, or another under its name, is a fault: what is written to it would end with the process."""
+        if self.path is None or self.fault is not None:
+            return
+        before, now = self._ids, file_ids(self.path)
+        if before is not None and now.goes_on_from(before):
+            self._ids = now
+            return
+        self._leave_file("its file was taken away while it was in use")
+        if before is not None and now.file not in (None, before.file):
+            try:
+                if now.log == before.log:  # Ours: it would be read as that of the file that stands there now.
+                    remove_log(self.path)
+                log.warning("journal.set_aside", path=str(self.path), kept_as=str(set_aside(self.path, now_ms)))
+            except (OSError, JournalError) as error:
+                log.warning("journal.not_set_aside", path=str(self.path), message=str(error))
 
     def mend(self) -> bool:
         """Move what was gathered in memory into the file; False while it still fails. JournalError when the file is damaged."""
@@ -653,7 +714,7 @@ class Journal:
             log.warning("journal.not_mended", path=str(self.path), message=str(error))
             return False
         self._use(db)
-        self.fault = None
+        self.fault, self._ids = None, file_ids(self.path)
         log.warning("journal.mended", path=str(self.path))
         if self.beside is not None:  # On the same disk: what was noted meanwhile may not have come there either.
             self.beside.write(self.safety_notes())

@@ -861,7 +861,8 @@ class Loop:
             self.health.restore("strangers")
 
     def _mend(self) -> None:
-        """Try to write the journal's file again, now and then."""
+        """Notice that the journal's file has gone, and try to write it again, now and then."""
+        self.journal.look(now_ms=self.now_ms())
         fault, now_ms = self.journal.fault, self.pacer.mono_ms()
         if fault is None:
             return

@@ -126,7 +126,7 @@ async def arm_all(loop: Loop) -> None:
 
 async def overlaps(loop: Loop) -> bool:
     """Overlap by one: asked for what follows the event before the last, the feed must answer the last. Else there is a gap."""
-    cursor = loop.journal.cursor
+    cursor, at_ms = loop.journal.last_taken()
     if cursor is None or cursor.prev_id is None:
         return True
     try:
@@ -135,7 +135,8 @@ async def overlaps(loop: Loop) -> bool:
         if is_cursor_lost(error):
             return False
         raise
-    return bool(page.events) and page.events[0].id == cursor.last_id
+    # Of another instant: the service went back, and gives the id again.
+    return bool(page.events) and page.events[0].id == cursor.last_id and at_ms in (None, page.events[0].ts)
 
 
 def is_cursor_lost(error: Refused) -> bool:

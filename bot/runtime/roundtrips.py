@@ -1,7 +1,8 @@
 """Round trips: trades as a person counts them, from flat to flat in one market, out of the journal's events. Pure; money is exact.
 
 A fill that reduces belongs to the trip that is open; a reversal ends one and begins the next. What a liquidation or a
-settlement took without a fill is an exit too. Where the journal begins in the middle of a trip, the trip says so.
+settlement took without a fill is an exit too. Where the journal begins in the middle of a trip, the trip says so. A reset ends what was
+open, whether its event was taken or the events after it are of another `epoch`.
 """
 
 from __future__ import annotations
@@ -80,8 +81,12 @@ def trips(events: Iterable[Event]) -> Iterator[Trip]:
     open_now: dict[str, Trip] = {}
     told: dict[str, Decimal] = {}  # trade id -> size that its fills have taken: a liquidation sums up what they said
     causes: dict[str, str] = {}  # trade id -> what ordered it, said before its fills
+    epoch: int | None = None
     for event in events:
         kind, coin, data = event["type"], event.get("coin"), event["data"]
+        if event.get("epoch", epoch) != epoch:  # A reset that no event has told: the journal goes on behind it.
+            epoch = event["epoch"]
+            yield from _wiped(open_now)
         if kind == "account":
             if event["subtype"] == "reset":
                 yield from _wiped(open_now)

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import zlib
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from bot.clock import iso
 from bot.errors import JournalError
@@ -28,6 +28,29 @@ PASSING: Final = frozenset(
 )  # fmt: skip
 DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _PRIMARY: Final = 0xFF  # of an extended result code
+
+
+class FileIds(NamedTuple):
+    """Which files a name and its log stand for: device and number of each, None where none stands."""
+
+    file: tuple[int, int] | None
+    log: tuple[int, int] | None
+
+    def goes_on_from(self, before: FileIds) -> bool:
+        """Whether these are the files of before; the log may have been begun since."""
+        return self.file is not None and self.file == before.file and before.log in (None, self.log)
+
+
+def file_ids(path: Path) -> FileIds:
+    return FileIds(_file_id(path), _file_id(path.with_name(f"{path.name}-wal")))
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def may_pass(error: sqlite3.Error) -> bool:
@@ -141,9 +164,13 @@ def _write_anew(memory: sqlite3.Connection, path: Path) -> None:
         memory.backup(target)
     finally:
         target.close()
-    for suffix in ("-wal", "-shm"):  # Of the file that is gone: they would be read as this one's.
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    remove_log(path)  # Of the file that is gone: it would be read as this one's.
     fresh.rename(path)
+
+
+def remove_log(path: Path) -> None:
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def set_aside(path: Path, now_ms: int) -> Path:

@@ -177,6 +177,10 @@ class SessionJournal(Journal):
     def cursor(self) -> Cursor | None:
         return self._cursor
 
+    def last_taken(self) -> tuple[Cursor | None, int | None]:
+        event = None if self._cursor is None else self._taken.get(self._cursor.last_id)
+        return self._cursor, None if event is None else event.ts
+
     def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
         old = [intent for intent in self.live() if intent.epoch != epoch]
         void = [

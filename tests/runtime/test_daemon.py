@@ -28,7 +28,7 @@ from bot.client import Client
 from bot.config import Settings, load
 from bot.config.settings import Metrics, Notify
 from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
-from bot.runtime import control, controls, daemon, heartbeat, safety, worker
+from bot.runtime import beat, control, controls, daemon, heartbeat, safety, worker
 from bot.runtime import journal as journal_module
 from bot.runtime import loop as loop_module
 from bot.runtime.daemon import DaemonEnd
@@ -810,6 +810,14 @@ class Lapsed:
         self.acknowledged = lapses
 
 
+class Rhythmic(Lapsed):
+    """One that beats for a switch of so many real seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.lengths = beat.rhythm(seconds)
+
+
 @contextlib.asynccontextmanager
 async def built(one: Place, settings: Settings) -> AsyncIterator[tuple[daemon.Run, Client]]:
     """A run that has been put together and not begun, and its client."""
@@ -828,6 +836,41 @@ async def built(one: Place, settings: Settings) -> AsyncIterator[tuple[daemon.Ru
             run.progress.close()
             for thread in run.workers.values():
                 thread.close()
+
+
+async def test_beats_follow_a_clock_that_is_set_to_run_faster(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await place(still)
+    settings = one.settings("Holds")
+    assert settings.dead_man is not None
+    seconds = settings.dead_man.heartbeat_seconds
+    async with built(one, settings) as (run, client):
+        changed: list[float] = []
+
+        def change() -> None:
+            changed.append(client.clock.speed)
+            run.heartbeat = Rhythmic(seconds / client.clock.speed)  # type: ignore[assignment]
+
+        def runs_at(speed: float) -> None:
+            now_ms = client.clock.now_ms() + 1_000
+            client.clock.observe(
+                sandbox=f"{now_ms};speed={speed:g}", date=None, is_service=True, sent_ns=0, received_ns=0
+            )
+            assert client.clock.speed == speed
+            run._keep_rhythm()
+
+        monkeypatch.setattr(run, "change_heartbeat", change)
+        run.heartbeat = Rhythmic(seconds)  # type: ignore[assignment]
+        runs_at(1)
+        assert changed == []
+        runs_at(2)
+        assert changed == [2], "half of the time is left"
+        runs_at(seconds)
+        assert "rhythm" in run.loop.degraded, "a second: nobody could keep the switch from firing"
+        runs_at(1)
+        assert run.loop.degraded == {}
+        assert changed == [2], "beats that come too often do no harm"
 
 
 async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(

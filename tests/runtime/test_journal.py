@@ -326,3 +326,20 @@ def test_nothing_that_has_left_is_forgotten_by_kill_9(tmp_path: Path, kills: int
         assert len(live) <= 1
         assert all(journal.is_ambiguous(one) for one in live if one.state == "sending")
         journal.close()
+
+
+def test_an_event_that_bears_the_id_of_another_is_new_where_a_service_went_back(journal: Journal) -> None:
+    journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
+    told = [event(1), event(2), event(3)]
+    notices = [Notice("evt_0000000003", "fill.entry", '"undone"')]
+    journal.take(journal.unseen(told), "evt_0000000003", epoch=0, notices=notices)
+    journal.restart_cursor("evt_0000000001", epoch=0, now_ms=0)
+    again = [event(2), event(3).model_copy(update={"ts": 77})]
+    assert journal.unseen(again) == again[1:], "the second is the one that was taken"
+    notices = [Notice("evt_0000000003", "fill.entry", '"new"')]
+    journal.take(journal.unseen(again), "evt_0000000003", epoch=0, notices=notices)
+    assert [(row["id"], row["ts"]) for row in journal.db["events"].rows] == [
+        ("evt_0000000001", 1), ("evt_0000000002", 2), ("evt_0000000003", 77),
+    ]  # fmt: skip
+    assert [row["payload"] for row in journal.db["outbox"].rows] == ['"new"']
+    assert journal.unseen(again) == []

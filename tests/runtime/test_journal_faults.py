@@ -221,6 +221,68 @@ def test_a_journal_whose_file_was_taken_away_is_written_anew(path: Path) -> None
     assert in_file(path) == ["KEY1", "KEY2", "KEY3"]
 
 
+def removed(path: Path) -> None:
+    for name in path.parent.glob("journal.db*"):
+        name.unlink()
+
+
+def without_its_log(path: Path) -> None:
+    path.with_name("journal.db-wal").unlink()
+
+
+def alone_removed(path: Path) -> None:
+    path.unlink()
+
+
+def replaced(path: Path) -> None:
+    older = path.with_name("older.db")
+    journal = open_journal(older, address=ADDRESS)
+    journal.open(intent(9))
+    journal.close()
+    older.rename(path)
+
+
+@pytest.mark.parametrize("take", [removed, alone_removed, without_its_log, replaced])
+def test_a_file_that_is_taken_away_while_nothing_fails_is_noticed_and_written_anew(
+    path: Path, take: Callable[[Path], None]
+) -> None:
+    journal = open_journal(path, address=ADDRESS)
+    journal.open(intent(1))
+    journal.look(now_ms=NOW_MS)
+    assert journal.fault is None
+    take(path)
+    journal.open(intent(2))
+    journal.look(now_ms=NOW_MS)
+    assert "taken away" in (journal.fault or "")
+    assert journal.mend()
+    assert in_file(path) == ["KEY1", "KEY2"]
+    journal.open(intent(3))
+    journal.look(now_ms=NOW_MS)
+    assert journal.fault is None
+    journal.db.close()
+    assert in_file(path) == ["KEY1", "KEY2", "KEY3"]
+    aside = [one for one in path.parent.glob("journal.db.damaged-*") if not one.name.endswith(("-wal", "-shm"))]
+    assert [in_file(one) for one in aside] == ([["KEY9"]] if take is replaced else [])
+
+
+async def test_a_pass_writes_the_journal_anew_when_somebody_has_removed_it(path: Path) -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, trader, path=path)
+    await loop.recover()
+    await loop.cycle()
+    before = loop.journal.cursor
+    removed(path)
+    later(loop, 60_000)
+    await minutes(loop, venue, "100")
+    assert loop.degraded == {}
+    assert loop.health.counts["daemon.degraded"] == loop.health.counts["daemon.recovered"] == 1
+    again = open_journal(path, address=ADDRESS)
+    assert before is not None
+    assert again.cursor == loop.journal.cursor
+    assert [one["state"] for one in again.db["intents"].rows] == ["accepted"]
+
+
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path

@@ -91,6 +91,20 @@ async def test_each_has_its_share_and_a_close_takes_no_more_than_that(venue: Fak
     assert [fill.action for fill in a.fills] == ["open"], "it is told of its own fills alone"
 
 
+async def test_a_part_of_a_share_leaves_none_that_is_too_small_to_be_closed(venue: FakeVenue) -> None:
+    a, b = Told("alpha"), Told("beta")
+    loop = await begun(venue, a, b, nets=True)
+    a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    a.wants, b.wants = [Close("BTC", usd=90)], [Close("BTC", usd=90.2)]
+    await minutes(loop, venue, "100")
+    assert venue.positions["BTC"].size == Decimal("0.1"), "ten dollars can be closed, and less cannot"
+    share = loop.books.share("BTC", "alpha")
+    assert share is not None
+    assert share.size == Decimal("0.1")
+    assert loop.books.share("BTC", "beta") is None
+
+
 async def test_a_share_is_closed_once_however_often_it_is_asked_for(venue: FakeVenue) -> None:
     a, b = Told("alpha"), Told("beta")
     loop = await begun(venue, a, b, nets=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from copy import deepcopy
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -333,6 +334,38 @@ async def test_a_gap_in_the_feed_is_noticed_by_its_overlap() -> None:
     after = loop.journal.cursor
     assert after is not None
     assert after.last_id == venue.event_rows[-2].id or after.last_id == venue.event_rows[-1].id
+
+
+SERVICE_KEEPS = (
+    "positions", "working", "guards", "trade_rows", "event_rows", "replies", "plans", "balance", "serial", "px",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["noticed at once", "gone on since"])
+async def test_what_a_service_that_went_back_tells_under_ids_of_before_is_taken(is_seen: bool) -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    before = {name: deepcopy(getattr(venue, name)) for name in SERVICE_KEEPS}
+    await minutes(loop, venue, "97")
+    undone = loop.journal.cursor
+    assert undone is not None
+    assert "BTC" not in loop.mirror.positions, "its stop has fired"
+    for name, value in before.items():
+        setattr(venue, name, value)
+    if is_seen:
+        await loop.cycle()
+        assert "BTC" in loop.mirror.positions, "and has not, by what the service says now"
+    venue.minute(BTC="97")
+    while venue.event_rows[-1].id < undone.last_id:
+        venue._event("account", "settings", None, {})
+    if is_seen:
+        await loop.cycle()
+        told = next(row for row in loop.journal.db["events"].rows if row["id"] == undone.last_id)
+        assert told["ts"] == venue.event_rows[-1].ts
+    else:
+        assert kinds(await reconcile(loop)) == ["cursor_lost"]
+    assert "BTC" not in loop.mirror.positions
+    assert loop.books.shares == {}
 
 
 async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None:

@@ -174,6 +174,16 @@ def test_a_reset_ends_what_was_open_without_an_exit() -> None:
     assert (wiped["status"], wiped["closed_at"], fresh["status"], fresh["entry_px"]) == ("reset", None, "open", "9")
 
 
+def test_a_reset_that_no_event_has_told_ends_it_too() -> None:
+    wiped, fresh = rows(
+        fill("entry", "1", "100", "1", at=1) | {"epoch": 0},
+        fill("entry", "2", "9", "2", at=3) | {"epoch": 1},
+        fill("exit", "2", "10", "0", at=4, pnl="2") | {"epoch": 1},
+    )
+    assert (wiped["status"], wiped["closed_at"], wiped["size"]) == ("reset", None, "1")
+    assert (fresh["status"], fresh["entry_px"], fresh["realized_usd"]) == ("closed", "9", "2")
+
+
 def test_sums_of_amounts_with_many_digits_are_exact() -> None:
     sizes = [f"123456789.{n:08d}" for n in range(1, 40)]
     total = Decimal(0)
