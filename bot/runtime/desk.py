@@ -348,8 +348,8 @@ class Desk:
         self._keep_state(seat, None)
 
     async def rehearse(self, closed: Closed) -> None:
-        """A bar of the past: the strategies see it, and what they want is dropped."""
-        self.see(closed)
+        """A bar of the past: the strategies see it, and what they want is dropped. Of what is held the account has told the price of now."""
+        self.see(closed, is_marked=closed.market in self.mirror.positions and closed.market in self.mirror.marks)
         for seat in self._listeners[closed.series]:
             await self.rehearse_one(seat, closed)
 
@@ -368,10 +368,11 @@ class Desk:
             await self._run(seat, partial(seat.call, partial(seat.strategy.on_stop, seat.view), now_ms=now_ms))
             self._keep_state(seat, None)
 
-    def see(self, closed: Closed) -> None:
-        """The bar becomes part of the past: history, marks and declared indicators."""
+    def see(self, closed: Closed, *, is_marked: bool = False) -> None:
+        """The bar becomes part of the past: history, declared indicators, and the mark unless there is a newer one."""
         self.feed.take(closed)
-        self.mirror.mark(closed.market, closed.bar.close)
+        if not is_marked:
+            self.mirror.mark(closed.market, closed.bar.close)
         for seat in self._listeners[closed.series]:
             seat.strategy.indicators.update(closed.bar)
 

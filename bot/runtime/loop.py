@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -170,6 +169,7 @@ class Loop:
         self.foreign_known: set[str] = set()
         self.paused: str | None = None  # ENDING, at the end
         self.ready = False  # recovered: positions, guardians and open intents are known
+        self.warming: str | None = None  # how far the strategies have come through their past, at a start
         self.behind = False  # the last drain did not reach the end of the feed
         self.last_bar_ms: int | None = None
         self._due: list[Closed] = []
@@ -966,15 +966,14 @@ class Loop:
         if any(len(history) for history in self.feed.histories.values()):
             return
         seats, others = self.desk.seats, [*self.desk.away]  # others: of a reload under way
-        marks = dict(self.mirror.marks)
-        watch_over = partial(self._watch_over, marks)
         self.desk.seat(seats, away=[*others, *(seat.name for seat in seats)])
+        self.warming = "their bars are asked for"
         try:
-            warm = await self.feed.warm_up(self.port, self.journal.done_until, self.now_ms(), watch_over)
-            for closed in warm.past:
+            warm = await self.feed.warm_up(self.port, self.journal.done_until, self.now_ms(), self._watch_over)
+            for number, closed in enumerate(warm.past, start=1):
                 await self.desk.rehearse(closed)
-                await watch_over()
-            self.mirror.marks.update(marks)
+                self.warming = f"{number:,} of {len(warm.past):,} bars"
+                await self._watch_over()
             self.books.mend_day()
             self._write_books()
             self.begin_pass()
@@ -984,14 +983,15 @@ class Loop:
         except ApiError:  # The next try tells what waits. Where the run ends here, the next run does.
             self.desk.seat(seats, away=others)
             raise
+        finally:
+            self.warming = None
         self.desk.seat(seats, away=others)
         self._due = warm.due
 
-    async def _watch_over(self, marks: dict[str, float]) -> None:
-        """A pass without bars, when the last one is BREATH_MS ago. `marks` are the account's: those of a rehearsal are of the past."""
+    async def _watch_over(self) -> None:
+        """A pass without bars, when the last one is BREATH_MS ago."""
         if self.pacer.mono_ms() - self._passed_ms < BREATH_MS:
             return
-        past, self.mirror.marks = self.mirror.marks, marks
         try:
             await self.between()
             await self.cycle(with_bars=False)
@@ -1000,8 +1000,6 @@ class Loop:
                 raise
             log.warning("pass.failed", code=error.code, message=error.message)
             self._passed_ms = self.pacer.mono_ms()
-        finally:
-            self.mirror.marks = past
 
     async def _learn_markets(self) -> None:
         if not self.gate.size_decimals:

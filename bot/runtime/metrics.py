@@ -86,7 +86,7 @@ def is_live(sources: Sources, now_ns: int) -> bool:
 
 def is_ready(sources: Sources, now_ns: int) -> bool:
     """Recovered, making progress, and not at its end."""
-    return sources.loop.ready and is_live(sources, now_ns) and sources.state() != "STOPPING"
+    return sources.loop.ready and is_live(sources, now_ns) and sources.state() not in ("STARTING", "STOPPING")
 
 
 def registry_of(sources: Sources) -> CollectorRegistry:

@@ -20,12 +20,16 @@ class State(NamedTuple):
 
 
 def state_of(loop: Loop, *, is_stopping: bool = False) -> State:
-    """The first that holds: STOPPING, STARTING (not recovered), DEGRADED (something keeps entries out, or a strategy is in
+    """The first that holds: STOPPING, STARTING (not recovered, or the strategies still live through their past), DEGRADED (something keeps entries out, or a strategy is in
     quarantine), PAUSED (a person has paused every strategy), RUNNING. `is_stopping`: the run has been told to stop."""
     if is_stopping or loop.paused == ENDING:
         return State("STOPPING", "asked to stop")
     if not loop.ready:
         return State("STARTING", "; ".join(loop.degraded.values()) or "recovering")
+    if loop.warming is not None:
+        return State(
+            "STARTING", f"the account is looked after, and the strategies live through their past: {loop.warming}"
+        )
     reasons = list(loop.degraded.values())
     no = loop.entries_stopped(loop.now_ms())
     if no is not None and not reasons:

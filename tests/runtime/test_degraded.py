@@ -649,6 +649,7 @@ async def test_pages_of_a_gateway_at_a_restart_are_no_wrong_address(monkeypatch:
         ("DEGRADED", True, 1, (200, b"ready, DEGRADED\n"), 200),
         ("PAUSED", True, 1, (200, b"ready, PAUSED\n"), 200),
         ("STARTING", False, None, (503, b"STARTING\n"), 200),
+        ("STARTING", True, 1, (503, b"STARTING\n"), 200),
         ("STOPPING", True, 1, (503, b"STOPPING\n"), 200),
         ("DEGRADED", True, STUCK_S + 1, (503, b"DEGRADED\n"), 503),
     ],

@@ -17,6 +17,7 @@ from bot.runtime.desk import untold_of
 from bot.runtime.exiting import wind_down
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import BREATH_MS, Loop
+from bot.runtime.state import State, state_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from bot.wire import CandlesResult
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault
@@ -77,10 +78,21 @@ async def test_passes_go_on_while_strategies_live_through_their_past(tmp_path: P
     venue = await held(tmp_path / "journal.db")
     loop, slow = started(venue, tmp_path / "journal.db")
     passes: list[tuple[int, int | None]] = []
-    loop.passed = lambda bar_ms: passes.append((slow.pacer.now_ms, bar_ms))
+    said: list[State] = []
+    worth: set[float] = set()
+
+    def passed(bar_ms: int | None) -> None:
+        passes.append((slow.pacer.now_ms, bar_ms))
+        said.append(state_of(loop))
+        worth.add(loop.mirror.equity_usd)
+
+    loop.passed = passed
     await loop.recover()
     assert len(slow.lived) == PAST
     assert passes == [(n * BREATH_MS, None) for n in range(1, PAST // 2 + 1)], "each without a bar"
+    assert [one.word for one in said] == ["STARTING"] * (PAST // 2)
+    assert said[4].why.endswith(f"live through their past: 10 of {PAST} bars")
+    assert (worth, state_of(loop).word) == ({10_000.0}, "RUNNING"), "by the account's price, not by one of the past"
     await loop.cycle()
     assert len(passes) == PAST // 2 + 1
 
