@@ -174,7 +174,6 @@ class Loop:
         self.last_bar_ms: int | None = None
         self._due: list[Closed] = []
         self._replies: list[Intent] = []  # intents of event hooks, written and not sent yet
-        self._inherited: frozenset[str] = frozenset()  # not final when the account was last read anew
         self._reconcile_at_ms = 0
         self._trim_at_ms = 0
         self._passed_ms = 0  # of real time: when the newest pass ended
@@ -719,7 +718,7 @@ class Loop:
 
         An answer to the first request comes before any look at the events, unless that was an earlier run's.
         """
-        is_late = done.attempts > 1 or done.id in self._inherited
+        is_late = done.attempts > 1 or done.id in self.sender.inherited
         if done.state == "accepted" and is_late and not self.mirror.events_named:
             self._name(done)
 
@@ -942,7 +941,7 @@ class Loop:
         self.live.clear()
         self._replies.clear()
         self.live.update((intent.id, intent) for intent in self.journal.live())
-        self._inherited = frozenset(self.live)
+        self.sender.inherited = frozenset(self.live)
         # The run before may have been killed between the event that told of one and its acceptance.
         unsure = [key for key, one in self.live.items() if one.state in IN_DOUBT and one.action != "cancel"]
         if unsure:

@@ -27,6 +27,7 @@ TRIES: Final = 3  # in one pass; the next pass has as many again
 WINDOW_MS: Final = 2_000  # of real time that one pass spends on waiting between tries
 EXIT_AGAIN_MS: Final = 10_000  # of real time: an exit is tried again after so long, whatever Retry-After says
 LOOK_MS: Final = 5_000  # of real time between two looks for an order that a lost journal may have sent
+REFUSED_MS: Final = 30_000  # of real time after which who refuses to show the trades is not asked for one any more
 PLAN_TTL_MS: Final = 60_000  # of a plan whose answer does not say
 UNTOLD: Final = "nothing at the service can tell whether it became an order; bot resume when a person has looked"
 TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
@@ -64,6 +65,10 @@ class Sender:
         self.is_cut = False  # the earlier one was lost with its run: requests of that run may still be on their way
         self._next_ms: dict[str, int] = {}  # real time before which an intent is not tried again
         self._tries: dict[str, int] = {}
+        self._refused_ms: dict[str, int] = {}  # real time since which nothing about an intent could be asked
+        self.inherited: frozenset[str] = (
+            frozenset()
+        )  # intents of an earlier run, or of before the account was read anew
         # How an intent ends, unless an order of a lost journal turns up.
         self._ends: dict[str, tuple[State, str, str]] = {}
         self._answered: list[tuple[Intent, str]] = []  # of a wave: accepted by the service, and not written yet
@@ -79,7 +84,7 @@ class Sender:
 
     def forget(self, live: Collection[str]) -> None:
         """What is kept of intents that are none any more: voided by a reset, say."""
-        for kept in (self._next_ms, self._tries, self._ends):
+        for kept in (self._next_ms, self._tries, self._ends, self._refused_ms):
             for intent_id in [one for one in kept if one not in live]:
                 del kept[intent_id]
 
@@ -109,7 +114,7 @@ class Sender:
 
     def _told(self, intent: Intent, before: State) -> Intent:
         if intent.state in FINAL:
-            for kept in (self._next_ms, self._tries, self._ends):
+            for kept in (self._next_ms, self._tries, self._ends, self._refused_ms):
                 if kept:
                     kept.pop(intent.id, None)
         if intent.state != before:
@@ -207,10 +212,11 @@ class Sender:
 
     async def _end_unsent(self, intent: Intent, state: State, code: str, message: str) -> Intent:
         """The end of an intent that this journal has never sent. One before it, that was lost, may have: then its order is this one's.
+        So may the run before, when it is an exit: those go also while the journal cannot be written.
 
         While a request of the lost one may still be on its way, the end waits for its fence, and nothing is asked for meanwhile.
         """
-        if self._is_of_before(intent):
+        if self._is_of_before(intent) or (intent.action == "close" and intent.id in self.inherited):
             try:
                 found = await self.search(intent)
             except AccessLost:
@@ -327,9 +333,13 @@ class Sender:
             found = await self.search(intent)
         except AccessLost:
             raise
-        except ApiError as no:  # Away: asked again. Refused: it will not tell.
+        except ApiError as no:  # Away: asked again. Refused again and again: it will not tell.
             found = Search(None, is_proof=False)
-            is_past = is_past and isinstance(no, Refused) and no.code != NO_ERROR_OBJECT
+            is_refused = isinstance(no, Refused) and no.code != NO_ERROR_OBJECT
+            now_ms = self.pacer.mono_ms()
+            is_past = is_past and is_refused and now_ms - self._refused_ms.setdefault(intent.id, now_ms) >= REFUSED_MS
+        else:
+            self._refused_ms.pop(intent.id, None)
         if found.trade_id is not None:
             return self.journal.accept(intent, found.trade_id, now_ms=self._now_ms())
         if absent is not None and found.is_proof:

@@ -512,7 +512,7 @@ async def test_trades_that_are_refused_end_a_doubt_after_its_fence_and_a_service
 ) -> None:
     venue = Keyless()
     loop = await begun(venue, faults=[Fault("confirm", "lose_reply"), Fault("trades", no, 10**9)])
-    await minutes_of_real_time(loop, venue, "100", "100")
+    await minutes_of_real_time(loop, venue, "100", "100", "100")
     assert [one.state for one in loop.journal.live()] == [state]
 
 
@@ -530,7 +530,7 @@ NOTHING_TOLD = (Fault("events", AWAY, 10**9), Fault("trades", refused("invalid_i
 async def test_an_order_that_waits_for_a_person_is_accepted_when_its_event_comes_after_all() -> None:
     venue = Silent()
     loop = await begun(venue)
-    await minutes_of_real_time(loop, venue, "100", "100")
+    await minutes_of_real_time(loop, venue, "100", "100", "100")
     (asked,) = loop.journal.live()
     assert asked.state == "quarantined"
     venue.faults = []
@@ -547,7 +547,7 @@ async def test_a_kill_after_the_event_of_an_order_that_waits_for_a_person_leaves
 ) -> None:
     venue = Silent()
     loop = await begun(venue, path=tmp_path / "journal.db")
-    await minutes_of_real_time(loop, venue, "100", "100")
+    await minutes_of_real_time(loop, venue, "100", "100", "100")
     (asked,) = loop.journal.live()
     assert asked.state == "quarantined"
     venue.faults = []
@@ -567,7 +567,7 @@ async def test_a_repair_that_waits_for_a_person_leaves_no_position_without_a_sto
     lost = [Fault("close", "drop", 10**9), Fault("trades", refused("invalid_input"), 10**9)]
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9), *lost]
     await venue.cancel(next(one.oid for one in loop.mirror.orders.values() if one.kind == "stop_loss"))
-    await minutes_of_real_time(loop, venue, "100", "100", "100")
+    await minutes_of_real_time(loop, venue, "100", "100", "100", "100")
     assert [one.state for one in loop.journal.live()][:1] == ["quarantined"]
     assert set(venue.positions) == {"BTC"}
     venue.faults = []

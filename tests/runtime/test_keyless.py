@@ -17,10 +17,10 @@ from bot.runtime.loop import Loop, Settings
 from bot.runtime.notices import of_event
 from bot.session.journal import SessionJournal
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
-from bot.wire import OrderResult, Trade
-from tests.fakes import ADDRESS, FakeVenue, Fault
+from bot.wire import CloseRequest, OrderResult, Trade
+from tests.fakes import ADDRESS, FakeVenue, Fault, refused
 from tests.runtime.rooms import DEAD_MAN_60, always, begun, kill, later, minutes, room
-from tests.runtime.test_degraded import refusals
+from tests.runtime.test_degraded import AWAY, refusals
 from tests.runtime.test_journal import intent
 
 STOP = Bracket(stop_pct=5, target_pct=5)
@@ -299,6 +299,54 @@ async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after
     assert found is not None
     assert (found.state, ours(again)) == ("accepted", {"BTC": "trend"})
     assert (booked(again, "trend"), booked(again, FOREIGN)) == ((1, 1, 0), (0, 0, 0))
+
+
+async def test_an_exit_that_left_while_the_journal_could_not_be_written_is_looked_for_before_it_is_called_unsent(
+    tmp_path: Path,
+) -> None:
+    """On the disk it was never sent: its memory was lost with the run."""
+    venue, path = KeysOnTrades(), tmp_path / "journal.db"
+    loop = await begun(venue, path=path)
+    await minutes(loop, venue, "100")
+    now_ms = venue.clock.now_ms()
+    body = b'{"fraction":1,"source":"agent"}'
+    exit_ = intent(
+        1,
+        trigger=f"bar:BTC:{now_ms}",
+        action="close",
+        path="direct",
+        leg="close",
+        body=body,
+        opened_ms=now_ms,
+        not_after_ms=now_ms + 1,
+    )
+    loop.journal.decided([exit_])
+    kill(loop)
+    venue._close("BTC", CloseRequest(), exit_.id)
+    venue.minute(BTC="100")
+    again = room(venue, lambda _view, _bar: [], path=path)
+    await again.recover()
+    found = again.journal.find(exit_.id)
+    assert found is not None
+    assert (found.state, found.trade_id) == ("accepted", venue.trade_rows[-1].id)
+
+
+async def test_trades_that_are_refused_once_are_asked_for_again() -> None:
+    """Past its fence, and the events tell nothing: the trade's key is all there is."""
+    venue = KeysOnTrades()
+    loop = await begun(
+        venue, faults=[Fault("confirm", "lose_reply"), Fault("confirm", AWAY, 10**9), Fault("trades", AWAY, 10**9)]
+    )
+    (doubt,) = loop.journal.live()
+    later(loop, 60_000)
+    await minutes(loop, venue, "100")
+    venue.faults = [Fault("confirm", refused("plan_stale"), 10**9), Fault("trades", refused("invalid_input"), 1)]
+    for _ in range(2):
+        later(loop, 60_000)
+        await minutes(loop, venue, "100")
+    found = loop.journal.find(doubt.id)
+    assert found is not None
+    assert (found.state, ours(loop)) == ("accepted", {"BTC": "trend"})
 
 
 # -- what is not ours
