@@ -56,6 +56,7 @@ class Patient:
     place: Place
     settings: Settings | None = None
     references: Sequence[tuple[str, str]] = ()
+    speed: float | None = None  # of the service's clock, once the service has told it
     findings: list[Finding] = field(default_factory=list)
 
     def say(self, check: str, level: Level, message: str, fix: str | None = None, code: int = 0) -> None:
@@ -86,10 +87,10 @@ def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     _disk(patient)
     _journal(patient)
     _daemon(patient)
-    _heartbeat(patient)
     _notify(patient)
     _metrics(patient)
     asyncio.run(_service(patient))
+    _heartbeat(patient)
     _unit(patient)
     failed = next((one for one in patient.findings if one.level == "fail"), None)
     code = 0 if failed is None else failed.code or int(Exit.ERROR)
@@ -323,7 +324,7 @@ def _daemon(patient: Patient) -> None:
             "daemon",
             "warn",
             f"{text}; {told['intents']['quarantined']} intents wait for a person",
-            "bot explain each of them (bot status --json), look at the account, then bot resume",
+            "bot explain each of them (bot status names them), look at the account, then bot resume",
         )
     else:
         patient.say("daemon", "ok", text)
@@ -342,7 +343,9 @@ def _heartbeat(patient: Patient) -> None:
             "dead_man: {heartbeat_seconds: 300, on_miss: flatten}",
         )
         return
-    speed = settings.embedded.speed if settings.account.embedded else 1.0
+    speed = patient.speed
+    if speed is None:  # It has not answered; it is as the config says, or a hosted one, which goes with the world.
+        speed = settings.embedded.speed if settings.account.embedded else 1.0
     from bot.runtime.placing import beats_of
 
     try:
@@ -449,6 +452,7 @@ async def _service(patient: Patient) -> None:
                 int(Exit.TIMEOUT),
             )
             return
+        patient.speed = client.clock.speed
         _skew(patient, client)
         if api_key is None:
             return

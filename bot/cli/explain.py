@@ -112,7 +112,9 @@ def _csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """No cell begins a formula: names come from a service. Amounts are digits and may be negative."""
+    """No cell begins a formula: names come from a service. Amounts are digits and may be negative. True and false are as the JSON has them."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, str) and value[:1] in "=+@\t\r" and value:
         return "'" + value
     return value

@@ -21,6 +21,11 @@ OLD_S: Final = 10.0  # without a whole pass; a strategy may have five seconds of
 FOLLOW_S: Final = 0.5  # between two looks for new lines
 LINES_MAX: Final = 2_000  # as many as the daemon keeps in memory
 
+OTHERS: Final = {  # books that are no strategy's
+    "@foreign": "another hand's, the service's own, or from before our time",
+    "@netting": "between the account's average entry and those of the shares",
+}
+
 STATUS = """\b
 Examples:
   bot status
@@ -247,6 +252,8 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     yield f"  positions   {told['positions']}, {stops}; {told['orders']} order{'' if told['orders'] == 1 else 's'}"
     doubt = told["intents"]
     yield f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
+    for one in doubt.get("waiting", ()):  # A daemon that was started before an update does not say it.
+        yield f"  waiting     {one['action']} {one['market']} of {one['strategy']}: bot explain {one['id'][:12]}, look at the account, then bot resume"
     beat = told["heartbeat"]
     if beat is None:
         yield "  dead-man    no heartbeat process (off, or a clock that is moved by hand)"
@@ -266,9 +273,14 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         why = f": {one['why']}" if one["why"] else ""
         if one["state"] == "QUARANTINED":
             why += f"; mend it, then bot resume {one['name']}"
+        if why and one.get("resting"):
+            why += f"; entries that rest may still fill: {', '.join(one['resting'])} (bot orders)"
         book = one.get("book")
         gain = f", net {figures.usd(book['net_usd'], signed=True)} USD" if book and "net_usd" in book else ""
         yield f"  strategy    {one['name']} {one['state']} on {', '.join(one['markets'])}, {one['interval']}{gain}{why}"
+    for one in told.get("other_books", ()):
+        whose = OTHERS.get(one["name"], "no longer in the config")
+        yield f"  book        {one['name']} net {figures.usd(one['book']['net_usd'], signed=True)} USD: {whose}"
     passed = told["last_pass_ms"]
     if passed is not None:
         bar = "no bar yet" if told["last_bar_ms"] is None else f"last bar {iso(told['last_bar_ms'])}"

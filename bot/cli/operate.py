@@ -25,6 +25,9 @@ RESUME = """\b
 Examples:
   bot resume
   bot resume trend
+
+\b
+Exit 4: STRATEGY's file cannot be used, or it failed again and is back in quarantine. 5: the service did not answer.
 """
 RELOAD = """\b
 Examples:
@@ -33,6 +36,7 @@ Examples:
 
 \b
 Exit 4: the config cannot be taken over. 5: the service did not answer. 7: it refuses what is new. Nothing was changed then.
+Exit 4 also when it was taken over, and a strategy that is new or changed in it failed at once: it is in quarantine.
 """
 STOP = "\b\nExample:\n  bot stop --config configs/paper.yaml"
 RECONCILE = """\b
@@ -108,7 +112,13 @@ def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_
     if done["refused"]:
         click.echo(f"error: {redact_text('; '.join(done['refused']))}", err=True)
         return int(done.get("exit_code", Exit.CONFIG))  # A daemon that was started before an update does not say it.
-    return int(Exit.DONE)
+    code = int(done.get("exit_code", Exit.DONE))
+    if code:
+        click.echo(
+            "error: the config was taken over, and what is in quarantine is asked nothing: mend it, then bot reload",
+            err=True,
+        )
+    return code
 
 
 def _agreed() -> bool:

@@ -295,7 +295,7 @@ def _ask(place: Place, method: str, path: str, body: Mapping[str, Any] | None, q
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         if place.is_running():
             raise Silent(
-                f"a daemon (pid {holder_pid(place.folder)}) holds {place.folder} and its control socket is not there: it is just starting or ending"
+                f"a daemon (pid {holder_pid(place.folder)}) holds {place.folder} and its control socket is not there: it is just starting or ending, or puts back one that was taken away; ask again"
             ) from None
         raise NotRunning(f"the daemon of {place.folder} is not running") from None
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:

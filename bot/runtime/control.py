@@ -34,6 +34,7 @@ BODY_BYTES_MAX: Final = 65_536
 CONNECTIONS_MAX: Final = 32
 READ_S: Final = 5.0  # for a whole request; who needs longer is not one of our commands
 WRITE_S: Final = 10.0
+LOOK_S: Final = 2.0  # between two looks whether the socket is still there
 ANSWER_S: Final = 60.0  # of a route; the commands that wait for a pass of the loop are the slow ones
 WARM_ANSWER_S: Final = 3_600.0  # of one that lets strategies live through their past, however many there are
 WARMING: Final = frozenset({"/reload", "/resume"})
@@ -104,23 +105,78 @@ Routes = Mapping[tuple[str, str], Route]  # (method, path)
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, routes: Routes, base: Callable[[], Data]) -> AsyncIterator[None]:
-    """Serve the routes until the block ends. `base` is part of every answer. Without a socket the daemon trades on, and says so."""
-    server = Server(routes, base)
-    try:
-        listener = _listener(folder / SOCKET)
-    except OSError as error:
-        log.error("control.unavailable", path=str(folder / SOCKET), message=error.strerror or str(error))
-        yield
-        return
-    running = await asyncio.start_unix_server(server.accept, sock=listener, limit=HEAD_BYTES_MAX)
+async def serving(
+    folder: Path, routes: Routes, base: Callable[[], Data], *, look_s: float = LOOK_S
+) -> AsyncIterator[None]:
+    """Serve the routes until the block ends. `base` is part of every answer. Without a socket the daemon trades on, and says so.
+
+    A socket that somebody takes away is put there again, and one that could not be made is tried again, every `look_s`.
+    """
+    door = _Door(folder / SOCKET, Server(routes, base))
+    await door.open()
+    keeper = asyncio.create_task(_kept(door, look_s), name="control")
     try:
         yield
     finally:
-        running.close()
-        await server.close()
-        await running.wait_closed()
-        (folder / SOCKET).unlink(missing_ok=True)
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+        await door.close()
+
+
+async def _kept(door: _Door, look_s: float) -> None:
+    while True:
+        await asyncio.sleep(look_s)
+        if _file_of(door.path) is None:  # What somebody else has put there is not ours to take away.
+            await door.open()
+
+
+class _Door:
+    """The socket's name in the folder, and what listens behind it."""
+
+    def __init__(self, path: Path, server: Server) -> None:
+        self.path = path
+        self._server = server
+        self._running: asyncio.Server | None = None
+        self._made: tuple[int, int] | None = None
+        self._trouble = ""
+
+    async def open(self) -> None:
+        """Listen anew. Who was let in before gets an answer."""
+        before, self._running = self._running, None
+        if before is not None:  # Closed first: it may take a socket away that has its name.
+            before.close()
+        try:
+            listener = _listener(self.path)
+        except OSError as error:
+            trouble = error.strerror or str(error)
+            if trouble != self._trouble:  # Said once, however often it is tried.
+                log.error("control.unavailable", path=str(self.path), message=trouble)
+            self._trouble = trouble
+            return
+        if before is not None or self._trouble:
+            log.warning("control.restored", path=str(self.path))
+        self._made, self._trouble = _file_of(self.path), ""
+        self._running = await asyncio.start_unix_server(
+            self._server.accept, sock=listener, limit=HEAD_BYTES_MAX, start_serving=False
+        )
+        await self._running.start_serving()
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.close()
+        await self._server.close()
+        if self._running is not None:
+            await self._running.wait_closed()
+        if self._made is not None and _file_of(self.path) == self._made:
+            self.path.unlink(missing_ok=True)
+
+
+def _file_of(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 @contextlib.contextmanager

@@ -42,7 +42,10 @@ LIVE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """`diff` is what differs; `applied` says what was done; `refused` why nothing was, whole sentences, and `code` whose fault that is."""
+    """`diff` is what differs; `applied` says what was done; `refused` why nothing was, whole sentences, and `code` whose fault that is.
+
+    It was applied and `code` is that of a config error: something that it has built anew is in quarantine.
+    """
 
     diff: tuple[Change, ...] = ()
     applied: tuple[str, ...] = ()
@@ -105,12 +108,7 @@ class Controls:
                 message=message,
             )
             loop.journal.notify([said], now_ms=now_ms)
-        return tuple(
-            order.oid
-            for market in sorted({order.market for order in loop.mirror.orders.values()})
-            for order in loop.mirror.entries(market)
-            if order.key is not None and (owner := loop.owner_of(order.key)) is not None and strategy in (None, owner)
-        )
+        return loop.mirror.resting_of(strategy)
 
     async def resume(self, strategy: str | None = None) -> None:
         """Entries again. One that is named also leaves its quarantine: it is built anew from its file. BotError when it cannot be."""
@@ -160,7 +158,8 @@ class Controls:
             return self._refused(plan.diff, f"the service {did} ({error.code}): {error.message}", code)
         applied = await self._apply(plan, warm)
         log.warning("config.reloaded", changes=[str(change) for change in plan.diff])
-        return ReloadResult(plan.diff, applied)
+        failed = any(seat.quarantined for seat in self._run.loop.desk.seats if seat.name in plan.fresh)
+        return ReloadResult(plan.diff, applied, code=Exit.CONFIG if failed else Exit.DONE)
 
     # -- inside
 
@@ -281,7 +280,7 @@ class Controls:
         await self._reseat(kept, warm, [name])
         seat = next(seat for seat in run.loop.desk.seats if seat.name == name)
         if seat.quarantined is not None:
-            raise BotError(f"{name} failed again and is back in quarantine: {seat.quarantined}")
+            raise ConfigError(f"{name} failed again and is back in quarantine: {seat.quarantined}")
 
     def _known(self, strategy: str | None) -> None:
         names = [one.name for one in self._run.settings.strategies]

@@ -417,7 +417,8 @@ class Desk:
         if seat.quarantined is not None:
             return
         seat.quarantine(str(error))
-        quarantine(self.journal, seat.name, seat.version, str(error), at_ms=seat.source.now_ms)
+        resting = self.mirror.resting_of(seat.name)
+        quarantine(self.journal, seat.name, seat.version, str(error), at_ms=seat.source.now_ms, resting=resting)
 
     def _done(self, series: Series, last_ms: int | None) -> None:
         if last_ms is not None:

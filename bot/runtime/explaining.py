@@ -181,7 +181,11 @@ def _answer(intent: Row) -> Step:
     elif state in FINAL:
         text = f"{state}: {intent['message'] or intent['code'] or 'nothing left'}"
     else:
-        words = {"opened": "not sent yet", "planned": "planned, not sent yet", "quarantined": "waits for a person"}
+        why = intent["message"] or intent["code"] or "nobody can tell what became of it"
+        words = {
+            "opened": "not sent yet", "planned": "planned, not sent yet",
+            "quarantined": f"waits for a person: {why}; look at the account, then bot resume",
+        }  # fmt: skip
         text = f"{state}: {words.get(state, 'in doubt: the order may exist, and no new entry goes to this market')}"
     return Step("answer", intent["moved_ms"], text, data)
 

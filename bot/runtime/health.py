@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 PARTIAL: Final = ("clock",)  # reasons that are shown here and judged elsewhere
 LOCAL: Final = ("market:", "drift:")  # reasons of one market; its name follows
-KEPT: Final = (FOREIGN,)  # reasons that only a person takes away: they outlive a restart
+KEPT: Final = (FOREIGN,)  # reasons that only a person takes away, or a reset of the account: they outlive a restart
 CODES: Final = {"journal": "journal_fault", FOREIGN: "foreign_writer", "scope": "forbidden"}
 
 

@@ -72,6 +72,8 @@ PROFIT: Final[Mapping[str, tuple[str, str]]] = {
     "unrealized_usd": ("Unrealised profit at mark.", "unrealized_usd"),
     "fees_usd": ("Fees paid.", "fees_usd"),
     "funding_usd": ("Funding received less paid.", "funding_usd"),
+    "margin_lost_usd": ("Margin that liquidations took.", "margin_lost_usd"),
+    "net_usd": ("All in: realised and unrealised, less fees and lost margin, with funding.", "net_usd"),
     "day_usd": ("Result since 00:00 UTC, net of fees and funding.", "day_usd"),
     "notional_usd": ("Notional of its positions at entry.", "notional_usd"),
 }
@@ -236,6 +238,10 @@ class Figures:
             samples = [((one,), float(getattr(book, figure))) for one, book in books.items()]
             yield gauge(f"strategy_{name}", what, samples, ["strategy"])
         yield counter("strategy_fills", "Fills.", [((one,), book.fills) for one, book in books.items()], ["strategy"])
+        yield gauge(
+            "strategy_paused", "1 for a strategy that opens nothing by a person's word or for its daily loss.",
+            [((seat.name,), float(loop.pauses.refusal(seat.name) is not None or books[seat.name].is_halted)) for seat in loop.desk.seats], ["strategy"],
+        )  # fmt: skip
         yield gauge(
             "strategy_quarantined", "1 for a strategy that is asked nothing any more.",
             [((seat.name,), float(seat.quarantined is not None)) for seat in loop.desk.seats], ["strategy"],

@@ -223,6 +223,16 @@ class Mirror:
             o for o in self.orders.values() if o.market == market and o.kind not in PROTECTIVE and o.action == "open"
         ]
 
+    def resting_of(self, strategy: str | None) -> tuple[str, ...]:
+        """Ids of our resting entries, market by market: of one strategy, or of all."""
+        found = []
+        for market in sorted({order.market for order in self.orders.values()}):
+            for order in self.entries(market):
+                owner = None if order.key is None else self.owner_of(order.key)
+                if owner is not None and strategy in (None, owner):
+                    found.append(order.oid)
+        return tuple(found)
+
     def unrealized_usd(self, position: MirrorPosition) -> float:
         mark = self.marks.get(position.market)
         if mark is None or position.entry_px is None:

@@ -65,11 +65,19 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "protection.lost": Template("error", "{market} is without a stop", "{message}", _WHY),
     "protection.restored": Template("warning", "{market} has a stop again", "{message}", _WHY),
     "strategy.quarantined": Template(
-        "error", "{strategy} is quarantined", "{message}; its positions keep their stops", _WHY
+        "error",
+        "{strategy} is quarantined",
+        "{message}; its positions keep their stops; {resting}",
+        (*_WHY, "resting"),
     ),
     "strategy.paused": Template("info", "{strategy} is paused", "{message}", _WHY),
     "strategy.daily_loss": Template("warning", "{strategy} has lost its day's limit", "{message}; exits go on", _WHY),
-    "intent.quarantined": Template("error", "{market}: an order waits for a person", "{strategy}: {message}", _WHY),
+    "intent.quarantined": Template(
+        "error",
+        "{market}: an order waits for a person",
+        "{strategy}: {message} ({code}); look at the account, then bot resume",
+        _WHY,
+    ),
     "account.foreign": Template("warning", "Another hand is on the account", "{market}: {message}", _WHY),
     "heartbeat.lapsed": Template("error", "The dead-man's deadline has passed unseen", "{message}", _WHY),
     "journal.rebuilt": Template("error", "{bot} has begun a new journal", "{message}", _WHY),

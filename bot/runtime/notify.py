@@ -62,6 +62,7 @@ class _Repeat:
     until_ms: int
     message: Message
     count: int = 0
+    seq: int = 0  # of the newest that was counted
 
 
 class Lane:
@@ -148,11 +149,14 @@ class Lane:
         if repeat is None or now_ms >= repeat.until_ms:
             return False
         repeat.count += 1
+        repeat.seq = row.seq
         return True
 
     async def _tell_repeats(self, now_ms: int) -> bool:
-        for likeness, one in list(self._repeats.items()):
-            if now_ms < one.until_ms:
+        """All that were counted once the first of them is due, the newest last: of what comes and goes the last word is what is so."""
+        is_due = any(one.count and now_ms >= one.until_ms for one in self._repeats.values())
+        for likeness, one in sorted(self._repeats.items(), key=lambda item: item[1].seq):
+            if now_ms < one.until_ms and not (is_due and one.count):
                 continue
             if one.count:
                 times = "once more" if one.count == 1 else f"{one.count} more times"

@@ -12,6 +12,7 @@ import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -32,6 +33,7 @@ from bot.runtime.tail import LINES_MAX, Tail
 
 if TYPE_CHECKING:
     from bot.runtime.daemon import Run
+    from bot.runtime.loop import Loop
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -192,7 +194,6 @@ class Operations:
 
     def _of_run(self, run: Run) -> Data:
         loop, mirror, clock = run.loop, run.loop.mirror, run.client.clock
-        live = [intent for intent in loop.live.values() if intent.state not in FINAL]
         bare = [p.market for p in mirror.unprotected()]
         passed_ns = run.passed_ns
         cursor = loop.journal.cursor
@@ -206,8 +207,7 @@ class Operations:
             "unprotected": bare,
             "foreign_unprotected": [p.market for p in mirror.positions.values() if p.owner is None and not mirror.is_protected(p.market)],
             "is_safe": not (bare and self.settings.safety.require_protection),
-            "intents": {"open": len(live), "in_doubt": sum(i.state in IN_DOUBT for i in live),
-                        "quarantined": sum(i.state == "quarantined" for i in live)},
+            "intents": intents_of(loop),
             "cursor": None if cursor is None else {"last_event_id": cursor.last_id, "behind": loop.behind},
             "last_bar_ms": loop.last_bar_ms,
             "passes": run.progress.cycles,
@@ -217,6 +217,7 @@ class Operations:
             "guardians": _guardians(run),
             "blocked_by": [{"type": one.type, "id": one.id} for one in mirror.guardians.values() if one.blocks_opens],
             "strategies": self._strategies(run),
+            "other_books": self._other_books(run),
         }  # fmt: skip
 
     async def positions(self, question: Question) -> Data:
@@ -255,8 +256,15 @@ class Operations:
                 "name": one.name, "use": one.use, "markets": list(one.markets), "interval": one.interval,
                 "budget_usd": format_decimal(one.budget_usd), "max_leverage": one.max_leverage,
                 "state": "QUARANTINED" if quarantined else "PAUSED" if why else "RUNNING", "why": why, "book": _book(run, one.name),
+                "resting": list(run.loop.mirror.resting_of(one.name)),
             })  # fmt: skip
         return found
+
+    def _other_books(self, run: Run) -> list[Data]:
+        """What is no strategy's of the config, so that all books together are the account's: of those that have left it, FOREIGN, NETTING."""
+        names = {one.name for one in self.settings.strategies}
+        books = {name: _book(run, name) for name in run.loop.books.names() if name not in names}
+        return [{"name": name, "book": book} for name, book in books.items() if any(map(Decimal, book.values()))]
 
     async def events(self, question: Question) -> Data:
         since, kinds = question.text("since"), question.text("type")
@@ -457,6 +465,16 @@ class Operations:
             raise Problem(404, "not_found", str(error)) from None
 
 
+def intents_of(loop: Loop) -> Data:
+    """How many are not final, and which of them wait for a person."""
+    live = [intent for intent in loop.live.values() if intent.state not in FINAL]
+    waiting = [one for one in live if one.state == "quarantined"]
+    return {
+        "open": len(live), "in_doubt": sum(one.state in IN_DOUBT for one in live), "quarantined": len(waiting),
+        "waiting": [{"id": one.id, "strategy": one.strategy, "action": one.action, "market": one.market} for one in waiting],
+    }  # fmt: skip
+
+
 def _forgotten(run: Run) -> str | None:
     """Why a restart would not know of a pause or its end, as a sentence; None when it will."""
     journal = run.journal
@@ -467,7 +485,7 @@ def _forgotten(run: Run) -> str | None:
 
 def _book(run: Run, strategy: str) -> Data:
     book = run.loop.books.of(strategy)
-    names = ("fees_usd", "funding_usd", "realized_usd", "unrealized_usd", "net_usd", "day_usd")
+    names = ("fees_usd", "funding_usd", "realized_usd", "unrealized_usd", "margin_lost_usd", "net_usd", "day_usd")
     return {
         "fills": book.fills,
         **{name: format_decimal(getattr(book, name)) for name in names},

@@ -8,7 +8,8 @@ code or params, brings it back.
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -18,6 +19,8 @@ from bot.runtime.notices import notice
 from bot.runtime.safety import ALL, PAUSES, QUARANTINE
 
 log = structlog.get_logger()
+
+OIDS_TOLD: Final = 10  # of the entries that rest; a field of a notice is short, and bot orders has all of them
 
 
 class Quarantine(NamedTuple):
@@ -74,12 +77,31 @@ def keep_quarantine(journal: Journal, strategy: str, quarantine: Quarantine | No
         journal.write_note(_note(strategy), "" if quarantine is None else json.dumps(quarantine))
 
 
-def quarantine(journal: Journal, strategy: str, version: str, why: str, *, at_ms: int) -> None:
-    """Keep it, and tell it."""
-    log.error("strategy.quarantined", strategy=strategy, message=why)
-    said = notice("strategy.quarantined", f"quarantine:{strategy}:{at_ms}", at_ms=at_ms, strategy=strategy, message=why)
+def quarantine(
+    journal: Journal, strategy: str, version: str, why: str, *, at_ms: int, resting: Sequence[str] | None = None
+) -> None:
+    """Keep it, and tell it. `resting`: its entries that may still fill; None when nobody knows yet."""
+    left = _of_resting(resting)
+    log.error("strategy.quarantined", strategy=strategy, message=why, resting=left)
+    said = notice(
+        "strategy.quarantined",
+        f"quarantine:{strategy}:{at_ms}",
+        at_ms=at_ms,
+        strategy=strategy,
+        message=why,
+        resting=left,
+    )
     journal.notify([said], now_ms=at_ms)
     keep_quarantine(journal, strategy, Quarantine(why, version, at_ms))
+
+
+def _of_resting(oids: Sequence[str] | None) -> str:
+    if oids is None:
+        return "entries of it that rest may still fill (bot orders)"
+    if not oids:
+        return "no entry of it rests"
+    more = f" and {len(oids) - OIDS_TOLD} more" if len(oids) > OIDS_TOLD else ""
+    return f"entries that rest may still fill: {', '.join(oids[:OIDS_TOLD])}{more} (bot orders)"
 
 
 def _note(strategy: str) -> str:

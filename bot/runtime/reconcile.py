@@ -17,6 +17,7 @@ from bot.runtime.arming import Wanted, cover_name
 from bot.runtime.claiming import claim_orders, claim_positions
 from bot.runtime.intents import FINAL, FIRST_LEG, RUNTIME, Intent, intent_key
 from bot.runtime.mirror import Drift, DriftKind, MirrorPosition
+from bot.runtime.safety import FOREIGN
 from bot.wire import CloseRequest, GuardianRequest
 
 if TYPE_CHECKING:
@@ -159,6 +160,12 @@ async def restart(loop: Loop, snapshot: AccountSnapshot) -> list[Intent]:
             loop.health.incident(
                 "account.reset", f"epoch:{snapshot.epoch}", epoch=snapshot.epoch, balance_usd=snapshot.balance_usd
             )
+            if (
+                not snapshot.positions and not snapshot.orders
+            ):  # Else somebody is at it again, and those events are skipped.
+                loop.health.restore(FOREIGN)
+    if is_reset:
+        loop.strangers.waiting.clear()
     loop.mirror.of_snapshot(snapshot)
     loop.reload_live()
     loop.own_positions(events_skipped=True)

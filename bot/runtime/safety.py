@@ -22,7 +22,7 @@ log = structlog.get_logger()
 PAUSES: Final = "pauses"  # a list of strategies
 ALL: Final = "*"  # among them: everyone. No strategy can be called that.
 HALTED: Final = "halted"  # strategy -> [epoch, the day on which its daily loss was reached]
-FOREIGN: Final = "foreign_writer"  # a sentence on what another agent has done on the account, until a person has looked
+FOREIGN: Final = "foreign_writer"  # a sentence on what another agent has done on the account, until a person has looked or the account is reset
 QUARANTINE: Final = "quarantine:"  # and the strategy's name; an empty one is lifted
 BYTES_MAX: Final = 1_000_000  # no copy of ours is near it
 

@@ -7,6 +7,7 @@ tries again: no wait in here is longer than WINDOW_MS, because a loop that waits
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from decimal import Decimal
 from typing import Final, NamedTuple
 
 from bot import logs
@@ -29,7 +30,11 @@ EXIT_AGAIN_MS: Final = 10_000  # of real time: an exit is tried again after so l
 LOOK_MS: Final = 5_000  # of real time between two looks for an order that a lost journal may have sent
 REFUSED_MS: Final = 30_000  # of real time after which who refuses to show the trades is not asked for one any more
 PLAN_TTL_MS: Final = 60_000  # of a plan whose answer does not say
-UNTOLD: Final = "nothing at the service can tell whether it became an order; bot resume when a person has looked"
+UNTOLD: Final = "nothing at the service can tell whether it became an order"
+SMALL_SHARE: Final = (
+    "This is all that the strategy has of a shared position, and it is worth too little to be closed by itself. The way out: an entry"
+    " that makes it 10 USD again, then the close; or the others close theirs first. The stop takes it too, and bot kill --flatten"
+)
 TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
 
 Veto = Callable[[Intent, Plan], Awaitable[bool]]
@@ -378,6 +383,8 @@ class Sender:
     def _end(self, intent: Intent, state: State, code: str, message: str) -> Intent:
         assert state in ("rejected", "expired", "void", "quarantined")
         now_ms = self._now_ms()
+        if code == "below_min_notional" and self._is_small_share(intent):
+            message = f"{message}. {SMALL_SHARE}"
         if state != "quarantined":
             return self.journal.end(intent, state, code, message, now_ms=now_ms)
         said = notice(
@@ -386,6 +393,14 @@ class Sender:
         with self.journal.together():
             self.journal.notify([said], now_ms=now_ms)
             return self.journal.end(intent, state, code, message, now_ms=now_ms)
+
+    def _is_small_share(self, intent: Intent) -> bool:
+        """Whether it was to close all that its strategy has of a shared position."""
+        allowance = self.gate.allowances.get(intent.strategy)
+        if intent.action != "close" or allowance is None or not allowance.nets:
+            return False
+        size, share = intent.close().size, self.gate.share_of(intent.market, intent.strategy)
+        return size is not None and share is not None and Decimal(size) >= share.size
 
     def _leave(self, intent: Intent, error: ApiError, *, doubt: bool) -> None:
         self.journal.attempt_ended(

@@ -1,7 +1,7 @@
 """Foreign writers: another agent that trades on this account. Orders whose keys are not ours are noted, and their trades say who made them.
 
 A person at the dashboard is no writer in this sense, and what the service does by itself has no source. What another agent
-has done is treated as foreign_positions says; that there is one keeps entries out of all markets until a person looks (`bot resume`), over a restart too.
+has done is treated as foreign_positions says; that there is one keeps entries out of all markets until a person looks (`bot resume`) or the account is reset, over a restart too.
 """
 
 from __future__ import annotations

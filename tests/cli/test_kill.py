@@ -105,6 +105,26 @@ def test_a_key_that_is_out_of_reach_is_said_with_the_way_out(
     assert sandbox.api_key not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("speed", "seconds", "code", "said"),
+    [
+        (60, 3_600, 0, "after 60 s of real silence"), (1, 3_600, 0, "after 3600 s of real silence"), (0, 3_600, 0, "moved by hand"),
+        (60, 300, 4, "dead_man.heartbeat_seconds: "),
+    ],
+)  # fmt: skip
+def test_doctor_reckons_the_dead_man_by_the_clock_that_the_service_tells(
+    speed: float, seconds: int, code: int, said: str, config: Path, sandbox: Sandbox, repository: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    text = config.read_text().replace("nothing_that_loads:Mine", "trend:Trend")
+    text = text.replace(f"strategies_dir: {config.parent}", f"strategies_dir: {repository / 'strategies'}")
+    config.write_text(f"{text}dead_man: {{heartbeat_seconds: {seconds}, on_miss: flatten}}\n")
+    sandbox.control("PATCH", "/clock", {"speed": speed})
+    assert call(["doctor", str(config), "--json"]) == code
+    (found,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "dead-man"]
+    assert said in found["message"]
+
+
 def test_doctor_looks_at_the_scopes_and_caps_of_the_key(
     config: Path, sandbox: Sandbox, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,11 @@ class InAndOut(Strategy):
             yield Open(bar.market, "long", usd=100_000, bracket=Bracket(stop_pct=20))
 
 
+class Raises(Strategy):
+    def on_bar(self, view, bar):
+        raise RuntimeError("a mistake")
+
+
 class Holds(Strategy):
     def on_bar(self, view, bar):
         if not view.position(bar.market):
@@ -194,12 +199,17 @@ def test_what_is_not_known_to_be_so_now_is_not_shown_as_if_it_were(ran: Ran, ask
     told["old_s"] = 75.4
     assert told["foreign_unprotected"] == []
     told |= {"positions": 2, "unprotected": [], "foreign_unprotected": ["SOL"]}
-    told["strategies"][0] |= {"state": "QUARANTINED", "why": "raises"}
+    told["strategies"][0] |= {"state": "QUARANTINED", "why": "raises", "resting": ["17", "18"]}
+    waits = {"id": "3AGP2Z32Y43L4O2KNEYFLFSFT4E7T3ES", "strategy": "mine", "action": "open", "market": "BTC"}
+    told["intents"] |= {"quarantined": 1, "waiting": [waits]}
+    told["other_books"] = [{"name": "@foreign", "book": {"net_usd": "-1234.5"}}]
     told["heartbeat"] |= {"deadline_s": -64.8}
     lines = "\n".join(look._status_lines(told))
     assert "OLD         not read from the service for 75 s: account, positions and orders are as of then" in lines
     assert "positions   2, each of ours with its stop, NOT OURS AND WITHOUT A STOP: SOL;" in lines
-    assert ": raises; mend it, then bot resume mine" in lines
+    assert ": raises; mend it, then bot resume mine; entries that rest may still fill: 17, 18 (bot orders)" in lines
+    assert "waiting     open BTC of mine: bot explain 3AGP2Z32Y43L, look at the account, then bot resume" in lines
+    assert "book        @foreign net -1,234.50 USD: another hand's" in lines
     assert "dead-man    MAY HAVE ACTED: no beat came through for 64.8 s beyond its deadline" in lines
 
 
@@ -362,6 +372,32 @@ def test_a_reload_is_shown_first_and_done_when_it_is_wanted(
         ran.config.write_text(good.replace("budget_usd: 500", "budget: 500"))
         code, _, err = ask("reload", *at, "--yes")
         assert (code, "unknown key; did you mean budget_usd?" in err) == (4, True)
+        ran.config.write_text(good.replace("mine:InAndOut", "mine:Raises"))
+        code, out, err = ask("reload", *at, "--yes")
+        assert (code, "mine: in quarantine, mine: RuntimeError: a mistake" in out) == (4, True)
+        assert "the config was taken over, and what is in quarantine is asked nothing" in err
+        code, _, err = ask("resume", "mine", *at)
+        assert (code, "mine failed again and is back in quarantine" in err) == (4, True)
+    finally:
+        ran.config.write_text(good)
+    assert ask("reload", *at, "--yes")[0] == 0
+
+
+def test_the_books_of_status_add_up_to_the_account_also_when_a_strategy_has_left_the_config(ran: Ran, ask: Ask) -> None:
+    at = ("--config", str(ran.config))
+    good = ran.config.read_text()
+    try:
+        ran.config.write_text(good.replace("name: mine", "name: yours"))
+        assert ask("reload", *at, "--yes")[0] == 0
+        told = json.loads(ask("status", *at, "--json")[1])
+        assert [one["name"] for one in told["strategies"]] == ["yours"]
+        assert "mine" in [one["name"] for one in told["other_books"]]
+        net = sum(Decimal(one["book"]["net_usd"]) for one in (*told["strategies"], *told["other_books"]))
+        assert net != 0
+        assert abs(net - (Decimal(str(told["account"]["value_usd"])) - 10_000)) < Decimal("0.01")
+        assert re.search(
+            r"  book        mine net [+-][0-9,]+\.[0-9]{2} USD: no longer in the config\n", ask("status", *at)[1]
+        )
     finally:
         ran.config.write_text(good)
     assert ask("reload", *at, "--yes")[0] == 0
@@ -507,6 +543,6 @@ def test_the_exported_trades_add_up_to_the_account(ran: Ran, ask: Ask, tmp_path:
         assert Decimal(one["exit_usd"]) - Decimal(one["entry_usd"]) == pytest.approx(
             Decimal(one["realized_usd"]), abs=Decimal("0.000001")
         )
-    assert [dict(row)["net_usd"] for row in csv.DictReader(io.StringIO(file.read_text()))] == [
-        one["net_usd"] for one in trips
+    assert [(row["net_usd"], row["complete"]) for row in csv.DictReader(io.StringIO(file.read_text()))] == [
+        (one["net_usd"], "true") for one in trips
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -91,6 +92,44 @@ async def test_an_answer_has_what_every_answer_has(folder: Path) -> None:
 
 async def test_the_socket_is_for_its_owner(folder: Path) -> None:
     assert stat.S_IMODE((folder / control.SOCKET).stat().st_mode) == 0o600
+
+
+async def answered(folder: Path) -> None:
+    """Until there is somebody behind the socket."""
+    async with asyncio.timeout(10):
+        while True:
+            with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+                assert (await raw(folder, b"GET /echo HTTP/1.1\r\n\r\n"))[0] == 200
+                return
+            await asyncio.sleep(0.001)
+
+
+async def test_a_socket_that_is_taken_away_is_put_there_again(tmp_path: Path) -> None:
+    path = tmp_path / control.SOCKET
+    async with control.serving(tmp_path, ROUTES, dict, look_s=0.001):
+        for _ in range(3):
+            path.unlink()
+            await answered(tmp_path)
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not path.exists()
+
+
+async def test_what_another_has_put_in_the_place_of_the_socket_is_left_there(tmp_path: Path) -> None:
+    path = tmp_path / control.SOCKET
+    async with control.serving(tmp_path, ROUTES, dict, look_s=0.001):
+        path.unlink()
+        path.write_text("another's")
+        await asyncio.sleep(0.05)
+        assert path.read_text() == "another's"
+    assert path.read_text() == "another's"
+
+
+async def test_a_socket_that_could_not_be_made_is_tried_again(tmp_path: Path) -> None:
+    """And a run without one goes on."""
+    folder = tmp_path / "later"
+    async with control.serving(folder, ROUTES, dict, look_s=0.001):
+        folder.mkdir()
+        await answered(folder)
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,18 @@ import pytest
 
 from bot.clock import boot_ns
 from bot.errors import NO_ERROR_OBJECT, ApiError, Refusal, Refused
+from bot.runtime import reading
 from bot.runtime.arming import Wanted
 from bot.runtime.controls import Controls
 from bot.runtime.daemon import REFUSALS_MAX, RealPacer, Run, until_up
+from bot.runtime.explaining import explain
 from bot.runtime.health import Health, key_problem
 from bot.runtime.intents import Intent as Written
 from bot.runtime.journal import open_journal
 from bot.runtime.legs import LEGS, next_leg
 from bot.runtime.loop import EXITS_WAIT_MS, RECONCILE_MS, Loop, Settings
 from bot.runtime.metrics import STUCK_S, Meter, Sources
+from bot.runtime.operating import intents_of
 from bot.runtime.reconcile import COVER_MS, REARM_MS, closing, lost_distance_pct
 from bot.runtime.state import state_of
 from bot.runtime.watching import Scraped
@@ -346,6 +349,46 @@ async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
     assert room(venue, always, markets=("BTC",), path=path).degraded == {}
 
 
+@pytest.mark.parametrize("is_up", [True, False])
+async def test_a_reset_of_the_account_ends_what_another_agent_had_done_on_it(is_up: bool, tmp_path: Path) -> None:
+    venue = FakeVenue(("BTC", "ETH"))
+    venue.minute(BTC="100")
+    path = tmp_path / "journal.db"
+    loop = room(venue, always, path=path)
+    await loop.recover()
+    trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", "agent")
+    venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
+    await loop.cycle()
+    assert "foreign_writer" in loop.degraded
+    loop.strangers.waiting["trd_1"] = ("ETH", "another key", 0)
+    if not is_up:
+        kill(loop)
+        loop = room(venue, always, path=path)
+        assert "foreign_writer" in loop.degraded
+    venue.reset()
+    await (loop.cycle() if is_up else loop.recover())
+    assert (loop.degraded, loop.strangers.waiting) == ({}, {})
+    assert told(loop)[-2:] == ["account.reset", "daemon.recovered"]
+    await minutes(loop, venue, "102")
+    assert "BTC" in venue.positions
+    kill(loop)
+    assert room(venue, always, path=path).degraded == {}
+
+
+async def test_a_reset_after_which_somebody_has_traded_already_is_for_a_person_to_look_at() -> None:
+    venue = FakeVenue(("BTC", "ETH"))
+    venue.minute(BTC="100")
+    loop = room(venue, always)
+    await loop.recover()
+    loop.health.degrade("foreign_writer", "somebody")
+    venue.reset()
+    trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", "agent")
+    venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
+    await loop.cycle()
+    assert loop.mirror.epoch == 1
+    assert "foreign_writer" in loop.degraded
+
+
 async def test_our_own_orders_and_what_the_service_does_are_no_other_writer() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
@@ -424,8 +467,14 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     loop = room(venue, always)
     await loop.recover()
     await loop.cycle()
-    assert [one.state for one in loop.journal.live()] == ["quarantined"]
+    (waits,) = loop.journal.live()
+    assert waits.state == "quarantined"
     assert "intent.quarantined" in told(loop)
+    named = {"id": waits.id, "strategy": "trend", "action": "open", "market": "BTC"}
+    assert intents_of(loop) == {"open": 1, "in_doubt": 1, "quarantined": 1, "waiting": [named]}
+    with reading.in_rows(loop.journal.db.conn) as db:
+        answer = explain(db, waits.id[:12])[-1].text
+    assert answer == "quarantined: waits for a person: other body; look at the account, then bot resume"
     await minutes(loop, venue, "100")
     assert not venue.positions
     run: Any = SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=()))

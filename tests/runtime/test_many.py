@@ -18,12 +18,14 @@ from bot.runtime.desk import Placed
 from bot.runtime.feed import Series
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop
+from bot.runtime.metrics import Figures, Meter, Sources
+from bot.runtime.notices import render
 from bot.runtime.ports import Calm
 from bot.runtime.safety import HALTED
 from bot.runtime.timers import instants, newest_until, next_after
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, Timer, View
 from bot.wire import CloseRequest
-from tests.fakes import ADDRESS, START_MS, FakeVenue, Fault
+from tests.fakes import ADDRESS, START_MS, FakeVenue, Fault, refused
 from tests.runtime.rooms import Scripted, kill, later, minutes, room
 
 STOP = Bracket(stop_pct=50)
@@ -103,6 +105,27 @@ async def test_a_part_of_a_share_leaves_none_that_is_too_small_to_be_closed(venu
     assert share is not None
     assert share.size == Decimal("0.1")
     assert loop.books.share("BTC", "beta") is None
+
+
+async def test_a_share_that_the_price_has_made_too_small_says_how_it_can_be_closed(venue: FakeVenue) -> None:
+    a, b = Told("alpha"), Told("beta")
+    loop = await begun(venue, a, b, nets=True)
+    a.wants, b.wants = [Open("BTC", "long", usd=12, bracket=STOP)], [Open("BTC", "long", usd=100, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    venue.faults = [Fault("close", refused("below_min_notional", "a part is worth 9.6 USD"), count=2)]
+    a.wants, b.wants = [Close("BTC")], [Close("BTC", usd=5)]
+    await minutes(loop, venue, "80")
+    alpha, beta = (
+        next(row["message"] for row in loop.journal.db["intents"].rows if row["strategy"] == name and row["code"])
+        for name in ("alpha", "beta")
+    )
+    assert alpha.startswith("a part is worth 9.6 USD. This is all that the strategy has of a shared position")
+    assert beta == "a part is worth 9.6 USD", "it has more that can be closed"
+    b.wants = [Close("BTC")]
+    await minutes(loop, venue, "80")
+    a.wants = [Close("BTC")]
+    await minutes(loop, venue, "80")
+    assert venue.positions == {}, "the way out: what is left is whole"
 
 
 async def test_a_share_is_closed_once_however_often_it_is_asked_for(venue: FakeVenue) -> None:
@@ -288,6 +311,47 @@ async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venu
     later(loop, 20_000)
     await loop.cycle()
     assert venue.positions == {}
+
+
+async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -> None:
+    pytest.importorskip("prometheus_client")
+    a, b = Told("alpha"), Told("beta", ("ETH",))
+    loop = await begun(venue, a, b)
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100", "110")
+    loop.pauses.pause("beta")
+    sources = Sources(Meter(), loop, lambda: None, None, state=lambda: "RUNNING")
+    samples = {
+        (one.name, one.labels.get("strategy")): one.value
+        for family in Figures(sources).collect()
+        for one in family.samples
+    }
+    assert [samples["bracketbot_strategy_paused", name] for name in ("alpha", "beta")] == [0, 1]
+    nets = [samples["bracketbot_strategy_net_usd", name] for name in ("alpha", "beta")]
+    assert nets == [float(loop.books.of(name).net_usd) for name in ("alpha", "beta")]
+    assert nets[0] > 0
+    assert samples["bracketbot_strategy_margin_lost_usd", "alpha"] == 0
+
+
+async def test_a_quarantine_names_the_entries_that_rest_and_may_still_fill(venue: FakeVenue) -> None:
+    class Raises(Told):
+        def act(self, view: View, bar: Bar) -> Iterable[Intent]:
+            if view.orders(bar.market):
+                raise RuntimeError("a mistake")
+            return super().act(view, bar)
+
+    a, b = Raises("alpha"), Told("beta", ("ETH",))
+    loop = await begun(venue, a, b)
+    a.wants = [Open("BTC", "long", size=1, limit_px=90, bracket=STOP)]
+    b.wants = [Open("ETH", "long", size=1, limit_px=90, bracket=STOP)]
+    venue.minute(BTC="100", ETH="100")
+    await loop.cycle()
+    (mine,), (theirs,) = loop.mirror.entries("BTC"), loop.mirror.entries("ETH")
+    await minutes(loop, venue, "100")
+    (said,) = [row["payload"] for row in loop.journal.db["outbox"].rows if row["kind"] == "strategy.quarantined"]
+    text = render("strategy.quarantined", said, bot="bot").text
+    assert text.endswith(f"; its positions keep their stops; entries that rest may still fill: {mine.oid} (bot orders)")
+    assert (loop.mirror.resting_of("beta"), loop.mirror.resting_of(None)) == ((theirs.oid,), (mine.oid, theirs.oid))
 
 
 async def test_a_quarantine_outlives_a_restart_until_the_code_changes(venue: FakeVenue, tmp_path: Path) -> None:

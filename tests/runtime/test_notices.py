@@ -191,6 +191,20 @@ async def test_what_repeats_is_counted_and_told_once_more_at_the_end(journal: Jo
     assert inbox.titles[1:] == ["[b] BTC is without a stop (4 more times)"]
 
 
+async def test_of_what_repeats_by_turns_the_last_to_be_told_is_the_last_that_was_so(journal: Journal) -> None:
+    """Degraded, recovered, degraded, recovered, degraded: whoever reads the last message must not take it for well."""
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    kinds = ("daemon.degraded", "daemon.recovered") * 2 + ("daemon.degraded",)
+    for minute, kind in enumerate(kinds):
+        journal.notify([notice(kind, str(minute), at_ms=minute, code="journal", message=kind)], now_ms=0)
+        await lane.step(minute * 60_000)
+    assert inbox.titles == ["b is degraded", "b is no longer degraded"]
+    for at_ms in (notify.DEDUP_MS, notify.DEDUP_MS + 60_000, 2 * notify.DEDUP_MS + 60_000):
+        await lane.step(at_ms)
+    assert inbox.titles[2:] == ["b is no longer degraded (once more)", "b is degraded (2 more times)"]
+
+
 async def test_more_than_the_allowance_becomes_one_digest_and_nothing_is_lost(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox, per_hour=60)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bot.config import Settings, load
-from bot.errors import ApiError, BotError, Exit, OutcomeUnknown
+from bot.errors import ApiError, BotError, ConfigError, Exit, OutcomeUnknown
 from bot.runtime import controls, provenance
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.books import Share
@@ -668,9 +668,10 @@ async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house:
     house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
     result = await house.controls.reload()
     assert result.applied == ("one: in quarantine, one: ZeroDivisionError: division by zero (holds.py:16)",)
+    assert (result.code, result.refused) == (Exit.CONFIG, ()), "it was taken over, and is not well"
     assert house.controls.state.word == "DEGRADED"
     assert house.loop.mirror.is_protected("BTC")
-    with pytest.raises(BotError, match="failed again"):
+    with pytest.raises(ConfigError, match="failed again"):
         await house.controls.resume("one")
     house.code("holds", HOLDS)
     house.venue.faults = [Fault("candles", unknown())]
@@ -686,7 +687,8 @@ async def test_a_quarantined_strategy_stays_so_through_a_reload_of_something_els
     house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
     await house.controls.reload()
     house.write(CONFIG + TWO)
-    assert (await house.controls.reload()).applied == ("two: started",)
+    result = await house.controls.reload()
+    assert (result.applied, result.code) == (("two: started",), Exit.DONE), "what failed before is not this one's"
     assert house.loop.desk.seats[0].quarantined is not None
     house.code("holds", HOLDS)
     assert (await house.controls.reload()).applied == ("one: built anew",)
