@@ -467,11 +467,12 @@ class Run:
             self.heartbeat.start()
 
     def _keep_rhythm(self) -> None:
-        """A sandbox's clock may be set to run faster: the dead-man has less of our time then. Beats that come too often do no harm."""
-        dead_man, speed = self.settings.dead_man, self.client.clock.speed
-        if dead_man is None or self.heartbeat is None or speed <= 0:
+        """A sandbox's clock may be set to run, or to run faster: the dead-man has less of our time then. Beats that come too often do no harm."""
+        dead_man, speed, heartbeat = self.settings.dead_man, self.client.clock.speed, self.heartbeat
+        if dead_man is None or speed <= 0:
+            self.loop.health.restore("rhythm")
             return
-        if dead_man.heartbeat_seconds / speed * 1e9 >= self.heartbeat.lengths.deadline_ns - 1:
+        if heartbeat is not None and dead_man.heartbeat_seconds / speed * 1e9 >= heartbeat.lengths.deadline_ns - 1:
             self.loop.health.restore("rhythm")
             return
         try:
@@ -495,8 +496,8 @@ class Run:
 
     async def _beat_by_hand(self) -> None:
         """Under a clock that is moved by hand real seconds mean nothing: the pass itself beats when that clock has moved."""
-        dead_man = self.settings.dead_man
-        if dead_man is None or self.heartbeat is not None or self.client.clock.now_ms() == self.beaten_ms:
+        is_moved_by_hand = self.heartbeat is None or self.client.clock.speed <= 0
+        if self.settings.dead_man is None or not is_moved_by_hand or self.client.clock.now_ms() == self.beaten_ms:
             return
         moved_ms = self.client.clock.now_ms()
         try:

@@ -108,9 +108,10 @@ def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> li
         text = f"{market} {bar.get('interval', '')} bar closed at {close} (from {opened}, between {low} and {high})"
         return [Step("bar", int(at), text, figures)]
     if kind == "event":
-        found = [one for one in reading.events_like(db, rest) if one["id"] == rest]
+        name, _, at = rest.partition(":")
+        found = [one for one in reading.events_like(db, name) if one["id"] == name and at in ("", str(one["ts"]))]
         return [event_step(one) for one in found] or [
-            Step("event", None, f"event {rest}, which the journal keeps no longer", {"id": rest})
+            Step("event", None, f"event {name}, which the journal keeps no longer", {"id": name})
         ]
     if not intent["strategy"].startswith("@"):
         return [Step(kind, intent["opened_ms"], intent["cause"], {"cause": intent["cause"]})]

@@ -159,11 +159,12 @@ class Gate:
                 return Refusal(
                     "closing", f"its share of the {wish.market} position is being closed", {"action": "wait"}
                 )
-        size = self._part(wish, whole, ask.price)
+        price = None if ask.price is None else _unit_px(wish.market, position.side, ask.price)
+        size = self._part(wish, whole, price)
         if isinstance(size, Refusal):
             return size
         if allowance.nets:
-            if size is None or size >= whole or (ask.price and (whole - size) * ask.price < LEAST_USD):
+            if size is None or size >= whole or (price and (whole - size) * price < LEAST_USD):
                 size = whole  # A share that is worth less could not be closed by itself any more.
         elif size is None or size >= position.size:
             return Permit(WHOLE, "close", wish.market, "direct")
@@ -430,7 +431,12 @@ def _notional(wish: Open, price: Decimal | None) -> Decimal | None:
         return _exact(wish.usd)
     assert wish.size is not None
     px = _maybe(wish.limit_px) or price
-    return None if px is None else _exact(wish.size) * px
+    return None if px is None else _exact(wish.size) * _unit_px(wish.market, wish.side, px)
+
+
+def _unit_px(market: str, side: str, px: Decimal) -> Decimal:
+    """What one unit of this side is worth: the price, of a No what is missing to 1 USD."""
+    return 1 - px if side == "short" and market.startswith("event:") else px
 
 
 def _bracket(wish: Open) -> BracketRequest | None:

@@ -132,12 +132,12 @@ class Journal:
         self.address = address
         self.path = path  # None: in memory, for good
         self.fault: str | None = None  # why the file is not written just now
-        self._ids: FileIds | None = None if path is None else file_ids(path)
+        self._ids: FileIds | None = None if path is None else file_ids(path)  # None: nobody could say
         self.beside: SafetyFile | None = None  # where the safety notes are kept once more
         self._raw: Callable[..., sqlite3.Cursor] = db.conn.execute
         self._under_way: list[tuple[str, Sequence[object]]] | None = None  # of the open transaction, to be done again
         self._is_joined = False  # the open transaction is `together`'s: what is written meanwhile is part of it
-        self._retold: set[str] = set()  # ids that were another event's before the service went back
+        self.retold: set[str] = set()  # ids that were another event's before the service went back
         self._is_safety_changed = False  # in the open transaction: the copy beside the file follows its commit
         self._bars: dict[tuple[str, str], int] = {}  # finished, not durable yet
         self._states: dict[str, str] = {}
@@ -266,7 +266,7 @@ class Journal:
         with self._transaction():
             for event in events:
                 payload = event.model_dump_json()
-                if event.id in self._retold:
+                if event.id in self.retold:
                     self._forget_event(event)
                 self._execute(
                     "INSERT INTO events (id, epoch, type, subtype, ts, coin, idempotency_key, payload) VALUES (?,?,?,?,?,?,?,?)",
@@ -291,14 +291,13 @@ class Journal:
             if row is None or row[0] != event.ts:
                 found[event.id] = event
                 if row is not None:
-                    self._retold.add(event.id)
+                    self.retold.add(event.id)
         return list(found.values())
 
     def _forget_event(self, event: Event) -> None:
-        """What bore this id before the service went back, and the notices of it."""
-        self._retold.discard(event.id)
+        """What bore this id before the service went back. Its notices stay, under a name of their own: a place in the outbox is given once."""
         self._execute("DELETE FROM events WHERE id=? AND ts<>?", (event.id, event.ts))
-        self._execute("DELETE FROM outbox WHERE event_id=?", (event.id,))
+        self._execute("UPDATE outbox SET event_id=event_id||':'||seq WHERE event_id=?", (event.id,))
         log.warning("event.retold", event_id=event.id, message="the service went back, and gives this id again")
 
     @property
@@ -675,21 +674,27 @@ class Journal:
         log.error("journal.fault", path=str(self.path), message=self.fault, meanwhile=_MEANWHILE)
 
     def look(self, *, now_ms: int) -> None:
-        """A file that was taken away, or another under its name, is a fault: what is written to it would end with the process."""
-        if self.path is None or self.fault is not None:
+        """A file that was taken away, or another under its name, is a fault: what is written to it would end with the process. What stands in its
+        place is kept."""
+        if self.path is None:
             return
         before, now = self._ids, file_ids(self.path)
-        if before is not None and now.goes_on_from(before):
-            self._ids = now
+        if before is None or now is None or (self.fault is None and now.goes_on_from(before)):
+            self._ids = now or before
             return
-        self._leave_file("its file was taken away while it was in use")
-        if before is not None and now.file not in (None, before.file):
-            try:
-                if now.log == before.log:  # Ours: it would be read as that of the file that stands there now.
-                    remove_log(self.path)
+        is_ours = now.file == before.file
+        is_new = self.fault is None
+        if is_new:
+            self._leave_file("its file was taken away while it was in use")
+        try:
+            if (
+                is_new and not is_ours and now.log == before.log
+            ):  # It would be read as that of the file that stands there, or will.
+                remove_log(self.path)
+            if now.file is not None and not is_ours:
                 log.warning("journal.set_aside", path=str(self.path), kept_as=str(set_aside(self.path, now_ms)))
-            except (OSError, JournalError) as error:
-                log.warning("journal.not_set_aside", path=str(self.path), message=str(error))
+        except (OSError, JournalError) as error:
+            log.warning("journal.not_set_aside", path=str(self.path), message=str(error))
 
     def mend(self) -> bool:
         """Move what was gathered in memory into the file; False while it still fails. JournalError when the file is damaged."""
@@ -699,6 +704,7 @@ class Journal:
         assert self._under_way is None
         try:
             write_back(self.db.conn, self.path)
+            self._ids = file_ids(self.path)
             db = _connected(self.path, BUSY_TIMEOUT_MS)
             try:
                 _configure(db, f"journal {self.path}")

@@ -437,7 +437,7 @@ class Loop:
         event, parts = waiting[0]
         decision = Decision()
         await self.desk.tell(seat, event, decision, now_ms=self.now_ms(), parts=parts)
-        intents = self._judge(decision.wishes, trigger=f"event:{event.id}", at_ms=event.ts)
+        intents = self._judge(decision.wishes, trigger=self._cause(event), at_ms=event.ts)
         del waiting[0]
         with self.journal.together():
             self.journal.write_note(*untold_note(seat.name, waiting, self.mirror.epoch))
@@ -546,7 +546,7 @@ class Loop:
             decision = decision or Decision()
             wishes = await self.desk.hear(event, decision, now_ms=self.now_ms(), parts=parts)
             if wishes:
-                intents += self._judge(wishes, trigger=f"event:{event.id}", at_ms=event.ts)
+                intents += self._judge(wishes, trigger=self._cause(event), at_ms=event.ts)
         with self.journal.together() if self.desk.away else nullcontext():
             for name, waiting in self.desk.away.items():
                 self.journal.write_note(*untold_note(name, waiting, epoch))
@@ -558,6 +558,10 @@ class Loop:
         return opened
 
     # -- judging and sending
+
+    def _cause(self, event: Event) -> str:
+        """Where the service went back and gives an id again, what was wanted on the first one has the keys of the id alone."""
+        return f"event:{event.id}:{event.ts}" if event.id in self.journal.retold else f"event:{event.id}"
 
     def _judge(self, wishes: Sequence[Wished], *, trigger: str, at_ms: int) -> list[Intent]:
         """The gate's answer to each wish: an intent, or a no that is kept."""

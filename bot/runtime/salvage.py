@@ -41,14 +41,18 @@ class FileIds(NamedTuple):
         return self.file is not None and self.file == before.file and before.log in (None, self.log)
 
 
-def file_ids(path: Path) -> FileIds:
-    return FileIds(_file_id(path), _file_id(path.with_name(f"{path.name}-wal")))
+def file_ids(path: Path) -> FileIds | None:
+    """None where the folder does not let itself be looked at: the file that is open works on, or its next write fails."""
+    try:
+        return FileIds(_file_id(path), _file_id(path.with_name(f"{path.name}-wal")))
+    except OSError:
+        return None
 
 
 def _file_id(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
 

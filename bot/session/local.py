@@ -67,9 +67,11 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class LocalPort:
-    """`arrive` is called before each request that orders something: with latency it lets the market go on until it is there."""
+    """`arrive` is called before each request that orders something, with its key: with latency it lets the market go on until it is there."""
 
-    def __init__(self, stage: Stage, tracks: Sequence[Track], *, arrive: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, stage: Stage, tracks: Sequence[Track], *, arrive: Callable[[str | None], None] | None = None
+    ) -> None:
         self.stage = stage
         self.clock: ServiceClock = stage.clock
         self.operations = stage.operations
@@ -87,7 +89,7 @@ class LocalPort:
     # -- orders
 
     async def plan(self, request: OrderRequest, *, key: str) -> PlanResult:
-        self._begin()
+        self._begin(key)
         stage = self.stage
         try:
             spec = self._spec(request)
@@ -102,11 +104,11 @@ class LocalPort:
         return cast(PlanResult, PlanResultTwin(quoted, token, stage.state.now_ms + PLAN_TTL_REAL_MS))
 
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
-        self._begin()
+        self._begin(key)
         return self._placed(self.stage.run(ConfirmPlan(ACCOUNT, token, self.key, None, key, expires_at_ms)))
 
     async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
-        self._begin()
+        self._begin(key)
         try:
             spec = self._spec(request)
         except Refused as no:
@@ -116,7 +118,7 @@ class LocalPort:
     async def close(
         self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
     ) -> OrderResult:
-        self._begin()
+        self._begin(key)
         try:
             command = ClosePosition(
                 ACCOUNT,
@@ -140,9 +142,9 @@ class LocalPort:
             self._asked = request, order_spec(request)
         return self._asked[1]
 
-    def _begin(self) -> None:
+    def _begin(self, key: str | None = None) -> None:
         if self.arrive is not None:
-            self.arrive()
+            self.arrive(key)
         self.stage.catch_up()
 
     def _placed(self, placed: Any) -> OrderResult:

@@ -38,6 +38,7 @@ from bot.wire import INTERVAL_MS
 
 log = structlog.get_logger()
 
+CAUSE: Final = "event:evt_"  # how the trigger of what an event caused begins; the event's number follows
 CHUNK: Final = 4_096  # bars whose columns are lists at a time, at the most, and after which the loop reconciles
 FIRST_LOOK: Final = 1  # bars until the keyboard is looked at for the first time
 SOON_NS, LATE_NS = 50_000_000, 200_000_000  # between two looks: twice as many bars are taken, or half as many
@@ -192,6 +193,7 @@ class Session:
         self.course = Course(bars_in_all=sum(lane.end - lane.first for lane in ground.lanes))
         self.loop: Loop | None = None
         self.since_ms: int | None = None  # since when is known what is decided on; None: since the newest event
+        self.risen_ms = ground.start_ms  # since when this life of the daemon is
         self._place = place
         self._wait = wait
         self._heard = [
@@ -263,6 +265,7 @@ class Session:
             pacer=SessionPacer(),
             settings=loop_settings(settings),
         )
+        self.risen_ms = self._now_ms()
         self._wait(loop.recover())
         self._seen = self.scene.count
         self._beat()
@@ -499,20 +502,29 @@ def local(
 
 class _Arrival:
     """An order reaches the venue `latency_ms` after the bar, the timer or the event that caused it; meanwhile the market goes on. What several markets
-    have caused at one instant arrives together."""
+    have caused at one instant arrives together. What happened while the daemon was down it hears of when it comes up."""
 
     def __init__(self, session: Session, stage: Stage, latency_ms: int) -> None:
         self._session = session
         self._stage = stage
         self._latency_ms = latency_ms
 
-    def __call__(self) -> None:
-        session, events = self._session, self._stage.told.events
-        if session.since_ms is None:
-            session.since_ms = events[-1].ts if events else self._stage.clock.now_ms()
-        arrives_ms = session.since_ms + self._latency_ms
+    def __call__(self, key: str | None) -> None:
+        arrives_ms = max(self._since_ms(key), self._session.risen_ms) + self._latency_ms
         if arrives_ms > self._stage.clock.now_ms():
             self._stage.advance(arrives_ms)
+
+    def _since_ms(self, key: str | None) -> int:
+        """Events come while orders are on their way, too: what one of them causes has its own instant."""
+        session, told = self._session, self._stage.told
+        intent = None if session.loop is None or key is None else session.loop.live.get(key)
+        if intent is not None and intent.trigger.startswith(CAUSE):
+            place = int(intent.trigger.removeprefix(CAUSE)) - told.first
+            if 0 <= place < len(told.events):
+                return told.events[place].ts
+        if session.since_ms is None:
+            session.since_ms = told.events[-1].ts if told.events else self._stage.clock.now_ms()
+        return session.since_ms
 
 
 @contextmanager

@@ -871,6 +871,46 @@ async def test_beats_follow_a_clock_that_is_set_to_run_faster(
         runs_at(1)
         assert run.loop.degraded == {}
         assert changed == [2], "beats that come too often do no harm"
+        runs_at(seconds)
+        runs_at(0)
+        assert run.loop.degraded == {}, "under a clock that is moved by hand real seconds mean nothing"
+
+
+async def test_beats_follow_a_clock_that_is_stopped_and_set_to_run_again(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await place(still)
+    settings = one.settings("Holds")
+    assert settings.dead_man is not None
+    async with built(one, settings) as (run, client):
+        beats: list[float] = []
+        changed: list[float] = []
+
+        async def beat_once() -> None:
+            beats.append(client.clock.speed)
+
+        def runs_at(speed: float) -> None:
+            now_ms = client.clock.now_ms() + 1_000
+            client.clock.observe(
+                sandbox=f"{now_ms};speed={speed:g}", date=None, is_service=True, sent_ns=0, received_ns=0
+            )
+            run._keep_rhythm()
+
+        monkeypatch.setattr(client, "heartbeat", beat_once)
+        monkeypatch.setattr(run, "change_heartbeat", lambda: changed.append(client.clock.speed))
+        monkeypatch.setattr(run, "heartbeat", Rhythmic(settings.dead_man.heartbeat_seconds))
+        runs_at(1)
+        await run._beat_by_hand()
+        assert beats == [], "its process beats"
+        runs_at(0)
+        await run._beat_by_hand()
+        await run._beat_by_hand()
+        assert beats == [0], "once each time that the clock has moved: the process cannot know"
+        run.heartbeat = None
+        runs_at(0)
+        assert changed == []
+        runs_at(1)
+        assert changed == [1], "from here on a process beats"
 
 
 async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(

@@ -333,6 +333,7 @@ def test_an_event_that_bears_the_id_of_another_is_new_where_a_service_went_back(
     told = [event(1), event(2), event(3)]
     notices = [Notice("evt_0000000003", "fill.entry", '"undone"')]
     journal.take(journal.unseen(told), "evt_0000000003", epoch=0, notices=notices)
+    sent = journal.newest_notice()
     journal.restart_cursor("evt_0000000001", epoch=0, now_ms=0)
     again = [event(2), event(3).model_copy(update={"ts": 77})]
     assert journal.unseen(again) == again[1:], "the second is the one that was taken"
@@ -341,5 +342,8 @@ def test_an_event_that_bears_the_id_of_another_is_new_where_a_service_went_back(
     assert [(row["id"], row["ts"]) for row in journal.db["events"].rows] == [
         ("evt_0000000001", 1), ("evt_0000000002", 2), ("evt_0000000003", 77),
     ]  # fmt: skip
-    assert [row["payload"] for row in journal.db["outbox"].rows] == ['"new"']
+    assert [one.payload for one in journal.owed(0, 9)] == ['"undone"', '"new"']
+    assert [one.payload for one in journal.owed(sent, 9)] == ['"new"'], (
+        "whoever was told of the first is told of the second"
+    )
     assert journal.unseen(again) == []

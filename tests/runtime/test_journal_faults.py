@@ -265,6 +265,38 @@ def test_a_file_that_is_taken_away_while_nothing_fails_is_noticed_and_written_an
     assert [in_file(one) for one in aside] == ([["KEY9"]] if take is replaced else [])
 
 
+def test_another_file_that_is_put_in_its_place_while_it_cannot_be_written_is_kept(path: Path) -> None:
+    journal = open_journal(path, address=ADDRESS)
+    journal.open(intent(1))
+    removed(path)
+    journal.look(now_ms=NOW_MS)
+    assert journal.fault is not None
+    replaced(path)
+    journal.look(now_ms=NOW_MS)
+    assert journal.mend()
+    journal.db.close()
+    assert in_file(path) == ["KEY1"]
+    assert [in_file(one) for one in path.parent.glob("journal.db.damaged-*")] == [["KEY9"]]
+
+
+def test_a_file_that_nobody_may_look_at_just_now_was_not_taken_away(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_journal(path, address=ADDRESS)
+    journal.open(intent(1))
+
+    def no(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as closed:
+        closed.setattr(Path, "stat", no)
+        journal.look(now_ms=NOW_MS)
+    assert journal.fault is None
+    removed(path)
+    journal.look(now_ms=NOW_MS)
+    assert "taken away" in (journal.fault or "")
+
+
 async def test_a_pass_writes_the_journal_anew_when_somebody_has_removed_it(path: Path) -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")

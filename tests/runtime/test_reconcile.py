@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from bot.errors import ApiError
+from bot.runtime import reading
 from bot.runtime.arming import Wanted
+from bot.runtime.explaining import explain
 from bot.runtime.loop import Loop, Settings
 from bot.runtime.mirror import DriftKind
 from bot.runtime.reconcile import REPAIRS, reconcile
-from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
+from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, TrailingStop, View
 from bot.wire import BracketRequest, GuardianRequest, LegRequest, OrderRequest
 from tests.fakes import FakeVenue, Fault, refused
 from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, later, minutes, room
@@ -366,6 +368,41 @@ async def test_what_a_service_that_went_back_tells_under_ids_of_before_is_taken(
         assert kinds(await reconcile(loop)) == ["cursor_lost"]
     assert "BTC" not in loop.mirror.positions
     assert loop.books.shares == {}
+
+
+class Reenters(Strategy):
+    """In once, and again whenever it is out."""
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        if not view.state.get("begun"):
+            view.state["begun"] = True
+            yield Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=2))
+
+    def on_fill(self, view: View, fill: Fill) -> Iterable[Intent]:
+        if fill.action != "open":
+            yield Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=2))
+
+
+async def test_what_is_wanted_on_an_event_that_bears_the_id_of_another_is_ordered() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, strategies=[Reenters(name="trend", markets=["BTC"])])
+    await loop.recover()
+    await loop.cycle()
+    before = {name: deepcopy(getattr(venue, name)) for name in SERVICE_KEEPS}
+    await minutes(loop, venue, "97")
+    assert len(list(loop.journal.db["intents"].rows)) == 2
+    for name, value in before.items():
+        setattr(venue, name, value)
+    await loop.cycle()
+    await minutes(loop, venue, "97")
+    first, *again = [row for row in loop.journal.db["intents"].rows if row["cause"].startswith("event:")]
+    assert [row["state"] for row in again] == ["accepted"]
+    assert again[0]["cause"].startswith(f"{first['cause']}:")
+    assert "BTC" in venue.positions
+    with reading.in_rows(loop.journal.db.conn) as db:
+        told = explain(db, again[0]["id"])[0]
+    assert told.at_ms == again[0]["opened_ms"]
 
 
 async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None:

@@ -6,9 +6,10 @@ import io
 import json
 from array import array
 from collections.abc import Iterable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -88,6 +89,101 @@ def test_an_order_that_a_fill_has_caused_is_on_its_way_as_long_as_one_that_a_bar
     Backtest(settings(), [minutes(5, seed=3)], SessionOptions(latency_ms=25_000), place=place).run(events=lines)
     # Caused by the fill at 40 s of the second bar, there at 65 s: the next price of the third is the one after 20 s.
     assert fills(lines.getvalue().splitlines()) == [(MINUTE_MS + 40_000, "BTC"), (2 * MINUTE_MS + 20_000, "BTC")]
+
+
+class Takes(Strategy):
+    """BTC with a target, in again when it is out; ETH a minute later."""
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        minute = (bar.at_ms - START_MS) // MINUTE_MS
+        if minute == 1 and bar.market == "BTC":
+            yield Open("BTC", "long", size=0.01, bracket=Bracket(stop_pct=5, target_pct=0.3))
+        elif minute == 2 and bar.market == "ETH":
+            yield Open("ETH", "long", usd=300, bracket=Bracket(stop_pct=5))
+
+    def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
+        if fill.market == "BTC" and fill.action != "open":
+            yield Open("BTC", "long", size=0.005, bracket=Bracket(stop_pct=5))
+
+
+class Leaves(Strategy):
+    """A resting entry, left as soon as it is filled."""
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms == START_MS + MINUTE_MS:
+            yield Open("BTC", "long", size=0.01, limit_px=99_950.0, bracket=Bracket(stop_pct=5))
+
+    def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
+        if fill.action == "open":
+            yield Close("BTC")
+
+
+def fills_of(kind: type[Strategy], data: list[Candles], **options: Any) -> list[tuple[int, str]]:
+    markets = [one.market for one in data]
+    made = settings(strategies=[{"name": "s0", "use": "scripted", "markets": markets, "budget_usd": 2_000, "max_leverage": 5}])  # fmt: skip
+
+    def place(config: Any) -> Any:
+        return [one._replace(strategy=kind(name=one.strategy.name, markets=markets)) for one in placing()(config)]
+
+    lines = io.StringIO()
+    Backtest(made, data, SessionOptions(rules=FREE, **options), place=place).run(events=lines)
+    return fills(lines.getvalue().splitlines())
+
+
+TARGET = (100_000.0, 100_500.0, 99_900.0, 100_400.0)  # its low comes first, its high at 40 s
+
+
+def test_an_order_caused_by_a_fill_that_came_while_another_order_was_on_its_way_is_on_its_way_from_that_fill_on():
+    data = [candles(FLAT, FLAT, TARGET, FLAT, FLAT), minutes(5, seed=3, market="ETH", px=2_000.0)]
+    # The target fills at 40 s of the third minute. What that causes is there 45 s later, at 25 s of the fourth: the next price is at 40 s.
+    assert fills_of(Takes, data, latency_ms=45_000) == [
+        (2 * MINUTE_MS - 1, "BTC"), (2 * MINUTE_MS + 40_000, "BTC"), (3 * MINUTE_MS - 1, "ETH"), (3 * MINUTE_MS + 40_000, "BTC"),
+    ]  # fmt: skip
+
+
+def test_what_an_event_of_an_outage_causes_leaves_when_the_daemon_is_up_again():
+    data = [candles(FLAT, FLAT, TARGET, FLAT, FLAT, FLAT)]
+    outage = Outage(START_MS + 2 * MINUTE_MS + 5_000, 70_000)
+    # The entry fills at 20 s of the third minute. Up at 15 s of the fourth, the close is there at 45 s: the next price is the last.
+    assert fills_of(Leaves, data, outages=(outage,), latency_ms=30_000) == [
+        (2 * MINUTE_MS + 20_000, "BTC"), (4 * MINUTE_MS - 1, "BTC"),
+    ]  # fmt: skip
+
+
+class Doubts(Strategy):
+    """A No of 20 USD, a part of it left, and one of 250 USD, which the budget has."""
+
+    close: ClassVar[Close] = Close("event:RATE-CUT", fraction=0.6)
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        minute = (bar.at_ms - START_MS) // MINUTE_MS
+        if minute == 1:
+            yield Open(bar.market, "short", usd=20)
+        elif minute == 3:
+            yield self.close
+        elif minute == 5:
+            yield Open(bar.market, "short", size=5_000)
+
+
+@pytest.mark.parametrize(("nets", "close", "left"), [
+    (True, Close("event:RATE-CUT", fraction=0.6), []), (False, Close("event:RATE-CUT", fraction=0.6), ["384", "230"]),
+    (False, Close("event:RATE-CUT", usd=12), ["384", "240"]),
+])  # fmt: skip
+def test_a_share_of_no_is_worth_what_is_missing_to_a_dollar(nets: bool, close: Close, left: list[str]):
+    made = settings(("event:RATE-CUT",), safety={"require_protection": False})
+
+    def place(config: Any) -> Any:
+        (one,) = placing()(config)
+        strategy = type("Doubts", (Doubts,), {"close": close})(name=one.strategy.name, markets=one.strategy.markets)
+        return [one._replace(strategy=strategy, allowance=replace(one.allowance, max_leverage=1, nets=nets))]
+
+    lines = io.StringIO()
+    flat = candles(*[(0.95, 0.95, 0.95, 0.95)] * 7, market="event:RATE-CUT")
+    summary = Backtest(made, [flat], SessionOptions(), place=place).run(events=lines).summary()
+    told = [json.loads(line) for line in lines.getvalue().splitlines()]
+    sizes = [one["data"]["size"] for one in told if one["type"] == "fill"]
+    assert sizes[:2] == (left or ["384", "384"]), "what would be left is worth 7.70 USD, and could not be closed"
+    assert summary["refusals"] == {}, "it costs 250 USD, not 4,750"
 
 
 def test_fee_and_spread_are_paid_as_told():
