@@ -134,7 +134,8 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     from bot.session.options import SessionOptions
     from bot.session.replay import of_run_again
 
-    manifest = read_run(what).manifest
+    run = read_run(what)
+    manifest, course = run.manifest, run.summary["course"]
     kept = (
         judged_text(manifest["config"]["text"], Path(f"{manifest['config']['name']}.yaml")) if config is None else None
     )
@@ -161,7 +162,8 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
         end_ms=options.end_ms if given["end_ms"] is None else given["end_ms"],
     )
     changed = _changed(manifest, settings, candles, funding)
-    return of_run_again(what, manifest, settings, candles, options, rates=rates, changed=changed)
+    stopped_ms = course["toMs"] if course["isPartial"] else None
+    return of_run_again(what, manifest, settings, candles, options, rates=rates, changed=changed, stopped_ms=stopped_ms)
 
 
 def _folder_of(what: Path) -> tuple[Path, Path | None]:

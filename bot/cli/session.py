@@ -33,6 +33,7 @@ A key that may not do everything is tried with its caps, by the interface's name
 Ctrl-C ends it at the next stop; what was reached by then is kept. Results go to runs/<name>-<time>/.
 """
 CUTS: Final = 5  # repeated runs of --prove-causal
+GUARDIANS_SHOWN: Final = 20
 _SIDED: Final = re.compile(r"(?:((?:event:|perp:)?[A-Za-z0-9][A-Za-z0-9._-]*)=)?(.+)", re.DOTALL)
 _OUTAGE: Final = re.compile(r"(.+?)\+([0-9.]+ *[smhd]?)")
 _CLASSES: Final = ("crypto", "stocks", "bonds", "prediction")
@@ -166,7 +167,7 @@ class Capped(click.ParamType[tuple[str, Any]]):
     "--latency",
     type=Duration(may_be_zero=True),
     default=None,
-    help="How long an order is on its way: 300ms, 0.5s. Default: none.",
+    help="How long an order is on its way: 300ms, 0.5s; less than a bar. Default: none.",
 )
 @click.option(
     "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the service's."
@@ -240,6 +241,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
 
     from bot import logs
     from bot.clock import SystemClock
+    from bot.errors import BotError
     from bot.session import result as results
 
     logs.configure(pretty=None, level="error")
@@ -248,12 +250,17 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
         prepared = asked.prepared()  # What cannot be played is said before a folder is made for it.
         manifest = asked.manifest()  # Now: config and strategies may be edited while the session runs.
         folder = results.folder_for(out, asked.settings.name, SystemClock().now_ms())
-        with _stopping() as is_stopped:
-            found = asked.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
-            results.write(folder, found, manifest)  # Kept, whatever becomes of the runs that follow.
-            band, proof = asked.besides(found, folder, is_stopped=is_stopped)
-    summary = found.summary(band, proof)
-    results.write_summary(folder, summary)
+        try:
+            with _stopping() as is_stopped:
+                found = asked.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
+                results.write(folder, found, manifest)  # Kept, whatever becomes of the runs that follow.
+                band, proof = asked.besides(found, folder, is_stopped=is_stopped)
+            summary = found.summary(band, proof)
+            results.write_summary(folder, summary)
+        except OSError as error:
+            raise BotError(
+                f"{folder}: cannot be written: {error.strerror or error}; choose another place with --out"
+            ) from None
     if as_json:
         click.echo(json.dumps({"folder": str(folder), **summary}, ensure_ascii=False))
     else:
@@ -518,8 +525,10 @@ def summary_lines(
         )
     lines += [
         f"  guardian {one.guardian_type} fired at {iso(one.ts)}" + (f" on {one.coin}" if one.coin else "")
-        for one in book.guardians[:20]
+        for one in book.guardians[:GUARDIANS_SHOWN]
     ]
+    if len(book.guardians) > GUARDIANS_SHOWN:
+        lines.append(f"  and {len(book.guardians) - GUARDIANS_SHOWN:,} more: summary.json has all of them")
     for down in course.downs:
         lines.append(
             f"  down {iso(down.outage.at_ms)[:19]} for {down.outage.ms // 1000} s: {max(0, down.last_event - down.first_event + 1)} events, "

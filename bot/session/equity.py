@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,11 +18,12 @@ from bot.venue.numbers import E8
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """`at_ms` are closes of candles; equity and the notional of what is held, in USD, as of then."""
+    """`at_ms` are closes of candles; equity and the notional of what is held, in USD, as of then. `last` prices what is held at the end."""
 
     at_ms: array[int]
     equity: array[float]
     exposure: array[float]
+    last: Mapping[str, float]
 
     def npy(self) -> bytearray:
         """The rows as a .npy file (format 1.0): a structured array of at_ms (int64), equity_usd and exposure_usd (float64)."""
@@ -49,19 +50,17 @@ def curve_of(lanes: Sequence[Lane], steps: Sequence[Step], *, start_cash: int) -
     rows: dict[str, array[int]] = {lane.coin: array("q") for lane in lanes}
     for row, step in enumerate(steps):
         rows[step.coin].append(row)
+    last: dict[str, float] = {}
     for lane in lanes:
         if not rows[lane.coin]:
             continue
         mine = steps if len(lanes) == 1 else map(steps.__getitem__, rows[lane.coin])
         at = grid if len(lanes) == 1 else _closes(lane)
-        if len(at) == len(grid):
-            _hold(lane, at, mine, equity, exposure)
-            continue
-        gains, worth = array("d", bytes(8 * len(at))), array("d", bytes(8 * len(at)))
-        _hold(lane, at, mine, gains, worth)
-        equity = array("d", map(float.__add__, equity, _spread(gains, at, grid)))
-        exposure = array("d", map(float.__add__, exposure, _spread(worth, at, grid)))
-    return Curve(grid, equity, exposure)
+        closes = lane.close[lane.first : lane.at]
+        px = _hold(closes if len(at) == len(grid) else _spread(closes, at, grid), at, grid, mine, equity, exposure)
+        if px is not None:
+            last[lane.coin] = px
+    return Curve(grid, equity, exposure, last)
 
 
 def _grid(lanes: Sequence[Lane]) -> array[int]:
@@ -86,26 +85,39 @@ def _fill(out: array[float], grid: array[int], steps: Iterable[tuple[int, float]
     out[done:] = array("d", [value]) * (len(grid) - done)
 
 
-def _hold(lane: Lane, at: array[int], steps: Iterable[Step], equity: array[float], exposure: array[float]) -> None:
-    """Add the unrealised gain and the notional at each of the lane's closes."""
-    close, first = lane.close, lane.first
+def _hold(
+    closes: Sequence[float], at: array[int], grid: array[int], steps: Iterable[Step], equity: array[float], exposure: array[float],
+) -> float | None:  # fmt: skip
+    """Add the unrealised gain and the notional at each instant of the grid: by the newest close, or by what was paid since. `at` are the closes of
+    the market's own candles. The price of what is held at the end, None when nothing is."""
     done, size, cost = 0, 0.0, 0.0
-    for step in chain(steps, [Step(1 << 62, 0, lane.coin, 0, 0)]):
-        row = bisect_right(at, step.ts, done)
+    paid, until = 0.0, 0  # the price of a fill, and up to which row no close is newer
+    for step in chain(steps, [Step(1 << 62, 0, "", 0, 0)]):
+        row = bisect_right(grid, step.ts, done)
         if row > done:
             if size:
-                closes, much = close[first + done : first + row], abs(size)
+                much, old = abs(size), max(0, min(until, row) - done)
+                known = closes[done:row] if not old else array("d", [paid]) * old + array("d", closes[done + old : row])
                 equity[done:row] = array(
-                    "d", [cash + (size * px - cost) for cash, px in zip(equity[done:row], closes, strict=True)]
+                    "d", [cash + (size * px - cost) for cash, px in zip(equity[done:row], known, strict=True)]
                 )
                 exposure[done:row] = array(
-                    "d", [held + much * px for held, px in zip(exposure[done:row], closes, strict=True)]
+                    "d", [held + much * px for held, px in zip(exposure[done:row], known, strict=True)]
                 )
             done = row
-        size, cost = step.size / E8, step.cost / E8
+        if not step.coin:
+            break
+        was_size, was_cost, size, cost = size, cost, step.size / E8, step.cost / E8
+        if abs(size) > abs(was_size) or size * was_size < 0:
+            own = bisect_right(at, step.ts)
+            until = len(grid) if own == len(at) else bisect_left(grid, at[own])
+            paid = (cost - was_cost) / (size - was_size) if size * was_size > 0 else cost / size
+    if not size or not grid:
+        return None
+    return paid if until == len(grid) else closes[-1]
 
 
-def _spread(values: array[float], at: array[int], grid: array[int]) -> array[float]:
+def _spread(values: Sequence[float], at: array[int], grid: array[int]) -> array[float]:
     """The last value known at each instant of the grid."""
     out = array("d", bytes(8 * len(grid)))
     done, value = 0, 0.0

@@ -64,6 +64,10 @@ class Lane:
         """When the bar that is next closes."""
         return self.ts[self.at] + self.step_ms if self.at < self.end else None
 
+    def next_point_ms(self) -> int:
+        """When the bar that is next, and not over yet, has its next point."""
+        return self.ts[self.at] + (self.step * self.third_ms if self.step < 3 else self.step_ms - 1)
+
     def last_px(self) -> float | None:
         """Close of the newest bar that is wholly past."""
         return self.close[self.at - 1] if self.at else None

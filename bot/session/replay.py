@@ -130,9 +130,9 @@ def of_journal_again(
 
 def of_run_again(
     folder: Path, manifest: Mapping[str, Any], settings: Settings, candles: Sequence[Candles], options: SessionOptions, *,
-    rates: Rates | None = None, changed: Mapping[str, list[tuple[str, str]]],
+    rates: Rates | None = None, changed: Mapping[str, list[tuple[str, str]]], stopped_ms: int | None = None,
 ) -> Replayed:  # fmt: skip
-    """A backtest's folder, from its first bar to its last; its journal when it kept one, else its events."""
+    """A backtest's folder, from its first bar to its last, or to the close at which it was stopped; its journal when it kept one, else its events."""
     again = _run(settings, candles, options, address=ADDRESS, rates=rates)
     if (folder / reading.FILE).is_file():
         with reading.opened(folder) as db:
@@ -142,10 +142,12 @@ def of_run_again(
             folder / "events.jsonl", keys=again.keys, start_usd=Decimal(manifest["options"]["balance_usd"])
         )
     recorded.name = str(folder)
-    comparison = _Comparison(
-        recorded, again, candles, changed, start_ms=again.start_ms, last_ms=max(recorded.end_ms, again.end_ms)
-    )
-    return comparison.replayed([])
+    last_ms, notes = max(recorded.end_ms, again.end_ms), []
+    if stopped_ms is not None and stopped_ms < last_ms:
+        last_ms = stopped_ms - 1  # What its last close has caused was not filled any more.
+        notes.append(f"the run was stopped at {iso(stopped_ms)}: what comes later is not compared")
+    comparison = _Comparison(recorded, again, candles, changed, start_ms=again.start_ms, last_ms=last_ms)
+    return comparison.replayed(notes)
 
 
 def _run(
@@ -233,8 +235,17 @@ class _Comparison:
         for _, _, judge, args in sorted(self._due(), key=lambda due: due[:2]):
             judge(*args)
         self.found.sort(key=lambda one: (one.at_ms, one.what != "bar"))
+        mine, theirs = self._within(self.one.decisions), self._within(self.other.decisions)
+        if not self.one.is_whole:
+            known = {key: one for key, one in theirs.items() if key in mine or self._has_left(one)}
+            if len(known) < len(theirs):
+                notes = [
+                    *notes,
+                    f"not compared: {len(theirs) - len(known):,} decisions of the replay that became no order, which the record does not keep",
+                ]
+            theirs = known
         counts = {
-            "decisions": (len(self._within(self.one.decisions)), len(self._within(self.other.decisions))),
+            "decisions": (len(mine), len(theirs)),
             "fills": (sum(map(self._in_range, self.one.fills.values())), sum(map(self._in_range, self.other.fills.values()))),
         }  # fmt: skip
         changed = [text for said in (self.changes or {}).values() for _, text in said]
@@ -480,6 +491,8 @@ class _Comparison:
             if key.is_own
             else f"the replay's {other.px:f}"
         )
+        if late_ms < 0 and key.is_own and bar["low"] <= float(one.px) <= bar["high"]:
+            return "timing", f"filled {late_ms / 1000:+.1f} s from the replay's fill, in the same bar"
         if late_ms > 0 and bar["low"] <= float(one.px) <= bar["high"]:
             return (
                 "timing",

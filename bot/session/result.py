@@ -170,6 +170,9 @@ def result_of(
     start_usd = float(options.balance_usd)
     curve = curve_of(ground.lanes, book.steps, start_cash=int(options.balance_usd * E8))
     stage.show_marks()
+    for lane in ground.lanes:
+        if lane.step and lane.coin in curve.last:  # It was stopped inside of this bar, whose close nobody knows.
+            stage.state.markets[lane.coin].see(round(curve.last[lane.coin] * E8))
     account = stage.account
     end_usd = ledger.account_value(stage.state, account) / E8
     if curve.equity and abs(curve.equity[-1] - end_usd) > 1e-6 * max(1.0, abs(end_usd)):

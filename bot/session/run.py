@@ -385,23 +385,30 @@ class Session:
     def _slot(self, slot_ms: int) -> None:
         scene, loop = self.scene, self._running()
         lanes = self.ground.lanes
-        before = sum([lane.at for lane in lanes])
         bands = scene.bands() if self.options.skip and not loop.live else None
         if bands is not None and scene.is_calm(slot_ms - 1, bands):
+            # Of a longer bar the venue may have had the beginning.
+            self.course.touched += len([1 for lane in lanes if lane.step and lane.next_close_ms() == slot_ms])
             scene.skip_to(slot_ms - 1)
-            passed = sum([lane.at for lane in lanes]) - before
         else:
+            before = sum([lane.at for lane in lanes])
             scene.advance(max(slot_ms - 1, self._now_ms()))
-            passed = sum([lane.at for lane in lanes]) - before
-            self.course.touched += passed
+            self.course.touched += sum([lane.at for lane in lanes]) - before
             if scene.count != self._seen:
                 self._learn()
             elif loop.live:
                 self._settle()
         self.course.bars = sum([lane.at - lane.first for lane in lanes])
+        due = []
         for track, series, begin in self._heard:
             while track.next_close_ms is not None and track.next_close_ms <= slot_ms:
-                self._decide(series, track.take(None if self._is_alone else begin))
+                bar = track.take(None if self._is_alone else begin)
+                if self.options.latency_ms:
+                    due.append((series, bar))
+                else:
+                    self._decide(series, bar)
+        if due:
+            self._decide_together(due)
         timer_ms = loop.timers.next_ms
         if timer_ms is not None and timer_ms <= slot_ms:
             self.since_ms = slot_ms - 1
@@ -419,24 +426,40 @@ class Session:
 
     def _decide(self, series: Series, bar: Bar) -> None:
         """A bar that the venue has seen, or need not see. Where the loop's own band ends, by a timer or a daily loss, what `Loop.step` does, at its close."""
+        decision, is_bound = self._decision_on(series, bar)
+        if decision is not None:
+            self._act(decision, Closed(bar.at_ms, series.market, series.interval, bar))
+        if is_bound:
+            self._end_of_bound(bar)
+
+    def _decide_together(self, due: Sequence[tuple[Series, Bar]]) -> None:
+        """The bars of one instant, all of them decided before an order of any is on its way: what happens meanwhile nobody knows yet."""
+        decided = [(self._decision_on(series, bar), series, bar) for series, bar in due]
+        for (decision, _), series, bar in decided:
+            if decision is not None:
+                self.since_ms = bar.at_ms - 1
+                self._act(decision, Closed(bar.at_ms, series.market, series.interval, bar))
+        for (_, is_bound), _, bar in decided:
+            if is_bound:
+                self._end_of_bound(bar)
+
+    def _decision_on(self, series: Series, bar: Bar) -> tuple[Decision | None, bool]:
+        """What is wanted on a bar, and whether the loop's own band ends there."""
         loop = self._running()
         self.since_ms = bar.at_ms - 1
         if not loop.has_bounds(series):
-            decision = loop.desk.decide_one(series, bar)
-            if decision is not None:
-                self._act(decision, Closed(bar.at_ms, series.market, series.interval, bar))
-            return
-        closed = Closed(bar.at_ms, series.market, series.interval, bar)
+            return loop.desk.decide_one(series, bar), False
         left, decision = loop.decide_run(series, iter((bar,)), EVERYTHING)
-        if decision is not None:
-            self._act(decision, closed)
-        elif left is not None:
-            loop.begin_pass()
-            self._wait(loop.fire_timers(closed.at_ms - 1))
-            decided = self._wait(loop.desk.decide(closed, now_ms=closed.at_ms))
-            self._act(decided, closed)
-            self._wait(loop.fire_timers(closed.at_ms))
-            self._settle()
+        if decision is not None or left is None:
+            return decision, False
+        loop.begin_pass()
+        self._wait(loop.fire_timers(bar.at_ms - 1))
+        closed = Closed(bar.at_ms, series.market, series.interval, bar)
+        return self._wait(loop.desk.decide(closed, now_ms=bar.at_ms)), True
+
+    def _end_of_bound(self, bar: Bar) -> None:
+        self._wait(self._running().fire_timers(bar.at_ms))
+        self._settle()
 
     def _act(self, decision: Decision, closed: Closed) -> None:
         loop = self._running()
@@ -490,6 +513,12 @@ def local(
         for market in one.strategy.markets:
             warmups[market] = max(warmups.get(market, 0), one.strategy.warmup_bars)
     ground = ground_of(candles, series_of(placed), options, warmups)
+    shortest = min(ground.tracks, key=lambda one: one.step_ms)
+    if options.latency_ms >= shortest.step_ms:
+        raise ConfigError(
+            f"a latency of {options.latency_ms / 1000:g} s is as long as a {shortest.interval} bar of {shortest.lane.coin}, or longer: the next one would "
+            "be decided by who knows the fill that comes after it; take less, or longer bars"
+        )
     named = {} if address is None else {"address": address}
     stage = Stage(ground.lanes, options, start_ms=ground.start_ms, rates=rates, **named)
     latency = options.latency_ms

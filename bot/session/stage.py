@@ -104,6 +104,7 @@ class Stage(Machine):
         self._changes: list[Change] = []
         self._bands_now: dict[str, Calm] = {}
         self._banded_seq = -1
+        self._is_behind = False
         self.run(SetRules(Rules(fill_at="next", paths=options.path)))
         for number, lane in enumerate(lanes):
             listed = CATALOGUE[lane.coin]
@@ -193,26 +194,33 @@ class Stage(Machine):
         self._walk(to_ms)
 
     def is_calm(self, to_ms: int, bands: Mapping[str, Calm]) -> bool:
-        """Whether nothing can happen up to `to_ms` in any market."""
+        """Whether nothing can happen up to `to_ms`, where a bar ends, in any market. Of a bar that is longer the whole range counts, unless it has no
+        point until then."""
         for coin, lane in self.lanes.items():
             row = lane.at
-            if row >= lane.end or lane.ts[row] > to_ms:
+            if row >= lane.end or lane.ts[row] > to_ms or (lane.step and lane.next_point_ms() > to_ms):
                 continue
             lo, hi, until_ms = bands[coin]
-            if (
-                until_ms <= to_ms + 1 or lane.step or lane.ts[row] + lane.step_ms - 1 != to_ms or lane.low[row] <= lo or lane.high[row] >= hi
-            ):  # fmt: skip
+            if until_ms <= to_ms + 1 or lane.low[row] <= lo or lane.high[row] >= hi:
                 return False
         return True
 
     def skip_to(self, to_ms: int) -> None:
-        """What `is_calm` has found: the bars that end at `to_ms` leave their close."""
+        """What `is_calm` has found: the bars that end at `to_ms` leave their close. The others stay where they are: what has passed of them is told to
+        the venue before the next command."""
         for coin, lane in self.lanes.items():
             row = lane.at
             if row < lane.end and lane.ts[row] <= to_ms:
-                lane.at = row + 1
+                if lane.ts[row] + lane.step_ms - 1 > to_ms:
+                    self._is_behind = True
+                    continue
+                lane.seek(row + 1)
                 self._marks[coin] = round(lane.close[row] * E8)
         self.clock.move_to(to_ms)
+
+    def show_marks(self) -> None:
+        self._tell_passed()
+        super().show_marks()
 
     def forget(self, first: int) -> None:
         """Events before number `first` are written away, and nobody asks the account for them; its trades are packed when they are over. What a
@@ -243,6 +251,8 @@ class Stage(Machine):
         return now
 
     def _apply(self, command: Command, at_ms: int) -> Any:
+        if self._is_behind:
+            self._tell_passed()
         if self._marks:
             self._say_marks()
         applied = apply(self.state, command, at_ms)
@@ -259,14 +269,26 @@ class Stage(Machine):
             market.volume_left = 0
         self._marks = {}
 
-    def _walk(self, to_ms: int) -> None:
+    def _tell_passed(self) -> None:
+        """What has passed of longer bars that were calm so far. None of it meets anything; orders of this instant have to find the bar as it is."""
+        if self._is_behind:
+            self._is_behind = False
+            self._pass_points(self.clock.now_ms())
+
+    def _pass_points(self, to_ms: int) -> bool:
+        """The points of all markets up to `to_ms`; False when there are none."""
         found = []
         for order, lane in enumerate(self.lanes.values()):
             found += [(at_ms, order, step, point) for at_ms, step, point in lane.until(to_ms, self.path)]
         if found:
             found.sort(key=_in_time)
             self._apply(PassPoints(tuple(point for *_, point in found), to_ms), to_ms)
-        elif (deadline := index.next_deadline_ms(self.state)) is not None and deadline <= to_ms:
+        return bool(found)
+
+    def _walk(self, to_ms: int) -> None:
+        are_there = self._pass_points(to_ms)
+        deadline = None if are_there else index.next_deadline_ms(self.state)
+        if deadline is not None and deadline <= to_ms:
             self._apply(Pulse(), to_ms)
         if to_ms > self.clock.now_ms():
             self.clock.move_to(to_ms)

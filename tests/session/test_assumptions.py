@@ -16,6 +16,7 @@ import pytest
 from bot.clock import HOUR_MS
 from bot.errors import ConfigError
 from bot.service.catalogue import CATALOGUE
+from bot.session import run as sessions
 from bot.session.backtest import Backtest, read_funding
 from bot.session.candles import Candles
 from bot.session.options import MarketRules, Outage, SessionOptions
@@ -58,8 +59,35 @@ def test_an_order_is_filled_at_the_next_open_and_with_latency_at_the_point_after
     assert entry(latency_ms=500) == (MINUTE_MS + 20_000, 100_000.0)
     # 30 s: the low has passed, the high is next.
     assert entry(latency_ms=30_000) == (MINUTE_MS + 40_000, 100_400.0)
-    # As long as the bar: the next one's open.
-    assert entry(latency_ms=60_000) == (2 * MINUTE_MS, 100_000.0)
+    # A millisecond less than the bar: its close, which is its last point.
+    assert entry(latency_ms=59_999) == (2 * MINUTE_MS - 1, 100_200.0)
+
+
+def test_a_latency_as_long_as_a_bar_is_refused_since_the_next_one_would_know_the_fill():
+    with pytest.raises(ConfigError, match=r"a latency of 60 s is as long as a 1m bar of BTC, or longer"):
+        entry(latency_ms=60_000)
+
+
+def test_what_happens_while_another_markets_order_is_on_its_way_is_not_known_to_who_decides_at_its_close():
+    """ETH is decided after BTC at each close, and its own stops and targets fill also in the seconds that BTC's orders need."""
+
+    def seen(is_busy: bool) -> list[tuple[int, bool]]:
+        found: list[tuple[int, bool]] = []
+
+        def script(view: View, bar: Bar) -> Iterable[Intent]:
+            held = view.position(bar.market) is not None
+            if bar.market == "ETH":
+                found.append((bar.at_ms, held))
+                if not held and bar.at_ms // MINUTE_MS % 3 == 0:
+                    yield Open("ETH", "long", usd=300, bracket=Bracket(stop_pct=0.1, target_pct=0.1))
+            elif is_busy:
+                yield Close("BTC") if held else Open("BTC", "long", usd=300, bracket=Bracket(stop_pct=5))
+
+        ran([minutes(60, seed=3), minutes(60, seed=4, market="ETH", px=2_500)], script=script, latency_ms=50_000)
+        return found
+
+    assert {held for _, held in seen(is_busy=False)} == {True, False}
+    assert seen(is_busy=True) == seen(is_busy=False)
 
 
 def test_orders_that_several_markets_cause_at_one_close_arrive_together():
@@ -254,6 +282,56 @@ def test_the_last_value_of_the_curve_is_the_ledgers_own():
     pnl = sum(trip.pnl for trip in one.result.book.trips if trip.exit_ms) / E8
     open_pnl = sum(trip.pnl for trip in one.result.book.trips if not trip.exit_ms) / E8
     assert one.result.end_usd - 10_000 == pytest.approx(pnl + open_pnl + _unrealized(one), abs=1e-6)
+
+
+def test_a_position_that_ends_between_two_closes_of_its_market_is_counted_once():
+    """Its five minutes are coarser than the other market's one: what a stop has realised is not open any more in the minutes before the close."""
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.market == "BTC" and bar.at_ms == START_MS + 5 * MINUTE_MS:
+            yield Open("BTC", "long", size=10, bracket=Bracket(stop_px=90))
+
+    rows = [
+        (100.0, 100.0, 100.0, 100.0),
+        (100.0, 100.0, 95.0, 95.0),
+        (95.0, 95.0, 80.0, 85.0),
+        (85.0, 85.0, 85.0, 85.0),
+    ]
+    coarse = candles(*rows)
+    coarse = replace(coarse, interval="5m", at_ms=array("q", [START_MS + n * 5 * MINUTE_MS for n in range(4)]))
+    body = settings(["BTC", "ETH"]).model_dump()
+    body["strategies"][0]["interval"] = "5m"
+    fine = candles(*[(50.0, 50.0, 50.0, 50.0)] * 20, market="ETH")
+    one = ran([coarse, fine], made=type(settings()).model_validate(body), script=script, rules=FREE)
+    curve = one.result.curve
+    assert list(curve.at_ms) == [START_MS + n * MINUTE_MS for n in range(1, 21)]
+    # Entered at 100, worth 95 at its close, stopped at 90 in the fourth minute of the next bar.
+    assert list(curve.equity) == [10_000.0] * 9 + [9_950.0] * 4 + [9_900.0] * 7
+    assert list(curve.exposure) == [0.0] * 5 + [1_000.0] * 4 + [950.0] * 4 + [0.0] * 7
+
+
+@pytest.mark.parametrize("stopped_at", [13, 14])
+def test_a_session_that_is_stopped_inside_a_coarse_bar_is_kept(stopped_at: int, monkeypatch: pytest.MonkeyPatch):
+    """Of a market whose bar is not over the newest close counts, or what was paid since."""
+    monkeypatch.setattr(sessions, "CHUNK", 1)
+    monkeypatch.setattr(sessions, "monotonic_ns", lambda: 0)
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.market == "BTC" and view.position("BTC") is None:
+            yield Open("BTC", "long", size=0.01, bracket=Bracket(stop_pct=20))
+
+    looks = iter(range(100))
+    body = settings(["BTC", "ETH"]).model_dump()
+    body["strategies"][0]["interval"] = "5m"
+    one = ran(
+        [minutes(20, seed=3, interval="5m"), minutes(100, seed=3, market="ETH", px=2_500.0)],
+        made=type(settings()).model_validate(body), script=script, progress=lambda _done, _of: next(looks) < stopped_at - 1,
+    )  # fmt: skip
+    lane = one.test.stage.lanes["BTC"]
+    assert one.result.course.is_partial
+    assert lane.step or lane.at == 2, "the stop is inside of a bar"
+    assert one.result.curve.equity[-1] == pytest.approx(one.result.end_usd, abs=1e-6)
+    assert one.result.left
 
 
 def test_the_curve_of_a_large_size_at_a_small_price_ends_where_the_ledger_does():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -252,6 +253,25 @@ def test_a_run_that_is_stopped_keeps_what_it_reached(
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["course"] | {"isPartial": True, "bars": 100} == summary["course"]
     assert (folder / "equity.npy").stat().st_size < 100 * 24 + 200
+    # The replay goes on to the end; what the run could not reach is no difference.
+    capsys.readouterr()
+    assert call(["replay", str(folder), "--data", str(data)]) == 0
+    said = capsys.readouterr().out
+    assert f"note: the run was stopped at {iso(START_MS + 100 * MINUTE_MS)}: what comes later is not compared" in said
+
+
+def test_a_disk_that_is_full_is_said_with_the_folder(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("bot.session.result.write", full)
+    assert call(["backtest", str(config(tmp_path)), "--data", str(data), "--out", str(tmp_path / "runs")]) == 1
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert capsys.readouterr().err == (
+        f"error: {folder}: cannot be written: No space left on device; choose another place with --out\n"
+    )
 
 
 PRESSES = """\
@@ -496,3 +516,16 @@ def test_without_the_extras_the_same_manifest_gives_the_same_bytes(tmp_path: Pat
     assert len((folder / "trades.csv").read_text().splitlines()) > 5
     for name in folders.NAMES:
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_of_many_guardians_that_fired_the_terminal_says_how_many_more_there_are(tmp_path: Path, data: Path):
+    from bot.cli.session import GUARDIANS_SHOWN, summary_lines
+    from tests.session.rooms import ran, settings
+
+    schedule = [{"type": "schedule", "cron": "*/20 * * * *", "action": "flatten"}]
+    found = ran([minutes(600)], made=settings(guardians=schedule)).result
+    fired = len(found.book.guardians)
+    assert fired > GUARDIANS_SHOWN
+    lines = summary_lines(found, [])
+    assert sum("fired at" in line for line in lines) == GUARDIANS_SHOWN
+    assert f"  and {fired - GUARDIANS_SHOWN} more: summary.json has all of them" in lines

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import gc
+import io
 from collections import Counter
 from collections.abc import Iterable
+from decimal import Decimal
 from itertools import accumulate, chain, repeat
+from typing import ClassVar
 
 import pytest
 
 from bot.clock import HOUR_MS
+from bot.config import Settings
+from bot.runtime.desk import Placed
 from bot.session import run as sessions
+from bot.session.backtest import Backtest
 from bot.session.journal import SessionJournal
 from bot.session.options import PATHS, SessionOptions
 from bot.session.run import local
 from bot.session.stage import ADDRESS
-from bot.strategy import Bar, Bracket, Intent, Open, View
-from tests.session.rooms import START_MS, Ran, busy, minutes, placing, ran, settings
+from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Timer, View
+from tests.session.rooms import MINUTE_MS, START_MS, Ran, Scripted, busy, minutes, placing, ran, settings
 
 DRAWDOWN = [{"type": "account_drawdown", "max_loss_pct_from_day_start": 2, "action": "flatten"}]
 
@@ -62,6 +68,78 @@ def _several_markets(world: int) -> None:
     skipped, fed = (ran(candles, made=made, skip=skip) for skip in (True, False))
     assert skipped.lines == fed.lines
     assert {trip.coin for trip in skipped.result.book.trips} == {"BTC", "ETH", "SOL"}
+
+
+class Between(Scripted):
+    """Orders its coarse market also in the midst of a bar, by a timer: at market, resting, and out of it again."""
+
+    timers: ClassVar[dict[str, str]] = {"look": "*/7 * * * *"}
+
+    def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
+        number = timer.at_ms // (7 * MINUTE_MS)
+        last = next(iter(view.closes("BTC", 1)), None)
+        if last is None or number % 5 > 3:
+            return
+        if view.position("BTC") is not None:
+            yield Close("BTC", fraction=0.5 if number % 2 else 1.0)
+        elif not view.orders("BTC"):
+            limit = float(f"{last * 0.9995:.5g}") if number % 3 else None
+            yield Open("BTC", "long", usd=40_000, limit_px=limit, bracket=Bracket(stop_pct=0.4, target_pct=0.5))
+        elif number % 4 == 0:
+            yield Cancel(market="BTC")
+
+
+@pytest.mark.soak(worlds=4, full=200)
+def test_bars_of_different_lengths_skipped_and_fed_give_the_same_events(worlds: int, base_seed: int):
+    for world in range(base_seed, base_seed + worlds):
+        _different_lengths(world)
+
+
+def _different_lengths(world: int) -> None:
+    """Two markets on minutes and one on bars that are five times as long, or an hour's."""
+    coarse = ("5m", "1h")[world % 2]
+    candles = [
+        minutes(
+            1_200 // (5 if coarse == "5m" else 60), seed=world, vol=0.001, interval=coarse, hole=0.02 * (world % 3)
+        ),
+        minutes(1_200, seed=world, market="ETH", px=2_500, vol=0.0003, hole=0.01 * (world % 2)),
+        minutes(1_200, seed=world, market="SOL", px=170, vol=0.0003, decimals=3),
+    ]
+    body = settings(("BTC", "ETH", "SOL"), guardians=DRAWDOWN).model_dump()
+    first, *others = body["strategies"]
+    body["strategies"] = [first | {"interval": coarse, "budget_usd": 100_000}, *others]
+    made = Settings.model_validate(body)
+
+    def place(config: Settings) -> list[Placed]:
+        first, *rest = placing(seldom)(config)
+        between = Between(nothing, name=first.strategy.name, markets=first.strategy.markets)
+        return [first._replace(strategy=between), *rest]
+
+    rates = {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(20)]}
+    found = []
+    for skip in (True, False):
+        lines = io.StringIO()
+        options = SessionOptions(path=PATHS[world % len(PATHS)], skip=skip, balance_usd=Decimal(100_000))
+        result = Backtest(made, candles, options, rates=rates, place=place).run(events=lines)
+        found.append((lines.getvalue(), list(result.curve.equity), result.course))
+    (lines_of_skipped, curve, skipped), (lines_of_fed, other_curve, fed) = found
+    assert lines_of_skipped == lines_of_fed
+    assert curve == other_curve
+    assert lines_of_skipped.count('"type":"fill"') > 5
+    assert skipped.touched < 0.9 * fed.touched, (skipped.touched, fed.touched)
+    assert fed.touched == sum(map(len, candles))
+
+
+def seldom(view: View, bar: Bar) -> Iterable[Intent]:
+    """A position now and then, most of the time none: most bars are calm."""
+    kind = bar.at_ms // MINUTE_MS * 2_654_435_761 % 397
+    if view.position(bar.market) is None and kind < 8:
+        yield Open(
+            bar.market,
+            "long" if kind % 2 else "short",
+            usd=300,
+            bracket=Bracket(stop_pct=round(0.3 + kind / 20, 2), target_r=1.5),
+        )
 
 
 def test_one_market_driven_bar_by_bar_and_point_by_point_gives_the_same_events():
