@@ -1065,9 +1065,9 @@ class World:
         )
 
     def _mended_ms(self, until_ms: int) -> int:
-        """When an excuse ends. One that an outage or the host's sleep falls into goes on for as long after it."""
+        """When an excuse ends. One that ends in an outage, in the host's sleep or while no daemon is ready goes on for as long after it."""
         began, began_ms = self.service_began
-        for a, b in sorted([*self.outages, *self.sleeps]):
+        for a, b in sorted([*self.outages, *self.sleeps, *self.blocked]):
             if a <= self._real(until_ms) <= b:
                 until_ms = began_ms + round((b - began + 2 * self.pass_s + 2) * 1000 * self.speed)
         return until_ms

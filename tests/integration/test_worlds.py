@@ -163,8 +163,8 @@ def test_a_dead_man_is_late_when_it_outlasts_the_beats_that_were_allowed(
         world._judge_switch()
 
 
-@pytest.mark.parametrize("kind", ["outages", "sleeps"])
-def test_an_excuse_that_falls_into_an_outage_or_a_sleep_goes_on_for_two_passes_after_it(
+@pytest.mark.parametrize("kind", ["outages", "sleeps", "blocked"])
+def test_an_excuse_that_falls_into_an_outage_a_sleep_or_a_time_without_a_daemon_goes_on_for_two_passes_after_it(
     kind: str, folder: Path
 ) -> None:
     world = World(0, folder, Clocks())
