@@ -386,7 +386,10 @@ def test_a_reload_is_shown_first_and_done_when_it_is_wanted(
 def test_the_books_of_status_add_up_to_the_account_also_when_a_strategy_has_left_the_config(ran: Ran, ask: Ask) -> None:
     at = ("--config", str(ran.config))
     good = ran.config.read_text()
-    try:
+    ran.until("a trade", ran.has_traded)
+    ask("pause", *at)
+    try:  # What is open would stay with the one of the other name.
+        ran.until("flat", lambda: not json.loads(ask("positions", *at, "--json")[1])["positions"])
         ran.config.write_text(good.replace("name: mine", "name: yours"))
         assert ask("reload", *at, "--yes")[0] == 0
         told = json.loads(ask("status", *at, "--json")[1])
@@ -400,7 +403,8 @@ def test_the_books_of_status_add_up_to_the_account_also_when_a_strategy_has_left
         )
     finally:
         ran.config.write_text(good)
-    assert ask("reload", *at, "--yes")[0] == 0
+        assert ask("reload", *at, "--yes")[0] == 0
+        ask("resume", *at)
 
 
 def test_a_reconcile_finds_a_daemon_that_believes_what_is_so(ran: Ran, ask: Ask) -> None:
