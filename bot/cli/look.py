@@ -344,10 +344,8 @@ def _types(place: Place, text: str) -> tuple[str, ...]:
     from bot.runtime import reading
 
     wanted = tuple(one.strip() for one in text.split(",") if one.strip())
-    with (
-        contextlib.suppress(BotError),
-        reading.opened(place.folder) as db,
-    ):  # What has no journal is told by the command.
+    # What has no journal is told by the command.
+    with contextlib.suppress(BotError), reading.opened(place.folder) as db:
         if no := reading.no_such_type(db, wanted):
             raise click.UsageError(f"--type {no}")
     return wanted

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,11 +31,9 @@ class Duration(click.ParamType[float]):
         return float(found[1]) * _UNITS[found[2]]
 
 
-@contextmanager
-def reserved() -> Iterator[None]:
+def reserved(*, for_json: bool) -> AbstractContextManager[object]:
     """Standard output is for one JSON object: what a strategy prints meanwhile goes to standard error."""
-    with redirect_stdout(sys.stderr):
-        yield
+    return redirect_stdout(sys.stderr) if for_json else nullcontext()
 
 
 class Clock(click.ParamType[str]):

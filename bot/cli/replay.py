@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -91,7 +91,7 @@ def replay(what: Path, config: Path | None, *, as_json: bool, **given: Any) -> i
     from bot.errors import Exit
 
     logs.configure(pretty=None, level="error")
-    with reserved() if as_json else nullcontext():
+    with reserved(for_json=as_json):
         found = _of_run(what, config, given) if (what / "manifest.json").is_file() else _of_journal(what, config, given)
     if as_json:
         click.echo(json.dumps(found.plain(), indent=1, ensure_ascii=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -245,7 +245,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     from bot.session import result as results
 
     logs.configure(pretty=None, level="error")
-    with reserved() if as_json else nullcontext():
+    with reserved(for_json=as_json):
         asked = _Asked(config, given)
         prepared = asked.prepared()  # What cannot be played is said before a folder is made for it.
         manifest = asked.manifest()  # Now: config and strategies may be edited while the session runs.

@@ -13,7 +13,6 @@ from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.intents import Intent
 from bot.runtime.loop import Loop
-from bot.runtime.mirror import PROTECTIVE
 from bot.runtime.state import ENDING
 
 log = structlog.get_logger()
@@ -75,9 +74,7 @@ def _is_ours(loop: Loop, owner: str | None) -> bool:
 async def _cancel_entries(loop: Loop) -> bool:
     """False when one of them is still there."""
     resting = [
-        o
-        for o in loop.mirror.orders.values()
-        if o.action == "open" and o.kind not in PROTECTIVE and _is_ours(loop, o.key and loop.owner_of(o.key))
+        o for o in loop.mirror.orders.values() if o.could_open and _is_ours(loop, o.key and loop.owner_of(o.key))
     ]
     for order in resting:
         try:

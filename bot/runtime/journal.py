@@ -378,18 +378,6 @@ class Journal:
         )
         return {(market, trade_id, action): intent_id for market, trade_id, action, intent_id in rows}
 
-    def unnamed(self, *, epoch: int) -> list[Intent]:
-        """The accepted intents of which events without a key tell: their run was killed before it could give them theirs."""
-        rows = self._read(
-            "SELECT DISTINCT coin, json_extract(payload, '$.data.tradeId') AS trade_id, json_extract(payload, '$.data.intent') FROM events"
-            " WHERE epoch=? AND type IN ('fill', 'order') AND idempotency_key IS NULL AND trade_id IS NOT NULL",
-            (epoch,),
-        )
-        told = {(coin, trade_id, action) for coin, trade_id, action in rows}
-        keys = self.keys_of_trades({trade_id for _, trade_id, _ in told}, epoch=epoch) if told else {}
-        found = (self.find(key) for trade, key in keys.items() if trade in told)
-        return [intent for intent in found if intent is not None and intent.state == "accepted"]
-
     def name_events(self, intent: Intent) -> list[dict[str, Any]]:
         """Give the accepted intent's key to those events of its trade that were taken before its answer came; answers them."""
         rows = self._read(
@@ -687,9 +675,8 @@ class Journal:
         if is_new:
             self._leave_file("its file was taken away while it was in use")
         try:
-            if (
-                is_new and not is_ours and now.log == before.log
-            ):  # It would be read as that of the file that stands there, or will.
+            # Our log would be read as that of the file that stands there, or will.
+            if is_new and not is_ours and now.log == before.log:
                 remove_log(self.path)
             if now.file is not None and not is_ours:
                 log.warning("journal.set_aside", path=str(self.path), kept_as=str(set_aside(self.path, now_ms)))

@@ -69,9 +69,8 @@ EXITS_WAIT_MS: Final = (
 )
 REFUSED_MS: Final = 10_000  # of real time before a comparison that the service refused is asked for again
 MEND_MS: Final = 5_000  # of real time between two tries to write the journal's file again
-BREATH_MS: Final = (
-    1_000  # of real time after which what takes long makes room for a pass: strategies that live through their past
-)
+# Of real time, after which what takes long makes room for a pass: strategies that live through their past.
+BREATH_MS: Final = 1_000
 PASS_MS: Final = (
     4_000  # of real time after which a pass begins nothing new: one that hangs proves no progress and stops the beats
 )
@@ -160,7 +159,7 @@ class Loop:
         self.sender = Sender(
             port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
             time_left_ms=self._entries_left_ms, stopped=self._stopped,
-            entry_wait_ms=port.entry_wait_ms,
+            entry_wait_ms=port.entry_wait_ms, name=self._name,
         )  # fmt: skip
         self.arming = Arming(port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians)
         self.desk = Desk(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run, books=self.books)
@@ -215,9 +214,6 @@ class Loop:
         await self.drain()
         self.ready = True
         await self.settle()
-        if not self.mirror.events_named:
-            for intent in self.journal.unnamed(epoch=self.mirror.epoch):
-                self._name(intent)
         await self.reconcile()
         await self._warm_up()
         self.timers.follow(self.desk.seats, self.journal, now_ms=self.now_ms())
@@ -705,7 +701,6 @@ class Loop:
             send = self.sender.send_marked if is_marked else self.sender.send
             sent = self.live[intent.id] = await send(intent)
             is_marked = False
-            self._name_late(sent)
             leg = next_leg(sent, address=self.journal.address, now_ms=self.now_ms())
             if leg is None or not self.journal.decided([leg]):
                 return
@@ -717,20 +712,11 @@ class Loop:
             if not self.has_time():
                 return
 
-    def _name_late(self, done: Intent) -> None:
-        """Its events came before the answer that says which trade it is, and show no key: they, and what they opened, are ours all the same.
-
-        An answer to the first request comes before any look at the events, unless that was an earlier run's.
-        """
-        is_late = done.attempts > 1 or done.id in self.sender.inherited
-        if done.state == "accepted" and is_late and not self.mirror.events_named:
-            self._name(done)
-
     def _name(self, done: Intent) -> None:
-        with self.journal.together():
-            events = self.journal.name_events(done)
-            self.books.name(map(Event.model_validate, events), done.strategy)
-            self._write_books()
+        """Its events came before the answer that says which trade it is, and show no key: they, and what they opened, are ours all the same."""
+        events = self.journal.name_events(done)
+        self.books.name(map(Event.model_validate, events), done.strategy)
+        self._write_books()
         if events:
             self.foreign_known.discard(done.market)
             self._reconcile_at_ms = 0  # It takes the position and the orders for ours.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bot.runtime.intents import TradeOf
@@ -59,6 +60,10 @@ class MirrorOrder(NamedTuple):
     trade_id: str | None
     key: str | None
     created_ms: int = 0
+
+    @property
+    def could_open(self) -> bool:
+        return self.action == "open" and self.kind not in PROTECTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,19 +224,21 @@ class Mirror:
 
     def entries(self, market: str) -> list[MirrorOrder]:
         """Resting orders of a market that could open."""
-        return [
-            o for o in self.orders.values() if o.market == market and o.kind not in PROTECTIVE and o.action == "open"
-        ]
+        return [o for o in self.orders.values() if o.market == market and o.could_open]
+
+    def resting(self) -> list[tuple[str, str]]:
+        """Our resting entries, market by market: whose, and their ids."""
+        found = []
+        for order in sorted(self.orders.values(), key=attrgetter("market")):
+            if order.key is not None and order.could_open:
+                owner = self.owner_of(order.key)
+                if owner is not None:
+                    found.append((owner, order.oid))
+        return found
 
     def resting_of(self, strategy: str | None) -> tuple[str, ...]:
         """Ids of our resting entries, market by market: of one strategy, or of all."""
-        found = []
-        for market in sorted({order.market for order in self.orders.values()}):
-            for order in self.entries(market):
-                owner = None if order.key is None else self.owner_of(order.key)
-                if owner is not None and strategy in (None, owner):
-                    found.append(order.oid)
-        return tuple(found)
+        return tuple(oid for owner, oid in self.resting() if strategy in (None, owner))
 
     def unrealized_usd(self, position: MirrorPosition) -> float:
         mark = self.marks.get(position.market)

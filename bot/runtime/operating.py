@@ -247,6 +247,9 @@ class Operations:
     def _strategies(self, run: Run) -> list[Data]:
         seats = {seat.name: seat for seat in run.loop.desk.seats}
         paused = run.controls.paused
+        resting: dict[str, list[str]] = {}
+        for owner, oid in run.loop.mirror.resting():
+            resting.setdefault(owner, []).append(oid)
         found = []
         for one in self.settings.strategies:
             seat = seats.get(one.name)
@@ -256,7 +259,7 @@ class Operations:
                 "name": one.name, "use": one.use, "markets": list(one.markets), "interval": one.interval,
                 "budget_usd": format_decimal(one.budget_usd), "max_leverage": one.max_leverage,
                 "state": "QUARANTINED" if quarantined else "PAUSED" if why else "RUNNING", "why": why, "book": _book(run, one.name),
-                "resting": list(run.loop.mirror.resting_of(one.name)),
+                "resting": resting.get(one.name, []),
             })  # fmt: skip
         return found
 

@@ -160,9 +160,8 @@ async def restart(loop: Loop, snapshot: AccountSnapshot) -> list[Intent]:
             loop.health.incident(
                 "account.reset", f"epoch:{snapshot.epoch}", epoch=snapshot.epoch, balance_usd=snapshot.balance_usd
             )
-            if (
-                not snapshot.positions and not snapshot.orders
-            ):  # Else somebody is at it again, and those events are skipped.
+            # Where something stands already, somebody is at it again, and those events are skipped.
+            if not snapshot.positions and not snapshot.orders:
                 loop.health.restore(FOREIGN)
     if is_reset:
         loop.strangers.waiting.clear()

@@ -28,7 +28,7 @@ TRIES: Final = 3  # in one pass; the next pass has as many again
 WINDOW_MS: Final = 2_000  # of real time that one pass spends on waiting between tries
 EXIT_AGAIN_MS: Final = 10_000  # of real time: an exit is tried again after so long, whatever Retry-After says
 LOOK_MS: Final = 5_000  # of real time between two looks for an order that a lost journal may have sent
-REFUSED_MS: Final = 30_000  # of real time after which who refuses to show the trades is not asked for one any more
+UNTOLD_MS: Final = 30_000  # of real time after which who refuses to show the trades is not asked for one any more
 PLAN_TTL_MS: Final = 60_000  # of a plan whose answer does not say
 UNTOLD: Final = "nothing at the service can tell whether it became an order"
 SMALL_SHARE: Final = (
@@ -53,7 +53,7 @@ class Sender:
     def __init__(
         self, *, port: VenuePort, journal: Journal, mirror: Mirror, gate: Gate, pacer: Pacer, may_confirm: Veto,
         time_left_ms: Callable[[], int] = lambda: WINDOW_MS, stopped: Callable[[Intent], Refusal | None] = lambda _intent: None,
-        entry_wait_ms: Callable[[], int] = lambda: 0,
+        entry_wait_ms: Callable[[], int] = lambda: 0, name: Callable[[Intent], None] = lambda _intent: None,
     ) -> None:  # fmt: skip
         self.port = port
         self._now_ms = port.clock.now_ms
@@ -65,15 +65,15 @@ class Sender:
         self.time_left_ms = time_left_ms  # of this pass, for entries
         self.stopped = stopped
         self.entry_wait_ms = entry_wait_ms
+        self.name = name  # gives what was told of an order under no name to its strategy
         # When this journal was begun: what is decided for an instant before, an earlier one may have sent.
         self.begun_ms = 0
         self.is_cut = False  # the earlier one was lost with its run: requests of that run may still be on their way
         self._next_ms: dict[str, int] = {}  # real time before which an intent is not tried again
         self._tries: dict[str, int] = {}
         self._refused_ms: dict[str, int] = {}  # real time since which nothing about an intent could be asked
-        self.inherited: frozenset[str] = (
-            frozenset()
-        )  # intents of an earlier run, or of before the account was read anew
+        # Intents of an earlier run, or of before the account was read anew.
+        self.inherited: frozenset[str] = frozenset()
         # How an intent ends, unless an order of a lost journal turns up.
         self._ends: dict[str, tuple[State, str, str]] = {}
         self._answered: list[tuple[Intent, str]] = []  # of a wave: accepted by the service, and not written yet
@@ -115,7 +115,25 @@ class Sender:
         answered, self._answered = self._answered, []
         if not answered:
             return []
-        return [self._told(one, "sending") for one in self.journal.accept_all(answered, now_ms=self._now_ms())]
+        return [self._told(one, "sending") for one in self._accept_all(answered)]
+
+    def _accept(self, intent: Intent, trade_id: str) -> Intent:
+        if self._is_late(intent):
+            return self._accept_all([(intent, trade_id)])[0]
+        return self.journal.accept(intent, trade_id, now_ms=self._now_ms())
+
+    def _accept_all(self, answered: Sequence[tuple[Intent, str]]) -> list[Intent]:
+        """They are orders; what the events have told of one under no name gets its name in the same transaction."""
+        with self.journal.together():
+            done = self.journal.accept_all(answered, now_ms=self._now_ms())
+            for one in filter(self._is_late, done):
+                self.name(one)
+        return done
+
+    def _is_late(self, intent: Intent) -> bool:
+        """Whether its events, which show no key, may have come before the answer that says which trade it is. An answer to the first request comes
+        before any look at the events, unless that was an earlier run's."""
+        return not self.mirror.events_named and (intent.attempts > 1 or intent.id in self.inherited)
 
     def _told(self, intent: Intent, before: State) -> Intent:
         if intent.state in FINAL:
@@ -138,7 +156,7 @@ class Sender:
     async def _advance(self, intent: Intent) -> Intent:
         seen = self.mirror.trades_by_key.get(intent.id)
         if seen is not None and intent.action != "cancel":
-            return self.journal.accept(intent, seen, now_ms=self._now_ms())  # The event came before the answer.
+            return self._accept(intent, seen)  # The event came before the answer.
         if intent.state == "opened":
             intent = await self._prepare(intent)
         elif intent.state == "planned" and self._now_ms() >= intent.fence_ms:
@@ -229,7 +247,7 @@ class Sender:
             except ApiError:  # Asked again in the next pass; nothing leaves meanwhile.
                 return intent
             if found.trade_id is not None:
-                return self.journal.accept(intent, found.trade_id, now_ms=self._now_ms())
+                return self._accept(intent, found.trade_id)
             if self.may_be_out(intent) and self._now_ms() <= self._old_fence_ms(intent) + SETTLE_MS:
                 self._ends[intent.id] = state, code, message
                 self._next_ms[intent.id] = self.pacer.mono_ms() + LOOK_MS
@@ -276,7 +294,7 @@ class Sender:
                 if is_first_of_wave:
                     self._answered.append((intent, trade_id))
                     return intent
-                return self.journal.accept(intent, trade_id, now_ms=self._now_ms())
+                return self._accept(intent, trade_id)
             if intent.state in FINAL or intent.state == "quarantined":
                 return intent
             if not await self._waited(intent, n, started_ms, move.after_ms if isinstance(move, Again) else None):
@@ -318,7 +336,7 @@ class Sender:
     async def _settle(self, intent: Intent, move: Move, error: ApiError, *, is_past: bool) -> Intent:
         match move:
             case Accept(trade_id):
-                return self.journal.accept(intent, trade_id, now_ms=self._now_ms())
+                return self._accept(intent, trade_id)
             case End(state, code, message):
                 return self._end(intent, state, code, message)
             case Look(absent, doubt):
@@ -342,11 +360,11 @@ class Sender:
             found = Search(None, is_proof=False)
             is_refused = isinstance(no, Refused) and no.code != NO_ERROR_OBJECT
             now_ms = self.pacer.mono_ms()
-            is_past = is_past and is_refused and now_ms - self._refused_ms.setdefault(intent.id, now_ms) >= REFUSED_MS
+            is_past = is_past and is_refused and now_ms - self._refused_ms.setdefault(intent.id, now_ms) >= UNTOLD_MS
         else:
             self._refused_ms.pop(intent.id, None)
         if found.trade_id is not None:
-            return self.journal.accept(intent, found.trade_id, now_ms=self._now_ms())
+            return self._accept(intent, found.trade_id)
         if absent is not None and found.is_proof:
             if isinstance(absent, End):
                 return self._end(intent, absent.state, absent.code, absent.message)

@@ -20,8 +20,9 @@ class State(NamedTuple):
 
 
 def state_of(loop: Loop, *, is_stopping: bool = False) -> State:
-    """The first that holds: STOPPING, STARTING (not recovered, or the strategies still live through their past), DEGRADED (something keeps entries out, or a strategy is in
-    quarantine), PAUSED (a person has paused every strategy), RUNNING. `is_stopping`: the run has been told to stop."""
+    """The first that holds: STOPPING, STARTING (not recovered, or the strategies still live through their past), DEGRADED (something keeps
+    entries out, or a strategy is in quarantine), PAUSED (a person has paused every strategy), RUNNING. `is_stopping`: the run has been
+    told to stop."""
     if is_stopping or loop.paused == ENDING:
         return State("STOPPING", "asked to stop")
     if not loop.ready:

@@ -521,11 +521,10 @@ def local(
         )
     named = {} if address is None else {"address": address}
     stage = Stage(ground.lanes, options, start_ms=ground.start_ms, rates=rates, **named)
-    latency = options.latency_ms
     port = LocalPort(stage, ground.tracks)
     session = Session(settings, ground, options, scene=stage, port=port, journal=journal, place=place)
-    if latency:
-        port.arrive = _Arrival(session, stage, latency)
+    if options.latency_ms:
+        port.arrive = _Arrival(session, stage, options.latency_ms)
     return session, stage
 
 

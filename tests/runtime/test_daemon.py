@@ -838,6 +838,14 @@ async def built(one: Place, settings: Settings) -> AsyncIterator[tuple[daemon.Ru
                 thread.close()
 
 
+def runs_at(run: daemon.Run, client: Client, speed: float) -> None:
+    """The service says that its clock runs so fast, and the next pass looks."""
+    now_ms = client.clock.now_ms() + 1_000
+    client.clock.observe(sandbox=f"{now_ms};speed={speed:g}", date=None, is_service=True, sent_ns=0, received_ns=0)
+    assert client.clock.speed == speed
+    run._keep_rhythm()
+
+
 async def test_beats_follow_a_clock_that_is_set_to_run_faster(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -850,29 +858,21 @@ async def test_beats_follow_a_clock_that_is_set_to_run_faster(
 
         def change() -> None:
             changed.append(client.clock.speed)
-            run.heartbeat = Rhythmic(seconds / client.clock.speed)  # type: ignore[assignment]
-
-        def runs_at(speed: float) -> None:
-            now_ms = client.clock.now_ms() + 1_000
-            client.clock.observe(
-                sandbox=f"{now_ms};speed={speed:g}", date=None, is_service=True, sent_ns=0, received_ns=0
-            )
-            assert client.clock.speed == speed
-            run._keep_rhythm()
+            monkeypatch.setattr(run, "heartbeat", Rhythmic(seconds / client.clock.speed))
 
         monkeypatch.setattr(run, "change_heartbeat", change)
-        run.heartbeat = Rhythmic(seconds)  # type: ignore[assignment]
-        runs_at(1)
+        monkeypatch.setattr(run, "heartbeat", Rhythmic(seconds))
+        runs_at(run, client, 1)
         assert changed == []
-        runs_at(2)
+        runs_at(run, client, 2)
         assert changed == [2], "half of the time is left"
-        runs_at(seconds)
+        runs_at(run, client, seconds)
         assert "rhythm" in run.loop.degraded, "a second: nobody could keep the switch from firing"
-        runs_at(1)
+        runs_at(run, client, 1)
         assert run.loop.degraded == {}
         assert changed == [2], "beats that come too often do no harm"
-        runs_at(seconds)
-        runs_at(0)
+        runs_at(run, client, seconds)
+        runs_at(run, client, 0)
         assert run.loop.degraded == {}, "under a clock that is moved by hand real seconds mean nothing"
 
 
@@ -889,27 +889,20 @@ async def test_beats_follow_a_clock_that_is_stopped_and_set_to_run_again(
         async def beat_once() -> None:
             beats.append(client.clock.speed)
 
-        def runs_at(speed: float) -> None:
-            now_ms = client.clock.now_ms() + 1_000
-            client.clock.observe(
-                sandbox=f"{now_ms};speed={speed:g}", date=None, is_service=True, sent_ns=0, received_ns=0
-            )
-            run._keep_rhythm()
-
         monkeypatch.setattr(client, "heartbeat", beat_once)
         monkeypatch.setattr(run, "change_heartbeat", lambda: changed.append(client.clock.speed))
         monkeypatch.setattr(run, "heartbeat", Rhythmic(settings.dead_man.heartbeat_seconds))
-        runs_at(1)
+        runs_at(run, client, 1)
         await run._beat_by_hand()
         assert beats == [], "its process beats"
-        runs_at(0)
+        runs_at(run, client, 0)
         await run._beat_by_hand()
         await run._beat_by_hand()
         assert beats == [0], "once each time that the clock has moved: the process cannot know"
         run.heartbeat = None
-        runs_at(0)
+        runs_at(run, client, 0)
         assert changed == []
-        runs_at(1)
+        runs_at(run, client, 1)
         assert changed == [1], "from here on a process beats"
 
 

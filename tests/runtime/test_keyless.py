@@ -18,7 +18,7 @@ from bot.runtime.notices import of_event
 from bot.session.journal import SessionJournal
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
 from bot.wire import CloseRequest, OrderResult, Trade
-from tests.fakes import ADDRESS, FakeVenue, Fault, refused
+from tests.fakes import ADDRESS, Crash, FakeVenue, Fault, refused
 from tests.runtime.rooms import DEAD_MAN_60, always, begun, kill, later, minutes, room
 from tests.runtime.test_degraded import AWAY, refusals
 from tests.runtime.test_journal import intent
@@ -241,29 +241,41 @@ async def test_a_late_answer_names_the_order_that_rests() -> None:
     assert [loop.owner_of(order.key or "") for order in loop.mirror.entries("BTC")] == ["trend"]
 
 
-async def test_a_kill_between_the_answer_and_the_naming_loses_no_owner(
+async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The trades of the service have the id too."""
-    venue = Keyless()
-    venue.minute(BTC="100")
-    path = tmp_path / "journal.db"
-    loop = room(venue, always, path=path)
-    await loop.recover()
-    venue.faults = [Fault("confirm", *one) for one in LOST]
-    await loop.cycle()
-    monkeypatch.setattr(Loop, "_name", lambda _loop, _done: None)
+    """So that the next run asks again, and books the order to its strategy."""
+    venue, path = Keyless(), tmp_path / "journal.db"
+    loop = await begun(venue, path=path, faults=[Fault("confirm", *one) for one in LOST])
+
+    def killed(_events: Any, _owner: str) -> None:
+        raise Crash
+
+    monkeypatch.setattr(loop.books, "name", killed)
     later(loop, 60_000)
     loop.begin_pass()
-    await loop.settle()
-    assert (ours(loop), loop.in_doubt("BTC")) == ({"BTC": None}, False)
+    with pytest.raises(Crash):
+        await loop.settle()
+    (doubt,) = loop.journal.live()
+    assert doubt.state == "sending"
     kill(loop)
-    monkeypatch.undo()
+    again = room(venue, always, path=path, settings=policy("flatten"))
+    await again.recover()
+    assert (again.journal.live(), ours(again), set(venue.positions)) == ([], {"BTC": "trend"}, {"BTC"})
+    assert (booked(again, "trend"), booked(again, FOREIGN)) == ((1, 1, 0), (0, 0, 0))
+
+
+async def test_an_order_whose_events_have_no_name_has_its_owner_by_its_trade(tmp_path: Path) -> None:
+    """The trades of the service have the id too."""
+    venue, path = Keyless(), tmp_path / "journal.db"
+    loop = await begun(venue, path=path, faults=[Fault("confirm", *one) for one in LOST])
+    (doubt,) = loop.journal.live()
+    loop.journal.accept(doubt, venue.trade_rows[0].id, now_ms=venue.clock.now_ms())
+    assert ours(loop) == {"BTC": None}
+    kill(loop)
     again = room(venue, always, path=path, settings=policy("flatten"))
     await again.recover()
     assert (ours(again), set(venue.positions)) == ({"BTC": "trend"}, {"BTC"})
-    assert (booked(again, "trend"), booked(again, FOREIGN)) == ((1, 1, 0), (0, 0, 0))
-    assert again.journal.unnamed(epoch=0) == []
 
 
 async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after_its_event(
@@ -272,19 +284,16 @@ async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after
     """Killed before the answer to its one attempt: the next run is told of the fill, and later finds the trade by its key."""
     path = tmp_path / "journal.db"
 
-    class Killed(BaseException):
-        pass
-
     class Dies(KeysOnTrades):
         async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
             await super().confirm(token, key=key, expires_at_ms=expires_at_ms)
-            raise Killed
+            raise Crash
 
     venue = Dies()
     venue.minute(BTC="100")
     loop = room(venue, always, path=path)
     await loop.recover()
-    with pytest.raises(Killed):
+    with pytest.raises(Crash):
         await loop.cycle()
     (doubt,) = loop.journal.live()
     kill(loop)

@@ -20,7 +20,7 @@ from bot.runtime.loop import BREATH_MS, Loop
 from bot.runtime.state import State, state_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from bot.wire import CandlesResult
-from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault
+from tests.fakes import ADDRESS, Crash, FakePacer, FakeVenue, Fault
 from tests.runtime.rooms import Scripted, begun, kill, minutes, room
 from tests.runtime.test_degraded import AWAY
 
@@ -51,17 +51,27 @@ class Slow(Scripted):
         return answer
 
 
-async def held(path: Path, **more: Any) -> FakeVenue:
-    """A venue with a past, and a position with its stop that a daemon left there when it was killed."""
+ENTRY = Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5))
+
+
+async def held(path: Path, closes: Iterable[int] = range(60, 60 + PAST - 1), entry: Intent = ENTRY) -> FakeVenue:
+    """A venue with a past, and a position of 2 BTC at 100 with its stop that a daemon left there when it was killed."""
     venue = FakeVenue(("BTC",))
-    for number in range(PAST - 1):
-        venue.minute(BTC=str(60 + number))
-    loop = await begun(
-        venue, lambda _view, _bar: [Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5))], path=path
-    )
+    for close in closes:
+        venue.minute(BTC=str(close))
+    kill(await begun(venue, lambda _view, _bar: [entry], path=path))
     assert set(venue.positions) == {"BTC"}
-    kill(loop)
     return venue
+
+
+def grown(venue: FakeVenue, coin: str, size: str, px: int) -> Callable[[], None]:
+    """A person buys so much more."""
+
+    def grows() -> None:
+        trade = venue._trade(coin, "long", "open", "market", Decimal(size), None, source=None)
+        venue._fill(coin, "long", "open", "market", Decimal(size), Decimal(px), trade, None)
+
+    return grows
 
 
 def started(venue: FakeVenue, path: Path, happens: Callable[[], None] = lambda: None, **more: Any) -> tuple[Loop, Slow]:
@@ -139,9 +149,6 @@ async def test_what_a_start_that_is_killed_had_still_to_tell_is_told_by_the_next
     path = tmp_path / "journal.db"
     venue = await held(path)
 
-    class Killed(BaseException):
-        pass
-
     def stopped() -> None:
         venue._touch(venue.working[stop_of(venue)], Decimal(95))
 
@@ -149,10 +156,10 @@ async def test_what_a_start_that_is_killed_had_still_to_tell_is_told_by_the_next
 
     def dies(_bar_ms: int | None) -> None:
         if len(slow.lived) >= 20:
-            raise Killed
+            raise Crash
 
     loop.passed = dies
-    with pytest.raises(Killed):
+    with pytest.raises(Crash):
         await loop.recover()
     kill(loop)
     journal = open_journal(path, address=ADDRESS)
@@ -222,11 +229,7 @@ def test_the_first_pass_lets_the_heartbeat_beat_that_was_a_witness() -> None:
 async def test_a_strategy_that_closes_on_what_it_is_told_does_so(tmp_path: Path) -> None:
     venue = await held(tmp_path / "journal.db")
 
-    def grows() -> None:
-        trade = venue._trade("BTC", "long", "open", "market", Decimal(1), None)
-        venue._fill("BTC", "long", "open", "market", Decimal(1), Decimal(100), trade, None)
-
-    loop, _ = started(venue, tmp_path / "journal.db", grows, answer=(Close("BTC"),))
+    loop, _ = started(venue, tmp_path / "journal.db", grown(venue, "BTC", "1", 100), answer=(Close("BTC"),))
     await loop.recover()
     assert venue.positions == {}
 
@@ -248,10 +251,6 @@ async def test_what_happens_while_another_is_told_is_told_in_this_run_too(tmp_pa
             told.append(f"{self.name}: {fill.action}")
             return super().on_fill(view, fill)
 
-    def grows() -> None:
-        trade = venue._trade("ETH", "long", "open", "market", Decimal(1), None)
-        venue._fill("ETH", "long", "open", "market", Decimal(1), Decimal(100), trade, None)
-
     venue = Hit(("BTC", "ETH"))
     for _ in range(PAST - 1):
         venue.minute(ETH="100")
@@ -266,58 +265,43 @@ async def test_what_happens_while_another_is_told_is_told_in_this_run_too(tmp_pa
     kill(await begun(venue, path=path, strategies=opens))
     assert set(venue.positions) == {"BTC", "ETH"}
     one = Tells(pacer, lambda: None, name="one", markets=("BTC",))
-    two = Tells(pacer, grows, answer=(Close("ETH"),), name="two", markets=("ETH",))
+    two = Tells(pacer, grown(venue, "ETH", "1", 100), answer=(Close("ETH"),), name="two", markets=("ETH",))
     loop = room(venue, path=path, strategies=[one, two], pacer=pacer)
     await loop.recover()
     assert told == ["two: open", "one: close", "two: close"]
     assert [untold_of(loop.journal, name, 0) for name in markets] == [[], []], "nothing is left for the next run"
 
 
-async def test_what_they_want_on_it_is_judged_by_the_price_of_now(tmp_path: Path) -> None:
-    """The newest bar, which is still to be decided, has brought the loss that ends the day's entries."""
-    path = tmp_path / "journal.db"
-    venue = FakeVenue(("BTC",))
-    for _ in range(PAST - 1):
-        venue.minute(BTC="100")
-    entry = Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=50))
-    kill(await begun(venue, lambda _view, _bar: [entry], path=path))
-    venue.minute(BTC="90")
+FAR = Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=50))
 
-    def funded() -> None:
-        trade = venue._trade("BTC", "long", "open", "market", Decimal("0.1"), None, source=None)
-        venue._fill("BTC", "long", "open", "market", Decimal("0.1"), Decimal(90), trade, None)
 
-    slow = Slow(FakePacer(), funded, answer=(entry,))
+async def it_enters_no_more(venue: FakeVenue, path: Path, px: int) -> None:
+    """A fill is told to a strategy that has lost its 10 USD of the day: it wants to enter on it."""
+    slow = Slow(FakePacer(), grown(venue, "BTC", "0.1", px), answer=(FAR,))
     loop = room(venue, path=path, strategies=[slow], pacer=slow.pacer, daily_loss_usd=Decimal(10))
     await loop.recover()
     assert slow.lived[PAST:] == [f"fill at {PAST}"]
     assert venue.positions["BTC"].size == Decimal("2.1")
+
+
+async def test_what_they_want_on_it_is_judged_by_the_price_of_now(tmp_path: Path) -> None:
+    """The newest bar, which is still to be decided, has brought the loss that ends the day's entries."""
+    path = tmp_path / "journal.db"
+    venue = await held(path, [100] * (PAST - 1), FAR)
+    venue.minute(BTC="90")
+    await it_enters_no_more(venue, path, 90)
 
 
 async def test_the_loss_of_a_day_that_began_while_nobody_looked_is_known_before_anything_is_told(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "journal.db"
-    venue = FakeVenue(("BTC",))
-    for _ in range(PAST - 3):
-        venue.minute(BTC="100")
-    entry = Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=50))
-    kill(await begun(venue, lambda _view, _bar: [entry], path=path))
+    venue = await held(path, [100] * (PAST - 3), FAR)
     now_ms = venue.clock.now_ms()
     venue.clock.advance(next_utc_day_ms(now_ms) - now_ms - MINUTE_MS)
-    venue.minute(BTC="130")
-    venue.minute(BTC="120")
-    venue.minute(BTC="120")
-
-    def grows() -> None:
-        trade = venue._trade("BTC", "long", "open", "market", Decimal("0.1"), None, source=None)
-        venue._fill("BTC", "long", "open", "market", Decimal("0.1"), Decimal(120), trade, None)
-
-    slow = Slow(FakePacer(), grows, answer=(entry,))
-    loop = room(venue, path=path, strategies=[slow], pacer=slow.pacer, daily_loss_usd=Decimal(10))
-    await loop.recover()
-    assert slow.lived[PAST:] == [f"fill at {PAST}"]
-    assert venue.positions["BTC"].size == Decimal("2.1")
+    for close in ("130", "120", "120"):
+        venue.minute(BTC=close)
+    await it_enters_no_more(venue, path, 120)
 
 
 async def test_the_price_of_a_market_that_nobody_listens_to_is_not_forgotten_with_the_past(tmp_path: Path) -> None:
@@ -326,11 +310,7 @@ async def test_the_price_of_a_market_that_nobody_listens_to_is_not_forgotten_wit
     for _ in range(PAST):
         venue.minute()
 
-    def anothers() -> None:
-        trade = venue._trade("ETH", "long", "open", "market", Decimal(1), None, source=None)
-        venue._fill("ETH", "long", "open", "market", Decimal(1), Decimal(80), trade, None)
-
-    loop, _ = started(venue, path, anothers)
+    loop, _ = started(venue, path, grown(venue, "ETH", "1", 80))
     await loop.recover()
     assert loop.mirror.equity_usd == float((await venue.account()).account_value_usd)
 
@@ -350,11 +330,7 @@ async def test_what_a_start_that_is_told_to_stop_had_to_tell_stays_before_what_i
     path = tmp_path / "journal.db"
     venue = await held(path)
 
-    def grows() -> None:
-        trade = venue._trade("BTC", "long", "open", "market", Decimal(1), None, source=None)
-        venue._fill("BTC", "long", "open", "market", Decimal(1), Decimal(100), trade, None)
-
-    loop, slow = started(venue, path, grows)
+    loop, slow = started(venue, path, grown(venue, "BTC", "1", 100))
 
     def is_cut(_bar_ms: int | None) -> None:
         if len(slow.lived) >= 20:

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from io import StringIO
 from random import Random
 from typing import Any
 
@@ -152,15 +153,9 @@ def ran(
     """A whole session over these candles."""
     made = made if made is not None else settings(sorted({one.market for one in candles}))
     test = Backtest(made, candles, SessionOptions(**options), rates=rates or {}, place=placing(script))
-    lines: list[str] = []
-
-    class Sink:
-        def write(self, text: str) -> int:
-            lines.extend(text.splitlines(keepends=True))
-            return len(text)
-
-    result = test.run(progress=progress, events=Sink())  # type: ignore[arg-type]
-    return Ran(test, result, lines)
+    lines = StringIO(newline="")
+    result = test.run(progress=progress, events=lines)
+    return Ran(test, result, lines.getvalue().splitlines(keepends=True))
 
 
 def told(test: Backtest) -> list[str]:
