@@ -126,11 +126,11 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
         cycle = Loop.cycle
         passes = []
 
-        async def profiled(self: Loop) -> None:
+        async def profiled(self: Loop, *, with_bars: bool = True) -> None:
             passes.append(0)
             if len(passes) == 2:  # What a start costs is another question.
                 profiler.enable()
-            await cycle(self)
+            await cycle(self, with_bars=with_bars)
 
         Loop.cycle = profiled  # type: ignore[method-assign]
     try:

@@ -1,0 +1,259 @@
+"""The random worlds with all that a config can ask for: strategies that share a market, each within narrow means, guardians of the account,
+what becomes of a stranger's positions and of everything at a stop; and a person at the controls of the daemon meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from bot.config import Settings
+from bot.errors import BotError
+from bot.runtime import controls, daemon
+from bot.runtime.control import Problem, Question
+from bot.runtime.desk import Placed
+from bot.runtime.placing import allowance_of
+from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
+from tests.integration.rooms import MARKETS, MINUTE_MS
+from tests.integration.simulated import D_S, Busy, Inline, World, lived, template
+
+NAMES: Final = ("one", "two", "three")
+ASKED_S: Final = 20.0  # that a person waits for the daemon's answer
+ACTS: Final = ("pause", "resume", "resume", "resume", "reconcile", "reload", "reload", "kill", "lift", "lift", "stop")
+
+
+def sharing(seed: int, name: str) -> Callable[[View, Bar], Iterable[Intent]]:
+    """Something on most bars, as a dice says that is thrown for the strategy, the market and the bar: entries of all kinds, parts, closes."""
+
+    def wants(view: View, bar: Bar) -> Iterable[Intent]:
+        dice = random.Random(f"{seed} {name} {bar.market} {bar.at_ms // MINUTE_MS}")
+        usd, market = dice.choice([20, 60, 90]), bar.market
+        bracket = Bracket(stop_pct=dice.choice([0.4, 1]), target_pct=dice.choice([0.5, 3]))
+        match dice.choice(["open", "open", "trail", "limit", "part", "close", "cancel", "turn", "rest"]):
+            case "open":
+                yield Open(market, "long", usd=usd, bracket=bracket)
+            case "trail":
+                yield Open(market, "long", usd=usd, guardians=(TrailingStop(trail_pct=1),))
+            case "limit":
+                yield Open(market, "long", usd=usd, limit_px=round(bar.close * 0.998, 1), bracket=Bracket(stop_pct=1))
+            case "part" if view.position(market):
+                yield Close(market, fraction=0.5)
+            case "close" if view.position(market):
+                yield Close(market)
+            case "cancel" if view.orders(market):
+                yield Cancel(market=market)
+            case "turn":
+                if view.position(market):
+                    yield Close(market)
+                yield Open(market, dice.choice(["long", "short"]), usd=usd, bracket=Bracket(stop_pct=0.5))
+
+    return wants
+
+
+class File(NamedTuple):
+    """What the config says, as a person has left it."""
+
+    names: tuple[str, ...]
+    versions: tuple[int, ...]  # of the strategies' code
+    budget_usd: int
+    foreign: str
+    on_exit: str
+    drawdown: tuple[float, str] | None
+    daily_loss: float | None
+
+    @staticmethod
+    def of(chance: random.Random) -> File:
+        action = chance.choice(["flatten", "block_opens", "cancel_orders"])
+        return File(
+            names=NAMES[: chance.choice([1, 2, 2, 3])],
+            versions=tuple(chance.choice([1, 1, 2]) for _ in NAMES),
+            budget_usd=chance.choice([100, 200]),
+            foreign=chance.choice(["adopt", "ignore", "flatten"]),
+            on_exit=chance.choice(["leave", "leave", "cancel", "flatten"]),
+            drawdown=(chance.choice([0.02, 5]), action) if chance.random() < 0.4 else None,
+            daily_loss=chance.choice([None, None, 0.4, 1.5]),
+        )
+
+
+@cache
+def settings_of(speed: float, path: str, file: File) -> Settings:
+    strategies = [
+        {"name": name, "use": f"tests:Busy{version}", "markets": list(MARKETS if name == "one" else MARKETS[:1]), "netting": "allow"}
+        | {"budget_usd": file.budget_usd}
+        | ({"daily_loss_usd": file.daily_loss} if file.daily_loss is not None and name != "three" else {})
+        for name, version in zip(file.names, file.versions, strict=False)
+    ]  # fmt: skip
+    guardians = []
+    if file.drawdown is not None:
+        percent, action = file.drawdown
+        guardians = [{"type": "account_drawdown", "max_loss_pct_from_day_start": percent, "action": action}]
+    return Settings.model_validate(
+        {
+            "name": "world",
+            "account": {"base_url": "embedded"},
+            "embedded": {"clock": "real" if speed == 1 else f"{speed:g}x"},
+            "dead_man": {"heartbeat_seconds": round(D_S * speed), "on_miss": "flatten"},
+            "guardians": guardians,
+            "safety": {"foreign_positions": file.foreign, "on_exit": file.on_exit},
+            "strategies": strategies,
+            "orders": {"path": path},
+            "reconcile_seconds": 30,
+            "state_dir": "/nonexistent",
+        }
+    )
+
+
+class Shared(World):
+    """Two or three strategies in one market, and one of them in another too."""
+
+    is_shared = True
+
+    def __init__(self, seed: int, *more: Any) -> None:
+        super().__init__(seed, *more)
+        chance = self.config = random.Random(f"shared {seed}")
+        self.bars *= 2
+        self.markets = MARKETS
+        self.file = File.of(chance)
+        self.is_edited = False
+        self.asks = chance.choice([0.0, 0.3, 0.6])
+        self.paused: dict[str, set[str]] = {}  # strategy -> which entries there were by then; "" for all of them
+        self.done: Counter[str] = Counter()
+
+    def _settings(self) -> Settings:
+        return settings_of(self.speed, self.orders_path, self.file)
+
+    def _placed(self) -> list[Placed]:
+        return self.place(self._settings())
+
+    def place(self, settings: Settings) -> list[Placed]:
+        return [
+            Placed(
+                Busy(sharing(self.seed, one.name), lambda: self.is_calm, name=one.name, markets=one.markets),
+                one.interval,
+                allowance_of(settings, one),
+                one.use,
+            )
+            for one in settings.strategies
+        ]
+
+    async def _others(self) -> None:
+        asked = asyncio.get_running_loop().create_task(self._person())
+        try:
+            await super()._others()
+            await asked
+        finally:
+            asked.cancel()
+
+    async def _person(self) -> None:
+        for _ in range(2 * self.bars):
+            await asyncio.sleep(self.bar_s / 2)
+            if self.config.random() < self.asks and self.one is not None and not self.is_service_down:
+                await self._ask(self.config.choice(ACTS), self.one)
+
+    async def _ask(self, act: str, one: daemon.Run) -> None:
+        """What `bot pause` and the like ask. An answer that does not come, because the daemon is killed, says nothing."""
+        operations, name = one.operations, self.config.choice([None, *self.file.names])
+        self.note("asked for", act, name)
+        try:
+            async with asyncio.timeout(ASKED_S):
+                match act:
+                    case "pause":
+                        await operations.pause(Question({} if name is None else {"strategy": name}))
+                        self.paused.setdefault(name or "", _entries(one, name))
+                    case "resume":
+                        self._judge_pauses(one)
+                        for ended in [*self.paused] if name is None else [name]:
+                            self.paused.pop(ended, None)
+                        await operations.resume(Question({} if name is None else {"strategy": name}))
+                    case "reconcile":
+                        await operations.reconcile(Question({}))
+                    case "reload":
+                        self.file, self.is_edited = File.of(self.config), True
+                        with pytest.MonkeyPatch.context() as patch:
+                            patch.setattr(controls, "place_strategies", self.place)
+                            patch.setattr(controls, "Worker", Inline)
+                            await operations.reload(Question({}))
+                    case "kill":
+                        await operations.kill(
+                            Question({"flatten": self.config.random() < 0.5, "key": f"kill-{self.now()}"})
+                        )
+                    case "lift":
+                        await operations.lift(Question({}))
+                    case "stop":
+                        self.stop.set()
+                        self.asked_to_stop = self.now()
+        except (TimeoutError, Problem, BotError) as error:
+            self.note("no answer", act, type(error).__name__)
+        else:
+            self.done[act] += 1
+
+    async def _judge(self, one: daemon.Run) -> None:
+        await super()._judge(one)
+        books, positions = one.loop.books, one.loop.mirror.positions
+        for market in MARKETS:
+            held = positions.get(market)
+            shares = list(books.shares.get(market, {}).values())
+            assert sum(share.size for share in shares) == (0 if held is None else held.size), (market, held, shares)
+            assert {share.side for share in shares} <= ({held.side} if held else set()), (market, held, shares)
+        if not self.damaged and not self.resets and not self.wire.met["stale"]:
+            self._judge_books(one)
+        self._judge_pauses(one)
+
+    def _has_skipped(self) -> bool:
+        return self.is_edited or super()._has_skipped()  # A strategy that has left is told no more.
+
+    def _judge_books(self, one: daemon.Run) -> None:
+        """The sum over everybody is the account's, from the first event that the daemon was told of."""
+        (first,) = one.loop.journal.db.execute("SELECT min(id) FROM events").fetchone()
+        told = [event for event in self.last_events if first is not None and event["id"] >= first]
+        fills = [event["data"] for event in told if event["type"] == "fill"]
+        funded = [event["data"]["amountUsd"] for event in told if event["type"] == "funding"]
+        rows = one.loop.books.rows.values()
+        assert sum(row.fees_usd for row in rows) == sum(Decimal(fill["feeUsd"]) for fill in fills)
+        assert sum(row.realized_usd for row in rows) == sum(Decimal(fill["realizedPnlUsd"] or 0) for fill in fills)
+        assert sum(row.funding_usd for row in rows) == sum(map(Decimal, funded))
+
+    def _judge_pauses(self, one: daemon.Run) -> None:
+        """Who is paused decides on no entry."""
+        for name, before in self.paused.items():
+            assert _entries(one, name or None) <= before, f"decided while {name or 'all'} paused"
+
+    async def _calm(self, tasks: list[asyncio.Task[None]]) -> None:
+        looking = asyncio.get_running_loop().create_task(self._look_after())
+        try:
+            await super()._calm(tasks)
+        finally:
+            looking.cancel()
+
+    async def _look_after(self) -> None:
+        """A person says `bot resume` for what waits for one: a journal that was lost had sent something else under the same key."""
+        while self.damaged:
+            await asyncio.sleep(5)
+            one = self.one
+            if one is not None and any(intent.code == "idempotency_conflict" for intent in one.loop.live.values()):
+                await one.operations.resume(Question({}))
+
+
+def _entries(one: daemon.Run, strategy: str | None) -> set[str]:
+    rows = one.loop.journal.db["intents"].rows
+    return {row["id"] for row in rows if row["action"] == "open" and strategy in (None, row["strategy"])}
+
+
+@pytest.mark.soak(worlds=40, full=5_000)
+def test_strategies_that_share_a_market_and_a_person_who_meddles_break_nothing(
+    folder: Path, worlds: int, base_seed: int
+) -> None:
+    template(folder)
+    done: Counter[str] = Counter()
+    for world in lived(range(base_seed, base_seed + worlds), folder, Shared):
+        assert isinstance(world, Shared)
+        done.update(world.done)
+    if worlds >= 40:
+        assert set(done) == set(ACTS), done
