@@ -628,7 +628,7 @@ class Rules:
 class World:
     """One seed, one world. `live` ends with an AssertionError when a promise was broken."""
 
-    is_shared = False  # strategies trade in one market: a stop closes what each of them has of it
+    is_shared = False  # strategies trade in one market, so that a stop closes what each of them has of it; and may be paused or halted
 
     def __init__(self, seed: int, folder: Path, clocks: Clocks, rules: Rules | None = None) -> None:
         chance = self.chance = random.Random(f"world {seed}")
@@ -1110,14 +1110,15 @@ class World:
 
     def _is_held(self) -> bool:
         """Whether all that is not settled ends with its time: a close in doubt (of a position that has gone, say), an entry in doubt that the
-        service refuses, one that is held because another hand was there, or what a lost journal may have sent too."""
+        service refuses, one that is held because another hand was there (or its strategy was paused, or has lost enough for the day), or what a
+        lost journal may have sent too."""
         one = self.one
         held = [] if one is None else [i for i in one.loop.live.values() if i.state not in FINAL]
         return bool(held) and all(
             self.now() < self._real(i.not_after_ms) + 2 * self.pass_s
             and (
                 (i.state == "sending" and (i.action == "close" or i.id in self.wire.refused))
-                or (self.hand_rate > 0 and i.state in ("opened", "planned"))
+                or ((self.hand_rate > 0 or self.is_shared) and i.state in ("opened", "planned"))
                 or one.loop.sender.may_be_out(i)
             )
             for i in held

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from decimal import Decimal
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,17 +17,21 @@ import pytest
 
 from bot.config import Settings
 from bot.errors import BotError
-from bot.runtime import controls, daemon
+from bot.runtime import books, controls, daemon
+from bot.runtime.books import Books
 from bot.runtime.control import Problem, Question
 from bot.runtime.desk import Placed
+from bot.runtime.journal import Journal
+from bot.runtime.pauses import Pauses
 from bot.runtime.placing import allowance_of
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from tests.integration.rooms import MARKETS, MINUTE_MS
-from tests.integration.simulated import D_S, Busy, Inline, World, lived, template
+from tests.integration.simulated import D_S, Busy, Inline, World, lived, run_world, template
 
 NAMES: Final = ("one", "two", "three")
 ASKED_S: Final = 20.0  # that a person waits for the daemon's answer
 ACTS: Final = ("pause", "resume", "resume", "resume", "reconcile", "reload", "reload", "kill", "lift", "lift", "stop")
+SCHEDULED: Final = {"market": "BTC", "side": "long", "usdAmount": 15, "bracket": {"stopLoss": {"pct": 1}}}
 
 
 def sharing(seed: int, name: str) -> Callable[[View, Bar], Iterable[Intent]]:
@@ -42,7 +47,13 @@ def sharing(seed: int, name: str) -> Callable[[View, Bar], Iterable[Intent]]:
             case "trail":
                 yield Open(market, "long", usd=usd, guardians=(TrailingStop(trail_pct=1),))
             case "limit":
-                yield Open(market, "long", usd=usd, limit_px=round(bar.close * 0.998, 1), bracket=Bracket(stop_pct=1))
+                yield Open(
+                    market,
+                    "long",
+                    usd=usd,
+                    limit_px=round(bar.close * dice.choice([0.998, 0.9995])),
+                    bracket=Bracket(stop_pct=1),
+                )
             case "part" if view.position(market):
                 yield Close(market, fraction=0.5)
             case "close" if view.position(market):
@@ -67,6 +78,7 @@ class File(NamedTuple):
     on_exit: str
     drawdown: tuple[float, str] | None
     daily_loss: float | None
+    has_schedule: bool  # the service itself opens something every other minute
 
     @staticmethod
     def of(chance: random.Random) -> File:
@@ -79,6 +91,7 @@ class File(NamedTuple):
             on_exit=chance.choice(["leave", "leave", "cancel", "flatten"]),
             drawdown=(chance.choice([0.02, 5]), action) if chance.random() < 0.4 else None,
             daily_loss=chance.choice([None, None, 0.4, 1.5]),
+            has_schedule=chance.random() < 0.15,
         )
 
 
@@ -90,10 +103,12 @@ def settings_of(speed: float, path: str, file: File) -> Settings:
         | ({"daily_loss_usd": file.daily_loss} if file.daily_loss is not None and name != "three" else {})
         for name, version in zip(file.names, file.versions, strict=False)
     ]  # fmt: skip
-    guardians = []
+    guardians: list[dict[str, Any]] = []
+    if file.has_schedule:
+        guardians = [{"type": "schedule", "cron": "*/2 * * * *", "order_template": SCHEDULED}]
     if file.drawdown is not None:
         percent, action = file.drawdown
-        guardians = [{"type": "account_drawdown", "max_loss_pct_from_day_start": percent, "action": action}]
+        guardians += [{"type": "account_drawdown", "max_loss_pct_from_day_start": percent, "action": action}]
     return Settings.model_validate(
         {
             "name": "world",
@@ -122,6 +137,7 @@ class Shared(World):
         self.markets = MARKETS
         self.file = File.of(chance)
         self.is_edited = False
+        self.has_scheduled = self.file.has_schedule
         self.asks = chance.choice([0.0, 0.3, 0.6])
         self.paused: dict[str, set[str]] = {}  # strategy -> which entries there were by then; "" for all of them
         self.done: Counter[str] = Counter()
@@ -176,6 +192,7 @@ class Shared(World):
                         await operations.reconcile(Question({}))
                     case "reload":
                         self.file, self.is_edited = File.of(self.config), True
+                        self.has_scheduled = self.has_scheduled or self.file.has_schedule
                         with pytest.MonkeyPatch.context() as patch:
                             patch.setattr(controls, "place_strategies", self.place)
                             patch.setattr(controls, "Worker", Inline)
@@ -204,6 +221,8 @@ class Shared(World):
             assert {share.side for share in shares} <= ({held.side} if held else set()), (market, held, shares)
         if not self.damaged and not self.resets and not self.wire.met["stale"]:
             self._judge_books(one)
+            if self.hand_rate == 0 and not self.has_scheduled:
+                self._judge_shares(one)
         self._judge_pauses(one)
 
     def _has_skipped(self) -> bool:
@@ -219,6 +238,29 @@ class Shared(World):
         assert sum(row.fees_usd for row in rows) == sum(Decimal(fill["feeUsd"]) for fill in fills)
         assert sum(row.realized_usd for row in rows) == sum(Decimal(fill["realizedPnlUsd"] or 0) for fill in fills)
         assert sum(row.funding_usd for row in rows) == sum(map(Decimal, funded))
+
+    def _judge_shares(self, one: daemon.Run) -> None:
+        """Where nobody else trades: an entry is of who sent it, a close takes from who sent it, what the service closes takes from all alike."""
+        owner = {row["id"]: row["strategy"] for row in one.loop.journal.db["intents"].rows}
+        held: dict[str, dict[str, Fraction]] = {market: {} for market in MARKETS}
+        for event in self.last_events:
+            if event["type"] != "fill":
+                continue
+            here, data, who = held[event["coin"]], event["data"], owner.get(event.get("idempotencyKey"), "")
+            size = Fraction(data["size"])
+            if data["intent"] == "open":
+                here[who] = here.get(who, Fraction(0)) + size
+                continue
+            taken = min(size, here.get(who, Fraction(0)))
+            whole = sum(here.values()) - taken
+            for name in here:
+                left = here[name] - (taken if name == who else 0)
+                here[name] = left - (left * (size - taken) / whole if whole else 0)
+        for market, expected in held.items():
+            shares = one.loop.books.shares.get(market, {})
+            for name in {*expected, *shares}:
+                size = Fraction(shares[name].size) if name in shares else Fraction(0)
+                assert abs(size - expected.get(name, 0)) < Fraction(1, 10**6), (market, name, expected, shares)
 
     def _judge_pauses(self, one: daemon.Run) -> None:
         """Who is paused decides on no entry."""
@@ -257,3 +299,50 @@ def test_strategies_that_share_a_market_and_a_person_who_meddles_break_nothing(
         done.update(world.done)
     if worlds >= 40:
         assert set(done) == set(ACTS), done
+
+
+# ── Tests of the test ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def a_pause_refuses_nothing(to: pytest.MonkeyPatch) -> None:
+    to.setattr(Pauses, "refusal", lambda _self, _strategy: None)
+
+
+def a_start_forgets_the_pauses(to: pytest.MonkeyPatch) -> None:
+    begin = Pauses.__init__
+
+    def forgetful(self: Pauses, journal: Journal) -> None:
+        begin(self, journal)
+        self.names = frozenset()
+
+    to.setattr(Pauses, "__init__", forgetful)
+
+
+def a_close_takes_from_all_alike(to: pytest.MonkeyPatch) -> None:
+    closed = Books._closed
+    to.setattr(Books, "_closed", lambda self, market, _taker, **more: closed(self, market, None, **more))
+
+
+def every_entry_is_of_one(to: pytest.MonkeyPatch) -> None:
+    opened = Books._opened
+    to.setattr(Books, "_opened", lambda self, market, _who, data: opened(self, market, "one", data))
+
+
+def each_is_charged_the_whole_fee(to: pytest.MonkeyPatch) -> None:
+    to.setattr(books, "_split", lambda amount, takes: {name: amount for name, _ in takes})
+
+
+@pytest.mark.parametrize(
+    ("seed", "bug"),
+    [
+        (17, a_pause_refuses_nothing), (27, a_start_forgets_the_pauses), (36, a_close_takes_from_all_alike), (8, every_entry_is_of_one),
+        (13, each_is_charged_the_whole_fee),
+    ],
+)  # fmt: skip
+def test_a_seeded_bug_is_caught_at_its_seed(seed: int, bug: Callable[[pytest.MonkeyPatch], None], folder: Path) -> None:
+    template(folder)
+    with pytest.MonkeyPatch.context() as to:
+        bug(to)
+        with pytest.raises(AssertionError):
+            run_world(seed, folder, kind=Shared)
+    run_world(seed, folder, kind=Shared)  # ... and has nothing against the code as it is.
