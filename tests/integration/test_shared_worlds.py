@@ -213,6 +213,10 @@ class Shared(World):
 
     async def _judge(self, one: daemon.Run) -> None:
         await super()._judge(one)
+        told = await self.hand.events()  # The service may have traded since.
+        cursor = one.loop.journal.cursor
+        assert cursor is not None
+        self.last_events = [event for event in told if event["id"] <= cursor.last_id]
         books, positions = one.loop.books, one.loop.mirror.positions
         for market in MARKETS:
             held = positions.get(market)
