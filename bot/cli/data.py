@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bot.client import Client
     from bot.session.candles import Candles
     from bot.session.findings import AuditReport
-    from bot.session.store import Written
+    from bot.session.store import Store, Written
 
 STORE: Final = Path("data")
 MARKETS_SHOWN: Final = 30  # of a service's, for one who has mistyped the name of one
@@ -90,7 +90,8 @@ Examples:
 
 \b
 A service keeps its newest 5,000 candles of each interval (of 1m: three and a half days). Pull again before they are gone, by cron or a timer;
-where they overlap with the store they are compared, and other values are refused.
+where they overlap with the store they are compared, and other values are refused. Candles with faults are refused as `import` refuses them.
+What is refused of one market does not keep the others back.
 """
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Data instead of text, on standard output.")
@@ -203,7 +204,7 @@ def import_(
         raise ConfigError(f"{', '.join(files)}: no candles of {market} here")
     joined = [join(parts) for parts in found.values()]
     mended, reports = checked(joined, accept=(*LEFT_TO_SESSIONS, *accept), hours=hours)
-    written = [Store(store).write(one, replacing=replacing) for one in mended]
+    written = Store(store).write_all(mended, replacing=replacing)
     if as_json:
         _print({"store": str(store), "written": [_written_data(one, w) for one, w in zip(mended, written, strict=True)],
                 "audit": [report.data() for report in reports]})  # fmt: skip
@@ -465,6 +466,7 @@ def list_(store: Path, as_json: bool) -> int:
 )
 @_STORE
 @_REPLACE
+@accepting
 @_JSON
 def pull(
     markets: tuple[str, ...],
@@ -474,37 +476,70 @@ def pull(
     store: Path,
     replacing: bool,
     as_json: bool,
+    **flags: Any,
 ) -> int:
     """Fetch the newest closed candles of MARKETS from a running service, and append them to the store."""
     import asyncio
 
-    from bot.errors import ConfigError, Exit
+    from bot.errors import BotError, ConfigError, Exit
     from bot.session.candles import market_name
-    from bot.session.store import Store
+    from bot.session.findings import FaultyData
+    from bot.session.store import Conflict, Store
     from bot.wire import INTERVAL_MS
 
+    accept = accepted(flags)
     if config_file is not None and base_url is not None:
         raise click.UsageError("--config and --base-url both say where the service is; give one of them")
     if interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
-    names = [market_name(one, listed=False) for one in markets]
+    names = list(dict.fromkeys(market_name(one, listed=False) for one in markets))
     pulled = asyncio.run(_pull(names, interval, config_file, base_url))
-    rows: list[dict[str, Any]] = []
+    told: list[dict[str, Any]] = []
+    refused: list[str] = []
     for candles in pulled:
-        before = Store(store).read(candles.market, interval)
-        done = Store(store).write(candles, replacing=replacing)
-        hole = 0 if before is None else max(0, (candles.at_ms[0] - before.end_ms) // candles.step_ms)
-        rows.append({**_written_data(candles, done), "missingBefore": hole})
-        if not as_json:
-            click.echo(_written_line(candles, done))
-        if hole:
-            click.echo(
-                f"{candles.market} {interval}: {hole:,} {'candle' if hole == 1 else 'candles'} between the store and what the service still keeps {'is' if hole == 1 else 'are'} lost; pull at least every {_span(candles)}",
-                err=True,
-            )
+        try:
+            told.append(_take(candles, Store(store), accept, replacing=replacing, quiet=as_json))
+        except (Conflict, FaultyData) as error:
+            refused.append(str(error))
     if as_json:
-        _print({"store": str(store), "written": rows})
+        _print({"store": str(store), "written": told})
+    if refused:
+        raise BotError("\n".join(refused))
     return int(Exit.DONE)
+
+
+def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: bool, quiet: bool) -> dict[str, Any]:
+    """What a service has of one market, judged and put into the store; what is told of it as data, and at once unless `quiet`."""
+    from bot.session.audit import checked
+
+    (candles,), (report,) = checked([pulled], accept=(*LEFT_TO_SESSIONS, *accept))
+    before = store.read(candles.market, candles.interval)
+    done = store.write(candles, replacing=replacing)
+    hole = 0 if before is None else max(0, (candles.at_ms[0] - before.end_ms) // candles.step_ms)
+    beyond = 0 if before is None else len(before.slice(candles.end_ms))
+    who = f"{candles.market} {candles.interval}"
+    if not quiet:
+        click.echo(_written_line(candles, done))
+        if report.findings:
+            click.echo("\n".join(report.lines(accept)))
+    if hole:
+        click.echo(
+            f"{who}: {_many(hole)} between the store and what the service still keeps {'is' if hole == 1 else 'are'} lost; pull at least every {_span(candles)}",
+            err=True,
+        )
+    if beyond:
+        click.echo(
+            f"{who}: the store goes on for {_many(beyond)} after the newest that the service has: another service's, or of a time before"
+            " it was reset; keep those apart with another --store",
+            err=True,
+        )
+    return {
+        **_written_data(candles, done), "missingBefore": hole, "beyond": beyond, "audit": report.data()
+    }  # fmt: skip
+
+
+def _many(count: int) -> str:
+    return "1 candle" if count == 1 else f"{count:,} candles"
 
 
 def _span(candles: Candles) -> str:

@@ -12,13 +12,13 @@ import click
 
 from bot.cli.accepting import accepted, accepting
 from bot.cli.options import Duration, reserved
-from bot.cli.session import Amount, Instant, Sided, rules_of
+from bot.cli.session import Amount, Instant, Sided, fundings_of, rules_of
 
 if TYPE_CHECKING:
     from bot.client import Client
     from bot.config import Settings
-    from bot.session.backtest import Rates
     from bot.session.candles import Candles
+    from bot.session.funding import Funding
     from bot.session.recorded import Record
     from bot.session.replay import Difference, Replayed
 
@@ -117,7 +117,11 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
     if balance is None or balance <= 0:
         raise BotError(f"the journal in {folder} does not tell what the account began with: say it with --balance")
     candles = _candles(given, settings, recorded, file)
-    rates, _ = _rates(given, settings)
+    fundings = _fundings(given, settings)
+    ends_ms = recorded.end_ms if given["end_ms"] is None else given["end_ms"]
+    for one in fundings.values():
+        one.judged(begins_ms, ends_ms, accepted(dict(given)))
+    rates = {market: one.rates for market, one in fundings.items()}
     options = SessionOptions(
         start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=Decimal(balance), path=given["path"] or "adaptive",
         latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given),
@@ -144,7 +148,9 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     if not given["data"]:
         raise click.UsageError(f"a run does not keep its candles: give them with --data; they were {series}")
     candles = _read(given, settings, tuple(manifest["accepted"]))
-    rates, funding = _rates(given, settings)
+    fundings = _fundings(given, settings)
+    rates = {market: one.rates for market, one in fundings.items()}
+    funding = {market: one.sha256 for market, one in fundings.items()}
     if manifest["funding"] and not funding:
         raise BotError(
             f"{what}: it was run with recorded funding of {', '.join(manifest['funding'])}: give it with --funding"
@@ -282,19 +288,8 @@ async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
             await asyncio.to_thread(copy.stop)
 
 
-def _rates(given: Mapping[str, Any], settings: Settings) -> tuple[Rates, dict[str, str]]:
-    from bot.service.recorded import coin_of
-    from bot.session.backtest import read_funding
-    from bot.session.candles import market_name
-
-    markets = tuple(sorted({market for one in settings.strategies for market in one.markets}))
-    rates: dict[str, list[tuple[int, int]]] = {}
-    hashes: dict[str, str] = {}
-    for text in given["funding"]:
-        name, _, path = text.rpartition("=")
-        market = market_name(name) if name else coin_of(Path(path), markets)
-        rates[market], hashes[market] = read_funding(Path(path))
-    return rates, hashes
+def _fundings(given: Mapping[str, Any], settings: Settings) -> dict[str, Funding]:
+    return fundings_of(given["funding"], sorted({market for one in settings.strategies for market in one.markets}))
 
 
 # ── What has changed since a backtest ───────────────────────────────────────────────────────────────────────────────

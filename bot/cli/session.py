@@ -16,6 +16,7 @@ from bot.cli.options import Duration, reserved
 
 if TYPE_CHECKING:
     from bot.session.backtest import Backtest
+    from bot.session.funding import Funding
     from bot.session.options import MarketRules, Outage, SessionOptions
     from bot.session.result import Result
 
@@ -282,8 +283,8 @@ class _Asked:
 
     def __init__(self, config: Path, given: Mapping[str, Any]) -> None:
         from bot.cli.judging import judged_without_secrets
-        from bot.session import audit, backtest
-        from bot.session.candles import drivers, load, market_name
+        from bot.session import audit
+        from bot.session.candles import drivers, load
 
         self.given = given
         self.config = config
@@ -292,12 +293,9 @@ class _Asked:
         read = drivers(load([Path(one) for one in given["data"]], markets=markets))
         self.accepted = tuple(accepted(dict(given)))
         self.candles, _ = audit.checked(read, accept=self.accepted)
-        self.rates: dict[str, list[tuple[int, int]]] = {}
-        self.funding: dict[str, str] = {}
-        for text in given["funding"]:
-            name, _, path = text.rpartition("=")
-            market = market_name(name) if name else _market_of(Path(path), markets)
-            self.rates[market], self.funding[market] = backtest.read_funding(Path(path))
+        self.recorded = fundings_of(given["funding"], markets)
+        self.rates = {market: one.rates for market, one in self.recorded.items()}
+        self.funding = {market: one.sha256 for market, one in self.recorded.items()}
         self.options = self._options()
         self.assumptions: list[str] = []
 
@@ -344,6 +342,10 @@ class _Asked:
         self.assumptions = results.assumptions_of(
             made.session.ground, self.options, made.stage, funded=list(self.rates)
         )
+        ground = made.session.ground
+        for market, one in self.recorded.items():
+            lacking = one.judged(ground.start_ms, ground.end_ms, self.accepted)
+            self.assumptions += [] if lacking is None else [f"{market}: funding: {lacking}"]
         return made
 
     def run(self, made: Backtest, folder: Path, *, is_stopped: Callable[[], bool], quiet: bool) -> Result:
@@ -393,10 +395,28 @@ class _Asked:
         return Backtest(self.settings, candles, options, rates=self.rates, journal_path=journal)
 
 
-def _market_of(path: Path, markets: Sequence[str]) -> str:
+def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Funding]:
+    """The files of --funding by market, which are among `markets`: those that the strategies trade."""
+    from bot.errors import ConfigError
     from bot.service.recorded import coin_of
+    from bot.session.candles import market_name
+    from bot.session.funding import read_funding
 
-    return coin_of(path, tuple(markets))
+    found: dict[str, Funding] = {}
+    for text in texts:
+        name, _, file = text.rpartition("=")
+        path = Path(file)
+        if not path.is_file():
+            raise ConfigError(f"--funding {path}: there is no such file")
+        market = market_name(name) if name else coin_of(path, tuple(markets))
+        if market not in markets:
+            raise ConfigError(f"--funding {text}: no strategy trades {market}; they trade {', '.join(markets)}")
+        if market in found:
+            raise ConfigError(
+                f"--funding {text}: {found[market].path} has the rates of {market} already; give one of them"
+            )
+        found[market] = read_funding(path)
+    return found
 
 
 def rules_of(given: Mapping[str, Any]) -> dict[str, MarketRules]:

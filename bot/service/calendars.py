@@ -118,6 +118,11 @@ def is_trading_day(day: date) -> bool:
     return day.weekday() < SATURDAY and day not in _holidays(day.year)
 
 
+def is_half_day(day: date) -> bool:
+    """Whether the exchange closes early on this date of New York: at 13:00 as a rule."""
+    return day in _half_days(day.year)
+
+
 @lru_cache(maxsize=64)
 def _holidays(year: int) -> frozenset[date]:
     import holidays  # Heavy, and a service of crypto alone has no use for it.

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from decimal import Decimal, InvalidOperation
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TextIO
 
-from bot.clock import HOUR_MS
 from bot.config import Settings
-from bot.errors import ConfigError
 from bot.runtime.desk import Placed
 from bot.runtime.journal import Journal, open_journal
 from bot.runtime.loader import load as load_strategy
@@ -30,8 +23,7 @@ from bot.session.result import Result
 from bot.session.run import Session, Told, local
 from bot.session.slippage import Prices, Slips
 from bot.session.stage import ADDRESS, EVENTS_SHOWN, Stage
-from bot.session.tables import opened
-from bot.venue.numbers import E8, E12
+from bot.venue.numbers import E8
 
 EVENTS_HELD: Final = 6_000  # in memory before they are folded and written
 OTHER_PATH: Final[Mapping[str, PathPolicy]] = {
@@ -216,45 +208,3 @@ def _ts(line: str) -> int:
     import json
 
     return int(json.loads(line)["ts"])
-
-
-# ── Funding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def read_funding(path: Path) -> tuple[list[tuple[int, int]], str]:
-    """(from when, hourly rate scaled 1e12) of a file `ts,rate` (ms UTC of the payment, fraction), oldest first; and the file's SHA-256.
-
-    A rate that is paid every eight hours is an eighth of it every hour.
-    """
-    found: list[tuple[int, int]] = []
-    with opened(path) as stream:
-        rows = csv.reader(stream)
-        header = [name.strip().lower() for name in next(rows, [])]
-        rate_name = next((name for name in ("rate", "funding_rate", "fundingrate") if name in header), None)
-        ts_name = next((name for name in ("ts", "time", "at_ms") if name in header), None)
-        if rate_name is None or ts_name is None:
-            raise ConfigError(f"{path}: row 1: the columns are {','.join(header)[:120]!r}, they must hold ts and rate")
-        ts_at, rate_at = header.index(ts_name), header.index(rate_name)
-        for number, row in enumerate(rows, start=2):
-            if not row:
-                continue
-            rate = None
-            with suppress(InvalidOperation, IndexError, ValueError):
-                rate = int(Decimal(row[rate_at]) * E12)
-                ts = int(row[ts_at])
-            if rate is None or abs(rate) > E12 // 25:
-                raise ConfigError(
-                    f"{path}: row {number}: the rate must be a fraction of at most 0.04 an hour either way, and ts an integer"
-                )
-            ts -= ts % 1_000  # Venues stamp a payment some milliseconds after the hour.
-            if found and ts <= found[-1][0]:
-                raise ConfigError(f"{path}: row {number}: ts {ts} does not come after the row before it")
-            found.append((ts, rate))
-    if not found:
-        raise ConfigError(f"{path}: has no rates below its header")
-    apart = Counter(b[0] - a[0] for a, b in pairwise(found))
-    hours = max(1, round(apart.most_common(1)[0][0] / HOUR_MS)) if apart else 1
-    if hours > 24:
-        raise ConfigError(f"{path}: its rates are {hours} hours apart; at most a day")
-    found = [(ts - (hours - 1) * HOUR_MS, rate // hours if rate >= 0 else -(-rate // hours)) for ts, rate in found]
-    return found, hashlib.sha256(path.read_bytes()).hexdigest()

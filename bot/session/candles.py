@@ -381,7 +381,8 @@ def _read_cells(path: Path) -> tuple[tuple[array[Any], ...], Part]:
     with tables.opened(path) as stream:
         header = stream.readline(tables.LINE_CHARS_MAX)
         if not header.strip():
-            raise ConfigError(f"{path}: the file is empty; it must start with {','.join(COLUMNS)}")
+            what = "row 1: is empty" if stream.read(tables.BLOCK_CHARS).strip() else "the file is empty"
+            raise ConfigError(f"{path}: {what}; it must start with {','.join(COLUMNS)}")
         names = [name.lower() for name in tables.split_line(header.rstrip("\r\n"), ",")]
         _judge_header(path, names)
         wanted = [names.index(name) for name in COLUMNS]
@@ -413,9 +414,9 @@ def _judge_header(path: Path, names: list[str]) -> None:
 def _read_parquet(path: Path, start_ms: int | None, end_ms: int | None) -> tuple[tuple[array[Any], ...], Part]:
     frame = tables.scan_parquet(path)
     pl = tables.research()
-    by_name = {name.lower(): name for name in frame.collect_schema().names()}
-    _judge_header(path, list(by_name))
     schema = frame.collect_schema()
+    _judge_header(path, [name.lower() for name in schema.names()])
+    by_name = {name.lower(): name for name in schema.names()}
     for name in COLUMNS:
         if not schema[by_name[name]].is_numeric() or (name == "ts" and not schema[by_name[name]].is_integer()):
             kind = "whole numbers (ms UTC)" if name == "ts" else "numbers"
@@ -427,13 +428,16 @@ def _read_parquet(path: Path, start_ms: int | None, end_ms: int | None) -> tuple
     if start_ms is not None or end_ms is not None:
         frame = frame.with_row_index("row", offset=1)
         if start_ms is not None:
-            frame = frame.filter(pl.col("ts") >= start_ms)
+            frame = frame.filter((pl.col("ts") >= start_ms) | pl.col("ts").is_null())
         if end_ms is not None:
-            frame = frame.filter(pl.col("ts") < end_ms)
-    table = frame.collect()
-    if table.get_column("ts").null_count():
-        row = int(table.get_column("ts").is_null().arg_max() or 0)
-        raise ConfigError(f"{path}: row {row + 1}: ts is empty")
+            frame = frame.filter((pl.col("ts") < end_ms) | pl.col("ts").is_null())
+    table = tables.collected(frame, path)
+    stamps = table.get_column("ts")
+    for is_odd, what in ((stamps.is_null(), "is empty"), (stamps > tables.INT64_MAX, "is too large for ms UTC")):
+        if is_odd.any():
+            at = int(is_odd.arg_max() or 0)
+            row = int(table.get_column("row")[at]) if "row" in table.columns else at + 1
+            raise ConfigError(f"{path}: row {row}: ts {what}")
     columns = (tables.column_of(table, "ts", "q"), *(tables.column_of(table, name, "d") for name in COLUMNS[1:]))
     odd = None
     if "row" in table.columns and len(table):

@@ -148,7 +148,9 @@ class FaultyData(BotError):
         shut = any(one.accept is None for report in reports for one in report.refused(accept))
         lines = [line for report in reports for line in report.lines(accept)]
         way = f"Take them as they are with {' '.join(flags)}" if flags and not shut else "Correct the data first"
-        super().__init__("\n".join(["the candles have faults", *lines, f"{way}; `bot data audit` shows the same"]))
+        if any(report.files for report in reports):
+            way += "; `bot data audit` shows the same"
+        super().__init__("\n".join(["the candles have faults", *lines, way]))
 
 
 def finding(

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 
 from bot.clock import DAY_MS, MINUTE_MS
 from bot.errors import ConfigError
-from bot.service.calendars import is_trading_day
+from bot.service.calendars import is_half_day, is_trading_day
 from bot.service.catalogue import CATALOGUE, Listing
 from bot.service.event_prices import EventMarket
 from bot.session.candles import COLUMNS, Candles, resample
@@ -59,6 +59,7 @@ TEMPLATES: Final = {
     "event": "event:RATE-CUT",
 }  # of a market that is not listed
 HOURS: Final = {"regular": (9 * 60 + 30, 16 * 60), "extended": (4 * 60, 20 * 60)}  # minutes of New York's day
+EARLY: Final = {"regular": 13 * 60, "extended": 17 * 60}  # the end of a half day
 DAYS_MAX: Final = 3_660
 HOLES_MAX: Final = 10_000
 HOLE_BARS: Final = 30.0  # of a hole, on average
@@ -152,7 +153,11 @@ def _prices(wanted: Wanted, listing: Listing, told: Callable[[int], None]) -> Ca
     for day, mood in enumerate(_moods(wanted)):
         at = wanted.start_ms + day * DAY_MS
         minutes: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
-        for one in walk.day(at, mood, _hours(at, hours) if listing.spec.hours is not None else None):
+        span = _hours(at, hours) if listing.spec.hours is not None else None
+        ends_ms = at + DAY_MS if span is None else _ends(at, hours, span)
+        for one in walk.day(at, mood, span):
+            if one[0] >= ends_ms:  # The walk goes on, so that a half day changes no other day.
+                continue
             for column, value in zip(minutes, one, strict=True):
                 column.append(value)
         at_ms, opens, highs, lows, closes, volumes = minutes
@@ -258,6 +263,12 @@ def _hours(at_ms: int, hours: str) -> tuple[int, int]:
     opens, closes = HOURS[hours]
     shift = (midnight - at_ms) // MINUTE_MS
     return opens + shift, closes + shift
+
+
+def _ends(at_ms: int, hours: str, span: tuple[int, int]) -> int:
+    """When the last candle of an exchange's day ends: on a half day early."""
+    is_half = is_half_day(datetime.fromtimestamp(at_ms / 1000, UTC).date())
+    return at_ms + (span[1] - (HOURS[hours][1] - EARLY[hours] if is_half else 0)) * MINUTE_MS
 
 
 def _moods(wanted: Wanted) -> list[Regime]:

@@ -10,13 +10,12 @@ from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
-from bot.session.candles import Candles, distances
+from bot.session.candles import MS_MAX, Candles, distances
 from bot.session.findings import Finding, finding, instant, many, rows_of
 
 GAP_BARS: Final = 5  # so many missing bars in a row are a note; more are a fault
 GAP_SHARE: Final = 0.01  # of all bars: so many small holes are a fault together
 QUIET_MS: Final = 30 * MINUTE_MS  # without a trade in the regular hours of a share is a note; longer is a fault
-EARLY_CLOSE_MS: Final = 3 * 60 * MINUTE_MS + QUIET_MS  # some days before holidays end at 13:00
 CONTINUOUS: Final = "continuous"
 EVENING_MS: Final = 6 * HOUR_MS  # of a Friday in New York is Saturday in UTC
 SATURDAY: Final = 2  # of the days from 1 January 1970, a Thursday, counted by sevens
@@ -25,6 +24,7 @@ HOURS: Final = (CONTINUOUS, "equity", "index")
 _NEW_YORK: Final = ZoneInfo("America/New_York")
 _OPEN: Final = time_of_day(9, 30)
 _CLOSE: Final = time_of_day(16)
+_EARLY_CLOSE: Final = time_of_day(13)
 
 
 def times(candles: Candles, hours: str) -> Iterator[Finding]:
@@ -127,8 +127,7 @@ def _hole(index: int, before: int, at: int, step: int, hours: str) -> _Hole | No
     days = _days_between(a, b)
     if days:
         shown = f"{days[0]}" if len(days) == 1 else f"{days[0]} to {days[-1]}"
-        whole = DAY_MS if step == DAY_MS else round(6.5 * 60) * MINUTE_MS
-        count = len(days) * max(1, whole // step)
+        count = sum(1 if step == DAY_MS else max(1, _regular(day, 0, MS_MAX) // step) for day in days)
         return _Hole(
             index,
             count,
@@ -142,8 +141,6 @@ def _hole(index: int, before: int, at: int, step: int, hours: str) -> _Hole | No
         lost, limit = quiet, max(QUIET_MS, GAP_BARS * step)
     else:
         tail, head = _regular(a, before + step, before + DAY_MS), _regular(b, at - DAY_MS, at)
-        if tail < EARLY_CLOSE_MS:
-            tail = 0
         lost, limit = tail + head, max(QUIET_MS, GAP_BARS * step)
     bars = lost // step
     return _Hole(index, bars, f"{_missing(bars)} in regular hours", lost > limit) if bars > 0 else None
@@ -172,12 +169,14 @@ def _days_between(a: date, b: date) -> list[date]:
 
 
 def _regular(day: date, start_ms: int, end_ms: int) -> int:
-    """How much of a span lies in the regular hours of a day, 09:30 to 16:00 in New York; a Sunday evening of currencies has none."""
-    from bot.service.calendars import is_trading_day
+    """How much of a span lies in the regular hours of a day, 09:30 to 16:00 in New York, and to 13:00 on a half day; a Sunday evening of
+    currencies has none."""
+    from bot.service.calendars import is_half_day, is_trading_day
 
     if not is_trading_day(day):
         return 0
-    opens, closes = (int(datetime.combine(day, moment, _NEW_YORK).timestamp()) * 1000 for moment in (_OPEN, _CLOSE))
+    ends = _EARLY_CLOSE if is_half_day(day) else _CLOSE
+    opens, closes = (int(datetime.combine(day, moment, _NEW_YORK).timestamp()) * 1000 for moment in (_OPEN, ends))
     return max(0, min(end_ms, closes) - max(start_ms, opens))
 
 

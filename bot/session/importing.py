@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from difflib import get_close_matches
 from itertools import islice, pairwise
 from operator import sub
@@ -54,6 +55,10 @@ DATE_CHARS: Final = 10  # 2025-06-01
 QUARTER_MS: Final = 900_000  # time zones change at quarters of an hour, if not at hours
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock's reading, of whatever zone
 _PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
+PANDAS_INDEX: Final = "__index_level_"  # how pandas calls an index without a name in Parquet
+_THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}(?:[,.'\s][0-9]{3})+(?:[.,][0-9]+)?")
+_COMMA: Final = re.compile(r"[+-]?[0-9]+,[0-9]+")
+_EXPONENT: Final = re.compile(r"[+-]?[0-9](?:\.[0-9]{1,30})?[eE]\+?[0-9]{1,2}", re.ASCII)
 _STAMP: Final = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{1,12})?", re.ASCII)
 
 
@@ -226,13 +231,14 @@ def _text(
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     rows = array("q")
     markets: list[str] = []
-    delimiter, header, cells = _sniff(path, mapped)
+    delimiter, header, cells, ahead = _sniff(path, mapped)
     places = _places(path, header, cells, mapped)
     market_at = _market_place(path, mapped, header, len(cells))
     wanted = sorted({index for indices in places.values() for index in indices} | set(market_at))
-    stamps = _Stamps(path, mapped)
+    title = "" if header is None else " ".join(header[index] for index in places["ts"])
+    stamps = _Stamps(path, mapped, title)
     with tables.opened(path) as stream:
-        first = mapped.skip + (1 if header is None else 2)
+        first = ahead + (1 if header is None else 2)
         for _ in range(first - 1):
             stream.readline(tables.LINE_CHARS_MAX)
         for block in tables.blocks(stream, path, width=len(cells), wanted=wanted, delimiter=delimiter, row=first):
@@ -245,9 +251,7 @@ def _text(
                     columns[number].frombytes(bytes(8 * len(block.rows)))
                     continue
                 texts = by_index[places[name][0]]
-                if mapped.decimal == ",":
-                    texts = [text.replace(".", " ").replace(",", ".") for text in texts]
-                columns[number].extend(tables.floats(tables.Block([texts], block.rows, block.plain), 0, path, name))
+                columns[number].extend(_floats(texts, block.rows, path, name, mapped, is_plain=block.plain))
             for index in market_at:
                 markets += map(str.strip, by_index[index])
             rows.extend(block.rows)
@@ -255,18 +259,49 @@ def _text(
     return columns, rows, markets
 
 
-def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str]]:
-    """The delimiter, the header (None when the first row has values already), and the cells of the first row."""
+def _floats(
+    texts: Sequence[str], rows: Sequence[int], path: Path, name: str, mapped: Mapped, *, is_plain: bool = False
+) -> array[float]:
+    """A column of numbers. Of one that is written in another way the error says what to do."""
+    cells = list(texts)
+    if mapped.decimal == ",":
+        cells = [text.replace(".", " ").replace(",", ".") for text in texts]
+    try:
+        return tables.floats(tables.Block([cells], rows, is_plain), 0, path, name)
+    except ConfigError:
+        for cell, text, row in zip(cells, texts, rows, strict=True):
+            if not tables.is_number(cell):
+                what = f"{path}: row {row}: {name} {text.strip()[:40]!r} is not a number{_way(text.strip(), mapped)}"
+                raise ConfigError(what) from None
+        raise
+
+
+def _way(text: str, mapped: Mapped) -> str:
+    is_comma = mapped.decimal == "." and _COMMA.fullmatch(text) is not None
+    if _THOUSANDS.fullmatch(text):
+        return "; take the signs between thousands out" + (
+            ", or say --decimal , when the comma is its decimal point" if is_comma else ""
+        )
+    return "; when the comma is its decimal point, say --decimal ," if is_comma else ""
+
+
+def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str], int]:
+    """The delimiter, the header (None when the first row has values already), the cells of the first row, and how many lines are before it."""
     with tables.opened(path) as stream:
-        lines = [line for line in stream.read(SAMPLE_CHARS).splitlines()[mapped.skip :][:SAMPLE_LINES] if line.strip()]
+        read = stream.read(SAMPLE_CHARS).splitlines()
+    ahead = next((number for number, line in enumerate(read) if number >= mapped.skip and line.strip()), mapped.skip)
+    lines = [line for line in read[ahead:][:SAMPLE_LINES] if line.strip()]
     if not lines:
         raise ConfigError(f"{path}: the file is empty")
     if len(lines[0]) > tables.LINE_CHARS_MAX:
         raise ConfigError(
             f"{path}: row 1: is longer than {tables.LINE_CHARS_MAX:,} characters; this is no table of candles"
         )
+    apart = {one: min(line.count(one) for line in lines) for one in tables.DELIMITERS}
     usable = [one for one in tables.DELIMITERS if not (one == "," == mapped.decimal)]
-    delimiter = max(usable, key=lambda one: (min(line.count(one) for line in lines), one == ","))
+    delimiter = max(usable, key=lambda one: (apart[one], one == ","))
+    if not apart[delimiter]:  # Decimal commas in quotes leave the comma between the columns.
+        delimiter = ","
     cells = tables.split_line(lines[0], delimiter)
     least, what = (
         (2, "samples have at least time and price")
@@ -274,12 +309,14 @@ def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str]
         else (5, "candles have at least time, open, high, low, close")
     )
     if len(cells) < least:
-        raise ConfigError(f"{path}: row 1: {lines[0][:80]!r} has {len(cells)} columns by {delimiter!r}; {what}")
+        raise ConfigError(
+            f"{path}: row {ahead + 1}: {lines[0][:80]!r} has {len(cells)} columns by {delimiter!r}; {what}. --skip-rows leaves out lines before the header"
+        )
     names = [cell.strip().strip("<>").strip() for cell in cells]
     is_header = sum(
         1 for name in names if re.search(r"[A-Za-z]", name) and not re.fullmatch(r"[0-9TZ:.+\- ]+", name)
     ) >= min(4, len(names))
-    return delimiter, names if is_header else None, cells
+    return delimiter, names if is_header else None, cells, ahead
 
 
 def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapped) -> dict[str, list[int]]:
@@ -305,14 +342,14 @@ def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapp
         elif name == "ts" and "date" in names and "time" in names:
             found[name] = [names.index("date"), names.index("time")]
         else:
-            index = next((names.index(alias) for alias in ALIASES[name] if alias in names), None)
-            if index is None:
+            alias = next((alias for alias in ALIASES[name] if alias in names), None)
+            if alias is None:
                 shown = ",".join(header) if header is not None else f"{len(cells)} without names"
                 none = " (volume=none when there is none)" if name == "volume" else ""
                 raise ConfigError(
                     f"{path}: row 1: no column for {name!r} among {shown[:200]!r}; say it with --columns {name}=NAME{none}"
                 )
-            found[name] = [index]
+            found[name] = [_place(path, alias, names, len(cells))]
     return found
 
 
@@ -327,6 +364,10 @@ def _lower(header: list[str] | None) -> list[str]:
 
 
 def _place(path: Path, column: str, names: list[str], width: int) -> int:
+    if names.count(column.lower()) > 1:
+        raise ConfigError(
+            f"{path}: row 1: {column!r} is there twice; say which it is by its number, like --columns open=2"
+        )
     if column.lower() in names:
         return names.index(column.lower())
     if column.isascii() and column.isdigit() and 1 <= int(column) <= width:
@@ -345,13 +386,17 @@ def _place(path: Path, column: str, names: list[str], width: int) -> int:
 class _Stamps:
     """Times of rows as milliseconds UTC. A file has one unit: a row of another is an error, not a guess."""
 
-    def __init__(self, path: Path, mapped: Mapped) -> None:
+    def __init__(self, path: Path, mapped: Mapped, title: str = "") -> None:
+        """`title` is what the header calls the time, for a header that comes again among the rows."""
         self._path = path
         self._unit = mapped.unit
+        self._title = title.lower()
         self._zone = _Zone(path, mapped.tz)
         self._last = -(1 << 62)
 
     def read(self, texts: Sequence[str], rows: Sequence[int]) -> array[int]:
+        if (self._unit == "auto" or self._unit in _PER_MS) and _EXPONENT.fullmatch(texts[0].strip()):
+            texts = [self._in_full(text.strip(), row) for text, row in zip(texts, rows, strict=True)]
         if self._unit == "auto":
             text = texts[0].strip()
             if _STAMP.fullmatch(text) and not re.fullmatch(r"(19|20)[0-9]{6}", text):
@@ -366,6 +411,7 @@ class _Stamps:
             try:
                 moment = parse(text.strip())
             except ValueError:
+                self._refuse_title(text, row)
                 raise ConfigError(f"{self._path}: row {row}: {text.strip()[:40]!r} is no time {self._wish()}") from None
             if moment.tzinfo is None and len(text.strip()) <= DATE_CHARS:
                 at = (moment - _EPOCH) // timedelta(
@@ -378,6 +424,21 @@ class _Stamps:
             found.append(at)
             self._last = at
         return found
+
+    def _in_full(self, text: str, row: int) -> str:
+        """1.750032000000e+12 as 1750032000000. What a spreadsheet has rounded to 1.75003E+12 is no instant any more."""
+        if not _EXPONENT.fullmatch(text):
+            return text
+        stamp = Decimal(text)
+        if int(stamp.as_tuple().exponent) > 0:
+            raise ConfigError(
+                f"{self._path}: row {row}: time {text[:40]} has lost its last digits; write the times out in full"
+            )
+        return format(stamp, "f")
+
+    def _refuse_title(self, text: str, row: int) -> None:
+        if self._title and text.strip().lower() == self._title:
+            raise ConfigError(f"{self._path}: row {row}: is the header again; cut it out") from None
 
     def _parser(self) -> Callable[[str], datetime]:
         if self._unit == "iso":
@@ -400,6 +461,7 @@ class _Stamps:
         for text, row in zip(texts, rows, strict=True):
             stamp = text.strip()
             if not _STAMP.fullmatch(stamp):
+                self._refuse_title(text, row)
                 raise ConfigError(
                     f"{self._path}: row {row}: time {stamp[:40]!r} is no number of {_UNIT_NAMES[self._unit]}"
                 )
@@ -461,30 +523,53 @@ class _Zone:
 
 def _parquet(path: Path, mapped: Mapped) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
     frame = tables.scan_parquet(path)
-    pl = tables.research()
     schema = frame.collect_schema()
     header = list(schema.names())
-    places = _places(path, header, header, mapped)
+    places = _places(path, _with_index(schema, mapped), header, mapped)
     if len(places["ts"]) != 1:
         raise ConfigError(f"{path}: a Parquet file's time is one column")
-    table = frame.collect()
+    table = tables.collected(frame, path)
+    if not len(table):
+        raise ConfigError(f"{path}: has no candles")
     rows = array("q", range(1, len(table) + 1))
     columns: list[array[Any]] = [_parquet_times(path, table.get_column(header[places["ts"][0]]), mapped, rows)]
     for name in COLUMNS[1:]:
         if not places[name]:
             columns.append(array("d", bytes(8 * len(table))))
             continue
-        series = table.get_column(header[places[name][0]])
-        if not series.dtype.is_numeric():
-            raise ConfigError(f"{path}: column {series.name!r} holds {series.dtype}, not numbers")
-        columns.append(tables.column_of(pl.DataFrame({name: series}), name, "d"))
+        columns.append(_parquet_numbers(path, name, table.get_column(header[places[name][0]]), mapped, rows))
     at = _market_place(path, mapped, header, len(header))
     markets = [str(value).strip() for index in at for value in table.get_column(header[index])]
     return tuple(columns), rows, markets
 
 
+def _with_index(schema: Any, mapped: Mapped) -> list[str]:
+    """The names of the columns; the index that pandas keeps without a name is the time where it holds times and nothing else says that it is."""
+    names = list(schema.names())
+    if "ts" in mapped.columns or any(name.lower() in ALIASES["ts"] for name in names):
+        return names
+    return ["ts" if name.startswith(PANDAS_INDEX) and schema[name].is_temporal() else name for name in names]
+
+
+def _parquet_numbers(path: Path, name: str, series: Any, mapped: Mapped, rows: Sequence[int]) -> array[float]:
+    pl = tables.research()
+    if series.dtype.is_numeric():
+        return tables.column_of(pl.DataFrame({name: series}), name, "d")
+    if _is_text(series):
+        return _floats([text or "" for text in series.cast(pl.String)], rows, path, name, mapped)
+    none = "; say --columns volume=none when there is none" if name == "volume" else ""
+    raise ConfigError(f"{path}: column {series.name!r} holds {series.dtype}, not numbers{none}")
+
+
+def _is_text(series: Any) -> bool:
+    pl = tables.research()
+    return series.dtype in (pl.String, pl.Categorical, pl.Enum)
+
+
 def _parquet_times(path: Path, series: Any, mapped: Mapped, rows: Sequence[int]) -> array[int]:
     pl = tables.research()
+    if series.dtype.is_float():
+        series = series.fill_nan(None)
     if series.null_count():
         raise ConfigError(f"{path}: row {int(series.is_null().arg_max()) + 1}: the time is empty")
     if series.dtype in (pl.Date, pl.Datetime):
@@ -497,7 +582,9 @@ def _parquet_times(path: Path, series: Any, mapped: Mapped, rows: Sequence[int])
             last = place.utc(wall, row, last)
             found.append(last)
         return found
-    if not (series.dtype.is_integer() or series.dtype == pl.String):
+    if series.dtype.is_float():
+        return _Stamps(path, mapped).read([f"{value:f}" for value in series], rows)
+    if not (series.dtype.is_integer() or _is_text(series)):
         raise ConfigError(f"{path}: column {series.name!r} holds {series.dtype}, which is no time")
     return _Stamps(path, mapped).read([str(value) for value in series], rows)
 

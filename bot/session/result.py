@@ -292,7 +292,8 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
         holes = _holes(lane.ts, lane.step_ms, lane.first, lane.end)
         if holes:
             said.append(
-                f"{lane.coin}: {holes} {'candle is' if holes == 1 else 'candles are'} missing inside the range: no price moves there, the next open is a jump"
+                f"{lane.coin}: {holes} {'candle is' if holes == 1 else 'candles are'} missing inside the range"
+                f"{', nights and holidays among them' if spec.hours is not None else ''}: no price moves there, the next open is a jump"
             )
     said += capping.told(options.caps)
     if options.outages:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import gzip
+import io
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +24,7 @@ from bot.session.candles import COLUMNS, Candles, folder_of_market, read_file, s
 
 CSV_ROWS: Final = 8_192  # written at once
 CONFLICTS_SHOWN: Final = 3
+PART: Final = ".part"  # of a file that is being written
 
 
 class Conflict(BotError):
@@ -84,21 +86,42 @@ class Store:
 
     def write(self, candles: Candles, *, replacing: bool = False) -> Written:
         """Add candles, which are sorted and without doubles. Conflict, and nothing done, when the store holds other values of an instant and not `replacing`."""
+        return self.write_all([candles], replacing=replacing)[0]
+
+    def write_all(self, many: Sequence[Candles], *, replacing: bool = False) -> list[Written]:
+        """The same for several markets and intervals, each of them once: a conflict of one, or a disk that is full, changes none."""
+        assert len({(one.market, one.interval) for one in many}) == len(many), "each is there once"
+        with self._alone(), ExitStack() as parts:
+            done, ready = [], []
+            for candles in many:
+                written, part = self._prepare(candles, parts, replacing=replacing)
+                done.append(written)
+                if part is not None:
+                    ready.append((candles, written.path, part))
+            for candles, path, part in ready:
+                self._put_in_place(candles, path, part)
+        return done
+
+    def _prepare(self, candles: Candles, parts: ExitStack, *, replacing: bool) -> tuple[Written, Path | None]:
+        """What a write will have done, and the file that will take the place of the old one; None when nothing changes."""
         assert len(candles), "there is something to write"
         assert all(a < b for a, b in zip(candles.at_ms, candles.at_ms[1:], strict=False)), (
             "they are sorted, one an instant"
         )
-        with self._alone():
-            held = self.read(candles.market, candles.interval)
-            merged, same, replaced = (candles, 0, 0) if held is None else merge(held, candles, replacing=replacing)
-            before = self.file(candles.market, candles.interval)
-            path = self._place(candles)
-            if held is None or same < len(candles) or before != path:
-                write_file(path, merged)
-                if before is not None and before != path:
-                    before.unlink()
+        before, path = self.file(candles.market, candles.interval), self._place(candles)
+        held = None if before is None else read_file(before, market=candles.market, interval=candles.interval)
+        merged, same, replaced = (candles, 0, 0) if held is None else merge(held, candles, replacing=replacing)
+        part = None
+        if held is None or same < len(candles) or before != path:
+            part = parts.enter_context(_part(path, merged, is_alone=True))
         added = len(candles) - same - replaced
-        return Written(path, len(merged), added, same, replaced, merged.at_ms[0], merged.at_ms[-1])
+        return Written(path, len(merged), added, same, replaced, merged.at_ms[0], merged.at_ms[-1]), part
+
+    def _put_in_place(self, candles: Candles, path: Path, part: Path) -> None:
+        before = self.file(candles.market, candles.interval)
+        _put_in_place(part, path)
+        if before is not None and before != path:
+            before.unlink()
 
     def put(self, candles: Candles, *, replacing: bool = False) -> Written:
         """Make these the candles of their market and interval, and no others. Conflict when the store holds others and not `replacing`."""
@@ -113,9 +136,8 @@ class Store:
                     )
                 return Written(before, len(held), 0, len(held), 0, held.at_ms[0], held.at_ms[-1])
             path = self._place(candles)
-            write_file(path, candles)
-            if before is not None and before != path:
-                before.unlink()
+            with _part(path, candles, is_alone=True) as part:
+                self._put_in_place(candles, path, part)
         return Written(path, len(candles), len(candles), 0, 0, candles.at_ms[0], candles.at_ms[-1])
 
     def _place(self, candles: Candles) -> Path:
@@ -137,7 +159,8 @@ class Store:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
         except OSError as error:
-            raise BotError(f"{error.filename or self.root}: cannot be written: {error.strerror or error}") from None
+            why = f"{error.filename or self.root}: cannot be written: {error.strerror or error}"
+            raise BotError(f"{why}; what was there stays. Another place is chosen with --store") from None
 
 
 def merge(held: Candles, more: Candles, *, replacing: bool = False) -> tuple[Candles, int, int]:
@@ -164,7 +187,7 @@ def merge(held: Candles, more: Candles, *, replacing: bool = False) -> tuple[Can
         rest = f"\n  and {len(other) - CONFLICTS_SHOWN:,} more" if len(other) > CONFLICTS_SHOWN else ""
         raise Conflict(
             f"{held.market} {held.interval}: {len(other):,} candles are in the store with other values; nothing was changed. "
-            f"Take the new ones with --replace\n{shown}{rest}"
+            f"Take the new ones with --replace, or keep them apart with another --store\n{shown}{rest}"
         )
     if same == len(more):
         return held, same, 0
@@ -193,8 +216,18 @@ def _after(first: Candles, last: Candles) -> Candles:
 
 def write_file(path: Path, candles: Candles) -> None:
     """Write candles as Parquet or CSV, by the name's ending. Whoever reads meanwhile sees the old file or the new one."""
+    with _part(path, candles) as part:
+        _put_in_place(part, path)
+
+
+@contextmanager
+def _part(path: Path, candles: Candles, *, is_alone: bool = False) -> Iterator[Path]:
+    """The candles on disk beside `path`, to be put in its place; gone at the end if they are not. Nobody else writes there when `is_alone`: then
+    what a killed writer has left goes first."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    for left in path.parent.glob(f".{path.name}.*{PART}") if is_alone else ():
+        left.unlink(missing_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         with part.open("wb") as file:
             if tables.is_parquet(path):
@@ -203,9 +236,13 @@ def write_file(path: Path, candles: Candles) -> None:
                 _write_csv(file, candles, zipped=path.name.endswith(".gz"))
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+        yield part
     finally:
         part.unlink(missing_ok=True)
+
+
+def _put_in_place(part: Path, path: Path) -> None:
+    part.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -222,7 +259,9 @@ def _write_parquet(file: IO[bytes], candles: Candles) -> None:
         name: pl.Series(name, np.frombuffer(column, dtype=kinds[column.typecode]))
         for name, column in zip(COLUMNS, candles.columns, strict=True)
     }
-    pl.DataFrame(columns).write_parquet(file, compression="zstd")
+    made = io.BytesIO()  # Polars would call a full disk an error of its own.
+    pl.DataFrame(columns).write_parquet(made, compression="zstd")
+    file.write(made.getbuffer())
 
 
 def _write_csv(file: IO[bytes], candles: Candles, *, zipped: bool) -> None:

@@ -66,7 +66,7 @@ def opened(path: Path) -> Iterator[TextIO]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not text in UTF-8: {error.reason}") from None
+        raise ConfigError(f"{path}: is not text in UTF-8: {error.reason}; save it as UTF-8") from None
 
 
 def split_line(line: str, delimiter: str) -> list[str]:
@@ -134,14 +134,15 @@ def _quoted(
 ) -> Iterator[Block]:
     """The same for the rest of a table that has quotes in it, row by row."""
     reader = csv.reader(_lines(texts), delimiter=delimiter, strict=True)
-    before = row - 1
+    before, begun = row - 1, row
     columns: list[list[str]] = [[] for _ in wanted]
     rows: list[int] = []
     try:
         for cells in reader:
+            number = before + reader.line_num
+            begun = number + 1
             if not cells or not any(cell.strip() for cell in cells):
                 continue
-            number = before + reader.line_num
             if len(cells) != width:
                 raise ConfigError(f"{path}: row {number}: has {len(cells)} columns, not {width}")
             for column, index in zip(columns, wanted, strict=True):
@@ -151,6 +152,8 @@ def _quoted(
                 yield Block(columns, rows)
                 columns, rows = [[] for _ in wanted], []
     except csv.Error as error:
+        if before + reader.line_num > begun:
+            raise ConfigError(f"{path}: row {begun}: a quote begins there and does not end") from None
         raise ConfigError(f"{path}: row {before + reader.line_num}: {error}") from None
     if rows:
         yield Block(columns, rows)
@@ -170,6 +173,11 @@ def _lines(texts: Iterator[str]) -> Iterator[str]:
 def floats(block: Block, index: int, path: Path, name: str) -> array[float]:
     """A column of numbers. NaN and infinity are numbers here, for the audit to find; text is a ConfigError with its row."""
     return _numbers(block, index, path, name, "d", float, _NUMBER, "a number")
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is what `floats` takes."""
+    return _NUMBER.fullmatch(cell) is not None
 
 
 def integers(block: Block, index: int, path: Path, name: str) -> array[int]:
@@ -271,8 +279,17 @@ def scan_parquet(path: Path) -> Any:
     return frame
 
 
+def collected(frame: Any, path: Path) -> Any:
+    """What a scan asks for, read. ConfigError when the file is damaged inside."""
+    pl = research()
+    try:
+        return frame.collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise ConfigError(f"{path}: cannot be read, it is damaged: {str(error).splitlines()[0]}") from None
+
+
 def column_of(frame: Any, name: str, code: str) -> array[Any]:
-    """One column as an array: `q` whole numbers, `d` floats (an empty cell is NaN)."""
+    """One column as an array: `q` whole numbers of 64 bits, `d` floats (an empty cell is NaN)."""
     pl = research()
     if code == "q":
         values = frame.get_column(name).cast(pl.Int64, strict=True)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import structlog
 
+from bot.cli import data as commands
 from bot.cli.app import call
 from bot.session import tables
-from bot.session.candles import load, read_file
+from bot.session.candles import Candles, load, read_file
 from bot.session.store import Store
 from bot.testing.sandbox import START_MS, Sandbox
 
@@ -93,6 +94,15 @@ def test_all_files_are_imported_or_none(tmp_path: Path, capsys: pytest.CaptureFi
     assert not Path("data").exists()
     assert call(["data", "import", good, bad, "--accept-unsorted", "--accept-duplicates"]) == 0
     assert len(load([Path("data")], markets=["ETH"])[0]) == 5
+
+
+def test_a_conflict_of_one_market_keeps_all_files_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    eth = write(tmp_path / "ETH.csv", rows(5))
+    assert call(["data", "import", eth]) == 0
+    write(tmp_path / "ETH.csv", [line.replace("100.5", "100.25") for line in rows(5)])
+    assert call(["data", "import", write(tmp_path / "BTC.csv", rows(20)), eth]) == 1
+    assert "nothing was changed" in capsys.readouterr().err
+    assert [(one.market, one.rows) for one in Store(Path("data")).held()] == [("ETH", 5)]
 
 
 def test_holes_are_imported_and_left_for_the_session_to_judge(
@@ -239,6 +249,70 @@ def test_a_pull_refuses_other_prices_and_tells_of_a_hole(sandbox: Sandbox, capsy
     assert call(asked) == 0
     lost = "50 candles between the store and what the service still keeps are lost; pull at least every 208 days"
     assert lost in capsys.readouterr().err
+
+
+def serving(monkeypatch: pytest.MonkeyPatch, **served: Candles) -> None:
+    """A service that has these candles."""
+
+    async def pulled(names: list[str], *_more: object) -> list[Candles]:
+        return [served[name] for name in names]
+
+    monkeypatch.setattr(commands, "_pull", pulled)
+
+
+def of_service(market: str, at_ms: list[int], px: float = 100.0) -> Candles:
+    flat = array("d", [px] * len(at_ms))
+    return Candles(market, "1m", array("q", at_ms), flat, flat, flat, flat, flat)
+
+
+def test_a_pull_refuses_candles_with_faults_and_takes_those_of_other_markets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = [MS + n * MINUTE for n in range(20)]
+    serving(monkeypatch, BTC=of_service("BTC", good), ETH=of_service("ETH", good))
+    assert call(["data", "pull", "BTC", "ETH", "BTC"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    later = [at + 20 * MINUTE for at in good if at % (7 * MINUTE)]
+    for bad, says in (
+        (of_service("BTC", [at // 1_000 for at in later]), "FAULT units: the instants look like seconds"),
+        (of_service("BTC", [at + 9 for at in later]), "candle 1: 2025-06-16 00:20:00.009: is not on the grid of 1m"),
+        (of_service("BTC", later, -1.0), "candle 1: 2025-06-16 00:20: close is -1, it must be above 0"),
+        (of_service("BTC", good, 5.0), "20 candles are in the store with other values; nothing was changed"),
+    ):
+        serving(monkeypatch, BTC=bad, ETH=of_service("ETH", later))
+        assert call(["data", "pull", "BTC", "ETH", "--json"]) == 1
+        out, err = capsys.readouterr()
+        assert says in err
+        assert [(one["market"], one["lastTs"]) for one in json.loads(out)["written"]] == [("ETH", later[-1])]
+        assert Store(Path("data")).read("BTC", "1m") == of_service("BTC", good)
+    serving(monkeypatch, BTC=of_service("BTC", [at + 9 for at in later]))
+    assert call(["data", "pull", "BTC", "--accept-off-grid"]) == 0
+
+
+def test_a_pull_tells_of_holes_in_what_the_service_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serving(monkeypatch, BTC=of_service("BTC", [MS + n * MINUTE for n in range(50) if not 10 < n < 20]))
+    assert call(["data", "pull", "BTC"]) == 0
+    said = capsys.readouterr().out
+    assert "(41 new)" in said
+    assert "candle 12: 2025-06-16 00:20: 9 missing bars before it" in said
+    assert "--accept-gaps" in said
+
+
+def test_a_pull_after_a_reset_says_that_the_store_goes_on(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["data", "pull", "BTC", "--base-url", sandbox.base_url]
+    sandbox.advance(10 * MINUTE)
+    assert call(asked) == 0
+    assert capsys.readouterr().err == ""
+    sandbox.control("POST", "/reset", {})
+    assert call(asked) == 0
+    assert "BTC 1m: the store goes on for 10 candles after the newest that the service has" in capsys.readouterr().err
+    sandbox.control("POST", "/seed", {"seed": 9})
+    held = Store(Path("data")).read("BTC", "1m")
+    assert call(asked) == 1
+    assert "or keep them apart with another --store" in capsys.readouterr().err
+    assert Store(Path("data")).read("BTC", "1m") == held
 
 
 def test_a_pull_from_nobody_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,9 @@ from bot.clock import HOUR_MS
 from bot.errors import ConfigError
 from bot.service.catalogue import CATALOGUE
 from bot.session import run as sessions
-from bot.session.backtest import Backtest, read_funding
+from bot.session.backtest import Backtest
 from bot.session.candles import Candles
+from bot.session.funding import read_funding
 from bot.session.options import MarketRules, Outage, SessionOptions
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View, sma
 from bot.strategy.indicators import Columns, Indicators, ema
@@ -247,9 +248,10 @@ def test_recorded_funding_is_paid_on_the_hour_and_an_eight_hourly_rate_in_eighth
     path = tmp_path / "BTC.csv"
     rows = [f"{START_MS + n * 8 * HOUR_MS + 7},{rate}" for n, rate in enumerate((0.0008, 0.0016))]
     path.write_text("ts,rate\n" + "\n".join(rows) + "\n")
-    rates, digest = read_funding(path)
+    funding = read_funding(path)
+    rates = funding.rates
     assert rates == [(START_MS - 7 * HOUR_MS, 100_000_000), (START_MS + HOUR_MS, 200_000_000)]
-    assert len(digest) == 64
+    assert len(funding.sha256) == 64
     flat = candles(*[FLAT] * 150)
     one = ran([flat], script=at_once, rules=FREE, rates={"BTC": rates})
     paid = [json.loads(line) for line in one.lines if json.loads(line)["type"] == "funding"]
@@ -258,22 +260,6 @@ def test_recorded_funding_is_paid_on_the_hour_and_an_eight_hourly_rate_in_eighth
     ]  # fmt: skip
     assert one.result.book.funding == -40_000_000
     assert one.result.end_usd == pytest.approx(10_000 - 0.4)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("ts,rate\n", "has no rates"),
-        ("when,what\n1,2\n", "they must hold ts and rate"),
-        ("ts,rate\n1748736000000,0.5\n", "row 2: the rate must be a fraction of at most 0.04"),
-        ("ts,rate\n1748736000000,0.0001\n1748736000000,0.0001\n", "row 3: ts 1748736000000 does not come after"),
-    ],
-)
-def test_a_bad_funding_file_is_named_with_its_row(tmp_path: Path, text: str, said: str):
-    path = tmp_path / "funding.csv"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=said):
-        read_funding(path)
 
 
 def test_the_last_value_of_the_curve_is_the_ledgers_own():

@@ -186,12 +186,27 @@ def test_a_trading_day_that_is_missing_is_a_fault() -> None:
     assert "1 trading day is missing (2025-06-17)" in found.text
 
 
-def test_half_a_day_that_is_missing_is_a_fault_and_an_early_close_is_none() -> None:
-    whole, half, early = share([0]), share([1], range(100)), share([1], range(210))
-    last = share([2])
-    for middle, faults in ((half, 1), (early, 0)):
-        columns = [a + b + c for a, b, c in zip(whole.columns, middle.columns, last.columns, strict=True)]
-        assert len(audit(Candles("AAPL", "1m", *columns)).faults) == faults
+@pytest.mark.parametrize(
+    ("days", "minutes", "missing"),
+    [
+        ([16, 17, 21], 210, None),  # 3 July is a half day, 4 July a holiday
+        ([16, 17, 21], 170, 40),
+        ([16, 17, 21], 180, 30),
+        ([16, 21], 0, 210),
+        ([0, 1, 2], 210, 180),  # 17 June is a day like others
+        ([0, 1, 2], 390, None),
+    ],
+)
+def test_a_day_ends_at_one_oclock_only_where_the_calendar_has_a_half_day(
+    days: list[int], minutes: int, missing: int | None
+) -> None:
+    parts = [share([day], range(minutes) if len(days) == 3 and day == days[1] else range(390)) for day in days]
+    columns = [sum(column[1:], column[0]) for column in zip(*(one.columns for one in parts), strict=True)]
+    found = audit(Candles("AAPL", "1m", *columns)).findings
+    assert [one.text.split(", ")[1].split(" (")[0] for one in found] == (
+        [] if missing is None else [f"{missing} missing bars"]
+    )
+    assert [one.severity for one in found] == ([] if missing is None else ["note" if missing == 30 else "fault"])
 
 
 def test_quiet_minutes_of_a_share_are_a_note_and_a_quiet_hour_is_a_fault() -> None:

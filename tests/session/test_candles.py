@@ -11,6 +11,7 @@ import pytest
 from bot.errors import ConfigError
 from bot.session import tables
 from bot.session.candles import COLUMNS, Candles, _read_cells, drivers, interval_in, join, load, market_name, resample
+from bot.session.importing import Mapped, read_foreign
 from bot.session.store import Store, write_file
 
 HEADER = "ts,open,high,low,close,volume"
@@ -245,6 +246,8 @@ def test_bare_numbers_are_read_at_once_to_the_last_bit_and_anything_else_cell_by
         ({name: ["a", "b"] for name in COLUMNS}, "column 'ts' holds String"),
         ({name: [1.5, 2.5] for name in COLUMNS}, "column 'ts' holds Float64"),
         ({name: [START, None] for name in COLUMNS}, "row 2: ts is empty"),
+        ({name: [START, (1 << 63) + 5] for name in COLUMNS}, "row 2: ts is too large for ms UTC"),
+        ({**{name: [START] for name in COLUMNS}, "Close": [5]}, "'close' is there twice"),
     ],
 )
 def test_a_parquet_file_of_another_shape_is_refused(
@@ -254,6 +257,34 @@ def test_a_parquet_file_of_another_shape_is_refused(
     with pytest.raises(ConfigError) as refused:
         load([tmp_path / "BTC.parquet"])
     assert says in str(refused.value)
+
+
+@research
+def test_an_empty_instant_is_named_with_its_row_also_in_a_part_of_the_file(tmp_path: Path) -> None:
+    stamps = [START + n * MINUTE for n in range(9)]
+    columns = {name: [None if n == 6 else at for n, at in enumerate(stamps)] for name in COLUMNS}
+    tables.research().DataFrame(columns).write_parquet(tmp_path / "BTC.parquet")
+    with pytest.raises(ConfigError, match="row 7: ts is empty"):
+        load([tmp_path / "BTC.parquet"], start_ms=START + 4 * MINUTE, end_ms=START + 9 * MINUTE)
+
+
+@research
+def test_a_parquet_file_that_is_damaged_inside_is_named(tmp_path: Path) -> None:
+    pl = tables.research()
+    path = tmp_path / "BTC.parquet"
+    frame = pl.DataFrame({name: [START + n * MINUTE for n in range(999)] for name in COLUMNS})
+    frame.write_parquet(path, compression="snappy")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:60] + bytes(0xFF ^ byte for byte in whole[60:600]) + whole[600:])
+    for read in (lambda: load([path]), lambda: read_foreign(path, "BTC", Mapped())):
+        with pytest.raises(ConfigError, match=r"BTC\.parquet: cannot be read, it is damaged: "):
+            read()
+
+
+def test_a_table_that_begins_with_an_empty_line_is_not_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "BTC.csv").write_text("\nts,open,high,low,close,volume\n")
+    with pytest.raises(ConfigError, match="row 1: is empty; it must start with ts,open"):
+        load([tmp_path / "BTC.csv"])
 
 
 def test_parquet_without_the_extra_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,56 @@ def test_decimal_commas_a_preamble_and_no_volume_are_read(tmp_path: Path) -> Non
     assert read.where(0)[1] == 3
 
 
+def test_decimal_commas_in_quotes_and_empty_lines_before_the_header_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    lines = [f'{at},"1,5","2,5","1,25","{n},75",{n}' for n, at in enumerate(stamps(), 1)]
+    path.write_text("\n".join(["", "  ", "ts,open,high,low,close,volume", *lines]))
+    read = read_foreign(path, "BTC", Mapped(decimal=","))
+    assert [column[1] for column in read.columns] == [MS + MINUTE, 1.5, 2.5, 1.25, 2.75, 2.0]
+    assert read.where(0)[1] == 4
+
+
+def test_times_with_an_exponent_are_read_when_no_digit_is_lost(tmp_path: Path) -> None:
+    header = "ts,open,high,low,close,volume"
+    for form in ("{:.12e}", "{:.18e}"):
+        read = read_foreign(foreign(tmp_path, header, [form.format(at) for at in stamps()]), "BTC", Mapped())
+        assert list(read.at_ms) == stamps()
+    for times, row in (([f"{at:.5E}" for at in stamps()], 2), ([f"{MS:.12e}", f"{MS:.5e}"], 3)):
+        with pytest.raises(ConfigError, match=rf"x\.csv: row {row}: time 1.75003[Ee]\+12 has lost its last digits"):
+            read_foreign(foreign(tmp_path, header, times), "BTC", Mapped())
+
+
+@pytest.mark.parametrize(
+    ("lines", "decimal", "says"),
+    [
+        (['1750032000000,"1,5",2,1,2,1'], ".", "row 2: open '1,5' is not a number; when the comma is its decimal point, say --decimal ,"),
+        (['1750032000000,"1,100",2,1,2,1'], ".", "row 2: open '1,100' is not a number; take the signs between thousands out, or say --decimal ,"),
+        (['1750032000000,"1,100.5",2,1,2,1'], ".", "row 2: open '1,100.5' is not a number; take the signs between thousands out"),
+        (['1750032000000,"1.100,5",2,1,2,1'], ",", "row 2: open '1.100,5' is not a number; take the signs between thousands out"),
+        (["1750032000000,1,2,1,2,n/a"], ".", "row 2: volume 'n/a' is not a number"),
+        (["ts,open,high,low,close,volume", "1750032000000,1,2,1,2,1"], ".", "row 2: is the header again; cut it out"),
+        (["1750032000000,1,2,1,2,1", "TS,open,high,low,close,volume"], ".", "row 3: is the header again; cut it out"),
+        (["1750032000000,1,2,1,2,1", '"1750032060000,1,2,1,2,1', "1750032120000,1,2,1,2,1"], ".", "row 3: a quote begins there and does not end"),
+    ],
+)  # fmt: skip
+def test_a_cell_that_is_written_otherwise_is_named_with_the_way_out(
+    tmp_path: Path, lines: list[str], decimal: str, says: str
+) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join(["ts,open,high,low,close,volume", *lines]) + "\n")
+    with pytest.raises(ConfigError) as refused:
+        read_foreign(path, "BTC", Mapped(decimal=decimal))
+    assert f"{path}: {says}" in str(refused.value)
+
+
+def test_a_column_that_is_there_twice_is_chosen_by_its_number(tmp_path: Path) -> None:
+    lines = ["ts,open,high,low,close,volume,Close", *(f"{at},1,3,1,2,1,3" for at in stamps())]
+    (tmp_path / "x.csv").write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="row 1: 'close' is there twice; say which it is by its number"):
+        read_foreign(tmp_path / "x.csv", "BTC", Mapped())
+    assert read_foreign(tmp_path / "x.csv", "BTC", Mapped({"close": "7"})).close[0] == 3.0
+
+
 def test_newest_first_is_turned_round_and_nothing_else_is(tmp_path: Path) -> None:
     backward = read_foreign(foreign(tmp_path, None, [str(at) for at in reversed(stamps())]), "BTC", Mapped())
     turned = ordered(backward)
@@ -167,7 +217,7 @@ def test_an_option_that_is_none_is_refused(given: dict[str, str], says: str) -> 
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "the file is empty"), (b"a,b\n1,2\n", "row 1: 'a,b' has 2 columns"), (gzip.compress(b"ts,open\n" * 999, mtime=0)[:-9], "not a whole gzip file"),
+    [(b"", "the file is empty"), (b"a,b\n1,2\n", "row 1: 'a,b' has 2 columns"), (b"\n#\n" + b"1,2,3,4,5,6\n", "row 2: '#' has 1 columns by ','; candles have at least time, open, high, low, close. --skip-rows"), (gzip.compress(b"ts,open\n" * 999, mtime=0)[:-9], "not a whole gzip file"),
      (b"\xff\xfe\x00", "not text"), (b"x" * 20_000, "row 1: is longer than")],
 )  # fmt: skip
 def test_a_file_that_is_no_table_is_named(tmp_path: Path, content: bytes, says: str) -> None:
@@ -280,9 +330,12 @@ def test_frames_of_parquet_are_read_by_their_types(tmp_path: Path) -> None:
         "wall": (pl.Series("date", [one - timedelta(hours=4) for one in moments]), Mapped(tz="America/New_York")),
         "numbers": (pl.Series("date", [at // 1000 for at in stamps()]), Mapped()),
         "texts": (pl.Series("date", [one.isoformat() for one in moments]), Mapped()),
+        "floats": (pl.Series("date", [at / 1000 for at in stamps()]), Mapped()),
+        "categories": (pl.Series("date", [one.isoformat() for one in moments]).cast(pl.Categorical), Mapped()),
+        "an index of pandas": (pl.Series("__index_level_0__", moments), Mapped()),
     }
     for name, (times, mapped) in forms.items():
-        pl.DataFrame({"date": times, **figures}).write_parquet(tmp_path / "x.parquet")
+        pl.DataFrame({times.name: times, **figures}).write_parquet(tmp_path / "x.parquet")
         read = read_foreign(tmp_path / "x.parquet", "BTC", mapped)
         assert list(read.at_ms) == stamps(), name
         assert list(read.close) == figures["close"]
@@ -291,3 +344,58 @@ def test_frames_of_parquet_are_read_by_their_types(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="column 'date' holds Boolean, which is no time"):
         read_foreign(tmp_path / "y.parquet", "BTC", Mapped())
+
+
+@pytest.mark.skipif(not tables.has_research(), reason="the research extra (polars, numpy) is not installed")
+def test_prices_of_parquet_may_be_text_decimals_or_whole_numbers(tmp_path: Path) -> None:
+    pl = tables.research()
+    times = pl.Series("ts", stamps())
+    texts = {
+        name: pl.Series(name, ["1.50", "2", "3e0", " 4", "5.25"]) for name in ("open", "high", "low", "close", "volume")
+    }
+    for kind in (pl.String, pl.Categorical, pl.Decimal(18, 4)):
+        columns = {
+            name: (column.str.strip_chars().cast(pl.Float64) if kind == pl.Decimal(18, 4) else column).cast(kind)
+            for name, column in texts.items()
+        }
+        pl.DataFrame({"__index_level_0__": [9, 8, 7, 6, 5], "ts": times, **columns}).write_parquet(
+            tmp_path / "x.parquet"
+        )
+        assert list(read_foreign(tmp_path / "x.parquet", "BTC", Mapped()).close) == [1.5, 2.0, 3.0, 4.0, 5.25]
+    commas = {name: pl.Series(name, ["1,5", "2", "3", "4", "5"]) for name in texts}
+    pl.DataFrame({"ts": times, **commas}).write_parquet(tmp_path / "x.parquet")
+    with pytest.raises(
+        ConfigError, match=r"x\.parquet: row 1: open '1,5' is not a number; when the comma is its decimal point"
+    ):
+        read_foreign(tmp_path / "x.parquet", "BTC", Mapped())
+    assert read_foreign(tmp_path / "x.parquet", "BTC", Mapped(decimal=",")).close[0] == 1.5
+
+
+@pytest.mark.skipif(not tables.has_research(), reason="the research extra (polars, numpy) is not installed")
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"ts": []}, "has no candles"),
+        ({"ts": [MS / 1000, float("nan")]}, "row 2: the time is empty"),
+        ({"open": ["1", None]}, "row 2: open '' is not a number"),
+        ({"volume": [None, None]}, "column 'volume' holds Null, not numbers; say --columns volume=none"),
+        ({"open": [True, False]}, "column 'open' holds Boolean, not numbers"),
+        ({"Open": [1, 2]}, "'open' is there twice"),
+        ({"ts": None, "__index_level_0__": [1, 2]}, "no column for 'ts' among 'open,high,low,close,volume,__index_level_0__'; say it with --columns ts=NAME"),
+    ],
+)  # fmt: skip
+def test_parquet_that_cannot_be_read_is_named(
+    tmp_path: Path, change: dict[str, list[object] | None], says: str
+) -> None:
+    columns: dict[str, list[object] | None] = {
+        "ts": [MS, MS + MINUTE],
+        **{name: [1.0, 2.0] for name in ("open", "high", "low", "close", "volume")},
+    }
+    kept = {name: column for name, column in (columns | change).items() if column is not None}
+    if change.get("ts") == []:
+        kept = {name: [] for name in kept}
+    tables.research().DataFrame(kept).write_parquet(tmp_path / "x.parquet")
+    with pytest.raises(ConfigError) as refused:
+        read_foreign(tmp_path / "x.parquet", "BTC", Mapped())
+    assert f"{tmp_path / 'x.parquet'}: " in str(refused.value)
+    assert says in str(refused.value)

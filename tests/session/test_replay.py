@@ -393,3 +393,16 @@ def test_candles_that_do_not_reach_back_are_told_with_the_way_out(
     err = capsys.readouterr().err
     assert "begin at 2025-06-01T05:00" in err
     assert "--from" in err
+
+
+def test_funding_of_another_time_than_the_journal_is_refused(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    data = ["--data", str(folder / "BTC_1m.csv"), "--funding", str(tmp_path / "BTC_rates.csv")]
+    hours = range(START_MS, candles.end_ms + 3_600_000, 3_600_000)
+    for shift_ms, code in ((-40 * 86_400_000, 4), (0, 0)):
+        lines = ["ts,rate", *(f"{at + shift_ms},0.0000125" for at in hours)]
+        (tmp_path / "BTC_rates.csv").write_text("\n".join(lines))
+        assert call(["replay", str(folder / "mine.yaml"), *data]) == code
+    assert "BTC_rates.csv: no rate from 2025-06-01T" in capsys.readouterr().err

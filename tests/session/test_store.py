@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import resource
+import signal
 import statistics
+import subprocess
+import sys
 from array import array
 from itertools import pairwise
 from pathlib import Path
@@ -115,6 +119,51 @@ def test_a_write_that_fails_leaves_the_old_file(store: Store, monkeypatch: pytes
     assert [one.name for one in (store.root / "BTC").iterdir() if one.name.endswith(".part")] == []
 
 
+def test_a_file_that_the_disk_does_not_hold_is_said_and_the_old_one_stays(store: Store) -> None:
+    store.write(candles(0, 10))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, hard))
+    try:
+        with pytest.raises(BotError, match=r"cannot be written: File too large; what was there stays\. .* --store"):
+            store.write(candles(10, 5_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert store.read("BTC", "1m") == candles(0, 10)
+    assert len(list((store.root / "BTC").iterdir())) == 1
+
+
+def test_several_markets_are_written_or_none_of_them(store: Store) -> None:
+    store.write(candles(0, 10, market="ETH"))
+    with pytest.raises(Conflict, match="nothing was changed.* --replace, or keep them apart with another --store"):
+        store.write_all([candles(0, 10), candles(5, 15, market="ETH", shift=1.0)])
+    assert [one.market for one in store.held()] == ["ETH"]
+    assert list((store.root / "BTC").iterdir()) == []
+    done = store.write_all([candles(0, 10), candles(5, 15, market="ETH")])
+    assert [(one.rows, one.added) for one in done] == [(10, 10), (15, 5)]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bot.session.store import Store
+from tests.session.test_store import candles
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+Store(Path(sys.argv[1])).write(candles(10, 20))
+"""
+
+
+def test_a_writer_that_is_killed_leaves_the_old_file_and_the_next_one_clears_up(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write(candles(0, 10))
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert len(list((tmp_path / "BTC").iterdir())) == 2
+    assert store.read("BTC", "1m") == candles(0, 10)
+    assert store.write(candles(10, 20)).added == 10
+    assert store.read("BTC", "1m") == candles(0, 20)
+    assert len(list((tmp_path / "BTC").iterdir())) == 1
+
+
 def test_a_store_of_csv_becomes_parquet_when_the_extra_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +217,13 @@ def test_what_is_generated_is_sound_and_the_same_again(wanted: Wanted, count: in
     else:
         assert len(made) == count
         assert report.faults == ()
+
+
+def test_a_half_day_of_an_exchange_ends_early() -> None:
+    at = START - 37 * 1_440 * MINUTE  # 25 November 2024; on the 29th the exchange closes at 13:00
+    (a, b) = (generate(Wanted("AAPL", "1m", at, 9, hours=hours)) for hours in ("regular", "extended"))
+    assert [len(a), len(b)] == [5 * 390 + 210, 5 * 960 + 780]
+    assert audit(a).findings == audit(b).findings == ()
 
 
 def test_another_seed_is_another_market_and_intervals_of_one_seed_agree() -> None:
