@@ -2,7 +2,8 @@
 
 A guardian's key is made from its name and a serial that is durable before the request leaves. The serial grows when an
 armed one has gone, because the service answers an old key with the old guardian. Keys that a journal of before has spent are passed
-one by one: a request of it that is still under way has the very next one, and so makes no second guardian.
+one by one: a request of it that is still under way has the very next one, and so makes no second guardian. Hence no serial is left out,
+and each epoch begins at 1.
 
 A request that is no longer wanted and whose answer never came is asked for once more under its key: only the key tells
 which guardian it made, and once it has been answered no copy that is still on its way can make another. So is one that was
@@ -130,10 +131,13 @@ class Arming:
         """The account of that epoch was reset. Its guardians are gone; a request that is on its way may yet come: it is taken back."""
         with self.journal.together():
             for arm in self.journal.arms():
-                if arm.body and arm.guardian_id is None and not arm.name.startswith(LOST):
+                if arm.name.startswith((OLD, LOST)):
+                    continue
+                is_unanswered = arm.body and arm.guardian_id is None
+                if is_unanswered:
                     self._set_aside(arm, epoch=epoch)
-                    self.journal.write_arm(arm._replace(body=""))
                     self.owes = True
+                self.journal.write_arm(arm._replace(serial=0, body="" if is_unanswered else arm.body))
 
     async def retire(self, listed: Sequence[Guardian] | None = None) -> None:
         """Disarm what an earlier config asked for and this one does not, now that its own stand. One that blocks is left: only a person lifts it."""
@@ -176,8 +180,7 @@ class Arming:
                     )
                     continue
                 log.info("guardian.retired", name=arm.name, guardian=guardian.id, type=guardian.type)
-            # The next serial: the service answers a key that it knows with the guardian that has gone.
-            self.journal.write_arm(arm._replace(serial=arm.serial + 1, guardian_id=None, body=""))
+            self.journal.write_arm(arm._replace(guardian_id=None, body=""))
         self.owes = False
 
     async def arm(self, one: Wanted, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:

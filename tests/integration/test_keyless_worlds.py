@@ -54,6 +54,7 @@ def test_what_is_ours_is_known_where_only_trades_show_keys(
     template(folder)
     for _world in lived(range(base_seed, base_seed + worlds), folder):
         pass
-    assert min(seen["hidden"], seen["ours"], seen["owned"]) > worlds // 4, seen
+    if worlds >= 40:  # One that is looked at by itself may hold nothing of it.
+        assert min(seen["hidden"], seen["ours"], seen["owned"]) > worlds // 4, seen
     if worlds >= 400:
         assert seen["anothers"], seen

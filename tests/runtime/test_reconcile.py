@@ -206,6 +206,39 @@ async def test_an_arm_that_comes_after_a_reset_leaves_one_dead_man_that_is_known
     assert venue.guards == {}, "nothing stands that nobody knows of"
 
 
+@pytest.mark.parametrize(
+    "before", [(), ("armed", "gone"), ("armed", "reset"), ("armed", "reset", "armed", "gone"), ("armed", "not wanted")]
+)
+async def test_an_arm_of_a_lost_journal_that_comes_late_leaves_one_dead_man(
+    before: tuple[str, ...], tmp_path: Path
+) -> None:
+    venue = FakeVenue()
+    venue.minute()
+    for what in before:
+        if what == "reset":
+            venue.reset()
+        elif what == "gone":
+            venue.guards.clear()
+        else:
+            guardians = (DEAD_MAN_60,) if what == "armed" else ()
+            loop = room(venue, path=tmp_path / "j.db", settings=Settings(guardians=guardians))
+            await loop.recover()
+            kill(loop)
+    assert venue.guards == {}
+    venue.faults = [Fault("arm", "late")]
+    loop = room(venue, path=tmp_path / "j.db")
+    with pytest.raises(ApiError):
+        await loop.recover()
+    kill(loop)
+    (arrive,) = venue.late
+    begun_anew = room(venue)
+    await begun_anew.recover()
+    arrive()
+    await begun_anew.reconcile()
+    assert len(venue.guards) == 1
+    assert set(venue.guards) == set(begun_anew.arming.ids.values())
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 async def test_two_arms_that_come_after_a_reset_leave_the_one_that_is_known(
     order: tuple[int, int], tmp_path: Path
