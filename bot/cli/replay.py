@@ -135,7 +135,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     from bot.cli.judging import judged_text, judged_without_secrets
     from bot.errors import BotError
     from bot.session.kept import read_run
-    from bot.session.options import SessionOptions
+    from bot.session.options import SessionOptions, within
     from bot.session.replay import of_run_again
 
     run = read_run(what)
@@ -167,6 +167,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
         start_ms=options.start_ms if given["start_ms"] is None else given["start_ms"],
         end_ms=options.end_ms if given["end_ms"] is None else given["end_ms"],
     )
+    options = within(options, candles)
     changed = _changed(manifest, settings, candles, funding)
     stopped_ms = course["toMs"] if course["isPartial"] else None
     return of_run_again(what, manifest, settings, candles, options, rates=rates, changed=changed, stopped_ms=stopped_ms)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
     from bot.session.kept import KeptRun
 
+GUARDIANS_SHOWN: Final = 20  # the newest; --json has them all
+BOOKED: Final = {"Result": "pnlUsd", "Fees": "feesUsd", "Funding": "fundingUsd"}
 REPORT_EPILOG = """\b
 Examples:
   bot report runs/paper-20261120T165637Z
@@ -39,18 +42,16 @@ Examples:
 def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Write a run's page: equity, trades on their candles, months, R multiples, costs, and what it all rests on."""
     from bot.session.kept import read_run
-    from bot.session.report import costs_of
+    from bot.session.report import MONTHS, by_market, monthly
 
     kept = read_run(run)
     if as_json:
-        _print({"run": kept.name, **kept.summary, "assumptions": kept.manifest["assumptions"]})
+        months = {str(year): dict(zip((*MONTHS, "Year"), found, strict=True)) for year, found in monthly(kept).items()}
+        more = {"months": months, "markets": by_market(kept), "assumptions": kept.manifest["assumptions"]}
+        _print({"run": kept.name, **kept.summary, **more})
         return
-    for name, value in kept.summary["figures"].items():
-        click.echo(f"  {name:<30} {_shown(value):>16}")
-    for name, value in costs_of(kept).items():
-        click.echo(f"  {f'{name} [$]':<30} {_shown(value):>16}")
-    for line in kept.summary.get("left", ()):
-        click.echo(f"  open at the end: {line}")
+    for line in report_lines(kept):
+        click.echo(_narrow(line))
     _write(out or run / "report.html", kept, None, shown=shown)
 
 
@@ -63,7 +64,7 @@ def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
 def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Show two runs side by side: their figures, and what differs in what was run."""
     from bot.session.kept import read_run
-    from bot.session.report import compared, differences
+    from bot.session.report import compared, differences, ran_text
 
     one, two = read_run(run), read_run(other)
     differing = differences(one, two)
@@ -71,12 +72,13 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
         _print({
             "runs": [one.name, two.name],
             "figures": {name: [value, two.summary["figures"].get(name)] for name, value in one.summary["figures"].items()},
+            "costs": {name: [value, two.summary["costs"].get(name)] for name, value in one.summary["costs"].items()},
             "sameEvents": one.summary["eventDigest"] == two.summary["eventDigest"],
             "differences": differing,
         })  # fmt: skip
     else:
         for letter, which in (("A", one), ("B", two)):
-            click.echo(f"  {letter}  {which.name}")
+            click.echo(f"  {letter}  {which.name}\n     {ran_text(which)}")
         click.echo(f"  {'':<30} {'A':>14} {'B':>14} {'B - A':>14}")
         for name, *values in compared(one, two):
             click.echo(f"  {name:<30} " + " ".join(f"{_shown(value):>14}" for value in values))
@@ -86,6 +88,57 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
             click.echo(_narrow(f"  differs: {line}"))
     if out is not None or shown:
         _write(out or run / f"compare-{two.name}.html", one, two, shown=shown)
+
+
+def report_lines(run: KeptRun) -> list[str]:
+    """A run for a terminal: the figures of its page."""
+    from bot.clock import iso
+    from bot.session.report import MONTHS, SUMS, by_market, costs_of, guardian_text, monthly, ran_text, sums
+
+    summary = run.summary
+    lines = [f"  {ran_text(run)}"]
+    lines += [f"  QUARANTINED {name}: {why}" for name, why in summary.get("quarantined", {}).items()]
+    lines += [f"  {name:<30} {_shown(value):>16}" for name, value in summary["figures"].items()]
+    lines += [f"  {f'{name} [$]':<30} {_shown(value):>16}" for name, value in costs_of(run).items()]
+    lines += [f"  open at the end: {line}" for line in summary.get("left", ())]
+    for year, found in monthly(run).items():
+        named = zip((*MONTHS, "Year"), found, strict=True)
+        lines.append(
+            f"  {year} [%]  " + "  ".join(f"{name} {value:+.2f}" for name, value in named if value is not None)
+        )
+    for title, rows in (("strategy", sums(summary["strategies"])), ("market", sums(by_market(run)))):
+        lines += _columns([(title, *SUMS[1:]), *rows]) if rows else []
+    booked = [
+        (name, *(f"{float(one[key]):,.2f}" for key in BOOKED.values()))
+        for name, one in summary.get("booked", {}).items()
+    ]
+    lines += _columns([("booked to", *BOOKED), *booked]) if booked else []
+    for said, counts in (
+        ("exits", "exits"),
+        ("refused by the gate", "refusals"),
+        ("refused by the service", "rejections"),
+    ):
+        if summary.get(counts):
+            lines.append(f"  {said}: " + ", ".join(f"{name} {count:,}" for name, count in summary[counts].items()))
+    lines += [
+        f"  down {iso(one['atMs'])[:19]} for {one['forMs'] // 1000} s: {one['events']} events, "
+        f"equity {one['equityBeforeUsd']:,.2f} -> {one['equityAfterUsd']:,.2f}"
+        for one in summary.get("outages", ())
+    ]
+    fired = summary.get("guardians", ())
+    lines += [f"  guardian {guardian_text(one)}" for one in fired[-GUARDIANS_SHOWN:]]
+    if len(fired) > GUARDIANS_SHOWN:
+        lines.append(f"  the last {GUARDIANS_SHOWN} of {len(fired):,} guardians; --json has all of them")
+    return lines
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as wide as its cells."""
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return [
+        f"  {name:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        for name, *cells in rows
+    ]
 
 
 def _write(path: Path, run: KeptRun, other: KeptRun | None, *, shown: bool) -> None:

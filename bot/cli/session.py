@@ -17,7 +17,7 @@ from bot.cli.options import Duration, reserved
 if TYPE_CHECKING:
     from bot.session.backtest import Backtest
     from bot.session.funding import Funding
-    from bot.session.options import MarketRules, Outage, SessionOptions
+    from bot.session.options import MarketRules, Outage, SessionOptions, Settlement
     from bot.session.result import Result
 
 EPILOG = """\b
@@ -31,7 +31,8 @@ The config is the one that runs live; nothing in it is rewritten. The same strat
 under a clock that nobody waits for. A fee, a spread, a depth, a tick or a lot is for all markets, or for one class or market:
   --fee 0.05%   --spread stocks=2bps   --depth BTC=50000   --tick BTC=0.1
 A key that may not do everything is tried with its caps, by the interface's names: --cap maxDailyNotionalUsd=5000 --cap allowedCoins=BTC,ETH
-Ctrl-C ends it at the next stop; what was reached by then is kept. Results go to runs/<name>-<time>/.
+An event market is settled where that is said: --settle event:RATE-CUT=yes   --settle event:RATE-CUT=2025-03-20T18:00=no
+Ctrl-C ends it; what was reached by then is kept. Results go to runs/<name>-<time>/.
 """
 CUTS: Final = 5  # repeated runs of --prove-causal
 GUARDIANS_SHOWN: Final = 20
@@ -131,6 +132,29 @@ class Out(click.ParamType["Outage"]):
         return Outage(Instant().convert(found[1], param, ctx), round(Duration().convert(found[2], param, ctx) * 1000))
 
 
+class Settled(click.ParamType[tuple[str, "Settlement"]]):
+    """`event:RATE-CUT`, `event:RATE-CUT=yes`, `event:RATE-CUT=2025-03-20T18:00=no`."""
+
+    name = "market=time=outcome"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Settlement]:
+        from bot.session.candles import market_name
+        from bot.session.options import Settlement
+
+        if isinstance(value, tuple):
+            return value
+        name, *rest = (part.strip() for part in value.split("="))
+        outcome = at_ms = None
+        if rest and re.fullmatch(r"(?i)yes|no|[01](\.[0-9]+)?", rest[-1]):
+            word = rest.pop().lower()
+            outcome = Decimal({"yes": 1, "no": 0}.get(word, word))
+        if rest:
+            at_ms = Instant().convert(rest.pop(), param, ctx)
+        if rest:
+            self.fail(f"{value!r} is no settlement; write event:RATE-CUT=2025-03-20T18:00=yes", param, ctx)
+        return market_name(name), Settlement(at_ms, outcome)
+
+
 class Capped(click.ParamType[tuple[str, Any]]):
     """`maxDailyNotionalUsd=5000`."""
 
@@ -213,6 +237,14 @@ class Capped(click.ParamType[tuple[str, Any]]):
     "(maxTradeUsd, dailyTradeCapUsd). Repeatable.",
 )
 @click.option(
+    "--settle",
+    "settlements",
+    type=Settled(),
+    multiple=True,
+    help="An event market is settled: event:RATE-CUT=2025-03-20T18:00=yes. Without a time: where its candles end; without yes, no or a number "
+    "from 0 to 1: as its last price says. Repeatable.",
+)
+@click.option(
     "--outage", "outages", type=Out(), multiple=True, help="The daemon is down: 2025-05-03T10:00+2h. Repeatable."
 )
 @click.option(
@@ -246,27 +278,33 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     from bot.session import result as results
 
     logs.configure(pretty=None, level="error")
+    found: Result | None = None
+    lost: OSError | None = None
+    band = proof = None
     with reserved(for_json=as_json):
         asked = _Asked(config, given)
         prepared = asked.prepared()  # What cannot be played is said before a folder is made for it.
         manifest = asked.manifest()  # Now: config and strategies may be edited while the session runs.
         folder = results.folder_for(out, asked.settings.name, SystemClock().now_ms())
-        try:
-            with _stopping() as is_stopped:
-                found = asked.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
-                results.write(folder, found, manifest)  # Kept, whatever becomes of the runs that follow.
-                band, proof = asked.besides(found, folder, is_stopped=is_stopped)
-            summary = found.summary(band, proof)
-            results.write_summary(folder, summary)
-        except OSError as error:
-            raise BotError(
-                f"{folder}: cannot be written: {error.strerror or error}; choose another place with --out"
-            ) from None
-    if as_json:
-        click.echo(json.dumps({"folder": str(folder), **summary}, ensure_ascii=False))
-    else:
-        for line in summary_lines(found, asked.assumptions, band=band, proof=proof):
-            click.echo(line)
+        with _stopping() as is_stopped:
+            try:
+                found, lost = asked.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
+                if lost is None:
+                    results.write(folder, found, manifest)  # Kept, whatever becomes of the runs that follow.
+                    band, proof = asked.besides(found, folder, is_stopped=is_stopped)
+                    results.write_summary(folder, found.summary(band, proof))
+            except OSError as error:
+                lost = error
+    if found is not None:  # What a disk did not take is told at least.
+        if as_json:
+            place = None if lost is not None else str(folder)
+            click.echo(json.dumps({"folder": place, **found.summary(band, proof)}, ensure_ascii=False))
+        else:
+            for line in summary_lines(found, asked.assumptions, band=band, proof=proof):
+                click.echo(line)
+    if lost is not None:
+        raise BotError(f"{folder}: cannot be written: {lost.strerror or lost}; choose another place with --out")
+    if not as_json:
         click.echo(f"\nResults: {folder}")
     if proof is not None and proof["differs"] is not None:
         click.echo(f"error: not causal: {proof['differs']}", err=True)
@@ -276,6 +314,30 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
         click.echo(f"error: whether the strategies are causal was not proven: {why}", err=True)
         return 1
     return 0
+
+
+class _Lines:
+    """A file of lines. What it does not take any more is left out, and why is kept."""
+
+    def __init__(self, path: Path) -> None:
+        self.lost: OSError | None = None
+        self._file = path.open("w", encoding="utf-8", newline="")
+
+    def write(self, text: str) -> None:
+        if self.lost is None:
+            try:
+                self._file.write(text)
+            except OSError as error:
+                self.lost = error
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._file.close()
+        except OSError as error:
+            self.lost = self.lost or error
 
 
 class _Asked:
@@ -300,8 +362,8 @@ class _Asked:
         self.assumptions: list[str] = []
 
     def _options(self) -> SessionOptions:
-        from bot.clock import iso
-        from bot.errors import ConfigError
+        from dataclasses import replace
+
         from bot.session.options import SessionOptions, chance_outages
 
         given = self.given
@@ -313,16 +375,16 @@ class _Asked:
         by_chance = chance_outages(
             given["outage_count"], start_ms, end_ms, mean_ms=given["outage_for"] * 1000, seed=given["seed"]
         )
-        outages = (*given["outages"], *by_chance)
-        for one in given["outages"]:
-            if not start_ms <= one.at_ms < end_ms:
-                raise ConfigError(
-                    f"--outage {iso(one.at_ms)}: the session is of {iso(start_ms)} to {iso(end_ms)}, and the outage begins outside of it"
-                )
+        # Said here, for all candles: a repeated run on data that are cut is settled when this one is.
+        ends = {one.market: one.end_ms for one in self.candles}
+        settlements = {
+            name: one if one.at_ms is not None or name not in ends else replace(one, at_ms=ends[name])
+            for name, one in given["settlements"]
+        }
         return SessionOptions(
             start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
-            latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given), outages=outages, seed=given["seed"],
-            caps=dict(given["caps"]),
+            latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given),
+            outages=(*given["outages"], *by_chance), settlements=settlements, seed=given["seed"], caps=dict(given["caps"]),
         )  # fmt: skip
 
     def manifest(self) -> dict[str, Any]:
@@ -348,15 +410,20 @@ class _Asked:
             self.assumptions += [] if lacking is None else [f"{market}: funding: {lacking}"]
         return made
 
-    def run(self, made: Backtest, folder: Path, *, is_stopped: Callable[[], bool], quiet: bool) -> Result:
-        """The session."""
+    def run(
+        self, made: Backtest, folder: Path, *, is_stopped: Callable[[], bool], quiet: bool
+    ) -> tuple[Result, OSError | None]:
+        """The session. Where its events cannot be written any more it is stopped: what was reached, and why."""
         from bot.runtime import reading
 
         if self.given["with_journal"]:
             made.journal.close()
             made = self._make(self.options, journal=folder / reading.FILE)
-        with (folder / "events.jsonl").open("w", encoding="utf-8", newline="") as events, _bar(quiet=quiet) as told:
-            return made.run(progress=lambda done, of: not is_stopped() and told(done, of), events=events)
+        with _Lines(folder / "events.jsonl") as lines, _bar(quiet=quiet) as told:
+            found = made.run(
+                progress=lambda done, of: lines.lost is None and not is_stopped() and told(done, of), events=lines
+            )
+        return found, lines.lost
 
     def besides(
         self, found: Result, folder: Path, *, is_stopped: Callable[[], bool]
@@ -388,10 +455,12 @@ class _Asked:
 
     def _make(self, options: SessionOptions, cut_ms: int | None = None, *, journal: Path | None = None) -> Backtest:
         from bot.session.backtest import Backtest
+        from bot.session.options import within
 
-        candles = (
-            self.candles if cut_ms is None else [part for one in self.candles if len(part := one.slice(None, cut_ms))]
-        )
+        candles = self.candles
+        if cut_ms is not None:
+            candles = [part for one in self.candles if len(part := one.slice(None, cut_ms))]
+            options = within(options, candles)
         return Backtest(self.settings, candles, options, rates=self.rates, journal_path=journal)
 
 
@@ -509,6 +578,8 @@ def summary_lines(
     """The summary for a terminal."""
     from bot.clock import iso
     from bot.money import format_e8
+    from bot.session.report import guardian_text
+    from bot.session.result import fired_row
 
     course, book = found.course, found.book
     lines = [
@@ -543,10 +614,7 @@ def summary_lines(
         lines.append(
             f"  the liquidator's backstop: {format_e8(book.backstop)} USD, paid for what went below zero, less margin lost"
         )
-    lines += [
-        f"  guardian {one.guardian_type} fired at {iso(one.ts)}" + (f" on {one.coin}" if one.coin else "")
-        for one in book.guardians[:GUARDIANS_SHOWN]
-    ]
+    lines += [f"  guardian {guardian_text(fired_row(one))}" for one in book.guardians[:GUARDIANS_SHOWN]]
     if len(book.guardians) > GUARDIANS_SHOWN:
         lines.append(f"  and {len(book.guardians) - GUARDIANS_SHOWN:,} more: summary.json has all of them")
     for down in course.downs:

@@ -437,10 +437,22 @@ def _paid(mirror: Mirror, event: Any, data: Any) -> None:
 
 
 def _lost(mirror: Mirror, event: Any, data: Any) -> None:
-    """Liquidated or settled. What is left after a part is said by the fills beside it, or by the next snapshot."""
+    """Liquidated; the fills beside it have told what it cost."""
     mirror.balance_usd = data.balance_usd
-    if event.subtype != "partial":
-        _flat(mirror, event.coin)
+    _flat(mirror, event.coin)
+
+
+def _taken(mirror: Mirror, event: Any, data: Any) -> None:
+    """By the backstop, and no fill tells of it. Of a margin of which nothing was left the next snapshot says how much it was."""
+    if data.margin_lost_usd:
+        _gain(mirror, data.realized_pnl_usd - data.margin_lost_usd, balance_usd=data.balance_usd)
+    _lost(mirror, event, data)
+
+
+def _settled(mirror: Mirror, event: Any, data: Any) -> None:
+    """What it had cost is cash again, or gone."""
+    _gain(mirror, data.realized_pnl_usd - data.fee_usd, balance_usd=data.balance_usd)
+    _flat(mirror, event.coin)
 
 
 def _leverage(mirror: Mirror, event: Any, data: Any) -> None:
@@ -475,8 +487,8 @@ FOLD: Final[Mapping[tuple[str, str], Fold]] = {
     ("funding", "payment"): _funded,
     ("liquidation", "partial"): _paid,
     ("liquidation", "full"): _lost,
-    ("liquidation", "backstop"): _lost,
-    ("settlement", "settled"): _lost,
+    ("liquidation", "backstop"): _taken,
+    ("settlement", "settled"): _settled,
     ("account", "created"): _began,
     ("account", "reset"): _began,
     ("account", "leverage"): _leverage,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Final, TextIO
+from typing import Any, Final, Protocol
 
 from bot.config import Settings
 from bot.runtime.desk import Placed
@@ -34,6 +34,12 @@ OTHER_PATH: Final[Mapping[str, PathPolicy]] = {
 }
 
 Rates = Mapping[str, list[tuple[int, int]]]
+
+
+class Lines(Protocol):
+    """What takes the lines of events.jsonl: a file open for text."""
+
+    def write(self, text: str, /) -> object: ...
 
 
 @dataclass(slots=True)
@@ -72,7 +78,7 @@ class Backtest:
             self.journal.close()
             raise
 
-    def run(self, *, progress: Told | None = None, events: TextIO | None = None) -> Result:
+    def run(self, *, progress: Told | None = None, events: Lines | None = None) -> Result:
         """To the end, or until `progress` says stop. `events` takes the lines of events.jsonl."""
         stage, session = self.stage, self.session
         slips = Slips(Prices(session.ground.lanes, self.options.path))

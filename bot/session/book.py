@@ -106,6 +106,15 @@ class Trip:
 _TRIP: Final = {one.name: int if "int" in str(one.type) else str for one in fields(Trip)}
 
 
+@dataclass(slots=True)
+class Fired:
+    """A guardian that acted, and what came of it: the numbers of the trips that it ended or began, and what its own fills realised, less their fees."""
+
+    event: GuardianMoved
+    trips: list[int] = field(default_factory=list)
+    gained: int = 0
+
+
 def _trips() -> Rows[Trip]:
     return Rows(list(_TRIP.values()), read=attrgetter(*_TRIP), make=Trip)
 
@@ -144,11 +153,12 @@ class Book:
     liquidations: int = 0
     backstop: int = 0  # what the house paid for what went below zero, less the margin that the liquidator kept
     kinds: Counter[str] = field(default_factory=Counter)  # exits by what caused them
-    guardians: list[GuardianMoved] = field(default_factory=list)  # those that fired
+    guardians: list[Fired] = field(default_factory=list)
     _last: dict[str, Step] = field(default_factory=dict)  # of each market
     _row: dict[str, int] = field(default_factory=dict)  # of the trip that is open in a market
     _balance: int = 0  # as the newest event said
     _margin: dict[str, int] = field(default_factory=dict)  # of isolated positions: cash that the balance does not hold
+    _caused: dict[str, Fired] = field(default_factory=dict)  # trades that are not over, of the guardians that made them
     _hash: Any = field(default_factory=hashlib.sha256)
 
     def __post_init__(self) -> None:
@@ -167,7 +177,8 @@ class Book:
                 self._paid(one)
             elif isinstance(one, GuardianMoved):
                 if one.subtype == "fired":
-                    self.guardians.append(one)
+                    self.guardians.append(fired := Fired(one))
+                    self._caused.update(dict.fromkeys(one.trades, fired))
                     if self.slips is not None:
                         self.slips.fired(one)
             elif isinstance(one, Triggered):
@@ -225,6 +236,8 @@ class Book:
         self._hold(e.coin, self.cash - before, e.balance, is_flat=not e.position_size)
         slipped = 0 if self.slips is None else self.slips.of(e)
         self.slipped += slipped
+        if self._caused and (fired := self._caused.get(e.trade)) is not None:
+            self._effect(fired, e)
         if trip is not None:
             trip.slipped += slipped
             trip.fees += e.fee
@@ -233,6 +246,15 @@ class Book:
             if not e.position_size:
                 self._end(trip, e.ts, e.kind)
         self._step(e.ts, e.coin, e.side, e.position_size, trip.cost if trip is not None and e.position_size else 0)
+
+    def _effect(self, fired: Fired, e: Fill) -> None:
+        """A fill that a guardian has caused."""
+        fired.gained += (e.realized or 0) - e.fee
+        number = self._row.get(e.coin)
+        if number is not None and number + 1 not in fired.trips:
+            fired.trips.append(number + 1)
+        if not e.remaining:
+            del self._caused[e.trade]
 
     def _end(self, trip: Trip, ts: int, kind: str) -> None:
         trip.exit_ms, trip.exit_kind, trip.held = ts, kind, 0

@@ -11,3 +11,4 @@ COLUMNS: Final = (
     "fees_usd", "funding_usd", "pnl_usd", "r_multiple", "stop_px", "target_px", "fills",
     "slippage_usd",
 )  # fmt: skip
+BY_GUARDIAN: Final = frozenset({"guardian", "kill"})  # kinds of exits

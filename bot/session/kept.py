@@ -14,8 +14,9 @@ from typing import Any, Final
 from bot.errors import BotError, Exit
 from bot.session.folder import COLUMNS, FORMAT, NAMES
 
+CHART: Final = "chart.json"  # for drawing alone: figures are there without it
 ROW_BYTES: Final = 24  # <i8, <f8, <f8
-# What is read of each file without a question; a * stands for each of a list.
+# What is read of each file without a question; a * stands for each of a list, or of things by name.
 REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "manifest.json": (
         "code.version", "code.sha256", "config.name", "config.text", "strategies.*.name", "strategies.*.sha256",
@@ -24,7 +25,8 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
         "options.outages", "options.seed",
     ),
     "summary.json": (
-        "figures", "costs", "strategies", "startUsd", "eventDigest", "course.bars", "course.isPartial", "course.fromMs",
+        "figures", "costs", "strategies.*.# Trades", "strategies.*.Win Rate [%]", "strategies.*.pnlUsd", "strategies.*.feesUsd",
+        "strategies.*.fundingUsd", "strategies.*.slippageUsd", "startUsd", "eventDigest", "course.bars", "course.isPartial", "course.fromMs",
         "course.toMs",
     ),
 }  # fmt: skip
@@ -82,7 +84,7 @@ def read_run(folder: Path) -> KeptRun:
     """The run in a folder. NoRun when there is none; BotError names the file and what is wrong with it."""
     if not folder.is_dir():
         raise NoRun(f"{folder}: is no folder; give the folder that bot backtest has written")
-    missing = [name for name in NAMES if not (folder / name).is_file()]
+    missing = [name for name in NAMES if name != CHART and not (folder / name).is_file()]
     if missing:
         raise NoRun(
             f"{folder}: is no run: {', '.join(missing)} is not there; give the folder that bot backtest has written"
@@ -94,7 +96,7 @@ def read_run(folder: Path) -> KeptRun:
         )
     manifest = _whole(folder / "manifest.json")
     at_ms, equity, exposure = _equity(folder / "equity.npy")
-    chart = folder / "chart.json"
+    chart = folder / CHART
     return KeptRun(
         folder.resolve(), manifest, _whole(folder / "summary.json"), _trades(folder / "trades.csv"), at_ms, equity, exposure,
         _json(chart) if chart.is_file() else {},
@@ -113,7 +115,8 @@ def _has(found: Any, keys: Sequence[str]) -> bool:
     if not keys:
         return True
     if keys[0] == "*":
-        return isinstance(found, list) and all(_has(one, keys[1:]) for one in found)
+        inner = found.values() if isinstance(found, dict) else found
+        return isinstance(found, list | dict) and all(_has(one, keys[1:]) for one in inner)
     return isinstance(found, dict) and keys[0] in found and _has(found[keys[0]], keys[1:])
 
 

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import repeat
+from operator import length_hint
 from typing import Final
 
 from bot.session.candles import Candles, resample
@@ -53,8 +54,13 @@ class Lane:
             candles.open, candles.high, candles.low, candles.close, candles.volume,
         )  # fmt: skip
         self.first = self.at = bisect_left(self.ts, start_ms)
-        self.end = max(self.first, bisect_left(self.ts, end_ms - self.step_ms + 1))  # only whole bars
         self.step = 0
+        if (
+            self.at and self.ts[self.at - 1] + self.step_ms - 1 > start_ms
+        ):  # Of the bar in which it starts, what is left.
+            self.first = self.at = self.at - 1
+            self.step = sum(at <= start_ms for at in self._times())
+        self.end = max(self.first, bisect_left(self.ts, end_ms - self.step_ms + 1))  # only bars that end
 
     @property
     def is_over(self) -> bool:
@@ -66,11 +72,18 @@ class Lane:
 
     def next_point_ms(self) -> int:
         """When the bar that is next, and not over yet, has its next point."""
-        return self.ts[self.at] + (self.step * self.third_ms if self.step < 3 else self.step_ms - 1)
+        return self._times()[self.step]
 
-    def last_px(self) -> float | None:
-        """Close of the newest bar that is wholly past."""
-        return self.close[self.at - 1] if self.at else None
+    def last_px(self, path: str) -> int | None:
+        """Price of the newest point that is past, as the venue counts it."""
+        if self.step:
+            return _way(path, *self.ints(self.at)[:4])[self.step - 1]
+        return round(self.close[self.at - 1] * E8) if self.at else None
+
+    def _times(self) -> tuple[int, int, int, int]:
+        """When the bar that is next has its points."""
+        ts = self.ts[self.at]
+        return ts, ts + self.third_ms, ts + 2 * self.third_ms, ts + self.step_ms - 1
 
     def ints(self, index: int) -> tuple[int, int, int, int, int]:
         """A bar's open, high, low, close and volume as the venue counts them."""
@@ -79,7 +92,7 @@ class Lane:
             round(self.volume[index] * E8),
         )  # fmt: skip
 
-    def bars(self, first: int, last: int, columns: Columns) -> Iterator[Bar]:
+    def ahead(self, first: int, last: int, columns: Columns) -> Ahead:
         """Rows `first` to `last`, whose columns these are, as a strategy gets them: stamped with the instant of their close."""
         ts, step_ms = self.ts[first:last], self.step_ms
         at: Iterable[int]
@@ -87,7 +100,7 @@ class Lane:
             at = range(ts[0] + step_ms, ts[-1] + 2 * step_ms, step_ms)
         else:
             at = [one + step_ms for one in ts]
-        return map(_MAKE_BAR, zip(repeat(self.coin), at, *columns))
+        return Ahead(at, columns)
 
     def index_of(self, close_ms: int) -> int:
         """The row of the bar that closes then."""
@@ -107,9 +120,7 @@ class Lane:
         while self.at < self.end and self.ts[self.at] <= to_ms:
             ts = self.ts[self.at]
             o, high, low, close, volume = self.ints(self.at)
-            up = path == "ohlc" or (path != "olhc" and abs(high - o) < abs(o - low))
-            prices = (o, high, low, close) if up else (o, low, high, close)
-            times = (ts, ts + self.third_ms, ts + 2 * self.third_ms, ts + self.step_ms - 1)
+            prices, times = _way(path, o, high, low, close), self._times()
             for step in range(self.step, 4):
                 if times[step] > to_ms:
                     self.step = step
@@ -119,6 +130,31 @@ class Lane:
                 found.append((times[step], step, (times[step], self.coin, prices[step], step, ts, volume, ahead)))
             self.at, self.step = self.at + 1, 0
         return found
+
+
+def _way(path: str, o: int, high: int, low: int, close: int) -> tuple[int, int, int, int]:
+    """The points of a bar, in their order."""
+    up = path == "ohlc" or (path != "olhc" and abs(high - o) < abs(o - low))
+    return (o, high, low, close) if up else (o, low, high, close)
+
+
+class Ahead:
+    """Bars on their way to a strategy, some at a time."""
+
+    __slots__ = ("_at", "_columns")
+
+    def __init__(self, at: Iterable[int], columns: Columns) -> None:
+        self._at = iter(at)
+        self._columns = [iter(column) for column in columns]
+
+    @property
+    def left(self) -> int:
+        """How many have not been taken."""
+        return length_hint(self._at)
+
+    def take(self, coins: list[str]) -> Iterator[Bar]:
+        """One for each name in `coins`. Whoever empties that list, from another thread too, ends them after the bar that was taken last."""
+        return map(_MAKE_BAR, zip(coins, self._at, *self._columns, strict=False))
 
 
 class Track:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from random import Random
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bot.errors import ConfigError
 from bot.session import caps as capping
 from bot.session.caps import Cap
 from bot.venue.numbers import E8
 from bot.venue.state import MarketSpec
+
+if TYPE_CHECKING:
+    from bot.session.candles import Candles
 
 PathPolicy = Literal["sl_first", "ohlc", "olhc", "adaptive"]
 PATHS: Final[tuple[PathPolicy, ...]] = ("sl_first", "ohlc", "olhc", "adaptive")
@@ -46,6 +49,33 @@ def chance_outages(count: int, start_ms: int, end_ms: int, *, mean_ms: float, se
         at = start_ms + number * part + int(chance.random() * (part - length))
         found.append(Outage(at, max(1, length)))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The end of an event market. `at_ms` None: where its candles end. `outcome`: what a share of Yes pays, 0 to 1; None: the last price says it, as 0 or 1."""
+
+    at_ms: int | None = None
+    outcome: Decimal | None = None
+
+    def __post_init__(self) -> None:
+        if self.outcome is not None and not (
+            self.outcome.is_finite() and 0 <= self.outcome <= 1 and self.outcome * E8 % 1 == 0
+        ):
+            raise ConfigError(f"outcome {self.outcome}: must be from 0 (No) to 1 (Yes), with at most 8 decimals")
+
+    def after(self, candles_end_ms: int) -> int:
+        """From when on nothing is traded."""
+        return candles_end_ms if self.at_ms is None else self.at_ms
+
+
+def within(options: SessionOptions, candles: Sequence[Candles]) -> SessionOptions:
+    """The options of a session that is to be shorter, or has fewer candles: without the outages that it does not reach."""
+    starts = [one.at_ms[0] for one in candles] if options.start_ms is None else [options.start_ms]
+    ends = [one.end_ms for one in candles]
+    end_ms = min([max(ends, default=0), *([] if options.end_ms is None else [options.end_ms])])
+    reached = [one for one in options.outages if max(starts, default=0) <= one.at_ms < end_ms]
+    return replace(options, outages=tuple(reached))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +147,9 @@ class SessionOptions:
     latency_ms: int = 0
     rules: Mapping[str, MarketRules] = field(default_factory=dict)
     outages: tuple[Outage, ...] = ()
+    settlements: Mapping[str, Settlement] = field(
+        default_factory=dict
+    )  # of event markets; the others are never settled
     seed: int = 1
     caps: Mapping[str, Cap] = field(default_factory=dict)  # of the session's key and account: caps.py
     skip: bool = True  # False: every bar is given to the venue, for whoever doubts that skipping changes nothing
@@ -156,6 +189,10 @@ class SessionOptions:
                 for name, one in plain["rules"].items()
             },
             outages=tuple(Outage(one["at_ms"], one["for_ms"]) for one in plain["outages"]),
+            settlements={
+                name: Settlement(one["at_ms"], None if one["outcome"] is None else Decimal(one["outcome"]))
+                for name, one in plain.get("settlements", {}).items()
+            },
             seed=plain["seed"],
             caps=capping.of_plain(plain.get("caps", {})),
         )
@@ -173,6 +210,10 @@ class SessionOptions:
                 for name, one in sorted(self.rules.items())
             },
             "outages": [{"at_ms": one.at_ms, "for_ms": one.ms} for one in self.outages],
+            "settlements": {
+                name: {"at_ms": one.at_ms, "outcome": None if one.outcome is None else str(one.outcome)}
+                for name, one in sorted(self.settlements.items())
+            },
             "seed": self.seed,
             "caps": capping.plain_of(self.caps),
         }

@@ -14,11 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bot.errors import BotError
 from bot.runtime import reading
 from bot.runtime.provenance import NOTE, marks_in
+
+SECOND_MS: Final = 1_000
 
 
 class Key(NamedTuple):
@@ -110,6 +112,9 @@ class Record:
     keys: dict[str, Key] = field(default_factory=dict)  # of every intent's id
     fills: dict[FillKey, Filled] = field(default_factory=dict)
     fired: dict[Fired, tuple[int, str]] = field(default_factory=dict)  # when, and what it did
+    settled: dict[str, tuple[int, Decimal]] = field(
+        default_factory=dict
+    )  # event markets in which something was held then: when, and what a Yes paid
     refusals: dict[tuple[str, str, int], tuple[str, str]] = field(default_factory=dict)
     done: dict[tuple[str, str], int] = field(default_factory=dict)
     marks: list[dict[str, Any]] = field(default_factory=list)
@@ -230,6 +235,9 @@ def _fold(made: Record, events: Iterable[Mapping[str, Any]]) -> None:
             fired[data["guardianType"], market] += 1
             one = Fired(data["guardianType"], market, fired[data["guardianType"], market])
             made.fired[one] = event["ts"], str(data.get("action") or "")
+        if kind == "settlement":
+            at_ms = event["ts"]  # A session settles in the millisecond before.
+            made.settled[market] = at_ms + (at_ms % SECOND_MS == SECOND_MS - 1), Decimal(data["outcomePx"])
         if made.start_usd is None and "balanceUsd" in data:
             made.start_usd = _before(kind, data)
         if kind != "fill":

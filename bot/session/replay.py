@@ -24,7 +24,8 @@ from bot.errors import ConfigError
 from bot.runtime import provenance, reading
 from bot.session.backtest import Backtest, Rates
 from bot.session.candles import Candles, drivers, resample
-from bot.session.options import SessionOptions
+from bot.session.folder import BY_GUARDIAN
+from bot.session.options import SessionOptions, Settlement
 from bot.session.recorded import Decided, Filled, FillKey, Key, Record, of_events, of_journal
 from bot.session.stage import ADDRESS
 from bot.wire import INTERVAL_MS
@@ -113,13 +114,19 @@ def of_journal_again(
                 f"the {one.interval} candles of {one.market} begin at {iso(one.at_ms[0])}, and the record at {iso(start_ms)}: "
                 "give older ones, or begin later with --from"
             )
-    data_end_ms = min((one.end_ms for one in used), default=0)
+    going_on = [one.end_ms for one in used if one.market not in recorded.settled]  # the others have come to their end
+    data_end_ms = min(going_on, default=max((one.end_ms for one in used), default=0))
     if data_end_ms <= last_ms:
         notes.append(f"the data end at {iso(data_end_ms)}, before the record does: what comes later is not compared")
         last_ms = data_end_ms - 1
     step_ms = max((one.step_ms for one in used), default=1)
+    settled = {
+        market: Settlement(*recorded.settled[market])
+        for market in (one.market for one in used)
+        if market in recorded.settled and recorded.settled[market][0] <= max(one.end_ms for one in used)
+    }
     # The last decision is filled in the bar after it, which has to be there as a whole.
-    options = replace(options, start_ms=start_ms, end_ms=(last_ms // step_ms + 1) * step_ms)
+    options = replace(options, start_ms=start_ms, end_ms=(last_ms // step_ms + 1) * step_ms, settlements=settled)
     again = _run(settings, candles, options, address=recorded.address or ADDRESS, rates=rates)
     changes = None
     if recorded.marks:
@@ -285,7 +292,7 @@ class _Comparison:
                 continue  # The runtime's own repairs are the fills' and guardians' to tell.
             at = key.bar_ms or one.at_ms
             ends = [done for (market, _), done in self.one.done.items() if market == key.market]
-            if self.start_ms <= at <= min(self.last_ms, max(ends, default=self.last_ms)):
+            if self.start_ms <= max(at, one.at_ms) and at <= min(self.last_ms, max(ends, default=self.last_ms)):
                 kept[key] = one
         return kept
 
@@ -438,17 +445,20 @@ class _Comparison:
     def _why_unfilled(self, key: FillKey, there: Filled, *, is_recorded: bool) -> tuple[Cause, str]:
         absent = self.other if is_recorded else self.one
         if key.owner is None:
-            if there.kind == "guardian":
+            if there.kind in BY_GUARDIAN:
                 return "guardian", "a guardian closed it on one side only"
             return "unknown", "no decision of this daemon: another hand on the account"
         if key.is_own:
-            if key.owner not in absent.decisions:
+            decided = absent.decisions.get(key.owner)
+            if decided is None:
                 return "follows", "its decision is on one side only"
+            if decided.state != "accepted":
+                return "follows", "its decision became no order on one side"
             return "price", "the order was filled on one side only, or in another number of parts"
         for record in (self.one, self.other):
             if not record.own(key.owner):
                 return "follows", "the position that it ends was opened on one side only"
-        if there.kind == "guardian":
+        if there.kind in BY_GUARDIAN:
             return "guardian", "a guardian closed it on one side only"
         return "follows", "the position ended otherwise there"
 
@@ -465,7 +475,7 @@ class _Comparison:
             pair = self.one.decisions.get(owner), self.other.decisions.get(owner)
             if pair[0] and pair[1] and pair[0].body and _meant(pair[0].body) != _meant(pair[1].body):
                 return "follows", "its decision was another"
-        if "guardian" in (one.kind, other.kind) and one.kind != other.kind:
+        if one.kind != other.kind and not BY_GUARDIAN.isdisjoint((one.kind, other.kind)):
             return "guardian", f"ended by {one.kind} then, by {other.kind} in the replay"
         if owner is not None and not key.is_own and self._entry_differs(owner):
             return "follows", "the entry of this position was filled otherwise"

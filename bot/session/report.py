@@ -12,16 +12,21 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
+from math import fsum
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 from bot.clock import HOUR_MS, datetime_of, iso, ms_of
 from bot.errors import BotError
+from bot.session.folder import BY_GUARDIAN
 from bot.session.kept import KeptRun, KeptTrade
 
 POINTS_MAX: Final = 4_000  # of a curve: about one a pixel on the widest screen
 TRADES_MAX: Final = 2_000  # with their stops and targets drawn, of one market; the table has as many
+GUARDIANS_MAX: Final = 100  # of the account, as lines on each market
 ROWS_MAX: Final = 500
+LENGTHS: Final = ("latency_ms", "for_ms")  # of time; what else ends in _ms is an instant
 SHOWN_CHARS: Final = 60  # of a value that differs
 MARKERS: Final = ((1_000, 4), (300, 5), (80, 7), (0, 9))  # so many trades: their markers' size
 MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -36,7 +41,13 @@ COSTS: Final = {  # of summary.json, in the order of a page
     "backstopUsd": "Liquidator's backstop",
     "slippageUsd": "Slippage, in the prices",
 }
-_SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
+SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
+_AMOUNTS: Final = {
+    "pnlUsd": "pnl_usd",
+    "feesUsd": "fees_usd",
+    "fundingUsd": "funding_usd",
+    "slippageUsd": "slippage_usd",
+}
 
 
 def page(run: KeptRun, other: KeptRun | None = None) -> str:
@@ -55,7 +66,7 @@ def page(run: KeptRun, other: KeptRun | None = None) -> str:
             )
         parts.append(_section("R multiples", _drawn("r", _r_multiples(run))))
         parts += [
-            _section("By strategy", _by_strategy(run)), _section("Booked to each strategy, of shared positions its share", _booked(run)), _section("By market", _by_market(run)), _section("Guardians", _guardians(run)),
+            _section("By strategy", _by_strategy(run)), _section("Booked to each strategy, of shared positions its share", _booked(run)), _section("By market", _table(SUMS, sums(by_market(run)))), _section("Guardians", _guardians(run)),
             _section("Outages", _outages(run)), _section("Refused by the gate", _refusals(run, "refusals")),
             _section("Refused by the service", _refusals(run, "rejections")), _section("Trades", _trades(run)),
         ]  # fmt: skip
@@ -200,22 +211,22 @@ def _market(run: KeptRun, market: str) -> Drawing:
             marker={"symbol": symbol, "size": size, "color": colour, "opacity": 0.8}, text=[f"{_text(one.strategy)} {one.size:g}" for one in mine],
         ))  # fmt: skip
     done = [one for one in trades if one.exit_ms is not None]
+    by = _guardian_of(run)
     for name, mine in (
-        ("exit", [t for t in done if t.exit_kind != "guardian"]),
-        ("exit by guardian", [t for t in done if t.exit_kind == "guardian"]),
+        ("exit", [t for t in done if t.exit_kind not in BY_GUARDIAN]),
+        ("exit by guardian", [t for t in done if t.exit_kind in BY_GUARDIAN]),
     ):
         if mine:
             traces.append(_scatter(
                 [iso(one.exit_ms or 0) for one in mine], [one.exit_px for one in mine], name, mode="markers",
                 marker={"symbol": "x" if name == "exit" else "star", "size": size - 1, "opacity": 0.8,
                         "color": [GREEN if one.pnl_usd > 0 else RED for one in mine]},
-                text=[f"{_text(one.exit_kind)} {one.pnl_usd:+.2f} USD" for one in mine],
+                text=[f"{_text(by.get(one.number, one.exit_kind))} {one.pnl_usd:+.2f} USD" for one in mine],
             ))  # fmt: skip
-    fired = [one for one in run.summary.get("guardians", ()) if one["market"] in (market, None)]
+    of_account = [one for one in run.summary.get("guardians", ()) if one["market"] is None]
     marks = [
         _upright(iso(one["ts"]), iso(one["ts"]), _text(one["type"]), type="line", line={"color": AMBER, "width": 1})
-        for one in fired[:100]
-        if one["market"] is None
+        for one in of_account[-GUARDIANS_MAX:]
     ]
     prices = _titled("USD", tickformat=",")
     if candles["low"]:  # A stop far away is no reason to make the candles a line.
@@ -255,6 +266,14 @@ def _head(runs: Sequence[KeptRun]) -> str:
             f"balance {float(run.summary['startUsd']):,.2f} USD{partial}</p>"
         )
     return "".join(lines)
+
+
+def ran_text(run: KeptRun) -> str:
+    """Of when a run is, and what it began with; and whether it came to its end."""
+    course = run.summary["course"]
+    ended = ", PARTIAL: ended early" if course["isPartial"] else ""
+    usd = _usd(run.summary["startUsd"])
+    return f"{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC, {course['bars']:,} bars, {usd} USD{ended}"
 
 
 def _proof(run: KeptRun) -> str:
@@ -320,6 +339,7 @@ def differences(run: KeptRun, other: KeptRun) -> list[str]:
 
 
 def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
+    one, other = _by_name(one), _by_name(other)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for key in dict.fromkeys([*one, *other]):
             _differ(f"{path}.{key}" if path else str(key), one.get(key), other.get(key), found)
@@ -330,6 +350,8 @@ def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
         for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
             _differ(f"{path}[{index}]", mine, theirs, found)
     elif one != other:
+        if path.endswith("_ms") and path.rpartition(".")[2] not in LENGTHS:
+            one, other = (iso(at) if isinstance(at, int) else at for at in (one, other))
         shown = [value if isinstance(value, str) and len(value) < 40 else json.dumps(value) for value in (one, other)]
         alike = next((n for n, (mine, its) in enumerate(zip(*shown, strict=False)) if mine != its), 0)
         # What differs is to be seen, with a little of what stands before it.
@@ -338,14 +360,21 @@ def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
         found.append(f"{path}: " + " / ".join(start + text[cut : cut + SHOWN_CHARS] for text in shown))
 
 
+def _by_name(value: Any) -> Any:
+    """A list of things that have a name, or a market with its interval, as a mapping."""
+    if not (isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value)):
+        return value
+    named = {" ".join(str(one[key]) for key in ("name", "market", "interval") if key in one): one for one in value}
+    return named if len(named) == len(value) and "" not in named else value
+
+
 def _are_sentences(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
-def _months(run: KeptRun) -> str:
-    """Return of each month in percent, from the last value of the month before."""
-    if not run.equity:
-        return ""
+def monthly(run: KeptRun) -> dict[int, list[float | None]]:
+    """Return in percent of each month of each year, January first, from the last value of the month before, and of the year in the end.
+    None where there is no value."""
     ends: dict[tuple[int, int], float] = {}
     row = 0
     while row < len(run.at_ms):
@@ -354,17 +383,20 @@ def _months(run: KeptRun) -> str:
         row = max(row + 1, bisect_right(run.at_ms, ms_of(after), row))
         ends[moment.year, moment.month] = run.equity[row - 1]
     before = float(run.summary["startUsd"])
-    returns: dict[tuple[int, int], float] = {}
-    for month, value in ends.items():
-        returns[month] = 100 * (value / before - 1) if before else 0.0
+    found: dict[int, list[float | None]] = {}
+    for (year, month), value in ends.items():
+        found.setdefault(year, [None] * 13)[month - 1] = 100 * (value / before - 1) if before else 0.0
         before = value
-    rows = []
-    for year in sorted({year for year, _ in returns}):
-        of_year = [returns.get((year, month)) for month in range(1, 13)]
+    for months in found.values():
         whole = 1.0
-        for one in of_year:
+        for one in months[:12]:
             whole *= 1 + (one or 0) / 100
-        rows.append([year, *("" if one is None else f"{one:+.2f}" for one in of_year), f"{100 * (whole - 1):+.2f}"])
+        months[12] = 100 * (whole - 1)
+    return found
+
+
+def _months(run: KeptRun) -> str:
+    rows = [(year, *("" if one is None else f"{one:+.2f}" for one in months)) for year, months in monthly(run).items()]
     return _table(("", *MONTHS, "Year"), rows)
 
 
@@ -382,19 +414,16 @@ def costs_of(run: KeptRun) -> dict[str, float]:
 
 
 def _by_strategy(run: KeptRun) -> str:
-    rows = [
-        (
-            name or "(no strategy)",
-            one["# Trades"],
-            _figure(one["Win Rate [%]"]),
-            _usd(one["pnlUsd"]),
-            _usd(one["feesUsd"]),
-            _usd(one["fundingUsd"]),
-            _usd(one["slippageUsd"]),
-        )
-        for name, one in run.summary["strategies"].items()
-    ]
-    return _table(_SUMS, rows)
+    return _table(SUMS, sums(run.summary["strategies"]))
+
+
+def sums(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """A row under SUMS for each strategy, or market."""
+    amounts = ("pnlUsd", "feesUsd", "fundingUsd", "slippageUsd")
+    return [
+        (name or "(no strategy)", f"{one['# Trades']:,}", _figure(one["Win Rate [%]"]), *(_usd(one[key]) for key in amounts))
+        for name, one in found.items()
+    ]  # fmt: skip
 
 
 def _booked(run: KeptRun) -> str:
@@ -405,29 +434,55 @@ def _booked(run: KeptRun) -> str:
     return _table(("", "Result", "Fees", "Funding"), rows)
 
 
-def _by_market(run: KeptRun) -> str:
+def by_market(run: KeptRun) -> dict[str, dict[str, Any]]:
+    """Finished trades, result and costs of each market, as summary.json has them of each strategy."""
     found: dict[str, list[KeptTrade]] = {}
     for trade in run.trades:
         found.setdefault(trade.market, []).append(trade)
-    rows = []
+    made = {}
     for market, trades in sorted(found.items()):
         done = [one for one in trades if one.exit_ms is not None]
         won = sum(one.pnl_usd > 0 for one in done)
-        rows.append((
-            market, len(done), _figure(100 * won / len(done) if done else None), _usd(sum(one.pnl_usd for one in trades)),
-            _usd(sum(one.fees_usd for one in trades)), _usd(sum(one.funding_usd for one in trades)),
-            _usd(sum(one.slippage_usd for one in trades)),
-        ))  # fmt: skip
-    return _table(_SUMS, rows)
+        made[market] = {
+            "# Trades": len(done), "Win Rate [%]": round(100 * won / len(done), 6) if done else None,
+            **{key: round(fsum(map(attrgetter(name), trades)), 8) for key, name in _AMOUNTS.items()},
+        }  # fmt: skip
+    return made
+
+
+def _guardian_of(run: KeptRun) -> dict[int, str]:
+    """Of each trade that a guardian ended, by its number, which it was: the newest that had to do with it."""
+    fired = run.summary.get("guardians", ())
+    found = {number: one["type"] for one in fired for number in one.get("trades", ())}
+    return {one.number: found[one.number] for one in run.trades if one.exit_kind in BY_GUARDIAN and one.number in found}
+
+
+def _did(one: Mapping[str, Any]) -> str:
+    """What a guardian did: its action; the order of a schedule; or nothing, and why."""
+    if one["action"] is not None:
+        return str(one["action"])
+    return "ordered" if one.get("trades") else " ".join(filter(None, ("nothing:", one.get("code") or one["reason"])))
+
+
+def guardian_text(one: Mapping[str, Any]) -> str:
+    """A guardian of summary.json in a line for a terminal."""
+    result = one.get("resultUsd")
+    on = "" if one["market"] is None else f" on {one['market']}"
+    cost = "" if result is None else f", trade {', '.join(map(str, one['trades']))}, {_signed(result)} USD"
+    return f"{one['type']} fired at {iso(one['ts'])}{on}: {_did(one)} ({one['reason']}){cost}"
 
 
 def _guardians(run: KeptRun) -> str:
     fired = run.summary.get("guardians", ())
     rows = [
-        (iso(one["ts"])[:19], one["type"], one["market"] or "account", one["action"], one["reason"])
+        (
+            iso(one["ts"])[:19], one["type"], one["market"] or "account", _did(one), one["reason"],
+            ", ".join(map(str, one.get("trades", ()))), "" if one.get("resultUsd") is None else _signed(one["resultUsd"]),
+        )
         for one in fired[-ROWS_MAX:]
-    ]
-    return _table(("when (UTC)", "guardian", "of", "did", "because of"), rows) + _more(len(fired))
+    ]  # fmt: skip
+    names = ("when (UTC)", "guardian", "of", "did", "because of", "trade", "its fills, after fees")
+    return _table(names, rows) + _more(len(fired))
 
 
 def _outages(run: KeptRun) -> str:
@@ -446,10 +501,11 @@ def _refusals(run: KeptRun, by: str) -> str:
 
 
 def _trades(run: KeptRun) -> str:
+    by = _guardian_of(run)
     rows = [
         (
             one.number, one.strategy, one.market, one.side, f"{one.size:g}", iso(one.entry_ms)[:19], f"{one.entry_px:,.10g}", one.entry_kind,
-            "" if one.exit_ms is None else iso(one.exit_ms)[:19], "" if one.exit_px is None else f"{one.exit_px:,.10g}", one.exit_kind or "open",
+            "" if one.exit_ms is None else iso(one.exit_ms)[:19], "" if one.exit_px is None else f"{one.exit_px:,.10g}", by.get(one.number, one.exit_kind) or "open",
             _usd(one.fees_usd), _usd(one.pnl_usd), _figure(one.r_multiple),
         )
         for one in run.trades[-ROWS_MAX:]
@@ -510,6 +566,10 @@ def _figure(value: object) -> str:
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{float(str(value)):,.2f}"
+
+
+def _signed(value: object) -> str:
+    return f"{float(str(value)):+,.2f}"
 
 
 def _usd(value: object) -> str:

@@ -9,7 +9,7 @@ runs/<name>-<time>/
   trades.csv      round trips, flat to flat in one market (folder.COLUMNS). Instants ms UTC; amounts in USD, exact; an open one has no exit.
                   Slippage is inside the prices, so inside the result too.
   equity.npy      at every close: structured rows at_ms (<i8), equity_usd (<f8), exposure_usd (<f8); numpy.load reads it.
-  summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [...], "outages": [...], "eventDigest",
+  summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [fired_row], "outages": [...], "eventDigest",
                   "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}} (trips that several share under
                   "one+two"), "booked": {name: {...}} (where there are such trips: what the daemon has booked to each), "refusals": {code: count} (of the gate), "rejections": {code: count} (of the service), "left": [...],
                   "band": null or {"path", "figures", "differing"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole"}}.
@@ -35,11 +35,12 @@ from bot.errors import BotError
 from bot.money import format_decimal, format_e8
 from bot.runtime.books import BookRow
 from bot.session import caps as capping
-from bot.session.book import BOTH, Book, Trip, usd_of
+from bot.session.book import BOTH, Book, Fired, Trip, usd_of
 from bot.session.candles import Candles
 from bot.session.chart import chart_of
 from bot.session.equity import Curve, curve_of, figures_of
 from bot.session.folder import COLUMNS, FORMAT
+from bot.session.lanes import Lane
 from bot.session.options import SessionOptions
 from bot.session.run import Course, Ground
 from bot.session.stage import Stage
@@ -89,16 +90,7 @@ class Result:
             "exits": dict(sorted(book.kinds.items())),
             "strategies": by_strategy(book.trips),
             "booked": {row.strategy: _booked(row) for row in self.booked},
-            "guardians": [
-                {
-                    "ts": one.ts,
-                    "type": one.guardian_type,
-                    "market": one.coin,
-                    "action": one.action,
-                    "reason": one.reason,
-                }
-                for one in book.guardians
-            ],
+            "guardians": [fired_row(one) for one in book.guardians],
             "outages": [_down(one) for one in course.downs],
             "refusals": dict(sorted(self.refusals.items())),
             "rejections": dict(sorted(self.rejections.items())),
@@ -120,6 +112,15 @@ class Result:
             "band": None if band is None else dict(band),
             "proof": None if proof is None else dict(proof),
         }
+
+
+def fired_row(one: Fired) -> dict[str, Any]:
+    """A guardian that acted. `resultUsd` is what its own fills realised, less their fees; None where it had none."""
+    e = one.event
+    return {
+        "ts": e.ts, "type": e.guardian_type, "market": e.coin, "action": e.action, "reason": e.reason, "code": e.code,
+        "trades": list(one.trips), "resultUsd": format_e8(one.gained) if one.trips else None,
+    }  # fmt: skip
 
 
 def _down(one: Any) -> dict[str, Any]:
@@ -263,9 +264,10 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
         market = stage.state.markets[lane.coin]
         spec = market.spec
         depth = "unlimited depth" if not spec.level_size else f"first level {format_e8(spec.level_size)} {lane.coin}"
+        of_what, of = (" of price x (1 - price)", " of the payout") if spec.margin_mode == "full" else ("", "")
         said.append(
-            f"{lane.coin}: {lane.interval} candles drive; taker {spec.taker_rate / E8 * 100:.4g} %, maker {spec.maker_rate / E8 * 100:.4g} %, "
-            f"spread {2 * spec.half_spread / E8 * 10_000:.4g} bps, {depth}, tick by "
+            f"{lane.coin}: {lane.interval} candles drive; taker {spec.taker_rate / E8 * 100:.4g} %{of_what}, "
+            f"maker {spec.maker_rate / E8 * 100:.4g} %{of_what}, spread {2 * spec.half_spread / E8 * 10_000:.4g} bps{of}, {depth}, tick by "
             + (f"{spec.sig_figs} figures" if spec.sig_figs else f"{spec.px_decimals} decimals")
         )
         lowest = round(min(lane.low[lane.first : lane.end]) * E8)
@@ -284,6 +286,8 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
                 )
                 + ", on the open of the hour"
             )
+        if spec.margin_mode == "full":
+            said.append(f"{lane.coin}: {_settled(options, lane, ground.end_ms)}")
         begins_ms, ends_ms = lane.ts[lane.first], lane.ts[lane.end - 1] + lane.step_ms
         if begins_ms - ground.start_ms >= DAY_MS or ground.end_ms - ends_ms >= DAY_MS:
             said.append(
@@ -300,6 +304,16 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
         times = "once" if len(options.outages) == 1 else f"{len(options.outages)} times"
         said.append(f"the daemon was down {times}; it beats every period of its dead-man switch until then")
     return said
+
+
+def _settled(options: SessionOptions, lane: Lane, end_ms: int) -> str:
+    """How an event market ends."""
+    one = options.settlements.get(lane.coin)
+    at_ms = None if one is None else one.after(lane.ts[-1] + lane.step_ms)
+    if one is None or at_ms is None or at_ms > end_ms:
+        return "is not settled within the session: what is held at the end is valued at the last close"
+    pays = "what its last price is nearer to, 0 or 1" if one.outcome is None else f"{one.outcome:f}"
+    return f"settled at {iso(at_ms)[:19]}: a share of Yes pays {pays}; what rests is canceled, and nothing is traded any more"
 
 
 def _holes(ts: Sequence[int], step_ms: int, first: int, end: int) -> int:

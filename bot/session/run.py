@@ -7,6 +7,7 @@ rule; the loop, the gate, the journal, the mirror and the venue are those of eve
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,8 +27,9 @@ from bot.runtime.loop import Loop, repairs_when_up
 from bot.runtime.placing import loop_settings, place_strategies
 from bot.runtime.ports import Calm, VenuePort
 from bot.runtime.reconcile import nothing_to_do
+from bot.service.catalogue import CATALOGUE
 from bot.session.candles import Candles, drivers
-from bot.session.lanes import Lane, Track
+from bot.session.lanes import Ahead, Lane, Track
 from bot.session.local import LocalPort, drive
 from bot.session.options import Outage, SessionOptions
 from bot.session.stage import Stage
@@ -42,6 +44,7 @@ CAUSE: Final = "event:evt_"  # how the trigger of what an event caused begins; t
 CHUNK: Final = 4_096  # bars whose columns are lists at a time, at the most, and after which the loop reconciles
 FIRST_LOOK: Final = 1  # bars until the keyboard is looked at for the first time
 SOON_NS, LATE_NS = 50_000_000, 200_000_000  # between two looks: twice as many bars are taken, or half as many
+WATCH_S: Final = 0.1  # so often a thread sees whether the look is late
 # What a session keeps for long (events, trades) forms no cycles; a collector that walks it again and again costs a third of a run.
 GC_THRESHOLDS: Final = (20_000, 20, 1_000)
 EVERYTHING: Final = Calm(float("-inf"), float("inf"), FOREVER_MS + 1)
@@ -107,11 +110,39 @@ class Course:
 
 
 class Looks:
-    """How many bars pass between two looks at the keyboard: few of a strategy that takes its time, a whole chunk of one that does not."""
+    """How many bars pass between two looks at the keyboard: few of a strategy that takes its time, a whole chunk of one that does not.
+
+    Of one that grows slow of a sudden a thread takes away the bars that are at hand. Nothing is asked for each bar, so that none costs more.
+    """
 
     def __init__(self) -> None:
         self.bars = FIRST_LOOK
         self._last_ns = monotonic_ns()
+        self._at_hand: list[str] = []
+
+    def hand_out(self, coin: str, count: int) -> list[str]:
+        """A name for each bar that may be taken before the next look; the list is emptied when the look is late."""
+        self._at_hand = [coin] * count
+        return self._at_hand
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While this lasts, no look is later than the bar at which it was due."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(WATCH_S):
+                if monotonic_ns() - self._last_ns > LATE_NS:
+                    self.bars = 1
+                    self._at_hand.clear()
+
+        thread = threading.Thread(target=watch, name="session-looks", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def looked(self) -> None:
         now_ns = monotonic_ns()
@@ -146,7 +177,8 @@ def ground_of(
     used = [driving[market] for market in markets]
     start_ms = options.start_ms if options.start_ms is not None else max(one.at_ms[0] for one in used)
     end_ms = options.end_ms if options.end_ms is not None else max(one.end_ms for one in used)
-    lanes = [Lane(one, start_ms=start_ms, end_ms=end_ms) for one in used]
+    ends = _settled(options, {one.market: one.end_ms for one in used}, start_ms=start_ms)
+    lanes = [Lane(one, start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms))) for one in used]
     for lane in lanes:
         if lane.first >= lane.end:
             there = f"the data hold it from {iso(lane.ts[0])} to {iso(lane.ts[-1] + lane.step_ms)}"
@@ -154,6 +186,11 @@ def ground_of(
     end_ms = min(
         end_ms, max(lane.ts[lane.end - 1] + lane.step_ms for lane in lanes)
     )  # no price comes after the last candle
+    for outage in options.outages:
+        if not start_ms <= outage.at_ms < end_ms:
+            raise ConfigError(
+                f"outage {iso(outage.at_ms)}: the session is of {iso(start_ms)} to {iso(end_ms)}, and the outage begins outside of it"
+            )
     by_coin = {lane.coin: lane for lane in lanes}
     tracks = []
     for one in sorted(set(series)):
@@ -161,7 +198,10 @@ def ground_of(
             raise ConfigError(
                 f"a strategy hears {one.interval} bars of {one.market}, and the data are {by_coin[one.market].interval}: finer data are needed"
             )
-        track = Track(by_coin[one.market], driving[one.market], one.interval, start_ms=start_ms, end_ms=end_ms)
+        track = Track(
+            by_coin[one.market], driving[one.market], one.interval,
+            start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms)),
+        )  # fmt: skip
         needed = (warmups or {}).get(one.market, 0)
         if needed > len(track.candles):
             raise ConfigError(
@@ -170,6 +210,24 @@ def ground_of(
             )
         tracks.append(track)
     return Ground(lanes, tracks, start_ms, end_ms)
+
+
+def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_ms: int) -> dict[str, int]:
+    """When each event market ends that is settled. ConfigError for a settlement that could not come about."""
+    ends, last_ms = {}, max(data_end_ms.values(), default=0)
+    for market, one in options.settlements.items():
+        if market not in data_end_ms:
+            raise ConfigError(f"{market} is to be settled, and no strategy trades it")
+        if CATALOGUE[market].spec.margin_mode != "full":
+            raise ConfigError(f"{market} is no event market: nothing else is settled")
+        ends[market] = at_ms = one.after(data_end_ms[market])
+        if at_ms <= start_ms:
+            raise ConfigError(f"{market} is settled at {iso(at_ms)}, and the session begins at {iso(start_ms)}")
+        if last_ms < at_ms and (options.end_ms is None or at_ms <= options.end_ms):
+            raise ConfigError(
+                f"{market} is settled at {iso(at_ms)}, and the data end at {iso(last_ms)}: say no time to settle it where its candles end"
+            )
+    return ends
 
 
 def series_of(placed: Sequence[Placed]) -> list[Series]:
@@ -217,7 +275,7 @@ class Session:
         if progress is not None:
             self._progress = progress
         self._looks = Looks()
-        with kept_from_collecting():
+        with kept_from_collecting(), self._looks.watched():
             self._rise()
             self._play()
             self._fall(is_over=True)
@@ -313,24 +371,32 @@ class Session:
             if lane.step:  # Part of a bar is past: what is left of it goes point by point.
                 self._slot(lane.ts[lane.at] + lane.step_ms)
                 continue
-            self._chunk(lane, series, min(chunk_end, lane.at + self._looks.bars))
-            self.course.bars = lane.at - lane.first
-            if lane.at >= chunk_end:
-                self._end_of_chunk()
-                chunk_end = min(end, lane.at + CHUNK)
-            if not self._goes_on():
-                return lane.at >= lane.end
+            last = min(chunk_end, lane.at + self._looks.bars)
+            ahead = self._ahead(lane, series, last)
+            while ahead.left:  # Values of the whole chunk are foreseen: where it was interrupted it goes on.
+                self._chunk(lane, series, ahead, last)
+                self.course.bars = lane.at - lane.first
+                if lane.at >= chunk_end:
+                    self._end_of_chunk()
+                    chunk_end = min(end, lane.at + CHUNK)
+                if not self._goes_on():
+                    return lane.at >= lane.end
         track.seek(max(track.at, lane.at))
         return True
 
-    def _chunk(self, lane: Lane, series: Series, last: int) -> None:
-        loop, scene, course = self._running(), self.scene, self.course
-        decide_run, band_of, coin = loop.decide_run, scene.band, lane.coin
+    def _ahead(self, lane: Lane, series: Series, last: int) -> Ahead:
+        """The bars up to row `last`, foreseen."""
         columns = Columns(
             *(one[lane.at : last].tolist() for one in (lane.open, lane.high, lane.low, lane.close, lane.volume))
         )
-        bars = lane.bars(lane.at, last, columns)
         self._foresee(series, columns)
+        return lane.ahead(lane.at, last, columns)
+
+    def _chunk(self, lane: Lane, series: Series, ahead: Ahead, last: int) -> None:
+        """The bars that are ahead, up to row `last`, or fewer when the look at the keyboard is late."""
+        loop, scene, course = self._running(), self.scene, self.course
+        decide_run, band_of, coin = loop.decide_run, scene.band, lane.coin
+        bars = ahead.take(self._looks.hand_out(coin, ahead.left))
         is_open = self.options.skip
         seen: Bar | None = None  # the venue has had it, nobody has decided on it: the next run begins with it
         while True:
@@ -357,8 +423,9 @@ class Session:
             seen = None if loop.has_bounds(series) else bar
             if seen is None:
                 self._decide(series, bar)
-        if lane.at < last:
-            scene.skip(lane, last - 1)
+        reached = last - ahead.left
+        if lane.at < reached:
+            scene.skip(lane, reached - 1)
 
     # -- many markets, intervals, or orders that take their time
 

@@ -7,7 +7,7 @@ can touch nothing are not even said. Every command sees the marks of its instant
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop
 from itertools import islice
 from typing import Any, Final
@@ -108,10 +108,15 @@ class Stage(Machine):
         self.run(SetRules(Rules(fill_at="next", paths=options.path)))
         for number, lane in enumerate(lanes):
             listed = CATALOGUE[lane.coin]
-            before = lane.last_px()
-            px = round((lane.open[lane.at] if before is None else before) * E8)
+            before = lane.last_px(options.path)
+            px = round(lane.open[lane.at] * E8) if before is None else before
             spec = options.spec_of(listing_at(listed, px).spec, px)
+            settlement = options.settlements.get(lane.coin)
+            if settlement is not None:  # As a bar, whose close comes in the millisecond before its end.
+                spec = replace(spec, expires_ms=settlement.after(lane.ts[-1] + lane.step_ms) - 1)
             self.run(ListMarket(spec, px))
+            if settlement is not None and settlement.outcome is not None:
+                self.run(SetMarket(lane.coin, outcome_px=int(settlement.outcome * E8)))
             told = (rates or {}).get(lane.coin, [])
             begun = [rate for at_ms, rate in told if at_ms < start_ms]
             if begun:

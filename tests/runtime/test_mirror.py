@@ -121,3 +121,29 @@ def test_an_isolated_margin_is_the_accounts_money_from_the_fill_on_and_not_only_
     left = {**fill, "intent": "close", "size": "30", "px": "101", "feeUsd": "1.5", "realizedPnlUsd": "30"}
     assert told("fill", "exit", **left, positionSize="0", entryPx=None, balanceUsd="10026.5") == 10_026.5
     assert mirror.value_offset_usd == 0
+    assert told("fill", "entry", **entry, positionSize="30", entryPx="100", balanceUsd="7025") == 10_025
+    taken = {
+        "tradeId": "t",
+        "side": "long",
+        "size": "30",
+        "px": "10",
+        "markPx": "10",
+        "feeUsd": "0",
+        "balanceUsd": "7025",
+    }
+    assert told("liquidation", "backstop", **taken, realizedPnlUsd="-2700", marginLostUsd="300") == 7_025
+    assert mirror.value_offset_usd == 0
+    assert (
+        told(
+            "fill",
+            "entry",
+            **{**entry, "size": "100", "px": "0.4"},
+            positionSize="100",
+            entryPx="0.4",
+            balanceUsd="6983.5",
+        )
+        == 7_023.5
+    )
+    settled = {"tradeId": "t", "side": "long", "size": "100", "outcomePx": "1", "payoutUsd": "100", "feeUsd": "0"}
+    assert told("settlement", "settled", **settled, realizedPnlUsd="60", balanceUsd="7083.5") == 7_083.5
+    assert (mirror.value_offset_usd, mirror.positions) == (0, {})

@@ -388,3 +388,24 @@ def test_indicators_foreseen_by_a_session_are_those_of_live_bars_to_the_last_bit
             }
         at += size
     assert at == 700
+
+
+@pytest.mark.parametrize(("path", "px"), [("sl_first", 100_400), ("ohlc", 100_000)])
+def test_a_session_that_begins_inside_of_a_bar_has_what_is_left_of_it_and_hears_it_when_it_closes(path: Any, px: int):
+    """As a replay does of a daemon that was started at any second: what was decided on the bar before is filled in the rest of this one."""
+    heard: list[int] = []
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        heard.append(bar.at_ms - START_MS)
+        if len(heard) == 1:
+            yield Open("BTC", "long", size=0.01, bracket=Bracket(stop_pct=5))
+        elif view.position("BTC"):
+            yield Close("BTC")
+
+    data = candles(FLAT, RISING, FLAT, FLAT)
+    one = ran([data], script=script, start_ms=START_MS + MINUTE_MS + 30_000, rules=FREE, path=path)
+    assert heard == [n * MINUTE_MS for n in (1, 2, 3, 4)]
+    (trip,) = one.result.book.trips
+    assert (trip.entry_ms - START_MS, trip.exit_ms - START_MS) == (MINUTE_MS + 40_000, 2 * MINUTE_MS)
+    assert trip.entry_notional == px * 10**6
+    assert (one.result.course.bars, one.result.curve.at_ms[0] - START_MS) == (3, 2 * MINUTE_MS)

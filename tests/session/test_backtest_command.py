@@ -269,9 +269,41 @@ def test_a_disk_that_is_full_is_said_with_the_folder(
     monkeypatch.setattr("bot.session.result.write", full)
     assert call(["backtest", str(config(tmp_path)), "--data", str(data), "--out", str(tmp_path / "runs")]) == 1
     (folder,) = (tmp_path / "runs").iterdir()
-    assert capsys.readouterr().err == (
-        f"error: {folder}: cannot be written: No space left on device; choose another place with --out\n"
-    )
+    said = capsys.readouterr()
+    assert said.err == f"error: {folder}: cannot be written: No space left on device; choose another place with --out\n"
+    assert "  Return [%]  " in said.out, "the figures are told at least"
+    assert "Results: " not in said.out
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_disk_that_is_full_in_the_middle_ends_the_session_there_and_what_was_reached_is_told(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+):
+    """`/dev/full` takes nothing; events are written away when there are more than so many."""
+    from bot.cli import session
+    from bot.session import backtest
+
+    class Full(session._Lines):
+        def __init__(self, _path: Path) -> None:
+            super().__init__(Path("/dev/full"))
+            self._file.reconfigure(line_buffering=True)
+
+    monkeypatch.setattr(session, "_Lines", Full)
+    monkeypatch.setattr(backtest, "EVENTS_HELD", 40)
+    monkeypatch.setattr(backtest, "EVENTS_SHOWN", 20)
+    look_each(20, monkeypatch)
+    words = ["backtest", str(config(tmp_path)), "--data", str(data), "--out", str(tmp_path / "runs")]
+    assert call([*words, *(["--json"] if as_json else [])]) == 1
+    (folder,) = (tmp_path / "runs").iterdir()
+    said = capsys.readouterr()
+    assert said.err == f"error: {folder}: cannot be written: No space left on device; choose another place with --out\n"
+    assert list(folder.iterdir()) == [], "half a run is none"
+    if as_json:
+        told = json.loads(said.out)
+        assert (told["folder"], told["course"]["isPartial"]) == (None, True)
+        assert 0 < told["course"]["bars"] < 600
+    else:
+        assert "PARTIAL: stopped after " in said.out
 
 
 PRESSES = """\

@@ -94,7 +94,7 @@ def test_a_range_beside_the_data_and_an_outage_beside_the_range_say_what_there_i
     assert backtest(tmp_path, data, "--to", "2025-05-01") == 4
     assert "the data hold it from 2025-06-01T00:00:00.000Z to 2025-06-01T02:00:00.000Z" in capsys.readouterr().err
     assert backtest(tmp_path, data, "--outage", "2025-07-01+1h") == 4
-    assert "--outage 2025-07-01T00:00:00.000Z: the session is of 2025-06-01T00:00" in capsys.readouterr().err
+    assert "outage 2025-07-01T00:00:00.000Z: the session is of 2025-06-01T00:00" in capsys.readouterr().err
     assert backtest(tmp_path, data, "--to", "2025-06-01T01:30:30", "--outage", "2025-06-01T01:30:10+10s") == 4
     assert "to 2025-06-01T01:30:00.000Z, and the outage begins outside of it" in capsys.readouterr().err
     assert backtest(tmp_path, tmp_path / "nothing.csv") == 4

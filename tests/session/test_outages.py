@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from bot.session.options import Outage
+import pytest
+
+from bot.errors import ConfigError
+from bot.session.options import Outage, SessionOptions, within
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.session.rooms import MINUTE_MS, START_MS, minutes, ran, settings
 
@@ -93,3 +96,13 @@ def test_outages_skip_and_feed_alike():
     skipped, fed = (ran([minutes(700, seed=8)], made=made, outages=outages, skip=skip) for skip in (True, False))
     assert skipped.lines == fed.lines
     assert len(skipped.result.course.downs) == 2
+
+
+@pytest.mark.parametrize("at_ms", [START_MS - 1, START_MS + HOUR_MS, START_MS + 10 * HOUR_MS])
+def test_an_outage_that_begins_outside_of_the_session_is_refused_whoever_asks(at_ms: int):
+    with pytest.raises(ConfigError, match="the outage begins outside of it"):
+        ran([minutes(60)], outages=(Outage(at_ms, HOUR_MS),))
+    options = SessionOptions(outages=(Outage(at_ms, HOUR_MS),), end_ms=START_MS + 5 * HOUR_MS)
+    assert within(options, [minutes(60)]).outages == ()
+    inside = SessionOptions(outages=(Outage(START_MS, HOUR_MS),), end_ms=START_MS + 5 * HOUR_MS)
+    assert within(inside, [minutes(60)]) == inside

@@ -241,6 +241,27 @@ def test_what_the_gate_refused_a_guardian_did_and_nobody_can_tell_have_their_own
     assert any(cause == "unknown" for cause, _ in told)
 
 
+def test_a_fill_whose_order_was_refused_on_one_side_follows_from_that(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    with sqlite3.connect(doctored / "journal.db") as db:
+        (one,) = db.execute("SELECT id FROM intents WHERE action='open' ORDER BY seq LIMIT 1").fetchone()
+        why = "openings are blocked by guardian grd_1 (account_drawdown)"
+        db.execute("UPDATE intents SET state='rejected', code='limit_exceeded', message=? WHERE id=?", (why, one))
+        (ts,) = db.execute("SELECT ts FROM events WHERE idempotency_key=? AND type='fill'", (one,)).fetchone()
+        db.execute("DELETE FROM events WHERE idempotency_key=?", (one,))
+    db.close()
+    _, found = replayed(
+        capsys, str(doctored), "--config", str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv")
+    )
+    told = [(one["what"], one["cause"], one["why"]) for one in found["differences"] if one["atMs"] <= ts]
+    assert told == [
+        ("decision", "guardian", f"recorded: rejected, {why}"),
+        ("fill", "follows", "its decision became no order on one side"),
+    ]
+
+
 def test_what_a_daemon_missed_before_it_was_started_again_is_laid_to_its_being_down(
     lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -406,3 +427,28 @@ def test_funding_of_another_time_than_the_journal_is_refused(
         (tmp_path / "BTC_rates.csv").write_text("\n".join(lines))
         assert call(["replay", str(folder / "mine.yaml"), *data]) == code
     assert "BTC_rates.csv: no rate from 2025-06-01T" in capsys.readouterr().err
+
+
+def test_what_was_decided_at_the_start_on_the_bar_before_it_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """A daemon is started at any second, and decides on the newest closed bar at once."""
+    (tmp_path / "mine.py").write_text(
+        "from bot import Bracket, Open, Strategy\n\n\nclass Mine(Strategy):\n    def on_bar(self, view, bar):\n"
+        "        if not view.position(bar.market):\n"
+        "            yield Open(bar.market, 'long', usd=100, bracket=Bracket(stop_pct=40))\n"
+    )
+    made = tmp_path / "c.yaml"
+    made.write_text(
+        f"account: {{base_url: embedded}}\nstrategies_dir: {tmp_path}\n"
+        "strategies:\n  - {name: one, use: 'mine:Mine', markets: [BTC], budget_usd: 1000}\n"
+    )
+    data = write(minutes(60), tmp_path / "BTC_1m.csv")
+    words = ["backtest", str(made), "--data", str(data), "--from", "2025-06-01T00:20:30", "--journal"]
+    assert call([*words, "--out", str(tmp_path / "runs")]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    for what in (folder, folder / "journal.db"):
+        code, found = replayed(
+            capsys, str(what), "--config", str(made), "--data", str(data), "--balance", "10000", "--path", "sl_first"
+        )
+        assert (code, found["counts"]["decisions"]) == (0, {"recorded": 1, "replayed": 1})

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bot.cli.app import call
+from bot.cli.report import report_lines
 from bot.errors import BotError
 from bot.session import report
 from bot.session.kept import read_run
@@ -128,6 +129,10 @@ def test_what_is_booked_to_each_of_those_who_share_stands_beside_what_is_theirs_
     run = read_run(runs[0])
     booked = {"one": {"pnlUsd": "12.34", "feesUsd": "1", "fundingUsd": "-0.5"}}
     shown = page(replace(run, summary=run.summary | {"booked": booked}))
+    lines = report_lines(replace(run, summary=run.summary | {"booked": booked}))
+    assert [line.split() for line in lines if "booked to" in line or " one " in line] == [
+        ["booked", "to", "Result", "Fees", "Funding"], ["one", "12.34", "1.00", "-0.50"],
+    ]  # fmt: skip
     assert "<td>one</td><td>12.34</td><td>1.00</td><td>-0.50</td>" in shown
     assert "Booked to each" not in page(run)
 
@@ -195,7 +200,8 @@ def test_two_runs_are_compared_by_their_figures_and_by_what_was_run(
     told = capsys.readouterr().out
     assert "the events differ" in told
     table = told[: told.index("  the events differ")].splitlines()
-    assert table[:2] == [f"  A  {one.name}", f"  B  {other.name}"]
+    assert table[:4:2] == [f"  A  {one.name}", f"  B  {other.name}"]
+    assert table[1] == table[3] == "     2025-05-01T00:00 to 2025-05-03T18:40 UTC, 4,000 bars, 10,000.00 USD"
     assert max(map(len, table)) < 80, "an ordinary terminal has 80 columns"
     fees = [float(run.summary["costs"]["feesUsd"]) for run in (one, other)]
     (line,) = (line for line in table if "Fees" in line)
@@ -203,6 +209,28 @@ def test_two_runs_are_compared_by_their_figures_and_by_what_was_run(
     assert "differs: options.rules.*.taker: 0.0005 / 0.001" in told
     assert call(["compare", str(runs[0]), str(runs[0]), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sameEvents"] is True
+    assert call(["compare", str(runs[0]), str(runs[1]), "--json"]) == 0
+    costs = json.loads(capsys.readouterr().out)["costs"]
+    assert costs["feesUsd"] == [run.summary["costs"]["feesUsd"] for run in (one, other)]
+
+
+def test_what_differs_in_two_runs_is_told_by_name_and_instants_as_a_person_reads_them() -> None:
+    found: list[str] = []
+    btc = {"market": "BTC", "interval": "1m", "candles": 5, "first_ms": START_MS}
+    more = [{"name": "one", "sha256": "a"}]
+    _differ("data", [btc], [btc | {"candles": 7}, {"market": "ETH", "interval": "1m"}], found)
+    _differ("strategies", more, [{"name": "one", "sha256": "b"}], found)
+    _differ("options", {"from_ms": START_MS, "latency_ms": 5}, {"from_ms": None, "latency_ms": 7}, found)
+    _differ("options.outages", [{"at_ms": START_MS, "for_ms": 5}], [{"at_ms": START_MS + 1, "for_ms": 6}], found)
+    assert found == [
+        "data.BTC 1m.candles: 5 / 7",
+        'data.ETH 1m: null / {"market": "ETH", "interval": "1m"}',
+        "strategies.one.sha256: a / b",
+        "options.from_ms: 2025-05-01T00:00:00.000Z / null",
+        "options.latency_ms: 5 / 7",
+        "options.outages[0].at_ms: 2025-05-01T00:00:00.000Z / 2025-05-01T00:00:00.001Z",
+        "options.outages[0].for_ms: 5 / 6",
+    ]
 
 
 def without(path: Path, *keys: str | int) -> None:
@@ -223,6 +251,10 @@ def without(path: Path, *keys: str | int) -> None:
         (lambda run: (run / "manifest.json").write_text('{"format": 1}'), "manifest.json: has no code.version"),
         (lambda run: without(run / "manifest.json", "data", 0, "market"), "manifest.json: has no data.*.market"),
         (lambda run: without(run / "summary.json", "course", "bars"), "summary.json: has no course.bars"),
+        (
+            lambda run: without(run / "summary.json", "strategies", "trend", "slippageUsd"),
+            "summary.json: has no strategies.*.slippageUsd",
+        ),
         (lambda run: (run / "trades.csv").write_text("a,b\n"), "trades.csv:1: the columns are not those of a run"),
         (lambda run: (run / "equity.npy").write_bytes(b"x"), "equity.npy: is not the curve of a run"),
     ],
@@ -245,6 +277,63 @@ def test_a_run_that_is_not_there_is_not_found_whatever_is_asked_of_it(runs: list
         assert [call([*one.split(" "), str(gone)]) for one in words] == [2, 2, 2, 2]
     (half / "equity.npy").write_bytes(b"x")
     assert call(["report", str(half)]) == 1, "it is there, and cannot be read"
+
+
+def test_without_its_candles_a_run_is_still_reported(runs: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    (copy / "chart.json").unlink()
+    assert call(["report", str(copy)]) == 0
+    assert "<h2>Trades</h2>" in (copy / "report.html").read_text()
+
+
+def test_a_run_that_ended_early_is_called_so_in_the_terminal_too(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    whole = json.loads((copy / "summary.json").read_text())
+    whole["course"]["isPartial"], whole["quarantined"] = True, {"trend": "trend: ValueError: no (trend.py:3)"}
+    (copy / "summary.json").write_text(json.dumps(whole))
+    assert call(["report", str(copy), "--out", str(tmp_path / "page.html")]) == 0
+    told = capsys.readouterr().out
+    assert "4,000 bars, 10,000.00 USD, PARTIAL: ended early\n" in told
+    assert "  QUARANTINED trend: trend: ValueError: no (trend.py:3)\n" in told
+    assert "  down 2025-05-02T20:00:00 for 18000 s: " in told
+    assert "  exits: " in told
+    assert call(["compare", str(copy), str(runs[1])]) == 0
+    assert capsys.readouterr().out.count("PARTIAL") == 1
+
+
+def test_months_strategies_and_markets_are_the_same_in_the_terminal_the_json_and_the_page(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The months of three years, one of which had no candle."""
+    pytest.importorskip("plotly")
+    run, day = read_run(runs[0]), 86_400_000
+    ends = [(START_MS, 11_000.0), (START_MS + 31 * day, 9_900.0), (START_MS + 800 * day, 19_800.0)]
+    object.__setattr__(run, "at_ms", [at for at, _ in ends])
+    object.__setattr__(run, "equity", [usd for _, usd in ends])
+    found = report.monthly(run)
+    assert sorted(found) == [2025, 2027]
+    shown = {
+        (year, n): round(one, 6) for year, months in found.items() for n, one in enumerate(months) if one is not None
+    }
+    assert shown == {(2025, 3): 10.0, (2025, 4): -10.0, (2025, 12): -1.0, (2027, 6): 100.0, (2027, 12): 100.0}
+    assert call(["report", str(runs[0]), "--out", str(tmp_path / "page.html")]) == 0
+    told = capsys.readouterr().out
+    assert call(["report", str(runs[0]), "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    page_text = (tmp_path / "page.html").read_text()
+    may, year = whole["months"]["2025"]["May"], whole["months"]["2025"]["Year"]
+    assert f"  2025 [%]  May {may:+.2f}  Year {year:+.2f}\n" in told
+    assert f"<td>{may:+.2f}</td>" in page_text
+    for name, one in {**whole["strategies"], **whole["markets"]}.items():
+        amounts = [f"{float(one[key]):,.2f}" for key in ("pnlUsd", "feesUsd", "fundingUsd", "slippageUsd")]
+        cells = [name, f"{one['# Trades']:,}", f"{one['Win Rate [%]']:,.2f}", *amounts]
+        assert any(line.split() == cells for line in told.splitlines()), cells
+        assert "".join(f"<td>{cell}</td>" for cell in cells) in page_text
 
 
 def test_a_curve_that_is_cut_off_is_told_so(runs: list[Path], tmp_path: Path) -> None:

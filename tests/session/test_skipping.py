@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal
@@ -21,7 +22,7 @@ from bot.session.journal import SessionJournal
 from bot.session.options import PATHS, SessionOptions
 from bot.session.run import local
 from bot.session.stage import ADDRESS
-from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Timer, View
+from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Timer, View, sma
 from tests.session.rooms import MINUTE_MS, START_MS, Ran, Scripted, busy, minutes, placing, ran, settings
 
 DRAWDOWN = [{"type": "account_drawdown", "max_loss_pct_from_day_start": 2, "action": "flatten"}]
@@ -47,6 +48,62 @@ def _one_market(world: int) -> None:
     assert skipped.digest == fed.digest
     assert skipped.result.course.touched < fed.result.course.touched == len(candles[0])
     assert sum(kinds(skipped).values()) > 10
+
+
+def test_what_grows_slow_of_a_sudden_is_stopped_within_moments_and_not_after_a_whole_chunk():
+    """From bar 5,000 on each decision takes 5 ms; the chunk in which that begins has 3,000 more of them."""
+    slow = 0
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        nonlocal slow
+        if (bar.at_ms - START_MS) // MINUTE_MS >= 5_000:
+            slow += 1
+            threading.Event().wait(0.005)
+        return ()
+
+    alone = ran([minutes(10_000)], script=script, progress=lambda _done, _of: not slow)
+    assert (alone.result.course.is_partial, slow < 600) == (True, True), slow
+    slow = 0
+    both = [minutes(10_000), minutes(10_000, market="ETH", px=2_500.0)]
+    together = ran(both, script=script, progress=lambda _done, _of: not slow)
+    assert (together.result.course.is_partial, slow < 600) == (True, True), slow
+
+
+def test_a_session_whose_bars_are_taken_away_again_and_again_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch):
+    """What indicators foresee is of whole chunks, and is handed out to the end of them."""
+
+    class Crossed(Scripted):
+        average = sma(5)
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        average = crossed[0].average[bar.market]
+        if average is not None and (bar.close > average) == (view.position(bar.market) is None):
+            held = view.position(bar.market)
+            yield Close(bar.market) if held else Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=1))
+
+    crossed: list[Crossed] = []
+
+    def place(made: Settings) -> list[Placed]:
+        (one,) = placing(script)(made)
+        crossed[:] = [Crossed(script, name="s0", markets=("BTC",))]
+        return [one._replace(strategy=crossed[0])]
+
+    def lived() -> list[str]:
+        lines = io.StringIO()
+        Backtest(settings(), [minutes(3_000, seed=4)], SessionOptions(), place=place).run(events=lines)
+        return lines.getvalue().splitlines()
+
+    whole, handed = lived(), 0
+
+    def hand_out(self: sessions.Looks, coin: str, count: int) -> list[str]:
+        nonlocal handed
+        handed += 1
+        return [coin] * min(count, 1 + handed % 7)
+
+    monkeypatch.setattr(sessions.Looks, "hand_out", hand_out)
+    assert lived() == whole
+    assert len(whole) > 300
+    assert handed > 500
 
 
 @pytest.mark.soak(worlds=2, full=200)
