@@ -21,6 +21,7 @@ from bot.runtime import books, controls, daemon
 from bot.runtime.books import Books
 from bot.runtime.control import Problem, Question
 from bot.runtime.desk import Placed
+from bot.runtime.intents import FIRST_LEG
 from bot.runtime.journal import Journal
 from bot.runtime.pauses import Pauses
 from bot.runtime.placing import allowance_of
@@ -225,7 +226,7 @@ class Shared(World):
             assert {share.side for share in shares} <= ({held.side} if held else set()), (market, held, shares)
         if not self.damaged and not self.resets and not self.wire.met["stale"]:
             self._judge_books(one)
-            if self.hand_rate == 0 and not self.has_scheduled:
+            if self.hand_rate == 0 and not self.has_scheduled and not self.buried:
                 self._judge_shares(one)
         self._judge_pauses(one)
 
@@ -288,8 +289,9 @@ class Shared(World):
 
 
 def _entries(one: daemon.Run, strategy: str | None) -> set[str]:
+    """Decisions to open; one whose plan has gone stale has more than one leg."""
     rows = one.loop.journal.db["intents"].rows
-    return {row["id"] for row in rows if row["action"] == "open" and strategy in (None, row["strategy"])}
+    return {row["id"] for row in rows if row["leg"] == FIRST_LEG["open"] and strategy in (None, row["strategy"])}
 
 
 @pytest.mark.soak(worlds=40, full=5_000)
