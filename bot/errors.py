@@ -90,6 +90,12 @@ class JournalBlocked(JournalError):
     """The file cannot be used just now (a full or read-only disk, a lock); nothing is wrong with what it holds."""
 
 
+class Declined(BotError):
+    """The service has said no to what a person asked of the daemon; the message says to what."""
+
+    exit_code = Exit.REFUSED
+
+
 class ApiError(BotError):
     """The service did not do what was asked. Raised only as one of the four below, each named for the next move."""
 

@@ -281,10 +281,21 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     for one in told.get("other_books", ()):
         whose = OTHERS.get(one["name"], "no longer in the config")
         yield f"  book        {one['name']} net {figures.usd(one['book']['net_usd'], signed=True)} USD: {whose}"
+    if reload := told.get("reload"):
+        yield f"  reload      {_reload_said(reload)}"
     passed = told["last_pass_ms"]
     if passed is not None:
         bar = "no bar yet" if told["last_bar_ms"] is None else f"last bar {iso(told['last_bar_ms'])}"
         yield f"  loop        last pass {passed / 1000:.1f} s ago, {bar}"
+
+
+def _reload_said(reload: Mapping[str, Any]) -> str:
+    if reload["ended_s"] is None:
+        return f"under way for {span(reload['began_s'] * 1000)}"
+    ago = f"{span(reload['ended_s'] * 1000)} ago"
+    if reload["refused"]:
+        return f"REFUSED {ago}: {'; '.join(reload['refused'])}"
+    return f"{ago}: {'; '.join(reload['applied']) or 'nothing had changed'}"
 
 
 def _clock(service: Mapping[str, Any] | None) -> str:

@@ -27,7 +27,7 @@ Examples:
   bot resume trend
 
 \b
-Exit 4: STRATEGY's file cannot be used, or it failed again and is back in quarantine. 5: the service did not answer.
+Exit 4: STRATEGY's file cannot be used, or it failed again and is back in quarantine. 5: the service did not answer. 7: it refuses.
 """
 RELOAD = """\b
 Examples:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from bot.errors import BotError, ConfigError, Exit
+from bot.errors import BotError, ConfigError, Declined, Exit
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -314,4 +314,6 @@ def _ask(place: Place, method: str, path: str, body: Mapping[str, Any] | None, q
         raise ConfigError(message)
     if answer.status == 504 or said.get("code") in ("starting", "busy"):
         raise Silent(message)
+    if said.get("exit_code") == Exit.REFUSED:
+        raise Declined(message)
     raise Denied(message) if answer.status in (400, 403, 404, 405) else DaemonRefused(message)

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 import structlog
 
 from bot.clock import SystemClock
-from bot.errors import ApiError, BotError, ConfigError, Exit
+from bot.errors import ApiError, BotError, ConfigError, Exit, OutcomeUnknown, TryLater
 
 log = structlog.get_logger()
 
@@ -264,10 +264,13 @@ class Server:
         except Problem as problem:
             return problem.status, _no(problem.code, problem.message)
         except TimeoutError:
-            return 504, _no("timeout", f"no answer within {answer_s(path):g} s; the daemon goes on")
+            goes_on = " with it, and bot status says what comes of it" if path in WARMING else ""
+            return 504, _no("timeout", f"no answer within {answer_s(path):g} s; the daemon goes on{goes_on}")
         except BotError as error:
-            status = 400 if isinstance(error, ConfigError) else 504 if error.exit_code is Exit.TIMEOUT else 409
-            return status, _no(error.code if isinstance(error, ApiError) else type(error).__name__, str(error))
+            is_late = error.exit_code is Exit.TIMEOUT or isinstance(error, TryLater | OutcomeUnknown)
+            status = 400 if isinstance(error, ConfigError) else 504 if is_late else 409
+            code = error.code if isinstance(error, ApiError) else type(error).__name__
+            return status, _no(code, str(error), exit_code=int(error.exit_code))
         except Exception:  # A fault of our own: the asker hears of it, and the run goes on.
             log.exception("control.failed", path=path)
             return 500, _no("internal_error", f"{path} failed; the daemon's log says why, and it goes on")
@@ -353,5 +356,5 @@ def _body(raw: bytes) -> dict[str, Any]:
     return data
 
 
-def _no(code: str, message: str) -> Data:
-    return {"at_ms": SystemClock().now_ms(), "pid": os.getpid(), "error": {"code": code, "message": message}}
+def _no(code: str, message: str, **more: Any) -> Data:
+    return {"at_ms": SystemClock().now_ms(), "pid": os.getpid(), "error": {"code": code, "message": message, **more}}

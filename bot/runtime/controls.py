@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from bot.clock import monotonic_ns
 from bot.config import Settings, StrategySettings
 from bot.config.diff import Change, diff
-from bot.errors import AccessLost, ApiError, BotError, ConfigError, Exit, Refused, StrategyError
+from bot.errors import AccessLost, ApiError, BotError, ConfigError, Declined, Exit, Refused, StrategyError
 from bot.runtime import provenance
 from bot.runtime.desk import Placed
 from bot.runtime.notices import notice
@@ -53,6 +54,15 @@ class ReloadResult:
     code: Exit = Exit.DONE
 
 
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """The newest reload, whoever asked for it; without an end while it is under way."""
+
+    began_ns: int
+    ended_ns: int | None = None
+    result: ReloadResult = field(default_factory=ReloadResult)
+
+
 class Late(BotError):
     """The service has not answered in the time that a loop at work has."""
 
@@ -76,6 +86,7 @@ class Controls:
     def __init__(self, run: Run, reread: Callable[[], Settings] | None) -> None:
         self._run = run
         self._reread = reread
+        self.newest: Reload | None = None
 
     # -- telling
 
@@ -131,6 +142,18 @@ class Controls:
 
     async def reload(self) -> ReloadResult:
         """Read the config again and run by it. What is refused leaves the running one as it was."""
+        began_ns = monotonic_ns()
+        self.newest = Reload(began_ns)
+        result = ReloadResult(refused=("it failed, and bot logs says why",), code=Exit.ERROR)
+        try:
+            result = await self._reload()
+        finally:
+            self.newest = Reload(began_ns, monotonic_ns(), result)
+        return result
+
+    # -- inside
+
+    async def _reload(self) -> ReloadResult:
         try:
             plan = await self._planned()
         except (ConfigError, StrategyError) as error:
@@ -160,8 +183,6 @@ class Controls:
         log.warning("config.reloaded", changes=[str(change) for change in plan.diff])
         failed = any(seat.quarantined for seat in self._run.loop.desk.seats if seat.name in plan.fresh)
         return ReloadResult(plan.diff, applied, code=Exit.CONFIG if failed else Exit.DONE)
-
-    # -- inside
 
     async def _planned(self) -> _Plan:
         reread = self._reread
@@ -270,8 +291,10 @@ class Controls:
         mine = [one for one in placed if one.strategy.name == name]
         try:
             warm = await self._warmed(mine)
+        except AccessLost:
+            raise
         except ApiError as error:
-            kind = BotError if isinstance(error, Refused) else Late
+            kind = Declined if isinstance(error, Refused) else Late
             raise kind(
                 f"{name} stays in quarantine: the service could not be asked for its bars ({error.code})"
             ) from error

@@ -40,7 +40,7 @@ from bot.runtime.desk import Placed
 from bot.runtime.doorbell import listen
 from bot.runtime.exiting import LeftBehind, wind_down
 from bot.runtime.heartbeat import HeartbeatProcess
-from bot.runtime.holding import Held, hold_account, hold_state, noted, private_dir
+from bot.runtime.holding import Held, hold_account, hold_state, kept, noted, private_dir
 from bot.runtime.journal import Journal, Notice, open_or_rebuild
 from bot.runtime.loop import BREATH_MS, Loop
 from bot.runtime.metrics import Meter, Sources
@@ -127,6 +127,7 @@ async def run(
             held = stack.enter_context(hold_state(state_dir))
         assert held.folder == state_dir
         stack.enter_context(noted(held))
+        await stack.enter_async_context(kept(held.lock))
         operations = Operations(settings, base_url=base_url, stop=stop, tail=tail, config=config)
         await stack.enter_async_context(control.serving(state_dir, operations.routes(), operations.base))
         operations.starting = asyncio.create_task(systemd.ask_for_time(operations.told), name="start")
@@ -141,10 +142,15 @@ async def run(
             strategies=[p.strategy.name for p in placed],
         )
         was_used = (state_dir / "progress").exists()
-        snapshot = await until_up(client.account, stop, operations.tell_away, is_known=was_used)
+        try:
+            snapshot = await until_up(client.account, stop, operations.tell_away, is_known=was_used)
+        except ApiError as error:
+            await watching.tell_unbegun(settings, error, now_ms=client.clock.now_ms())
+            raise
         if snapshot is None:
             return DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
-        stack.enter_context(hold_account(snapshot.address, state_dir))
+        account = stack.enter_context(hold_account(snapshot.address, state_dir))
+        await stack.enter_async_context(kept(account))
         journal, damage = open_or_rebuild(
             state_dir / reading.FILE,
             address=snapshot.address,
@@ -167,10 +173,17 @@ async def run(
             one.loop.health.incident("journal.rebuilt", reading.FILE, message=damage)
         sources = Sources(one.meter, one.loop, lambda: one.heartbeat, one.notifier, state=lambda: operations.state()[0])
         port = None if settings.metrics is None else settings.metrics.port
-        await stack.enter_async_context(watching.exposing(port, state_dir, sources))
         await stack.enter_async_context(watching.notifying(one.notifier))
-        end = await one.go(beat_at_once=armed)
-        watching.tell(one.loop, "daemon.stopped", end.message or f"as asked, exit code {int(end.exit_code)}")
+        try:
+            await stack.enter_async_context(watching.exposing(port, state_dir, sources))
+            end = await one.go(beat_at_once=armed)
+        except Exception as error:
+            await watching.tell_failed(settings, journal, *watching.failure(error), now_ms=client.clock.now_ms())
+            raise
+        if end.exit_code is Exit.DONE:
+            watching.tell(one.loop, "daemon.stopped", end.message or "as asked")
+        else:
+            await watching.tell_failed(settings, journal, end.message, end.exit_code, now_ms=client.clock.now_ms())
         return end
 
 
@@ -219,7 +232,7 @@ class Run:
             passed=self._passed,
             schedule=self.times.schedule,
             notices_of=self._notices_of,
-            between=operations.errands.do_urgent,
+            between=partial(self._look_around, operations.errands.do_urgent),
             abreast=ABREAST if client.clock.speed > 0 else 1,  # A clock moved by hand stands still: one after another, as in a session.
         )  # fmt: skip
         self.controls = Controls(self, reread)
@@ -390,12 +403,8 @@ class Run:
     async def _pass(self, *between: Callable[[], Awaitable[None]]) -> None:
         """One pass, and before it what may be done between two of them."""
         began_ns = monotonic_ns()
-        self._look_at_service()
-        await self._beat_by_hand()
         try:
-            for work in between:
-                await work()
-            self._keep_rhythm()
+            await self._look_around(*between)
             await self._resync_if_lapsed()
             await self.loop.cycle()
         except ApiError as error:
@@ -410,6 +419,14 @@ class Run:
         if self.report.is_set():
             self.report.clear()
             self._report()
+
+    async def _look_around(self, *between: Callable[[], Awaitable[None]]) -> None:
+        """What comes before every pass, also before those of a start whose strategies live through their past."""
+        self._look_at_service()
+        await self._beat_by_hand()
+        for work in between:
+            await work()
+        self._keep_rhythm()
 
     def _notices_of(self, event: Event) -> Iterable[Notice]:
         seat = self.loop.desk.seat_of(event.coin or "")
@@ -457,14 +474,14 @@ class Run:
     # -- heartbeat
 
     def change_heartbeat(self) -> None:
-        """The dead-man of the config has changed, and the new one stands: beats in its rhythm from now on."""
+        """The dead-man of the config has changed, and the new one stands: beats in its rhythm from now on, where beats are due by now."""
         old, self.heartbeat = self.heartbeat, self._new_heartbeat()
         if old is not None:
             old.close()
         if self.heartbeat is not None:
             if old is not None:  # It goes on with the old one's lapses.
                 self.heartbeat.acknowledge(old.acknowledged)
-            self.heartbeat.start()
+            self.heartbeat.start(may_beat=self.has_started or (old is not None and old.may_beat))
 
     def _keep_rhythm(self) -> None:
         """A sandbox's clock may be set to run, or to run faster: the dead-man has less of our time then. Beats that come too often do no harm."""

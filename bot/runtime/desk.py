@@ -5,10 +5,8 @@ A strategy that raises wants nothing and is asked nothing more; the others go on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
@@ -25,6 +23,7 @@ from bot.runtime.mirror import Mirror
 from bot.runtime.pauses import quarantine, quarantine_of
 from bot.runtime.ports import Calm
 from bot.runtime.seats import HOOKS, Seat, hook_of
+from bot.runtime.untold import Heard, Untold
 from bot.strategy import Bar, Strategy, View
 from bot.strategy import Intent as Wish
 from bot.wire import Event
@@ -53,39 +52,6 @@ class Placed(NamedTuple):
 class Wished(NamedTuple):
     seat: Seat
     wish: Wish
-
-
-class Heard(NamedTuple):
-    event: Event
-    parts: Mapping[str, Part]
-
-
-def untold_note(strategy: str, waiting: Sequence[Heard], epoch: int) -> tuple[str, str]:
-    """What waits to be told, as a note of the journal: its name and its text."""
-    heard = [
-        [one.event.model_dump_json(), {who: [_text(n) for n in part] for who, part in one.parts.items()}]
-        for one in waiting
-    ]
-    return f"untold:{strategy}", json.dumps([epoch, heard])
-
-
-def untold_of(journal: Journal, strategy: str, epoch: int) -> list[Heard]:
-    """What a run that was ended in the midst of a reload had still to tell; nothing of an account before a reset."""
-    of_epoch, heard = json.loads(journal.note(untold_note(strategy, (), epoch)[0]) or "[null, []]")
-    if of_epoch != epoch:
-        return []
-    return [
-        Heard(Event.model_validate_json(event), {who: Part(*(_number(n) for n in part)) for who, part in parts.items()})
-        for event, parts in heard
-    ]
-
-
-def _text(number: Decimal | None) -> str | None:
-    return None if number is None else str(number)
-
-
-def _number(text: str | None) -> Any:
-    return None if text is None else Decimal(text)
 
 
 @dataclass(slots=True)
@@ -117,7 +83,7 @@ class Desk:
         self.run = run
         self.books = books
         self.seats: list[Seat] = []
-        self.away: dict[str, list[Heard]] = {}  # what those that are being built anew would have been told
+        self.away: dict[str, Untold] = {}  # what those that are being built anew would have been told
         self.late: Seat | None = None  # built, and still to hear and to decide what it has missed
         self._listeners: dict[Series, list[Seat]] = {}
         self._hearers: dict[str, list[Seat]] = {}  # by market, for events
@@ -143,7 +109,7 @@ class Desk:
     def seat(self, seats: Sequence[Seat], *, away: Collection[str] = ()) -> None:
         """From now on these, in this order. What happens to those that are `away`, with a seat or without, is kept for them."""
         self.seats = list(seats)
-        self.away = {name: self.away.get(name, []) for name in away}
+        self.away = {name: self.away[name] if name in self.away else Untold(self.journal, name) for name in away}
         self.late = None
         self._listeners = {s: [x for x in self.seats if s in x.series] for s in self.feed.wanted}
         self._hearers = {s.market: [x for x in self.seats if s.market in x.markets] for s in self.feed.wanted}

@@ -5,6 +5,7 @@ A hold is a lock that the kernel lets go with the process. Nothing here reads a 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import errno
@@ -18,7 +19,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
@@ -32,16 +33,67 @@ log = structlog.get_logger()
 LOCK: Final = "lock"
 LOOKERS_S: Final = 5.0  # for so long a start waits for those who look (`is_free`): they have the lock for microseconds
 LOOK_S: Final = 0.001  # between two tries
+KEPT_LOOK_S: Final = 2.0  # between two looks whether the file of a lock is still there
 HOLDER_BYTES_MAX: Final = 4_096
 DISK_FAULTS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
 
 
+class Lock:
+    """A file with a name, that one process alone has locked. Lost with the process, or by `close`."""
+
+    def __init__(self, path: Path, mine: Mapping[str, Any]) -> None:
+        """`mine` is written in it once it is ours, for those who come too late."""
+        self.path = path
+        self._mine = mine
+        self._file: IO[bytes] | None = None
+        self._is_told = False  # that another has the name
+
+    def take(self) -> Mapping[str, Any] | None:
+        """None: the lock is ours. Else what its holder wrote."""
+        file = self.path.open("a+b")
+        if not take(file):
+            with file:
+                return _said(file)
+        self._keep(file)
+        return None
+
+    def look(self) -> None:
+        """Put the file back that somebody has taken away: the lock of one without a name keeps nobody out."""
+        assert self._file is not None
+        with contextlib.suppress(OSError):  # The folder is gone, or the disk is full: the next look tries again.
+            if _is_at(self._file, self.path):
+                return
+            file = self.path.open("a+b")
+            if not _taken(file, exclusive=True):
+                file.close()
+                if not self._is_told:
+                    log.error("lock.lost", path=str(self.path), message="it was taken away, and another has it now")
+                self._is_told = True
+                return
+            self._keep(file)
+            log.warning("lock.restored", path=str(self.path))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _keep(self, file: IO[bytes]) -> None:
+        self.close()
+        self._file, self._is_told = file, False
+        self.path.chmod(0o600)
+        with contextlib.suppress(OSError):  # A full disk: the lock holds, and does not say whose it is.
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), json.dumps(self._mine).encode() + b"\n")
+
+
 class Held(NamedTuple):
     """Proof that this process holds a state directory; whoever asks for one need not take it again."""
 
     folder: Path
+    lock: Lock
 
 
 def private_dir(path: Path) -> Path:
@@ -74,14 +126,32 @@ def harden() -> None:
 @contextlib.contextmanager
 def hold_state(folder: Path) -> Iterator[Held]:
     """Hold the folder, before anything in it is touched: a second start must not take the first one's key. BotError when another has it."""
-    with _locked(folder / LOCK, {"pid": os.getpid()}) as other:
+    with contextlib.closing(Lock(folder / LOCK, {"pid": os.getpid()})) as lock:
+        other = lock.take()
         if other is not None:
             pid = f" (pid {other['pid']})" if "pid" in other else ""
             raise BotError(
                 f"another daemon runs on {folder}{pid}: stop it (bot stop --state-dir {folder}),"
                 " or give this one a state_dir of its own"
             )
-        yield Held(folder)
+        yield Held(folder, lock)
+
+
+@contextlib.asynccontextmanager
+async def kept(lock: Lock | None, *, look_s: float = KEPT_LOOK_S) -> AsyncIterator[None]:
+    """While the block runs, a lock whose file is taken away is put back, every `look_s`."""
+
+    async def look() -> None:
+        while lock is not None:
+            await asyncio.sleep(look_s)
+            lock.look()
+
+    keeper = asyncio.create_task(look(), name="lock")
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
 
 
 @contextlib.contextmanager
@@ -105,25 +175,26 @@ def noted(held: Held, places: Path | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def hold_account(address: str, folder: Path, places: Path | None = None) -> Iterator[None]:
-    """Hold the account among this user's daemons on this machine. `places`: where such locks are kept; by default `runtime_dir`."""
+def hold_account(address: str, folder: Path, places: Path | None = None) -> Iterator[Lock | None]:
+    """Hold the account among this user's daemons on this machine. `places`: where such locks are kept; by default `runtime_dir`. None where
+    there is no such place."""
     place = runtime_dir() if places is None else places
     if place is None:
         log.warning(
             "account.not_held", address=address, message="no private folder for locks; two daemons are not told apart"
         )
-        yield
+        yield None
         return
-    with _locked(
-        place / f"account-{_file_name(address)}.lock", {"pid": os.getpid(), "state_dir": str(folder)}
-    ) as other:
+    path = place / f"account-{_file_name(address)}.lock"
+    with contextlib.closing(Lock(path, {"pid": os.getpid(), "state_dir": str(folder)})) as lock:
+        other = lock.take()
         if other is not None:
             where = " on ".join(str(other[name]) for name in ("pid", "state_dir") if name in other)
             raise BotError(
                 f"another daemon of yours trades account {address}{f' (pid {where})' if where else ''}:"
                 " one daemon an account; stop that one, or use another key"
             )
-        yield
+        yield lock
 
 
 def is_held(folder: Path) -> bool:
@@ -185,20 +256,6 @@ def _file_name(address: str) -> str:
     return address.lower() if plain else hashlib.sha256(address.encode()).hexdigest()
 
 
-@contextlib.contextmanager
-def _locked(path: Path, mine: Mapping[str, Any]) -> Iterator[Mapping[str, Any] | None]:
-    """None: the lock is ours. Else what its holder wrote."""
-    with path.open("a+b") as lock:
-        if not take(lock):
-            yield _said(lock)
-            return
-        path.chmod(0o600)
-        with contextlib.suppress(OSError):  # A full disk: the lock holds, and does not say whose it is.
-            os.ftruncate(lock.fileno(), 0)
-            os.write(lock.fileno(), json.dumps(mine).encode() + b"\n")
-        yield None
-
-
 def take(lock: IO[Any]) -> bool:
     """Whether the lock is ours from now on. Only one who has it to itself keeps it from us: those who look are waited for."""
     end_ns = monotonic_ns() + int(LOOKERS_S * 1e9)
@@ -223,6 +280,13 @@ def _taken(lock: IO[Any], *, exclusive: bool) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether that file still has that name."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
 
 
 def _said(lock: IO[bytes]) -> dict[str, Any]:

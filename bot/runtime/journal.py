@@ -497,6 +497,19 @@ class Journal:
             )
             self._is_safety_changed |= safety.is_safety(name)
 
+    def notes_under(self, prefix: str) -> dict[str, str]:
+        """The notes whose names begin so."""
+        return {
+            str(name): str(value)
+            for name, value in self._read(
+                "SELECT name, value FROM meta WHERE substr(name, 1, ?)=?", (len(prefix), prefix)
+            )
+        }
+
+    def forget_note(self, name: str) -> None:
+        with self._transaction():
+            self._execute("DELETE FROM meta WHERE name=?", (name,))
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """Whatever the block writes is one transaction: on disk when it ends, all of it or nothing. One within another is part of it."""

@@ -23,8 +23,8 @@ from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN, Arming, Wanted
 from bot.runtime.books import BOOKED, Books, Part
 from bot.runtime.crew import Crew
-from bot.runtime.desk import Decision, Desk, Heard, Placed, Run, Wished, run_inline, untold_note, untold_of
-from bot.runtime.feed import Closed, Feed, Series, at_once
+from bot.runtime.desk import Decision, Desk, Placed, Run, Wished, run_inline
+from bot.runtime.feed import Breathe, Closed, Feed, Series, at_once
 from bot.runtime.gate import FRESH_INTERVALS, Ask, Gate, Permit
 from bot.runtime.health import Health, key_problem
 from bot.runtime.intents import FINAL, FIRST_LEG, IN_DOUBT, RUNTIME, Intent, TradeOf, intent_key
@@ -40,6 +40,7 @@ from bot.runtime.state import ENDING
 from bot.runtime.telling import tell
 from bot.runtime.timers import Timers
 from bot.runtime.trimming import Held
+from bot.runtime.untold import Untold
 from bot.runtime.waves import Place, builds_on, next_wave, place_of, side_by_side
 from bot.runtime.writers import Strangers, look_closer
 from bot.strategy import Bar, Close, Open
@@ -208,6 +209,7 @@ class Loop:
         self.sender.is_cut = self.journal.note(CUT) == "1"
         if cursor is None or cursor.epoch != snapshot.epoch or not await repairs.overlaps(self):
             await repairs.restart(self, snapshot)
+        self._find_owners()  # An exit that is wanted on what is told now is of a position of ours.
         await self._tell_untold()
         await self.drain()
         await repairs.arm_all(self)
@@ -415,28 +417,29 @@ class Loop:
         """A bar that the others have decided, for a strategy that was being built meanwhile."""
         await self.act(await self.desk.decide_alone(seat, closed, now_ms=self.now_ms()), closed)
 
-    async def tell_late(self, seat: Seat) -> None:
+    async def tell_late(self, seat: Seat, breathe: Breathe = at_once) -> None:
         """What has happened to a strategy while it was being built."""
-        waiting = self.desk.away.get(seat.name, [])
+        waiting = self.desk.away.get(seat.name)
         while waiting:
             await self._send_all(*await self._tell_next(seat, waiting))
+            await breathe()
 
     async def _tell_untold(self) -> None:
         """What the last run could not tell any more, because it was ended while it built them. What they want leaves when it may."""
         for seat in self.desk.working():
-            waiting = untold_of(self.journal, seat.name, self.mirror.epoch)
+            waiting = Untold.of_journal(self.journal, seat.name, self.mirror.epoch)
             while waiting:
                 self._forget_unwritten(*await self._tell_next(seat, waiting))
 
-    async def _tell_next(self, seat: Seat, waiting: list[Heard]) -> tuple[list[Intent], list[Intent]]:
+    async def _tell_next(self, seat: Seat, waiting: Untold) -> tuple[list[Intent], list[Intent]]:
         """The first that waits, told and crossed off in one transaction. What it wants, and which of that is new."""
-        event, parts = waiting[0]
+        event, parts = waiting.first
         decision = Decision()
         await self.desk.tell(seat, event, decision, now_ms=self.now_ms(), parts=parts)
         intents = self._judge(decision.wishes, trigger=self._cause(event), at_ms=event.ts)
-        del waiting[0]
+        waiting.drop_first()
         with self.journal.together():
-            self.journal.write_note(*untold_note(seat.name, waiting, self.mirror.epoch))
+            waiting.write(self.mirror.epoch)
             return intents, self.journal.decided(intents, states=decision.states)
 
     async def act(self, decision: Decision, closed: Closed) -> None:
@@ -544,8 +547,8 @@ class Loop:
             if wishes:
                 intents += self._judge(wishes, trigger=self._cause(event), at_ms=event.ts)
         with self.journal.together() if self.desk.away else nullcontext():
-            for name, waiting in self.desk.away.items():
-                self.journal.write_note(*untold_note(name, waiting, epoch))
+            for waiting in self.desk.away.values():
+                waiting.write(epoch)
             opened = self.journal.take(
                 fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices,
                 books=self.books.changes(), now_ms=self.now_ms(),
@@ -880,6 +883,10 @@ class Loop:
 
         Where the feed began anew, those may be missing; then it is that of our newest accepted entry before it.
         """
+        self._find_owners(events_skipped=events_skipped)
+        self.align_books()
+
+    def _find_owners(self, *, events_skipped: bool = False) -> None:
         for position in list(self.mirror.positions.values()):
             if position.owner is not None:
                 continue
@@ -890,7 +897,6 @@ class Loop:
                 owner = opener.strategy if opener is not None and opener.opened_ms <= position.opened_ms else None
             if owner is not None:
                 self.mirror.adopt(position.market, owner)
-        self.align_books()
 
     def align_books(self) -> None:
         """After a snapshot, or when a position was given an owner: the shares fit what there is."""
@@ -967,7 +973,7 @@ class Loop:
             self._write_books()
             self.begin_pass()
             for seat in seats:
-                await self.tell_late(seat)
+                await self.tell_late(seat, self._watch_over)
                 del self.desk.away[seat.name]  # It hears again: what the next one does may concern it.
         except ApiError:  # The next try tells what waits. Where the run ends here, the next run does.
             self.desk.seat(seats, away=others)

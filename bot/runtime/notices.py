@@ -85,6 +85,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "daemon.degraded": Template("error", "{bot} is degraded", "{message}", _WHY),
     "daemon.recovered": Template("info", "{bot} is no longer degraded", "{message}", _WHY),
     "daemon.stopped": Template("warning", "{bot} has stopped", "{message}", _WHY),
+    "daemon.failed": Template(
+        "error",
+        "{bot} has failed",
+        "{message}; exit code {code}. Nobody looks after the account until it runs again: stops and guardians stand at the service",
+        _WHY,
+    ),
 }
 
 

@@ -80,11 +80,11 @@ class Lane:
         self._filled_ms = now_ms
         self._not_before_ms = 0
         self._repeats: dict[str, _Repeat] = {}
-        self.cursor = self._kept = 0  # in memory, and as the journal has it
-        if (known := journal.note(self.note)) is not None:
-            self.cursor = self._kept = int(known)
-        elif newest := journal.newest_notice():  # What was before it was named is not news to it.
-            self._move(newest)
+        known = journal.note(self.note)
+        # What was before it was named is not news to it; what comes is, also where this run cannot send it.
+        if known is None:
+            journal.write_note(self.note, known := str(journal.newest_notice()))
+        self.cursor = self._kept = int(known)  # in memory, and as the journal has it
 
     async def step(self, now_ms: int) -> int:
         """Send what may leave now; answers when to look again at the latest."""

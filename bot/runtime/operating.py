@@ -21,11 +21,12 @@ import structlog
 from bot import __version__
 from bot.clock import SystemClock, boot_ns, monotonic_ns
 from bot.config import Settings
-from bot.errors import AccessLost, ApiError, BotError, JournalError, OutcomeUnknown, Refused, TryLater
+from bot.errors import AccessLost, ApiError, BotError, Declined, JournalError, OutcomeUnknown, TryLater
 from bot.money import format_decimal
 from bot.runtime import explaining, reading, systemd
 from bot.runtime import reconcile as repairs
 from bot.runtime.control import Data, Problem, Question, Routes
+from bot.runtime.controls import Late
 from bot.runtime.intents import FINAL, IN_DOUBT
 from bot.runtime.mirror import Drift, MirrorOrder, MirrorPosition
 from bot.runtime.state import State
@@ -218,6 +219,7 @@ class Operations:
             "blocked_by": [{"type": one.type, "id": one.id} for one in mirror.guardians.values() if one.blocks_opens],
             "strategies": self._strategies(run),
             "other_books": self._other_books(run),
+            "reload": _reload(run),
         }  # fmt: skip
 
     async def positions(self, question: Question) -> Data:
@@ -417,10 +419,8 @@ class Operations:
         try:
             lifted = await run.client.lift_kill_switches()
         except ApiError as error:
-            status = 403 if isinstance(error, Refused) else 503
-            raise Problem(
-                status, error.code, f"the service has not lifted it ({error.code}): {error.message}"
-            ) from None
+            kind = Late if isinstance(error, TryLater | OutcomeUnknown) else Declined
+            raise kind(f"the service has not lifted it ({error.code}): {error.message}") from None
         self.errands.ring()
         return {"lifted": lifted}
 
@@ -511,6 +511,20 @@ def _heartbeat(run: Run) -> Data | None:
         "alive": belief.alive, "armed": belief.armed, "may_open": belief.may_open, "lapsed": belief.lapsed, "beats": belief.beats,
         "failures": belief.failures, "error": belief.error or None, "deadline_s": None if left_ns is None else round(left_ns / 1e9, 1),
         "next_deadline_ms": belief.next_deadline_ms,
+    }  # fmt: skip
+
+
+def _reload(run: Run) -> Data | None:
+    """What came of the newest one; its asker may have gone, and a hangup has none."""
+    newest = run.controls.newest
+    if newest is None:
+        return None
+    now_ns, ended_ns, result = monotonic_ns(), newest.ended_ns, newest.result
+    return {
+        "began_s": (now_ns - newest.began_ns) // 1_000_000_000,
+        "ended_s": None if ended_ns is None else (now_ns - ended_ns) // 1_000_000_000,
+        "changes": [str(one) for one in result.diff], "applied": list(result.applied), "refused": list(result.refused),
+        "exit_code": int(result.code),
     }  # fmt: skip
 
 

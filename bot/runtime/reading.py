@@ -245,11 +245,10 @@ def last_state(state_dir: Path) -> LastState:
     """What stood in the journal when it was last written."""
     files = [file.stat() for file in (state_dir / FILE, state_dir / f"{FILE}-wal") if _has_content(file)]
     with opened(state_dir) as db:
-        owner = rows(db, "SELECT value FROM meta WHERE name='address'")
         cursor = rows(db, "SELECT last_id, epoch FROM cursor")
         epoch = cursor[0]["epoch"] if cursor else None
         return LastState(
-            address=owner[0]["value"] if owner else None,
+            address=address_of(db),
             epoch=epoch,
             last_event_id=cursor[0]["last_id"] if cursor else None,
             last_event_ms=newest_event_ms(db),
@@ -260,6 +259,12 @@ def last_state(state_dir: Path) -> LastState:
             open_intents=intents(db, states=("opened", "planned", "sending", "quarantined")),
             positions=_positions(db, epoch),
         )
+
+
+def address_of(db: sqlite3.Connection) -> str | None:
+    """Of the account that the journal is of."""
+    owner = rows(db, "SELECT value FROM meta WHERE name='address'")
+    return owner[0]["value"] if owner else None
 
 
 def _has_content(file: Path) -> bool:

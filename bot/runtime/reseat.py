@@ -143,7 +143,7 @@ async def _catch_up(loop: Loop, seat: Seat, feed: Feed, decided: Mapping[Series,
     """
     loop.desk.late = seat
     while True:
-        await loop.tell_late(seat)
+        await loop.tell_late(seat, breathe)
         missed = sorted(closed for series in seat.series for closed in _missed(loop, series, feed))
         if not missed:
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import socket
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bot.clock import boot_ns, monotonic_ns
-from bot.errors import ConfigError, JournalError
-from bot.runtime import metrics, notify
+from bot.errors import BotError, ConfigError, Exit, JournalError
+from bot.runtime import metrics, notify, reading
 from bot.runtime.control import Problem, read_request, send_answer
+from bot.runtime.journal import Notice, open_journal
 from bot.runtime.notices import notice
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ ASKERS_MAX: Final = 16
 PORT_FILE: Final = "metrics.port"
 TEXT: Final = "text/plain; charset=utf-8"
 EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
+FAILED_AGAIN_MS: Final = 600_000  # a run that fails again and again in the same way is told of once in so long
 
 
 def notifier_of(settings: Settings, journal: Journal) -> notify.Notifier | None:
@@ -61,6 +64,49 @@ def tell(loop: Loop, kind: str, message: str) -> None:
     now_ms = loop.now_ms()
     with contextlib.suppress(JournalError):
         loop.journal.notify([notice(kind, f"{kind}:{now_ms}", at_ms=now_ms, message=message)], now_ms=now_ms)
+
+
+def failure(error: Exception) -> tuple[str, Exit]:
+    """What a person is told of an error that ends a run, and the exit code that it ends with."""
+    if isinstance(error, BotError):
+        return str(error), error.exit_code
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"a mistake of Bracketbot's own: {line}", Exit.ERROR
+
+
+async def tell_failed(settings: Settings, journal: Journal, message: str, code: Exit, *, now_ms: int) -> None:
+    """A run ends otherwise than it was asked to, and positions may be open. What is in the outbox leaves with the run's last look there, or with
+    the next run's first; what the journal does not take is told now or never."""
+    told = _failed(message, code, now_ms=now_ms)
+    try:
+        journal.notify([told], now_ms=now_ms)
+    except JournalError:
+        await _tell_by(open_journal(None, address=journal.address), settings, told, now_ms=now_ms)
+
+
+async def tell_unbegun(settings: Settings, error: BotError, *, now_ms: int) -> None:
+    """The same of a start that ends before it has its journal: by the one that an earlier run left, if it can be used."""
+    told = _failed(*failure(error), now_ms=now_ms)
+    with contextlib.suppress(BotError):  # Why the start ends is said by the caller.
+        with reading.opened(settings.state_dir) as db:
+            address = reading.address_of(db)
+        if address is not None:
+            journal = open_journal(settings.state_dir / reading.FILE, address=address)
+            await _tell_by(journal, settings, told, now_ms=now_ms)
+
+
+def _failed(message: str, code: Exit, *, now_ms: int) -> Notice:
+    likeness = hashlib.sha256(message.encode()).hexdigest()[:12]
+    ref = f"failed:{now_ms // FAILED_AGAIN_MS}:{likeness}"
+    return notice("daemon.failed", ref, at_ms=now_ms, message=message, code=int(code))
+
+
+async def _tell_by(journal: Journal, settings: Settings, told: Notice, *, now_ms: int) -> None:
+    with contextlib.closing(journal):
+        notifier = notifier_of(settings, journal)  # First: to a new lane nothing is news that was there before it.
+        journal.notify([told], now_ms=now_ms)
+        if notifier is not None:
+            await notifier.flush()
 
 
 @contextlib.asynccontextmanager

@@ -55,9 +55,8 @@ class Lane:
         )  # fmt: skip
         self.first = self.at = bisect_left(self.ts, start_ms)
         self.step = 0
-        if (
-            self.at and self.ts[self.at - 1] + self.step_ms - 1 > start_ms
-        ):  # Of the bar in which it starts, what is left.
+        # Of the bar in which it starts, what is left.
+        if self.at and self.ts[self.at - 1] + self.step_ms - 1 > start_ms:
             self.first = self.at = self.at - 1
             self.step = sum(at <= start_ms for at in self._times())
         self.end = max(self.first, bisect_left(self.ts, end_ms - self.step_ms + 1))  # only bars that end

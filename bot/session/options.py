@@ -147,9 +147,7 @@ class SessionOptions:
     latency_ms: int = 0
     rules: Mapping[str, MarketRules] = field(default_factory=dict)
     outages: tuple[Outage, ...] = ()
-    settlements: Mapping[str, Settlement] = field(
-        default_factory=dict
-    )  # of event markets; the others are never settled
+    settlements: Mapping[str, Settlement] = field(default_factory=dict)  # the others are never settled
     seed: int = 1
     caps: Mapping[str, Cap] = field(default_factory=dict)  # of the session's key and account: caps.py
     skip: bool = True  # False: every bar is given to the venue, for whoever doubts that skipping changes nothing

@@ -204,7 +204,9 @@ def test_what_is_not_known_to_be_so_now_is_not_shown_as_if_it_were(ran: Ran, ask
     told["intents"] |= {"quarantined": 1, "waiting": [waits]}
     told["other_books"] = [{"name": "@foreign", "book": {"net_usd": "-1234.5"}}]
     told["heartbeat"] |= {"deadline_s": -64.8}
+    told["reload"] = {"began_s": 90, "ended_s": None, "applied": [], "refused": []}
     lines = "\n".join(look._status_lines(told))
+    assert "reload      under way for 1 min 30 s" in lines
     assert "OLD         not read from the service for 75 s: account, positions and orders are as of then" in lines
     assert "positions   2, each of ours with its stop, NOT OURS AND WITHOUT A STOP: SOL;" in lines
     assert ": raises; mend it, then bot resume mine; entries that rest may still fill: 17, 18 (bot orders)" in lines
@@ -372,10 +374,12 @@ def test_a_reload_is_shown_first_and_done_when_it_is_wanted(
         ran.config.write_text(good.replace("budget_usd: 500", "budget: 500"))
         code, _, err = ask("reload", *at, "--yes")
         assert (code, "unknown key; did you mean budget_usd?" in err) == (4, True)
+        assert " ago: settings: in force" in ask("status", *at)[1], "it was refused before it began"
         ran.config.write_text(good.replace("mine:InAndOut", "mine:Raises"))
         code, out, err = ask("reload", *at, "--yes")
         assert (code, "mine: in quarantine, mine: RuntimeError: a mistake" in out) == (4, True)
         assert "the config was taken over, and what is in quarantine is asked nothing" in err
+        assert " ago: mine: in quarantine, mine: RuntimeError: a mistake" in ask("status", *at)[1]
         code, _, err = ask("resume", "mine", *at)
         assert (code, "mine failed again and is back in quarantine" in err) == (4, True)
     finally:

@@ -1,4 +1,4 @@
-"""A receiver of notifications on a port of its own: keeps every JSON body that was posted."""
+"""A receiver of notifications on a port of its own: keeps every JSON body that was posted while it `is_open`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class Postbox:
     def __init__(self, port: int, bodies: list[dict[str, Any]]) -> None:
         self.port = port
         self.bodies = bodies
+        self.is_open = True
 
     @property
     def url(self) -> str:
@@ -24,6 +25,11 @@ class Postbox:
     def titles(self) -> list[str]:
         return [one["title"] for one in self.bodies]
 
+    @property
+    def failures(self) -> list[tuple[str, str]]:
+        """Title and text of those that were sent as errors."""
+        return [(one["title"], one["message"]) for one in self.bodies if one["type"] == "failure"]
+
 
 @contextlib.contextmanager
 def postbox() -> Iterator[Postbox]:
@@ -31,18 +37,21 @@ def postbox() -> Iterator[Postbox]:
 
     class Post(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if box.is_open:
+                bodies.append(body)
+            self.send_response(200 if box.is_open else 503)
             self.end_headers()
 
         def log_message(self, *_args: object) -> None:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Post) as server:
+        box = Postbox(server.server_port, bodies)
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield Postbox(server.server_port, bodies)
+            yield box
         finally:
             server.shutdown()
             thread.join()

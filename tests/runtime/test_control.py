@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from bot.errors import BotError, ConfigError, JournalError
+from bot.cli.place import Place
+from bot.errors import ApiError, BotError, ConfigError, Exit, JournalError
 from bot.runtime import control
 from bot.runtime.control import BODY_BYTES_MAX, HEAD_BYTES_MAX, Data, Problem, Question
 from bot.runtime.controls import Late
@@ -49,13 +50,21 @@ async def waits(_: Question) -> Data:
     raise Late("the service is away")
 
 
+async def is_declined(_: Question) -> Data:
+    raise ApiError.of("forbidden", "not with this key")
+
+
+async def is_away(_: Question) -> Data:
+    raise ApiError.of("service_unavailable", "later", reads=True)
+
+
 async def breaks(_: Question) -> Data:
     raise KeyError("a fault of ours")
 
 
 ROUTES = {
     ("GET", "/echo"): echo, ("POST", "/echo"): echo, ("GET", "/no"): refuses, ("GET", "/config"): misreads, ("GET", "/broken"): breaks,
-    ("GET", "/late"): waits,
+    ("GET", "/late"): waits, ("GET", "/declined"): is_declined, ("GET", "/away"): is_away,
 }  # fmt: skip
 
 
@@ -140,7 +149,7 @@ async def test_a_socket_that_could_not_be_made_is_tried_again(tmp_path: Path) ->
         (b"hello there\r\n\r\n", 400, "no HTTP"),
         (b"GET /echo SPDY/3\r\n\r\n", 400, "no HTTP"),
         (b"GET //[ HTTP/1.1\r\n\r\n", 400, "no path"),
-        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, "there are /broken, /config, /echo, /late, /no"),
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, "there are /away, /broken, /config, /declined, /echo, /late, /no"),
         (b"DELETE /echo HTTP/1.1\r\n\r\n", 405, "takes GET, POST"),
         (b"GET /echo?count=ten HTTP/1.1\r\n\r\n", 400, "count is a whole number from 0 to 9"),
         (b"GET /echo?count=10 HTTP/1.1\r\n\r\n", 400, "from 0 to 9"),
@@ -156,6 +165,8 @@ async def test_a_socket_that_could_not_be_made_is_tried_again(tmp_path: Path) ->
         (b"GET /no HTTP/1.1\r\n\r\n", 409, "not now"),
         (b"GET /config HTTP/1.1\r\n\r\n", 400, "line 3: no"),
         (b"GET /late HTTP/1.1\r\n\r\n", 504, "the service is away"),
+        (b"GET /declined HTTP/1.1\r\n\r\n", 409, "forbidden: not with this key"),
+        (b"GET /away HTTP/1.1\r\n\r\n", 504, "service_unavailable: later"),
         (b"GET /broken HTTP/1.1\r\n\r\n", 500, "/broken failed"),
     ],
 )  # fmt: skip
@@ -163,6 +174,22 @@ async def test_what_is_no_request_is_said_to_be_none(folder: Path, request_: byt
     answered, data = await raw(folder, request_)
     assert (answered, words in data["error"]["message"]) == (status, True), data
     assert (await raw(folder, b"GET /echo HTTP/1.1\r\n\r\n"))[0] == 200, "and the next one is answered"
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/no", Exit.ERROR),
+        ("/config", Exit.CONFIG),
+        ("/late", Exit.TIMEOUT),
+        ("/away", Exit.TIMEOUT),
+        ("/declined", Exit.REFUSED),
+    ],
+)
+async def test_a_command_ends_with_the_code_of_what_it_was_answered(folder: Path, path: str, code: Exit) -> None:
+    with pytest.raises(BotError) as found:
+        await asyncio.to_thread(Place(folder).ask, "GET", path)
+    assert found.value.exit_code is code
 
 
 async def test_a_caller_that_says_nothing_holds_up_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

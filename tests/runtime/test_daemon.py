@@ -34,7 +34,7 @@ from bot.runtime import loop as loop_module
 from bot.runtime.daemon import DaemonEnd
 from bot.runtime.doorbell import listen
 from bot.runtime.heartbeat import Belief
-from bot.runtime.holding import folders_held
+from bot.runtime.holding import folders_held, is_held, runtime_dir
 from bot.runtime.journal import open_journal
 from bot.runtime.operating import Operations
 from bot.runtime.progress import ProgressReader
@@ -496,6 +496,28 @@ async def test_a_second_daemon_on_one_state_directory_ends_at_once(place: MakePl
     assert (await one.end()).exit_code is Exit.DONE
 
 
+async def test_locks_that_are_taken_away_while_a_daemon_runs_are_put_back(
+    place: MakePlace, still: serving.Served
+) -> None:
+    one = await place(still)
+    settings = one.settings("Idle")
+    await one.ran(settings)
+    (account,) = [path for path in runtime_locks() if str(settings.state_dir) in path.read_text()]
+    for lock in (settings.state_dir / "lock", account):
+        lock.unlink()
+    await until("both are put back", lambda: account.exists() and is_held(settings.state_dir))
+    with pytest.raises(BotError, match="another daemon runs on"):
+        await daemon.run(settings, base_url=one.halfway.base_url, api_key=SecretStr(one.key), stop=asyncio.Event())
+    assert (await one.end()).exit_code is Exit.DONE
+    assert not is_held(settings.state_dir)
+
+
+def runtime_locks() -> list[Path]:
+    place = runtime_dir()
+    assert place is not None
+    return list(place.glob("account-*.lock"))
+
+
 async def test_two_daemons_of_one_account_are_told_apart_also_by_other_folders(
     place: MakePlace, still: serving.Served
 ) -> None:
@@ -603,6 +625,7 @@ async def test_a_key_that_is_revoked_ends_the_run_and_silences_the_heartbeat(
     end = await asyncio.wait_for(task, PATIENCE_S)
     assert end.exit_code is Exit.REFUSED
     assert "unauthorized" in end.message
+    assert one.query("SELECT kind FROM outbox ORDER BY seq DESC LIMIT 1") == [("daemon.failed",)]
     assert beating() == []
     assert "dead_man_switch" in await one.state_of(), "the switch stands, and will do its work"
 
@@ -906,6 +929,33 @@ async def test_beats_follow_a_clock_that_is_stopped_and_set_to_run_again(
         assert changed == [1], "from here on a process beats"
 
 
+class Witness(Rhythmic):
+    """One that has been started to look on."""
+
+    may_beat = False
+
+    def start(self, *, may_beat: bool = True) -> None:
+        self.may_beat = may_beat
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_heartbeat_that_is_changed_before_the_first_pass_of_a_start_stays_a_witness(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What beats then counts against the starts that come to nothing."""
+    one = await place(still)
+    async with built(one, one.settings("Holds")) as (run, _):
+        monkeypatch.setattr(run, "_new_heartbeat", lambda: Witness(60))
+        for has_started in (False, True):
+            monkeypatch.setattr(run, "heartbeat", Witness(120))
+            run.has_started = has_started
+            run.change_heartbeat()
+            assert run.heartbeat is not None
+            assert run.heartbeat.may_beat is has_started
+
+
 async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
     place: MakePlace, still: serving.Served
 ) -> None:
@@ -1023,6 +1073,86 @@ async def test_a_run_is_seen_by_prometheus_and_told_to_people(place: MakePlace, 
         assert {one for one in asked if one not in shown} <= IN_TROUBLE_ONLY, name
 
 
+def told_at(url: str, settings: Settings) -> Settings:
+    pytest.importorskip("apprise")
+    return settings.model_copy(update={"notify": Notify.model_construct(urls=(SecretStr(url),))})
+
+
+async def cut_by(error: Exception, one: Place, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose first pass ends in that."""
+
+    async def fails(_loop: loop_module.Loop, **_how: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop_module.Loop, "cycle", fails)
+        await asyncio.wait_for(one.begin(settings), PATIENCE_S)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_a_mistake_of_our_own_that_ends_a_run_is_told_as_an_error_by_the_next_run_if_not_at_once(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    one = await place(still)
+    with postbox() as box:
+        settings = told_at(box.url, one.settings("Idle"))
+        box.is_open = is_open
+        for _again in range(2):
+            with pytest.raises(ValueError, match="one of two"):
+                await cut_by(ValueError(f"one of two {one.key}"), one, settings, monkeypatch)
+        assert len(box.failures) == is_open, "told once, however often it is started again"
+        box.is_open = True
+        await one.ran(settings)
+        await until("it is told", lambda: box.failures)
+        await one.end()
+        ((title, text),) = box.failures
+    assert title.endswith(" has failed")
+    assert text.startswith("a mistake of Bracketbot's own: ValueError: one of two ")
+    assert "; exit code 1. Nobody looks after the account" in text
+    assert one.key not in text
+
+
+async def test_a_journal_that_ends_the_run_and_cannot_take_the_notice_is_told_of_all_the_same(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await place(still)
+    error = JournalError("it can be neither written nor read")
+
+    def takes_nothing(*_notices: Any, **_when: Any) -> None:
+        raise error
+
+    with postbox() as box:
+        settings = told_at(box.url, one.settings("Idle"))
+        real = journal_module.Journal.notify
+        monkeypatch.setattr(
+            journal_module.Journal, "notify",
+            lambda journal, *a, **k: real(journal, *a, **k) if journal.path is None else takes_nothing(),
+        )  # fmt: skip
+        await cut_by(error, one, settings, monkeypatch)
+        assert one.task is not None
+        assert one.task.result().exit_code is Exit.UNSAFE
+        ((_, text),) = box.failures
+    assert text.startswith("it can be neither written nor read; exit code 6")
+
+
+async def test_a_key_that_is_refused_at_a_start_is_told_of_by_what_the_run_before_left(
+    place: MakePlace, still: serving.Served
+) -> None:
+    one = await place(still)
+    with postbox() as box:
+        settings = told_at(box.url, one.settings("Idle"))
+        await one.ran(settings)
+        await one.end()
+        one.stop.clear()
+        await one.control("keys", {"accountId": one.account["accountId"]})
+        for _again in range(2):
+            with pytest.raises(AccessLost):
+                await one.begin(settings)
+        ((_, text),) = box.failures
+    assert "unauthorized" in text
+    assert "; exit code 7" in text
+
+
 async def test_a_port_for_metrics_that_is_taken_is_a_config_error(place: MakePlace, fast: serving.Served) -> None:
     pytest.importorskip("prometheus_client")
     one = await place(fast)
@@ -1053,6 +1183,9 @@ async def test_a_hangup_takes_over_the_config_with_its_heartbeat_and_its_strateg
 
     await until("the new dead-man stands alone and is beaten", is_taken_over)
     await until("the new strategy is asked", lambda: one.query("SELECT 1 FROM progress WHERE market='ETH'"))
+    assert "idle: started" in (await asked(one, "GET", "/status"))[1]["reload"]["applied"], (
+        "nobody waited for an answer"
+    )
     end = await one.end()
     assert (end.exit_code, end.left.unprotected) == (Exit.DONE, ())
     assert await switches() == []
@@ -1072,8 +1205,11 @@ async def test_a_reload_makes_passes_while_its_strategies_warm(
     await until("it warms", lambda: "strategy-slow" in [thread.name for thread in threading.enumerate()])
     status, paused = await asked(one, "POST", "/pause")
     assert (status, [each["state"] for each in paused["strategies"]]) == (200, ["PAUSED", "PAUSED"])
+    assert (await asked(one, "GET", "/status"))[1]["reload"]["ended_s"] is None
     status, reloaded = await reloading
     assert (status, reloaded["applied"]) == (200, ["slow: started"])
+    told = (await asked(one, "GET", "/status"))[1]["reload"]
+    assert (told["applied"], told["refused"], told["ended_s"] <= told["began_s"]) == (["slow: started"], [], True)
     assert reloaded["at_ms"] - paused["at_ms"] > 500, "those that trade on can be stopped at once"
     await until("the new strategy is asked", lambda: one.query("SELECT 1 FROM progress WHERE market='ETH'"))
     after = progress.read()
@@ -1091,15 +1227,63 @@ async def test_a_pause_does_not_wait_for_a_start_whose_strategies_warm(
     monkeypatch.setattr(loop_module, "BREATH_MS", 50)
     one = await place(fast)
     one.begin(one.settings("Slow"))
-    await until("it warms", lambda: (one.folder / "state" / "progress").exists() and stamped(one))
+    await until("it warms", lambda: stamped(one))
     status, paused = await asked(one, "POST", "/pause")
     assert (status, [each["state"] for each in paused["strategies"]]) == (200, ["PAUSED"])
     assert not one.ready.is_set()
     assert (await one.end()).exit_code is Exit.DONE
 
 
+async def test_a_start_whose_strategies_warm_beats_under_a_clock_that_is_moved_by_hand(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "BREATH_MS", 50)
+    one = await place(still)
+    one.begin(one.settings("Slow", dead_man=1200))
+    await until("it warms", lambda: stamped(one))
+
+    async def moves_on() -> None:
+        before = one.halfway.paths.count("/v1/heartbeat")
+        await one.control("clock/advance", {"ms": 600_000})
+        await until("it beats", lambda: one.halfway.paths.count("/v1/heartbeat") > before)
+
+    for _ in range(4):
+        await moves_on()
+    assert not one.ready.is_set()
+    assert await one.state_of() == ["dead_man_switch"], "twice its time has passed"
+    assert (await one.end()).exit_code is Exit.DONE
+
+
+async def test_a_start_whose_strategies_warm_tells_of_a_service_that_has_died(
+    place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "BREATH_MS", 50)
+    one = await place(fast)
+    troubles = ["its disk is full"]
+    one.begin(one.settings("Slow"), trouble=lambda: troubles[0] if troubles else None)
+
+    async def degraded() -> Any:
+        return (await asked(one, "GET", "/status"))[1].get("degraded")
+
+    async def is_said() -> bool:
+        return await degraded() == {"embedded": "its disk is full"}
+
+    await until("it warms", lambda: stamped(one))
+    await until("it is said", is_said)
+    troubles.clear()
+
+    async def is_over() -> bool:
+        return await degraded() == {}
+
+    await until("it is over", is_over)
+    assert not one.ready.is_set()
+    assert (await one.end()).exit_code is Exit.DONE
+
+
 def stamped(one: Place) -> bool:
     """Whether this run has made a pass, and told that its start is not over."""
+    if not (one.folder / "state" / "progress").exists():
+        return False
     progress = ProgressReader(str(one.folder / "state" / "progress"))
     try:
         stamp = progress.read()

@@ -22,6 +22,7 @@ from bot.runtime.holding import (
     hold_state,
     holder_pid,
     is_held,
+    kept,
     private_dir,
     runtime_dir,
 )
@@ -44,6 +45,34 @@ def test_a_folder_is_held_by_one_and_free_again_afterwards(tmp_path: Path) -> No
             pass
         assert is_held(tmp_path), "and the one who came too late has taken nothing"
     assert not is_held(tmp_path)
+
+
+async def test_a_lock_that_is_taken_away_is_put_back_and_holds(tmp_path: Path) -> None:
+    with hold_state(tmp_path) as held, hold_account(ADDRESS, tmp_path, tmp_path) as account:
+        async with kept(held.lock, look_s=0.01), kept(account, look_s=0.01):
+            for path in (tmp_path / "lock", *tmp_path.glob("account-*")):
+                path.unlink()
+                async with asyncio.timeout(60):
+                    while not path.exists() or not path.read_bytes().endswith(b"\n"):
+                        await asyncio.sleep(0.01)
+            assert is_held(tmp_path)
+            assert holder_pid(tmp_path) == os.getpid()
+            with pytest.raises(BotError, match="another daemon runs"), hold_state(tmp_path):
+                pass
+            with pytest.raises(BotError, match="another daemon of yours"), hold_account(ADDRESS, tmp_path, tmp_path):
+                pass
+    assert not is_held(tmp_path)
+
+
+def test_a_lock_that_another_has_taken_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+    with hold_state(tmp_path) as first:
+        (tmp_path / "lock").unlink()
+        with hold_state(tmp_path):
+            first.lock.look()
+            assert is_held(tmp_path)
+        assert not is_held(tmp_path)
+        first.lock.look()
+        assert is_held(tmp_path), "and taken again once it is free"
 
 
 FULL = """

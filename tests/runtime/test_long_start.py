@@ -13,13 +13,13 @@ import pytest
 
 from bot.clock import MINUTE_MS, next_utc_day_ms
 from bot.runtime.daemon import Run
-from bot.runtime.desk import untold_of
 from bot.runtime.exiting import wind_down
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import BREATH_MS, Loop
 from bot.runtime.state import State, state_of
+from bot.runtime.untold import NOTE_EVENTS, Heard, Untold
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
-from bot.wire import CandlesResult
+from bot.wire import CandlesResult, Event
 from tests.fakes import ADDRESS, Crash, FakePacer, FakeVenue, Fault
 from tests.runtime.rooms import Scripted, begun, kill, minutes, room
 from tests.runtime.test_degraded import AWAY
@@ -163,7 +163,7 @@ async def test_what_a_start_that_is_killed_had_still_to_tell_is_told_by_the_next
         await loop.recover()
     kill(loop)
     journal = open_journal(path, address=ADDRESS)
-    assert [one.event.type for one in untold_of(journal, "trend", 0)] == ["trigger", "fill"]
+    assert [one.event.type for one in Untold.of_journal(journal, "trend", 0)] == ["trigger", "fill"]
     journal.close()
     loop, slow = started(venue, path)
     await loop.recover()
@@ -269,7 +269,9 @@ async def test_what_happens_while_another_is_told_is_told_in_this_run_too(tmp_pa
     loop = room(venue, path=path, strategies=[one, two], pacer=pacer)
     await loop.recover()
     assert told == ["two: open", "one: close", "two: close"]
-    assert [untold_of(loop.journal, name, 0) for name in markets] == [[], []], "nothing is left for the next run"
+    assert [list(Untold.of_journal(loop.journal, name, 0)) for name in markets] == [[], []], (
+        "nothing is left for the next run"
+    )
 
 
 FAR = Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=50))
@@ -343,8 +345,48 @@ async def test_what_a_start_that_is_told_to_stop_had_to_tell_stays_before_what_i
     assert slow.lived == ["bar"] * 20, "it is in the midst of its past"
     kill(loop)
     journal = open_journal(path, address=ADDRESS)
-    assert [one.event.subtype for one in untold_of(journal, "trend", 0) if one.event.type == "fill"] == [
+    assert [one.event.subtype for one in Untold.of_journal(journal, "trend", 0) if one.event.type == "fill"] == [
         "entry",
         "exit",
     ]
     journal.close()
+
+
+async def test_an_exit_that_is_wanted_on_what_happened_while_nobody_looked_leaves(tmp_path: Path) -> None:
+    """The position is found in the account, which names no owner."""
+    venue = await held(tmp_path / "journal.db")
+    grown(venue, "BTC", "1", 100)()
+    loop, slow = started(venue, tmp_path / "journal.db", answer=(Close("BTC"),))
+    await loop.recover()
+    assert slow.lived[0] == "fill at 0"
+    assert venue.positions == {}
+
+
+def test_what_waits_to_be_told_is_written_a_note_at_a_time_however_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = open_journal(None, address=ADDRESS)
+    written: list[int] = []
+    write_note = journal.write_note
+
+    def counted(name: str, value: str) -> None:
+        written.append(len(value))
+        write_note(name, value)
+
+    def kept() -> list[int]:
+        return [one.event.ts for one in Untold.of_journal(journal, "trend", 0)]
+
+    monkeypatch.setattr(journal, "write_note", counted)
+    data = {"oid": "1", "tradeId": "trd_1", "side": "long", "size": "1", "triggerPx": "90", "markPx": "90"}
+    waiting = Untold(journal, "trend")
+    for n in range(500):
+        event = {"type": "trigger", "subtype": "stop_loss", "coin": "BTC", "id": f"evt_{n:010d}", "ts": n, "data": data}
+        waiting.append(Heard(Event.model_validate(event), {}))
+        waiting.write(0)
+    assert kept() == list(range(500))
+    for n in range(250):
+        assert waiting.first.event.ts == n
+        waiting.drop_first()
+        waiting.write(0)
+        assert n % 50 or kept() == list(range(n + 1, 500))
+    assert max(written) <= written[0] * (NOTE_EVENTS + 1)
+    Untold(journal, "trend").write(0)
+    assert kept() == [], "what was kept for another is told to none"

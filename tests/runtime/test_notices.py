@@ -144,6 +144,14 @@ async def test_a_new_target_hears_nothing_of_what_was_before_it(journal: Journal
     assert inbox.titles == ["[b] ETH is without a stop"]
 
 
+async def test_a_new_target_that_takes_nothing_in_its_first_run_is_told_by_the_next(journal: Journal) -> None:
+    inbox = Inbox()
+    lane_of(journal, inbox)
+    journal.notify([lost("1")], now_ms=0)
+    await lane_of(journal, inbox).step(0)
+    assert inbox.titles == ["[b] BTC is without a stop"]
+
+
 @pytest.mark.parametrize("raises", [None, ConnectionRefusedError("no"), ValueError("a plug-in's own")])
 async def test_a_target_that_is_down_loses_nothing_and_is_asked_less_and_less(
     journal: Journal, raises: Exception | None

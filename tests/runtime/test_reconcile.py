@@ -438,6 +438,44 @@ async def test_what_is_wanted_on_an_event_that_bears_the_id_of_another_is_ordere
     assert told.at_ms == again[0]["opened_ms"]
 
 
+class Leaves(Strategy):
+    """Waits below for an entry, and goes out again at once."""
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        if not view.orders("BTC") and view.position("BTC") is None:
+            yield Open("BTC", "long", usd=200, limit_px=98, bracket=Bracket(stop_pct=20))
+
+    def on_fill(self, view: View, fill: Fill) -> Iterable[Intent]:
+        if fill.action == "open":
+            yield Close("BTC")
+
+
+async def test_what_is_wanted_on_such_an_event_is_ordered_also_where_the_next_run_tells_it(tmp_path: Path) -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+
+    def started() -> Loop:
+        return room(venue, strategies=[Leaves(name="trend", markets=["BTC"])], path=tmp_path / "journal.db")
+
+    loop = started()
+    await loop.recover()
+    await loop.cycle()
+    before = {name: deepcopy(getattr(venue, name)) for name in SERVICE_KEEPS}
+    await minutes(loop, venue, "97")
+    for name, value in before.items():
+        setattr(venue, name, value)
+    await loop.cycle()
+    loop.desk.seat(loop.desk.seats, away=["trend"])  # As while it is built anew.
+    await minutes(loop, venue, "97")
+    assert "BTC" in venue.positions
+    kill(loop)
+    loop = started()
+    await loop.recover()
+    first, *again = [row for row in loop.journal.db["intents"].rows if row["cause"].startswith("event:")]
+    assert [(row["state"], row["cause"][: len(first["cause"])]) for row in again] == [("accepted", first["cause"])]
+    assert "BTC" not in venue.positions
+
+
 async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None:
     venue = FakeVenue()
     loop = await opened(venue)
