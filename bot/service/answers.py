@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from bot.errors import CODES, Refusal
 from bot.service.strict_json import dumps
+from bot.wire.base import json_number
 from bot.wire.errors import fields_of, message_of
 
 # What a reason of idempotency_conflict answers with: (status, retryable).
@@ -20,6 +22,9 @@ CONFLICTS: Final[dict[str, tuple[int, bool]]] = {
     "account_reset": (409, False),
     "expired": (409, False),
 }
+
+# Amounts that a body writes as a JSON number, not as text.
+NUMBERS: Final = frozenset({"usdAmount", "maxExposureUsd", "maxDailyNotionalUsd"})
 
 
 class Answer(NamedTuple):
@@ -78,8 +83,16 @@ def refuse(
     if refusal.details is not None:
         error["details"] = refusal.details
     if refusal.fix is not None:
-        error["fix"] = refusal.fix
+        error["fix"] = _as_sent(refusal.fix)
     return Answer(own if status is None else status, dumps({"error": error}), headers or {})
+
+
+def _as_sent(fix: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A fix whose value can go into the next body as it is."""
+    value = fix.get("value")
+    if fix.get("field") not in NUMBERS or not isinstance(value, str):
+        return fix
+    return {**fix, "value": json_number(Decimal(value))}
 
 
 def submitted_by(refusal: Refusal) -> bool | str:

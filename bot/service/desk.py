@@ -120,6 +120,14 @@ class Desk:
         return Answer(reply.status, reply.body, headers)
 
 
+def expired(context: Context, now_ms: int) -> Refusal | None:
+    """Why a request that came after its X-Expires-After is not carried out; for commands that the venue itself does not fence."""
+    if context.expires_ms is None or now_ms <= context.expires_ms:
+        return None
+    text = "the request arrived after its X-Expires-After"
+    return Refusal("idempotency_conflict", text, details={"reason": "expired"})
+
+
 def _no_market(market: str) -> Refusal:
     return Refusal("not_found", f"no market {market[:80]!r}", fix={"action": "search_markets", "path": "/v1/markets"})
 

@@ -423,6 +423,14 @@ class _Exchange:
                 ),
                 415,
             )
+        coding = self._headers.get(b"content-encoding", b"identity").strip().lower()
+        if coding != b"identity":
+            fix = {"field": "Content-Encoding", "value": "identity"}
+            raise Refused(
+                invalid("Content-Encoding", "must be identity: a body is read as it is sent", ["identity"], fix=fix),
+                415,
+                {"Accept-Encoding": "identity"},
+            )
         try:
             return strict_json.parse(raw)
         except strict_json.BadJson as error:

@@ -11,7 +11,7 @@ from bot.service import views
 from bot.service.accounts import AccountDesk
 from bot.service.answers import Answer, Refused, invalid
 from bot.service.auth import Minted, Principal, mint
-from bot.service.desk import Context
+from bot.service.desk import Context, expired
 from bot.service.machine import Machine
 from bot.service.orders import exact
 from bot.service.quota import Quota
@@ -35,9 +35,6 @@ class KeyDesk(AccountDesk):
     def create_key(self, principal: Principal, request: KeyRequest, context: Context) -> Answer:
         """POST /v1/keys."""
         now = self.machine.catch_up()
-        if context.expires_ms is not None and now > context.expires_ms:
-            text = "the request arrived after its X-Expires-After"
-            raise Refused(Refusal("idempotency_conflict", text, details={"reason": "expired"}))
         minted = mint(len(self.machine.state.keys) + 1)
         key = key_of(request, minted, principal.account, now, "key" if principal.key is not None else "session")
         parent = self.key(principal)
@@ -50,7 +47,7 @@ class KeyDesk(AccountDesk):
         def replay(made: Key, now: int) -> Any:
             return {**views.key(made, None), "apiKey": None}
 
-        return self.decide(principal, context, lambda now: CreateKey(key), view, replay=replay)
+        return self.decide(principal, context, lambda now: expired(context, now) or CreateKey(key), view, replay=replay)
 
     @staticmethod
     def check_width(parent: Key, key: Key) -> None:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from bot.errors import Refusal
-from bot.service.answers import Refused, invalid, refuse
+from bot.service.answers import Refused, invalid, of_validation, refuse
 from bot.wire.base import Request
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.headers import (
@@ -215,6 +216,7 @@ def request_of(tool: Tool, arguments: Mapping[str, Any]) -> Sent:
     left |= tool.forced
     query, body = "", b""
     if tool.method == "GET":
+        _hold_to_schema(tool, left)  # In an address null and 5 would be texts like any other.
         query = urlencode({name: _plain(value) for name, value in left.items()}, errors="replace")
     else:
         body = json.dumps(left).encode()
@@ -222,6 +224,13 @@ def request_of(tool: Tool, arguments: Mapping[str, Any]) -> Sent:
     path = tool.path.format(**given)
     target = tool.path.format(**{name: quote(value, safe="") for name, value in given.items()})
     return Sent(tool.method, path, target, query, body, headers, tool.is_order)
+
+
+def _hold_to_schema(tool: Tool, arguments: dict[str, Any]) -> None:
+    try:
+        tool.model.from_wire(arguments)
+    except ValidationError as error:
+        raise Refused(of_validation(error)) from None
 
 
 def _text(arguments: dict[str, Any], name: str) -> str:

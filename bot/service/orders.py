@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import secrets
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from bot.money import e8_of_decimal, format_e8, parse_e8
 from bot.service import views
 from bot.service.answers import Answer, Refused, invalid
 from bot.service.auth import Principal, refuse_outcomes
-from bot.service.desk import Context, Desk, scaled
+from bot.service.desk import Context, Desk, expired, scaled
 from bot.venue.commands import (
     ArmGuardian,
     CancelCoin,
@@ -29,7 +29,6 @@ from bot.venue.commands import (
     PlaceOrder,
     StorePlan,
 )
-from bot.venue.numbers import E8
 from bot.venue.orders import Canceled, Placed
 from bot.venue.quote import Quote, Suggestion, suggest
 from bot.venue.state import (
@@ -58,9 +57,11 @@ from bot.wire.order_requests import (
 )
 
 PLAN_TTL_REAL_MS: Final = 60_000
+AMOUNT_MAX: Final = Decimal(10**12)  # of any number in a body: beyond any balance
 CLOSE_ONLY_GUARDIANS: Final = frozenset({"trailing_stop", "max_hold", "dead_man_switch"})
 
-_OID: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+_FINEST: Final = Decimal("0.00000001")
+_OID: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _GUARDIAN_ID: Final = re.compile(r"grd_[0-9]{1,20}", re.ASCII)
 
 
@@ -279,10 +280,8 @@ class OrderDesk(Desk):
             return views.guardian(self.account(principal), armed)
 
         def command(now: int) -> Command | Refusal:
-            if context.expires_ms is not None and now > context.expires_ms:
-                text = "the request arrived after its X-Expires-After"
-                return Refusal("idempotency_conflict", text, details={"reason": "expired"})
-            return ArmGuardian(principal.account, spec, context.idempotency_key, principal.key)
+            armed = ArmGuardian(principal.account, spec, context.idempotency_key, principal.key)
+            return expired(context, now) or armed
 
         return self.decide(principal, context, command, view)
 
@@ -406,13 +405,15 @@ def token_digest(token: str) -> str:
 
 
 def exact(value: Decimal, name: str) -> int:
-    """A number of a body as a scaled integer; Refused when it is finer than 1e-8 or beyond any balance."""
+    """A number of a body as a scaled integer, the nearest one: 100 / 3 is a double of 16 digits. Refused when it is none, or beyond any balance."""
+    if value > AMOUNT_MAX:
+        raise Refused(invalid(name, "is out of range", f"<= {AMOUNT_MAX}"))
     try:
-        made = e8_of_decimal(value)
+        return e8_of_decimal(value)
     except ValueError:
-        raise Refused(invalid(name, "has more than 8 decimals", "at most 8 decimals")) from None
-    if made >= 1 << 62 or made > 10**12 * E8:
-        raise Refused(invalid(name, "is out of range"))
+        made = e8_of_decimal(value.quantize(_FINEST, ROUND_HALF_EVEN))
+    if not made:
+        raise Refused(invalid(name, "must be at least 0.00000001", ">= 0.00000001"))
     return made
 
 

@@ -17,7 +17,7 @@ EXPONENT_MAX: Final = 308  # as far as every JSON reader's double goes
 
 
 class BadJson(ValueError):
-    """The body is not the JSON that the service reads; the text says why."""
+    """The body is not the JSON that the service reads; the text says why, as it goes on behind "body"."""
 
 
 def parse(body: bytes) -> Any:
@@ -25,12 +25,12 @@ def parse(body: bytes) -> Any:
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
-        raise BadJson("the body is not UTF-8") from None
+        raise BadJson("is not UTF-8") from None
     _check_depth(text)
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise BadJson(f"malformed JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
+        raise BadJson(f"is malformed JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
 
 
 def dumps(value: Any) -> bytes:
@@ -69,7 +69,7 @@ def _check_depth(text: str) -> None:
         elif letter in "{[":
             depth += 1
             if depth > DEPTH_MAX:
-                raise BadJson(f"the body is nested deeper than {DEPTH_MAX}")
+                raise BadJson(f"is nested deeper than {DEPTH_MAX}")
         elif letter in "}]":
             depth -= 1
 
@@ -80,28 +80,28 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise BadJson(f"the name {name[:64]!r} is there twice in one object")
+                raise BadJson(f"has the name {name[:64]!r} twice in one object")
             seen.add(name)
     return made
 
 
 def _decimal(text: str) -> Decimal:
     if len(text) > DIGITS_MAX:
-        raise BadJson(f"a number of more than {DIGITS_MAX} digits")
+        raise BadJson(f"has a number of more than {DIGITS_MAX} digits")
     number = Decimal(text)
     if number and abs(number.adjusted()) > EXPONENT_MAX:
-        raise BadJson(f"the number {text[:40]} is out of range")
+        raise BadJson(f"has the number {text[:40]}, which is out of range")
     return number
 
 
 def _integer(text: str) -> int:
     if len(text) > DIGITS_MAX:
-        raise BadJson(f"a number of more than {DIGITS_MAX} digits")
+        raise BadJson(f"has a number of more than {DIGITS_MAX} digits")
     return int(text)
 
 
 def _constant(text: str) -> Any:
-    raise BadJson(f"{text} is not a number of JSON")
+    raise BadJson(f"has {text}, which is no number of JSON")
 
 
 _DECODER: Final = json.JSONDecoder(

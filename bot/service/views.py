@@ -283,6 +283,8 @@ def suggestion(found: Suggestion) -> Body:
                 "leverage": found.leverage,
                 "maxSlippageBps": found.bound_bps,
             }
+            if found.changes_leverage:
+                body["acknowledgeLeverageChange"] = True
             request = {"method": "POST", "path": "/v1/orders", "body": body}
     return {
         "coin": found.coin,

@@ -10,7 +10,7 @@ from fastapi import Request, Response
 
 from bot.service.answers import Answer, Refused, invalid
 from bot.service.auth import Access, Principal
-from bot.service.desk import Context, Desk
+from bot.service.desk import Context, Desk, expired
 from bot.service.edge import replaced
 from bot.service.machine import Machine
 from bot.service.outbox import Outbox
@@ -85,7 +85,7 @@ class WebhookDesk(Desk):
         return self.decide(
             principal,
             context,
-            lambda now: AddWebhook(principal.account, request.url, types, sealed),
+            lambda now: expired(context, now) or AddWebhook(principal.account, request.url, types, sealed),
             view,
             replay=lambda hook, now: {**self._view(hook), "secret": None},
         )

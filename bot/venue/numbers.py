@@ -15,6 +15,7 @@ MICRO: Final = 100  # Fees are kept to 1e-6 USD: the last two of eight decimals 
 BPS: Final = 10_000
 
 PX_DECIMALS_MAX: Final = 6
+PX_DIGITS_MAX: Final = 128  # of a scaled price: 64 in a text, eight decimals, and a target of 1e12 risks beyond that
 
 
 def notional_of(px: int, size: int) -> int:
@@ -45,7 +46,7 @@ def tick_table(sz_decimals: int, *, sig_figs: int | None, px_decimals: int | Non
     """
     decimals = PX_DECIMALS_MAX - sz_decimals if px_decimals is None else px_decimals
     ticks = []
-    for digits in range(32):
+    for digits in range(PX_DIGITS_MAX):
         power = -decimals
         if sig_figs is not None:
             magnitude = digits - 1 - 8  # The power of ten of the price's first figure.

@@ -514,7 +514,8 @@ def unprotected(account: Account, coin: str) -> bool:
 def cancel(state: State, account: Account, oid: str) -> Canceled | Refusal:
     number = int(oid) - account.number * 1_000_000_000 if oid.isascii() and oid.isdigit() else -1
     order = account.orders.get(number)
-    if order is None:
+    # "0123" is no spelling of 123: who may cancel is judged by the text.
+    if order is None or oid != oid_text(account, number):
         return Refusal("not_found", f"no open order {oid}")
     drop(state, account, order, "user")
     return Canceled(order.coin, (oid,), order.filled, unprotected(account, order.coin))

@@ -218,13 +218,13 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         _liquidation_after(state, account, market, position, after, margin, fee) if after is not None else None
     )
     bracket: Bracket | None = None
+    if not opening and (rides := _riding(order)):
+        return invalid(
+            rides,
+            f"this order only reduces a position; {rides} belongs to an order that opens",
+            fix={"action": "remove", "field": rides},
+        )
     if order.stop is not None or order.target is not None:
-        if not opening:
-            return invalid(
-                "bracket",
-                "this order only reduces a position; a bracket belongs to an order that opens",
-                fix={"action": "remove", "field": "bracket"},
-            )
         resolved = resolve_bracket(
             market, buy, entry_px, order.stop, order.target, mark=market.mark, resting=limit and fill_size < size
         )
@@ -377,6 +377,13 @@ def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, 
 def _above_zero(*values: int) -> list[str]:
     """The legal ones of a value's neighbours on its grid."""
     return [text_of(value) for value in values if value > 0]
+
+
+def _riding(order: OrderSpec) -> str | None:
+    """What an order would arm at its first fill that opens: one that only reduces would drop it without a word."""
+    if order.stop is not None or order.target is not None:
+        return "bracket"
+    return "guardians" if order.guardians else None
 
 
 def _off_grid(market: Market, name: str, px: int) -> Refusal | None:
@@ -597,6 +604,7 @@ class Suggestion:
     min_size: int
     max_size: int
     bound_bps: int
+    changes_leverage: bool = False  # of the open position, which an order has to acknowledge
     warnings: list[Warning_] = field(default_factory=list)
 
 
@@ -657,13 +665,22 @@ def suggest(
         coin=coin, intent=intent, side=side, feasible=feasible, size=want if feasible else None, notional=got if feasible else None,
         leverage=None if closing else used, mid=market.mid, est_px=est, slippage_bps=_bps_off(market, est, market.mid) if est else None,
         fee=fee if feasible else None, margin=0 if closing else div_up(got, used), min_size=low, max_size=most,
-        bound_bps=bps, warnings=warnings,
+        bound_bps=bps, changes_leverage=not closing and _extra_margin(account, market, used, buy) is not None, warnings=warnings,
     )  # fmt: skip
+
+
+def _extra_margin(account: Account, market: Market, leverage: int, buy: int) -> int | None:
+    """What an open position asks for when an order that grows it changes its leverage; None when none does."""
+    position = account.positions.get(market.spec.coin)
+    if position is None or position.side != buy or position.leverage == leverage:
+        return None
+    return leverage_margin(market, position, leverage)
 
 
 def _affordable(state: State, account: Account, key: Key | None, market: Market, leverage: int, buy: int) -> int:
     """Largest opening size that margin and caps leave, in lots."""
-    usd = ledger.free_margin(state, account) * leverage * E8 // (E8 + leverage * market.spec.taker_rate) * 999 // 1000
+    free = ledger.free_margin(state, account) - max(0, _extra_margin(account, market, leverage, buy) or 0)
+    usd = free * leverage * E8 // (E8 + leverage * market.spec.taker_rate) * 999 // 1000
     if limits.blocking_guardians(account):
         return 0
     today = limits.used_today(account, state.now_ms)
@@ -674,7 +691,8 @@ def _affordable(state: State, account: Account, key: Key | None, market: Market,
             usd = min(usd, key.max_exposure - limits.exposure(state, account))
         if key.max_daily_notional is not None:
             usd = min(usd, key.max_daily_notional - limits.used_today(key, state.now_ms))
-    size = max(0, usd) * E8 // outcome.share_px(market.spec, buy, market.mid) // market.lot * market.lot
+    usd = max(usd, 0)  # Caps may have been lowered below what was used, and losses may exceed what is free.
+    size = usd * E8 // outcome.share_px(market.spec, buy, market.mid) // market.lot * market.lot
     fills = outcome.paid(market.spec, buy, walk(market, market.mid, buy, size)) if size else []
     cost = sum(px * sz // E8 for px, sz in fills)
     return size * usd // cost // market.lot * market.lot if cost > usd else size

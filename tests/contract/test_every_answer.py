@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import socket
@@ -285,6 +286,20 @@ def test_no_content_type_is_json_and_another_one_415(caller: Caller, content_typ
             assert answer.json()["error"]["code"] == "invalid_input"
 
 
+@pytest.mark.parametrize(("coding", "status"), [("identity", 200), ("Identity", 200), ("gzip", 415), ("br, gzip", 415)])
+def test_a_body_is_read_as_it_is_sent(caller: Caller, coding: str, status: int) -> None:
+    for raw in (json.dumps(ORDER).encode(), gzip.compress(json.dumps(ORDER).encode())):
+        answer = caller.send("POST", "/v1/orders", raw=raw, Content_Encoding=coding)
+        if status == 200 and not raw.startswith(b"{"):
+            assert answer.status_code == 400
+            continue
+        assert answer.status_code == status, answer.text
+        if status == 415:
+            assert answer.json()["error"]["fix"] == {"field": "Content-Encoding", "value": "identity"}
+            assert answer.headers["Accept-Encoding"] == "identity"
+    assert len(caller.get("/v1/trades")["trades"]) == (status == 200)
+
+
 @pytest.mark.parametrize("path", ["/v1/orders/confirm", "/v1/orders/suggest", "/v1/guardians", "/v1/orders"])
 def test_an_empty_body_where_fields_are_required_is_400(caller: Caller, path: str) -> None:
     for raw in (b"", b"{}"):
@@ -404,12 +419,20 @@ def test_an_amount_is_ascii_digits(caller: Caller, text: object) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["1" * 400, "0." + "0" * 300 + "1", "000000000000000000000.0005", "0.00050000000000000000000000", "9" * 60_000],
-)
+    [
+        *("9" * digits for digits in (20, 24, 40, 64)),
+        "1" * 400, "0." + "0" * 300 + "1", "000000000000000000000.0005", "0.00050000000000000000000000", "9" * 60_000,
+    ],
+)  # fmt: skip
 def test_an_amount_of_any_length_gets_an_answer(caller: Caller, text: str) -> None:
+    limit = {"market": "BTC", "side": "long", "size": "0.001", "type": "limit", "limitPx": text}
     for path, body in (
         ("/v1/orders", {"market": "BTC", "side": "long", "size": text}),
-        ("/v1/orders", {"market": "BTC", "side": "long", "size": "0.001", "type": "limit", "limitPx": text}),
+        ("/v1/orders", limit),
+        ("/v1/orders", limit | {"side": "short", "bracket": {"stopLoss": {"pct": 1e12}, "takeProfit": {"pct": 1}}}),
+        ("/v1/orders", limit | {"bracket": {"stopLoss": {"pct": 99}, "takeProfit": {"r": 1e12}}}),
+        ("/v1/orders", ORDER | {"bracket": {"takeProfit": {"px": text}}}),
+        ("/v1/orders", ORDER | {"bracket": {"stopLoss": {"px": "90000"}, "takeProfit": {"r": 1e12}}}),
         ("/v1/orders/suggest", {"coin": "BTC", "size": text}),
         ("/v1/positions/BTC/close", {"size": text}),
     ):

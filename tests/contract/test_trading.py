@@ -197,7 +197,7 @@ def test_refusals_of_the_venue_have_their_code_status_and_way_out(caller: Caller
     status, code, error = no(usdAmount=9.99)
     assert (status, code) == (422, "below_min_notional")
     assert error["fix"]["field"] == "usdAmount"
-    assert caller.order(usdAmount=float(error["fix"]["value"]))["trade"]["fillStatus"] == "filled"
+    assert caller.order(usdAmount=error["fix"]["value"])["trade"]["fillStatus"] == "filled"
     caller.post("/v1/positions/BTC/close")
     status, code, error = no(size="0.00009")
     assert (status, code, error["fix"]) == (422, "below_min_notional", {"field": "size", "value": "0.0001"})
@@ -210,7 +210,7 @@ def test_refusals_of_the_venue_have_their_code_status_and_way_out(caller: Caller
     status, code, error = no(usdAmount=20_000)
     assert (status, code) == (422, "insufficient_funds")
     assert error["fix"]["field"] == "usdAmount"
-    assert caller.order(usdAmount=float(error["fix"]["value"]))["trade"]["fillStatus"] == "filled"
+    assert caller.order(usdAmount=error["fix"]["value"])["trade"]["fillStatus"] == "filled"
     caller.post("/v1/positions/BTC/close")
     status, code, error = no(usdAmount=50, maxSlippageBps=0)
     assert (status, code, error["retryable"]) == (409, "insufficient_depth", True)
@@ -371,6 +371,66 @@ def test_suggest_answers_with_an_order_that_is_taken_as_it_is(caller: Caller) ->
     # The largest size is one that the venue takes.
     said = caller.post("/v1/orders/suggest", {"coin": "BTC", "leverage": 10})
     assert caller.order(size=said["maxSize"], leverage=10)["trade"]["fillStatus"] == "filled"
+
+
+@pytest.mark.parametrize(("held", "asked"), [(2, 10), (10, 2), (10, 1)])
+def test_a_suggested_order_acknowledges_the_leverage_that_it_changes(caller: Caller, held: int, asked: int) -> None:
+    caller.order(usdAmount=15_000 if held == 10 else 500, leverage=held)
+    for wanted in ({"notionalUsd": 50}, {"notionalUsd": 1_000_000}):
+        said = caller.post("/v1/orders/suggest", {"coin": "BTC", "leverage": asked} | wanted)
+        judge("suggested", said)
+        assert said["feasible"] == (asked > 1)
+        if said["feasible"]:
+            assert caller.post("/v1/orders", said["request"]["body"])["position"]["leverage"] == asked
+    again = caller.post("/v1/orders/suggest", {"coin": "BTC"})
+    assert "acknowledgeLeverageChange" not in (again["request"] or {"body": {}})["body"]
+
+
+def test_where_no_room_is_left_nothing_is_suggested(caller: Caller) -> None:
+    caller.order(usdAmount=500)
+    assert caller.send("PATCH", "/v1/settings", {"dailyTradeCapUsd": 100}).status_code == 200
+    said = caller.post("/v1/orders/suggest", {"coin": "BTC"})
+    judge("suggested", said)
+    assert (said["feasible"], said["request"], said["maxSize"]) == (False, None, "0")
+    assert caller.post("/v1/orders/suggest", {"coin": "BTC", "intent": "close"})["feasible"]
+
+
+def test_a_number_that_was_reckoned_is_taken_to_the_nearest_unit(caller: Caller) -> None:
+    plan = caller.post(
+        "/v1/orders",
+        {"market": "BTC", "side": "long", "usdAmount": 1000 / 3, "dryRun": True,
+         "bracket": {"stopLoss": {"pct": 0.7 + 0.1}, "takeProfit": {"r": 1.1 * 3}}},
+    )["plan"]  # fmt: skip
+    assert (plan["bracket"]["stopLoss"]["pct"], plan["bracket"]["takeProfit"]["r"]) == (0.8, 3.3)
+    caller.order(usdAmount=300)
+    closed = caller.post("/v1/positions/BTC/close", {"fraction": 1 / 3})["trade"]
+    assert (closed["intent"], closed["fillStatus"]) == ("close", "filled")
+    arm = {"type": "trailing_stop", "market": "BTC", "trailPct": 0.1 + 0.2}
+    assert caller.post("/v1/guardians", arm)["trailPct"] == 0.3
+    for amount, says in ((1e-9, "at least 0.00000001"), (4e-300, "at least 0.00000001")):
+        status, error = caller.refused("POST", "/v1/guardians", arm | {"trailPct": amount})
+        assert (status, error["details"]["fields"][0]["field"]) == (400, "trailPct")
+        assert says in error["message"]
+    far = {"market": "BTC", "side": "long", "usdAmount": 50, "bracket": {"takeProfit": {"pct": 1e300}}}
+    status, error = caller.refused("POST", "/v1/orders", far)
+    assert (status, error["message"]) == (400, "bracket.takeProfit.pct is out of range")
+
+
+def test_an_order_that_only_reduces_drops_no_guardian_without_a_word(caller: Caller) -> None:
+    caller.order(usdAmount=500)
+    trail = [{"type": "trailing_stop", "trailPct": 2}]
+    for dry in ({}, {"dryRun": True}):
+        less = {"market": "BTC", "side": "short", "usdAmount": 100, "guardians": trail} | dry
+        status, error = caller.refused("POST", "/v1/orders", less)
+        assert (status, error["code"], error["fix"]) == (
+            400,
+            "invalid_input",
+            {"action": "remove", "field": "guardians"},
+        )
+    assert len(caller.get("/v1/trades")["trades"]) == 1
+    flipped = caller.order(side="short", usdAmount=900, guardians=trail)
+    assert [one["type"] for one in flipped["guardians"]] == ["trailing_stop"]
+    assert flipped["protected"]
 
 
 def test_lists_stand_in_their_order(caller: Caller) -> None:

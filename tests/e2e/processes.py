@@ -221,13 +221,17 @@ class Daemon:
         self._process: Process | None = None
         self._old_fence: int | None = None
         self._is_fresh = False
+        self._told_before = 0  # bytes of the log that runs before this one wrote
+        self._ready_at: int | None = None
 
     def start(self) -> None:
         before = self.stamp()
         self._old_fence = None if before is None else before.fence
         self.starts += 1
         self._is_fresh = True
+        self._ready_at = None
         with (self.folder / "daemon.log").open("ab") as log:
+            self._told_before = log.tell()
             self._process = started(
                 self._zygote, self.starts == 1, log.fileno(), [], "run", str(self.config), own_session=True
             )
@@ -261,8 +265,20 @@ class Daemon:
         stamp = self.stamp()
         return 0 if stamp is None or stamp.fence == self._old_fence else stamp.cycles
 
+    def passes(self) -> int:
+        """Passes since the run is ready. Those before, while strategies live through the past, look at no bar."""
+        if self._ready_at is None:
+            with (self.folder / "daemon.log").open("rb") as log:
+                log.seek(self._told_before)
+                is_ready = b'"event":"daemon.ready"' in log.read()
+            cycles = self.cycles()
+            if not is_ready:
+                return 0
+            self._ready_at = cycles
+        return self.cycles() - self._ready_at
+
     def wait_ready(self) -> None:
-        until("the daemon makes passes", lambda: self.cycles() >= 2)
+        until("the daemon makes passes", lambda: self.passes() >= 2)
 
     def wait_passes(self, more: int) -> None:
         now = self.cycles()
@@ -273,12 +289,12 @@ class Daemon:
         until(f"bar {at_ms} is done", lambda: self._has_done(at_ms))
 
     def _has_done(self, at_ms: int) -> bool:
-        cycles = self.cycles()
+        cycles, passes = self.cycles(), self.passes()
         stamp = self.stamp()
         if stamp is None or cycles == 0:
             return False
         # A bar that the killed run had finished is not decided again: two whole passes find nothing due.
-        seen = stamp.last_bar_at_ms >= at_ms or (self._is_fresh and stamp.last_bar_at_ms < 0 and cycles >= 2)
+        seen = stamp.last_bar_at_ms >= at_ms or (self._is_fresh and stamp.last_bar_at_ms < 0 and passes >= 2)
         if not seen or self.unsettled():
             return False
         self._is_fresh = False

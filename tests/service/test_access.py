@@ -93,6 +93,8 @@ async def test_a_key_that_only_closes_never_opens(box: Box, caller: Caller) -> N
     await caller.post("/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})  # The token is not used up.
     stop = (await caller.get("/v1/orders"))["orders"][0]["oid"]
     assert_refused(await closer.send("DELETE", f"/v1/orders/{stop}"), 403, "forbidden")
+    for other in (f"0{stop}", f"00{stop}", f"{stop}%20", f"+{stop}"):  # No other spelling of it gets past that.
+        assert_refused(await closer.send("DELETE", f"/v1/orders/{other}"), 404, "not_found")
     resting = await caller.post(
         "/v1/orders", ENTRY | {"type": "limit", "limitPx": "90000", "usdAmount": 100, "leverage": 5}
     )

@@ -154,7 +154,7 @@ async def test_a_large_body_is_413_and_another_type_415(caller: Caller) -> None:
         ({"usdAmount": 1_000_001}, "usdAmount", 400, "invalid_input"),
         ({"usdAmount": "100"}, "usdAmount", 400, "invalid_input"),
         ({"usdAmount": True}, "usdAmount", 400, "invalid_input"),
-        ({"usdAmount": 10.123456789}, "usdAmount", 400, "invalid_input"),
+        ({"usdAmount": 1e-9}, "usdAmount", 400, "invalid_input"),
         ({"size": "1"}, "size", 400, "invalid_input"),
         ({"leverage": 51}, "leverage", 400, "invalid_input"),
         ({"leverage": 1.5}, "leverage", 400, "invalid_input"),

@@ -87,6 +87,33 @@ async def test_a_late_request_is_refused_and_stays_refused(box: Box, caller: Cal
     assert intime.status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/guardians", {"type": "dead_man_switch", "heartbeatSeconds": 60}),
+        ("/v1/keys", {"name": "late"}),
+        ("/v1/webhooks", {"url": "http://127.0.0.1:9/"}),
+        ("/v1/account/kill", {}),
+    ],
+)
+async def test_what_is_made_late_is_not_made_and_what_was_made_in_time_is_told_again_late(
+    box: Box, caller: Caller, path: str, body: dict[str, Any]
+) -> None:
+    before = (await caller.get("/v1/account"))["lastEventId"]
+    late = await caller.send("POST", path, body, key="late", X_Expires_After=str(START_MS - 1))
+    assert assert_refused(late, 409, "idempotency_conflict")["details"]["reason"] == "expired"
+    again = await caller.send("POST", path, body, key="late")
+    assert (again.content, again.headers["idempotency-replayed"]) == (late.content, "true")
+    assert (await caller.get("/v1/account"))["lastEventId"] == before
+    assert (await caller.get("/v1/webhooks"))["webhooks"] == []
+
+    made = await caller.send("POST", path, body, key="k", X_Expires_After=str(START_MS))
+    await box.advance(1_000)
+    told = await caller.send("POST", path, body, key="k", X_Expires_After=str(START_MS))
+    assert (made.status_code, told.status_code, told.headers["idempotency-replayed"]) == (200, 200, "true")
+    assert {**told.json(), "apiKey": None, "secret": None} == {**made.json(), "apiKey": None, "secret": None}
+
+
 async def test_a_reset_fences_earlier_keys(caller: Caller) -> None:
     await caller.post("/v1/orders", ENTRY, key="k")
     await caller.post("/v1/sandbox/accounts/reset")
