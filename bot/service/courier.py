@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from importlib import import_module
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -137,16 +138,20 @@ class Courier:
             except SealBroken:
                 self._disable(hook.id, "secret_lost")
                 return
-            if self._post is None:
-                from bot.service.posting import Poster  # httpx: only a service that sends needs it
-
-                self._post = Poster(private=self._private, clock=self._clock)
-            outcome = await self._post.post(hook.url, self._headers(key, delivery), delivery.body)
+            post = self._post or await self._poster()
+            outcome = await post.post(hook.url, self._headers(key, delivery), delivery.body)
         except asyncio.CancelledError:
             self._outbox.gave_back(endpoint, delivery)
             raise
         if self._outbox.endpoints.get(hook.id) is endpoint:  # Otherwise it was removed meanwhile.
             self._note(endpoint, delivery, outcome)
+
+    async def _poster(self) -> Post:
+        """Loaded beside the loop, when it is needed: the import of httpx takes longer than an order may wait."""
+        posting = await asyncio.to_thread(import_module, "bot.service.posting")
+        if self._post is None:
+            self._post = posting.Poster(private=self._private, clock=self._clock)
+        return self._post
 
     def _headers(self, key: bytes, delivery: Delivery) -> dict[str, str]:
         timestamp = str(self._clock.now_ms() // 1000)

@@ -7,9 +7,11 @@ import json
 import shutil
 import ssl
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -347,6 +349,23 @@ async def test_a_reset_keeps_the_webhook_and_what_is_owed() -> None:
         got = await receiver.until(3)
         assert [json.loads(one.body)["type"] for one in got] == ["fill", "account", "fill"]
         assert (await the_hook(caller))["status"] == "active"
+
+
+async def test_the_first_delivery_loads_what_it_needs_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders that come meanwhile do not wait for it."""
+    loaded: list[threading.Thread] = []
+
+    def load(name: str) -> Any:
+        loaded.append(threading.current_thread())
+        return import_module(name)
+
+    monkeypatch.setattr(couriers, "import_module", load)
+    async with receiving() as receiver, opened() as box:
+        caller, _ = await hooked(box, receiver.url, types=["fill"])
+        await order(caller)
+        await receiver.until(1)
+    assert loaded
+    assert threading.current_thread() not in loaded
 
 
 async def test_a_removed_webhook_gets_nothing_more() -> None:
