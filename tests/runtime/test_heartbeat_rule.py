@@ -311,7 +311,7 @@ def test_a_reload_to_a_nearer_deadline_is_believed_at_once_and_asks_for_no_secon
 
     old = made(lengths)
     old.acknowledge(2)
-    run: Any = SimpleNamespace(heartbeat=old, _new_heartbeat=lambda: made(R60))
+    run: Any = SimpleNamespace(heartbeat=old, has_started=True, _new_heartbeat=lambda: made(R60))
     Run.change_heartbeat(run)
     assert not run.heartbeat.belief().lapsed
     heart = first_heart(writer.read(), run.heartbeat._orders)
