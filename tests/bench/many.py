@@ -250,7 +250,7 @@ def _wait_passes(folder: Path, run: subprocess.Popen[bytes]) -> None:
 
     reader = ProgressReader(str(folder / "state" / "progress"))
     end = time.monotonic() + WAIT_S
-    while (stamp := reader.read()) is None or stamp.cycles < 2:
+    while (stamp := reader.read()) is None or stamp.cycles < 2 or stamp.is_of_start:
         if run.poll() is not None or time.monotonic() > end:
             raise SystemExit((folder / "log").read_text()[-3000:])
         time.sleep(0.05)
