@@ -36,8 +36,8 @@ def holds(view: View, bar: Bar) -> Iterable[Intent]:
     n = (bar.at_ms - START_MS) // MINUTE_MS
     yes = bar.market == CUT
     if n == 2:
-        side, stop = ("long", 0.05) if yes else ("short", 0.95)
-        yield Open(bar.market, side, size=100, bracket=Bracket(stop_px=stop))  # type: ignore[arg-type]
+        stop = Bracket(stop_px=0.05 if yes else 0.95)
+        yield Open(bar.market, "long" if yes else "short", size=100, bracket=stop)
     if n == 3:
         limit, stop = (0.1, 0.05) if yes else (0.9, 0.95)
         yield Open(
