@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -143,8 +144,9 @@ def call(args: Sequence[str] | None = None) -> int:
     try:
         result: Any = bot.main(args=args, prog_name="bot", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        told = _with_way(error)
+        told.show()
+        return told.exit_code
     except click.Abort:
         click.echo("stopped before it was done", err=True)
         return ERROR
@@ -157,3 +159,14 @@ def call(args: Sequence[str] | None = None) -> int:
 
         return crash.tell(error)
     return result if isinstance(result, int) else 0
+
+
+def _with_way(error: click.ClickException) -> click.ClickException:
+    """Who has named the config as `bot run CONFIG` wants it, where it is an option, is told so."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    if ctx is None or not any("--config" in param.opts for param in ctx.command.params):
+        return error
+    found = re.search(r"unexpected extra argument \((\S+\.ya?ml)\)", error.message)
+    if found is None:
+        return error
+    return click.UsageError(f"{error.message}: here a config is named with --config {found[1]}", ctx)

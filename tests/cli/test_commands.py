@@ -157,6 +157,23 @@ def test_a_bad_param_is_shown_in_its_line(
     assert not (tmp_path / "state").exists(), "nothing was begun"
 
 
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        (["status", "my.yaml"], True),
+        (["reload", "/etc/my.yml", "--yes"], True),
+        (["status", "strategy"], False),
+        (["demo", "my.yaml"], False),
+        (["status", "a.yaml", "b.yaml"], False),
+    ],
+)
+def test_a_config_that_is_named_without_its_option_is_told_of_it(
+    words: list[str], way: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(words) == 2
+    assert (f"here a config is named with --config {words[1]}" in capsys.readouterr().err) == way
+
+
 def test_an_unknown_key_is_shown_with_the_likely_one(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(config.read_text().replace("state_dir", "statedir"))
     assert call(["check", "--json", str(config)]) == 4
