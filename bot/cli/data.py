@@ -511,6 +511,7 @@ def pull(
 def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: bool, quiet: bool) -> dict[str, Any]:
     """What a service has of one market, judged and put into the store; what is told of it as data, and at once unless `quiet`."""
     from bot.session.audit import checked
+    from bot.session.findings import many
 
     (candles,), (report,) = checked([pulled], accept=(*LEFT_TO_SESSIONS, *accept))
     before = store.read(candles.market, candles.interval)
@@ -524,22 +525,18 @@ def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: 
             click.echo("\n".join(report.lines(accept)))
     if hole:
         click.echo(
-            f"{who}: {_many(hole)} between the store and what the service still keeps {'is' if hole == 1 else 'are'} lost; pull at least every {_span(candles)}",
+            f"{who}: {many(hole, 'candle')} between the store and what the service still keeps {'is' if hole == 1 else 'are'} lost; pull at least every {_span(candles)}",
             err=True,
         )
     if beyond:
         click.echo(
-            f"{who}: the store goes on for {_many(beyond)} after the newest that the service has: another service's, or of a time before"
+            f"{who}: the store goes on for {many(beyond, 'candle')} after the newest that the service has: another service's, or of a time before"
             " it was reset; keep those apart with another --store",
             err=True,
         )
     return {
         **_written_data(candles, done), "missingBefore": hole, "beyond": beyond, "audit": report.data()
     }  # fmt: skip
-
-
-def _many(count: int) -> str:
-    return "1 candle" if count == 1 else f"{count:,} candles"
 
 
 def _span(candles: Candles) -> str:

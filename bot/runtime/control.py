@@ -25,6 +25,7 @@ import structlog
 
 from bot.clock import SystemClock
 from bot.errors import ApiError, BotError, ConfigError, Exit, OutcomeUnknown, TryLater
+from bot.runtime.holding import KEPT_LOOK_S, kept
 
 log = structlog.get_logger()
 
@@ -34,7 +35,6 @@ BODY_BYTES_MAX: Final = 65_536
 CONNECTIONS_MAX: Final = 32
 READ_S: Final = 5.0  # for a whole request; who needs longer is not one of our commands
 WRITE_S: Final = 10.0
-LOOK_S: Final = 2.0  # between two looks whether the socket is still there
 ANSWER_S: Final = 60.0  # of a route; the commands that wait for a pass of the loop are the slow ones
 WARM_ANSWER_S: Final = 3_600.0  # of one that lets strategies live through their past, however many there are
 WARMING: Final = frozenset({"/reload", "/resume"})
@@ -106,7 +106,7 @@ Routes = Mapping[tuple[str, str], Route]  # (method, path)
 
 @contextlib.asynccontextmanager
 async def serving(
-    folder: Path, routes: Routes, base: Callable[[], Data], *, look_s: float = LOOK_S
+    folder: Path, routes: Routes, base: Callable[[], Data], *, look_s: float = KEPT_LOOK_S
 ) -> AsyncIterator[None]:
     """Serve the routes until the block ends. `base` is part of every answer. Without a socket the daemon trades on, and says so.
 
@@ -114,20 +114,11 @@ async def serving(
     """
     door = _Door(folder / SOCKET, Server(routes, base))
     await door.open()
-    keeper = asyncio.create_task(_kept(door, look_s), name="control")
     try:
-        yield
+        async with kept(door, look_s=look_s):
+            yield
     finally:
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
         await door.close()
-
-
-async def _kept(door: _Door, look_s: float) -> None:
-    while True:
-        await asyncio.sleep(look_s)
-        if _file_of(door.path) is None:  # What somebody else has put there is not ours to take away.
-            await door.open()
 
 
 class _Door:
@@ -160,6 +151,11 @@ class _Door:
             self._server.accept, sock=listener, limit=HEAD_BYTES_MAX, start_serving=False
         )
         await self._running.start_serving()
+
+    async def look(self) -> None:
+        """Listen anew where the name is gone. What somebody else has put there is not ours to take away."""
+        if _file_of(self.path) is None:
+            await self.open()
 
     async def close(self) -> None:
         if self._running is not None:

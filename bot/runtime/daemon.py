@@ -150,7 +150,8 @@ async def run(
         if snapshot is None:
             return DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
         account = stack.enter_context(hold_account(snapshot.address, state_dir))
-        await stack.enter_async_context(kept(account))
+        if account is not None:
+            await stack.enter_async_context(kept(account))
         journal, damage = open_or_rebuild(
             state_dir / reading.FILE,
             address=snapshot.address,

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -33,11 +33,18 @@ log = structlog.get_logger()
 LOCK: Final = "lock"
 LOOKERS_S: Final = 5.0  # for so long a start waits for those who look (`is_free`): they have the lock for microseconds
 LOOK_S: Final = 0.001  # between two tries
-KEPT_LOOK_S: Final = 2.0  # between two looks whether the file of a lock is still there
+KEPT_LOOK_S: Final = 2.0  # between two looks whether what a run has put into a folder is still there
 HOLDER_BYTES_MAX: Final = 4_096
 DISK_FAULTS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
+
+
+class Kept(Protocol):
+    """What stands in a folder under a name, and is to stay there."""
+
+    async def look(self) -> None:
+        """Put it back where it is gone."""
 
 
 class Lock:
@@ -59,7 +66,7 @@ class Lock:
         self._keep(file)
         return None
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Put the file back that somebody has taken away: the lock of one without a name keeps nobody out."""
         assert self._file is not None
         with contextlib.suppress(OSError):  # The folder is gone, or the disk is full: the next look tries again.
@@ -138,15 +145,16 @@ def hold_state(folder: Path) -> Iterator[Held]:
 
 
 @contextlib.asynccontextmanager
-async def kept(lock: Lock | None, *, look_s: float = KEPT_LOOK_S) -> AsyncIterator[None]:
-    """While the block runs, a lock whose file is taken away is put back, every `look_s`."""
+async def kept(*things: Kept, look_s: float = KEPT_LOOK_S) -> AsyncIterator[None]:
+    """While the block runs, what is taken away is put back, every `look_s`."""
 
     async def look() -> None:
-        while lock is not None:
+        while True:
             await asyncio.sleep(look_s)
-            lock.look()
+            for one in things:
+                await one.look()
 
-    keeper = asyncio.create_task(look(), name="lock")
+    keeper = asyncio.create_task(look(), name="keeper")
     try:
         yield
     finally:

@@ -497,14 +497,10 @@ class Journal:
             )
             self._is_safety_changed |= safety.is_safety(name)
 
-    def notes_under(self, prefix: str) -> dict[str, str]:
-        """The notes whose names begin so."""
-        return {
-            str(name): str(value)
-            for name, value in self._read(
-                "SELECT name, value FROM meta WHERE substr(name, 1, ?)=?", (len(prefix), prefix)
-            )
-        }
+    def notes_under(self, prefix: str) -> list[str]:
+        """The names of the notes that begin so."""
+        rows = self._read("SELECT name FROM meta WHERE substr(name, 1, ?)=?", (len(prefix), prefix))
+        return [name for (name,) in rows]
 
     def forget_note(self, name: str) -> None:
         with self._transaction():

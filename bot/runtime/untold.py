@@ -30,14 +30,14 @@ class Untold:
         self._journal = journal
         self._prefix = f"untold:{strategy}:"
         self._notes: dict[int, list[Heard]] = {}  # by number, which only grows while something waits
-        self._changed = set(self._kept())
+        self._changed = {int(name.removeprefix(self._prefix)) for name in journal.notes_under(self._prefix)}
 
     @classmethod
     def of_journal(cls, journal: Journal, strategy: str, epoch: int) -> Untold:
         """What a run that was ended in the midst of it had still to tell; nothing of an account before a reset."""
         one = cls(journal, strategy)
-        for number, text in sorted(one._kept().items()):
-            of_epoch, heard, retold = json.loads(text)
+        for number in sorted(one._changed):
+            of_epoch, heard, retold = json.loads(journal.note(one._note(number)) or "")
             if of_epoch == epoch:
                 one._changed.remove(number)
                 one._notes[number] = [_heard_of(*each) for each in heard]
@@ -75,7 +75,7 @@ class Untold:
 
     def write(self, epoch: int) -> None:
         for number in sorted(self._changed):
-            name, heard = f"{self._prefix}{number}", self._notes.get(number)
+            name, heard = self._note(number), self._notes.get(number)
             if heard is None:
                 self._journal.forget_note(name)
                 continue
@@ -84,9 +84,8 @@ class Untold:
             self._journal.write_note(name, json.dumps([epoch, [_text_of(one) for one in heard], retold]))
         self._changed.clear()
 
-    def _kept(self) -> dict[int, str]:
-        found = self._journal.notes_under(self._prefix)
-        return {int(name.removeprefix(self._prefix)): text for name, text in found.items()}
+    def _note(self, number: int) -> str:
+        return f"{self._prefix}{number}"
 
 
 def _text_of(heard: Heard) -> list[Any]:

@@ -112,9 +112,8 @@ class Record:
     keys: dict[str, Key] = field(default_factory=dict)  # of every intent's id
     fills: dict[FillKey, Filled] = field(default_factory=dict)
     fired: dict[Fired, tuple[int, str]] = field(default_factory=dict)  # when, and what it did
-    settled: dict[str, tuple[int, Decimal]] = field(
-        default_factory=dict
-    )  # event markets in which something was held then: when, and what a Yes paid
+    # Event markets in which something was held then: when, and what a Yes paid.
+    settled: dict[str, tuple[int, Decimal]] = field(default_factory=dict)
     refusals: dict[tuple[str, str, int], tuple[str, str]] = field(default_factory=dict)
     done: dict[tuple[str, str], int] = field(default_factory=dict)
     marks: list[dict[str, Any]] = field(default_factory=list)

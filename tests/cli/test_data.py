@@ -18,6 +18,7 @@ from bot.session import tables
 from bot.session.candles import Candles, load, read_file
 from bot.session.store import Store
 from bot.testing.sandbox import START_MS, Sandbox
+from tests.session.rooms import research
 
 HEADER = "ts,open,high,low,close,volume"
 MS = 1_750_032_000_000
@@ -338,11 +339,10 @@ def test_a_pull_of_a_market_that_is_none_says_which_there_are(
     assert call(["data", "pull", "BTC", "--base-url", f"{sandbox.base_url}/nothing"]) == 7, "it is not the market"
 
 
+@research
 def test_the_store_is_csv_without_the_extra_with_the_same_digest(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not tables.has_research():
-        pytest.skip("the research extra (polars, numpy) is not installed")
     asked = ["data", "gen", "SOL", "--from", "2025-01-01", "--days", "1", "--store"]
     assert call([*asked, "with"]) == 0
     monkeypatch.setattr(tables, "has_research", lambda: False)

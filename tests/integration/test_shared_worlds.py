@@ -218,10 +218,9 @@ class Shared(World):
         cursor = one.loop.journal.cursor
         assert cursor is not None
         self.last_events = [event for event in told if event["id"] <= cursor.last_id]
-        books, positions = one.loop.books, one.loop.mirror.positions
         for market in MARKETS:
-            held = positions.get(market)
-            shares = list(books.shares.get(market, {}).values())
+            held = one.loop.mirror.positions.get(market)
+            shares = list(one.loop.books.shares.get(market, {}).values())
             assert sum(share.size for share in shares) == (0 if held is None else held.size), (market, held, shares)
             assert {share.side for share in shares} <= ({held.side} if held else set()), (market, held, shares)
         if not self.damaged and not self.resets and not self.wire.met["stale"]:

@@ -1224,10 +1224,7 @@ async def test_a_reload_makes_passes_while_its_strategies_warm(
 async def test_a_pause_does_not_wait_for_a_start_whose_strategies_warm(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "BREATH_MS", 50)
-    one = await place(fast)
-    one.begin(one.settings("Slow"))
-    await until("it warms", lambda: stamped(one))
+    one = await warming(await place(fast), monkeypatch)
     status, paused = await asked(one, "POST", "/pause")
     assert (status, [each["state"] for each in paused["strategies"]]) == (200, ["PAUSED"])
     assert not one.ready.is_set()
@@ -1237,10 +1234,7 @@ async def test_a_pause_does_not_wait_for_a_start_whose_strategies_warm(
 async def test_a_start_whose_strategies_warm_beats_under_a_clock_that_is_moved_by_hand(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "BREATH_MS", 50)
-    one = await place(still)
-    one.begin(one.settings("Slow", dead_man=1200))
-    await until("it warms", lambda: stamped(one))
+    one = await warming(await place(still), monkeypatch)
 
     async def moves_on() -> None:
         before = one.halfway.paths.count("/v1/heartbeat")
@@ -1257,10 +1251,8 @@ async def test_a_start_whose_strategies_warm_beats_under_a_clock_that_is_moved_b
 async def test_a_start_whose_strategies_warm_tells_of_a_service_that_has_died(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "BREATH_MS", 50)
-    one = await place(fast)
     troubles = ["its disk is full"]
-    one.begin(one.settings("Slow"), trouble=lambda: troubles[0] if troubles else None)
+    one = await warming(await place(fast), monkeypatch, trouble=lambda: troubles[0] if troubles else None)
 
     async def degraded() -> Any:
         return (await asked(one, "GET", "/status"))[1].get("degraded")
@@ -1268,7 +1260,6 @@ async def test_a_start_whose_strategies_warm_tells_of_a_service_that_has_died(
     async def is_said() -> bool:
         return await degraded() == {"embedded": "its disk is full"}
 
-    await until("it warms", lambda: stamped(one))
     await until("it is said", is_said)
     troubles.clear()
 
@@ -1278,6 +1269,14 @@ async def test_a_start_whose_strategies_warm_tells_of_a_service_that_has_died(
     await until("it is over", is_over)
     assert not one.ready.is_set()
     assert (await one.end()).exit_code is Exit.DONE
+
+
+async def warming(one: Place, to: pytest.MonkeyPatch, **more: Any) -> Place:
+    """A run in the midst of its start: a strategy lives through its past, and passes are made meanwhile."""
+    to.setattr(loop_module, "BREATH_MS", 50)
+    one.begin(one.settings("Slow"), **more)
+    await until("it warms", lambda: stamped(one))
+    return one
 
 
 def stamped(one: Place) -> bool:

@@ -49,7 +49,8 @@ def test_a_folder_is_held_by_one_and_free_again_afterwards(tmp_path: Path) -> No
 
 async def test_a_lock_that_is_taken_away_is_put_back_and_holds(tmp_path: Path) -> None:
     with hold_state(tmp_path) as held, hold_account(ADDRESS, tmp_path, tmp_path) as account:
-        async with kept(held.lock, look_s=0.01), kept(account, look_s=0.01):
+        assert account is not None
+        async with kept(held.lock, account, look_s=0.01):
             for path in (tmp_path / "lock", *tmp_path.glob("account-*")):
                 path.unlink()
                 async with asyncio.timeout(60):
@@ -64,14 +65,14 @@ async def test_a_lock_that_is_taken_away_is_put_back_and_holds(tmp_path: Path) -
     assert not is_held(tmp_path)
 
 
-def test_a_lock_that_another_has_taken_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+async def test_a_lock_that_another_has_taken_meanwhile_is_left_to_it(tmp_path: Path) -> None:
     with hold_state(tmp_path) as first:
         (tmp_path / "lock").unlink()
         with hold_state(tmp_path):
-            first.lock.look()
+            await first.lock.look()
             assert is_held(tmp_path)
         assert not is_held(tmp_path)
-        first.lock.look()
+        await first.lock.look()
         assert is_held(tmp_path), "and taken again once it is free"
 
 

@@ -10,9 +10,12 @@ from io import StringIO
 from random import Random
 from typing import Any
 
+import pytest
+
 from bot.config import Settings
 from bot.runtime.desk import Placed
 from bot.runtime.gate import Allowance
+from bot.session import tables
 from bot.session.backtest import Backtest
 from bot.session.candles import Candles
 from bot.session.lines import line_of
@@ -24,6 +27,9 @@ from bot.wire import INTERVAL_MS
 MINUTE_MS = 60_000
 START_MS = 1_748_736_000_000  # 2025-06-01 00:00 UTC
 FREE = {"": MarketRules(taker=Decimal(0), maker=Decimal(0), spread_bps=Decimal(0), depth_usd=Decimal(0))}
+
+# For tests of Parquet: the package works without it.
+research = pytest.mark.skipif(not tables.has_research(), reason="the research extra (polars, numpy) is not installed")
 
 Script = Callable[[View, Bar], Iterable[Intent]]
 

@@ -13,6 +13,7 @@ from bot.session import tables
 from bot.session.candles import COLUMNS, Candles, _read_cells, drivers, interval_in, join, load, market_name, resample
 from bot.session.importing import Mapped, read_foreign
 from bot.session.store import Store, write_file
+from tests.session.rooms import research
 
 HEADER = "ts,open,high,low,close,volume"
 START = 1_750_000_020_000
@@ -36,9 +37,6 @@ def candles(count: int, *, step: int = MINUTE, interval: str = "1m", start: int 
         "BTC", interval, at, opens, array("d", (o + 2 for o in opens)), array("d", (o - 1 for o in opens)),
         array("d", (o + 1 for o in opens)), array("d", (0.1 for _ in opens)),
     )  # fmt: skip
-
-
-research = pytest.mark.skipif(not tables.has_research(), reason="the research extra (polars, numpy) is not installed")
 
 
 def test_a_file_reads_as_it_is_written(tmp_path: Path) -> None:

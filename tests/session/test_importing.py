@@ -16,6 +16,7 @@ from bot.errors import ConfigError
 from bot.session import tables
 from bot.session.audit import audit
 from bot.session.importing import Mapped, columns_of, ordered, read_foreign, read_markets
+from tests.session.rooms import research
 
 START = datetime(2025, 6, 16, tzinfo=UTC)
 MS = 1_750_032_000_000
@@ -313,7 +314,7 @@ def test_the_sixty_markets_of_a_recorded_file_are_imported_and_one_is_traded(
     )
 
 
-@pytest.mark.skipif(not tables.has_research(), reason="the research extra (polars, numpy) is not installed")
+@research
 def test_frames_of_parquet_are_read_by_their_types(tmp_path: Path) -> None:
     pl = tables.research()
     moments = [datetime(2025, 6, 16) + timedelta(minutes=n) for n in range(5)]  # noqa: DTZ001
@@ -346,7 +347,7 @@ def test_frames_of_parquet_are_read_by_their_types(tmp_path: Path) -> None:
         read_foreign(tmp_path / "y.parquet", "BTC", Mapped())
 
 
-@pytest.mark.skipif(not tables.has_research(), reason="the research extra (polars, numpy) is not installed")
+@research
 def test_prices_of_parquet_may_be_text_decimals_or_whole_numbers(tmp_path: Path) -> None:
     pl = tables.research()
     times = pl.Series("ts", stamps())
@@ -371,7 +372,7 @@ def test_prices_of_parquet_may_be_text_decimals_or_whole_numbers(tmp_path: Path)
     assert read_foreign(tmp_path / "x.parquet", "BTC", Mapped(decimal=",")).close[0] == 1.5
 
 
-@pytest.mark.skipif(not tables.has_research(), reason="the research extra (polars, numpy) is not installed")
+@research
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -22,6 +22,7 @@ from bot.session.audit import audit
 from bot.session.candles import Candles, load, resample
 from bot.session.generating import Wanted, generate
 from bot.session.store import Conflict, Store, merge, write_file
+from tests.session.rooms import research
 
 START = 1_735_689_600_000  # 2025-01-01
 MINUTE = 60_000
@@ -33,12 +34,10 @@ def candles(first: int, last: int, *, market: str = "BTC", shift: float = 0.0) -
     return Candles(market, "1m", at, px, px, px, px, array("d", (n * 1e-7 for n in range(first, last))))
 
 
-@pytest.fixture(params=["csv", "parquet"])
+@pytest.fixture(params=["csv", pytest.param("parquet", marks=research)])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     if request.param == "csv":
         monkeypatch.setattr(tables, "has_research", lambda: False)
-    elif not tables.has_research():
-        pytest.skip("the research extra (polars, numpy) is not installed")
     return Store(tmp_path / "data")
 
 
@@ -164,11 +163,10 @@ def test_a_writer_that_is_killed_leaves_the_old_file_and_the_next_one_clears_up(
     assert len(list((tmp_path / "BTC").iterdir())) == 1
 
 
+@research
 def test_a_store_of_csv_becomes_parquet_when_the_extra_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not tables.has_research():
-        pytest.skip("the research extra (polars, numpy) is not installed")
     store = Store(tmp_path)
     with monkeypatch.context() as without:
         without.setattr(tables, "has_research", lambda: False)
