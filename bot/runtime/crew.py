@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from bot.runtime.intents import Intent
 
 
 class Crew:
-    """`room` opens when half of the places are free, so that those who leave are written down several at a time."""
+    """`room` opens when half of the places are free, so that those who leave are written down several at a time.
 
-    def __init__(self, places: int) -> None:
+    Exits may be signed on beyond the places, `ahead` of them: each waits for its `turn`, and looks then whether the wave `is_broken`.
+    """
+
+    def __init__(self, places: int, ahead: int) -> None:
         self._places = places
+        self._ahead = ahead
+        self._turns = asyncio.Semaphore(places)
         self._tasks: dict[asyncio.Task[None], Intent] = {}
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
@@ -25,8 +31,31 @@ class Crew:
     @property
     def room(self) -> int:
         """How many more may leave now."""
-        free = self._places - len(self._tasks)
+        return self._free(self._places)
+
+    @property
+    def room_for_exits(self) -> int:
+        """How many more exits may be signed on."""
+        return self._free(self._ahead)
+
+    def _free(self, places: int) -> int:
+        free = places - len(self._tasks)
         return free if free >= len(self._tasks) else 0
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether what ended one of them ends the wave."""
+        return self._error is not None
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """One of the places; who waits for it knows of an error before it is free again."""
+        async with self._turns:
+            try:
+                yield
+            except BaseException as error:
+                self._error = self._error or error
+                raise
 
     def send(self, intent: Intent, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -52,5 +81,5 @@ class Crew:
         del self._tasks[task]
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         self._error = self._error or error
-        if self.room or self._error is not None:
+        if self.room_for_exits or self._error is not None:
             self._changed.set()

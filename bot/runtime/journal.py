@@ -57,8 +57,9 @@ REFUSALS_KEPT: Final = 10_000
 NOTICES_KEPT: Final = 10_000  # a target that was away for longer is told the newest
 INTENTS_KEPT: Final = 20_000  # with their attempts and traces; which of the older ones may go: trimming.py
 LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # of the write-ahead log, once it has been written back
+LOG_PAGES_MAX: Final = 2_000  # as much: then a commit writes it back, where no `checkpoint` has come before
+LOG_WRITES: Final = 500  # statements after which a `checkpoint` is worth its wait for the disk
 FREE_SHARE: Final = 4  # a file from before it could shrink is written anew at its start when a quarter of it is free
-PENDING_MS: Final = 1_000  # how long a finished bar may wait for a write that it can share
 
 Outcome = Literal["done", "unknown", "no"]
 TraceKind = Literal["bar", "wish", "plan"]
@@ -145,7 +146,7 @@ class Journal:
         self._traces: list[tuple[str, str, int, str]] = []
         self.keeps_bodies = True  # a journal that no other run reads needs none: the request itself is at hand
         self.keeps_traces = True  # off in memory: there nobody reads them afterwards
-        self._pending_since_ms: int | None = None
+        self._in_log = 0  # statements since the log was last written back
 
     # -- intents
 
@@ -405,7 +406,7 @@ class Journal:
         return None if row is None else int(row[0])
 
     def flush(self) -> None:
-        """Write what waits. The loop calls it at the end of each pass, so nothing waits longer than PENDING_MS."""
+        """Write what waits. The loop calls it at the end of each pass, so nothing waits for longer."""
         if self._bars or self._states or self._refusals or self._traces:
             with self._transaction():
                 pass
@@ -554,6 +555,17 @@ class Journal:
         self._give_back()
         return gone
 
+    def checkpoint(self) -> None:
+        """Write the log back into the file, once there is much of it. Not left to a commit: that is what an order waits for.
+
+        A file that fails meanwhile is met by the next write.
+        """
+        if self.path is None or self.fault is not None or self._in_log < LOG_WRITES:
+            return
+        self._in_log = 0
+        with suppress(sqlite3.Error):
+            self._raw("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
     def _give_back(self) -> None:
         """Free pages to the disk, some at a time. A file that fails meanwhile is met by the next write."""
         if self.path is None or self.fault is not None:
@@ -606,6 +618,7 @@ class Journal:
         except sqlite3.Error as error:
             raise _failed(error, "written") from error
         finally:
+            self._in_log += len(self._under_way or ())
             self._under_way = None
         self._bars.clear()
         self._states.clear()
@@ -1037,6 +1050,7 @@ def _configure(db: Database, shown: str) -> None:
     execute("PRAGMA synchronous=FULL")
     execute("PRAGMA foreign_keys=ON")
     execute(f"PRAGMA journal_size_limit={LOG_BYTES_MAX}")
+    execute(f"PRAGMA wal_autocheckpoint={LOG_PAGES_MAX}")
     _write_anew_if_loose(db, shown)
 
 

@@ -41,7 +41,7 @@ from bot.runtime.telling import tell
 from bot.runtime.timers import Timers
 from bot.runtime.trimming import Held
 from bot.runtime.untold import Untold
-from bot.runtime.waves import Place, builds_on, next_wave, place_of, side_by_side
+from bot.runtime.waves import AHEAD, Place, builds_on, next_wave, place_of, side_by_side
 from bot.runtime.writers import Strangers, look_closer
 from bot.strategy import Bar, Close, Open
 from bot.strategy import Intent as Wish
@@ -252,6 +252,8 @@ class Loop:
         self._mend()
         self._housekeep()
         self.journal.flush()
+        if not self.is_late:
+            self.journal.checkpoint()
         self._passed_ms = self.pacer.mono_ms()
         self.passed(self.last_bar_ms)
 
@@ -640,7 +642,7 @@ class Loop:
 
     async def _send_in_waves(self, intents: Sequence[Intent]) -> None:
         """Several at a time, exits first (waves.py). That they are about to leave is on disk before any of them leaves."""
-        waiting, crew = list(intents), Crew(self.abreast)
+        waiting, crew = list(intents), Crew(self.abreast, AHEAD)
         sent: set[Place] = set()
         try:
             while True:
@@ -652,7 +654,9 @@ class Loop:
                     await self.drain()
                     sent.clear()
                     continue
-                wave = next_wave(waiting, crew.room, crew.under_way, sent) if crew.room and self.has_time() else []
+                wave = []
+                if crew.room_for_exits and self.has_time():
+                    wave = next_wave(waiting, crew.room, crew.under_way, sent, exits_at_most=crew.room_for_exits)
                 if wave and self._may_leave(wave):
                     ids = {intent.id for intent in wave}
                     waiting = [intent for intent in waiting if intent.id not in ids]
@@ -684,7 +688,20 @@ class Loop:
                 self._settle_answered()
             marked = self.sender.mark(wave)
         for one in wave:
-            crew.send(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
+            crew.send(one, self._send_in_turn(marked.get(one.id, one), crew, is_marked=one.id in marked))
+
+    async def _send_in_turn(self, intent: Intent, crew: Crew, *, is_marked: bool) -> None:
+        """What was written as about to leave, and when its turn comes may not (the pass or the run ends), has not left: the journal says so."""
+        stays = is_marked
+        try:
+            async with crew.turn():
+                if not is_marked or (self.has_time() and not crew.is_broken):
+                    stays = False
+                    await self._send(intent, is_marked=is_marked)
+        finally:
+            if stays:
+                self.live[intent.id] = self.sender.stay(intent)
+                self._is_cut_short = True
 
     def _settle_answered(self) -> None:
         for done in self.sender.settle_answered():

@@ -110,6 +110,11 @@ class Sender:
         intent = await self._attempts(intent, is_marked=True)
         return intent if any(one is intent for one, _ in self._answered) else self._told(intent, "opened")
 
+    def stay(self, intent: Intent) -> Intent:
+        """Of one that `mark` has written, and that has not left: nothing is in doubt, and it is sent again as it is."""
+        self.journal.attempt_ended(intent, "no", code="not_sent", order_submitted=False)
+        return intent
+
     def settle_answered(self) -> list[Intent]:
         """Write what the service has accepted since the last call, in one transaction."""
         answered, self._answered = self._answered, []

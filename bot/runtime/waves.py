@@ -14,6 +14,9 @@ from bot.runtime.feed import Closed
 from bot.runtime.intents import Intent
 
 ABREAST: Final = 24  # questions and orders on their way at once; the client has 32 connections, for a kill too
+AHEAD: Final = (
+    96  # exits that are written down together as about to leave, and leave as there is room: one wait for the disk
+)
 
 Place = tuple[str, str]  # strategy and market
 
@@ -23,9 +26,14 @@ def place_of(intent: Intent) -> Place:
 
 
 def next_wave(
-    waiting: Sequence[Intent], at_most: int = ABREAST, under_way: Collection[Intent] = (), sent: Collection[Place] = ()
+    waiting: Sequence[Intent],
+    at_most: int = ABREAST,
+    under_way: Collection[Intent] = (),
+    sent: Collection[Place] = (),
+    *,
+    exits_at_most: int = AHEAD,
 ) -> list[Intent]:
-    """What leaves next, in its order: exits while there are any that may go, else the first entry of each market.
+    """What leaves next, in its order: exits while there are any that may go, else the first entry of each market, `at_most` of them.
 
     `sent`: the places of what has left since the events were last looked at. What was wanted after it, there, waits for them (a reversal).
     """
@@ -39,7 +47,7 @@ def next_wave(
         first.add(place)
         (entries if one.action == "open" else exits).append(one)
     if exits:
-        return exits[:at_most]
+        return exits[:exits_at_most]
     if any(one.action != "open" for one in under_way):
         return []
     busy = {one.market for one in under_way}

@@ -142,6 +142,35 @@ def test_the_file_gives_room_back_and_its_log_does_not_grow(
     journal.check()
 
 
+def test_the_log_is_written_back_at_the_end_of_a_pass_and_not_by_the_commit_that_an_order_waits_for(
+    tmp_path: Path, journal: Journal
+) -> None:
+    file, log = tmp_path / "journal.db", tmp_path / "journal.db-wal"
+    journal.flush()
+    before = file.read_bytes()
+    body = b'{"market":"' + b"B" * 4_000 + b'"}'
+    for n in range(16):
+        journal.decided([intent(200 * n + m, body=body) for m in range(60)])
+    assert log.stat().st_size > 1_100 * 4_096, "more than SQLite itself lets it grow"
+    assert file.read_bytes() == before
+    journal.checkpoint()
+    written = file.read_bytes()
+    assert len(written) > len(before) + 600 * 4_000
+    grown = log.stat().st_size
+    for n in range(3):
+        journal.decided([intent(100 + 200 * n + m, body=body) for m in range(60)])
+    assert log.stat().st_size == grown, "it begins anew"
+    journal.checkpoint()
+    assert file.read_bytes() == written, "so little does not pay"
+
+
+def test_a_log_that_no_pass_writes_back_is_bounded_all_the_same(tmp_path: Path, journal: Journal) -> None:
+    body = b'{"market":"' + b"B" * 4_000 + b'"}'
+    for n in range(50):
+        journal.decided([intent(200 * n + m, body=body) for m in range(100)])
+    assert tmp_path.joinpath("journal.db-wal").stat().st_size <= journal_module.LOG_BYTES_MAX + 200 * 4_096
+
+
 def test_a_file_from_before_it_could_shrink_is_written_anew_when_much_of_it_is_free(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     old = Database(sqlite3.connect(path))

@@ -16,7 +16,7 @@ from bot.runtime.feed import Closed
 from bot.runtime.intents import Intent
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop, Settings
-from bot.runtime.waves import ABREAST, builds_on, next_wave, place_of, side_by_side
+from bot.runtime.waves import ABREAST, AHEAD, builds_on, next_wave, place_of, side_by_side
 from bot.strategy import Bar, Bracket, Close, Open, View
 from bot.strategy import Intent as Wish
 from tests.fakes import ADDRESS, FakePacer, FakeVenue
@@ -72,7 +72,7 @@ def test_what_is_under_way_holds_up_its_own_market_and_exits_every_entry() -> No
 
 
 def test_a_wave_is_bounded() -> None:
-    assert [len(wave) for wave in waves(*(f"s{n} BTC close" for n in range(2 * ABREAST + 3)))] == [ABREAST, ABREAST, 3]
+    assert [len(wave) for wave in waves(*(f"s{n} BTC close" for n in range(2 * AHEAD + 3)))] == [AHEAD, AHEAD, 3]
     assert len(waves(*(f"s M{n} open" for n in range(ABREAST + 3)))[0]) == ABREAST
 
 
@@ -259,6 +259,85 @@ async def test_what_ends_the_run_in_a_wave_leaves_the_others_written(tmp_path: P
     again = open_journal(tmp_path / "journal.db", address=ADDRESS)
     assert len(again.live()) == len(MARKETS), "the next start goes on with the same keys"
     again.db.close()
+
+
+class Closing(Busy):
+    """Notes the closes as they arrive, and holds up those for BTC and ETH until `free`; then BTC's may be what ends the run."""
+
+    free: asyncio.Event
+    closed: list[str]
+
+    async def close(self, market: str, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
+        self.closed.append(market)
+        if market != "SOL":
+            await self.free.wait()
+        if self.refuses_key:
+            raise AccessLost("unauthorized", "revoked")
+        return await super().close(market, request, key=key, expires_at_ms=expires_at_ms)
+
+
+async def closing(path: Path) -> tuple[Loop, Closing, asyncio.Task[None]]:
+    """A pass with three exits and two places: those for BTC and ETH are under way."""
+    loop, venue = three(path, in_turn, Closing)
+    assert isinstance(venue, Closing)
+    venue.free, venue.closed, loop.abreast = asyncio.Event(), [], 2
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    await minute(loop, venue)
+    passing = asyncio.create_task(minute(loop, venue))
+    while len(venue.closed) < 2:
+        await asyncio.sleep(0)
+    return loop, venue, passing
+
+
+def attempts(loop: Loop) -> list[Any]:
+    return loop.journal.db.conn.execute(
+        "SELECT market, state, n, outcome FROM intents JOIN attempts ON intent_id=id WHERE action='close' ORDER BY market, n"
+    ).fetchall()
+
+
+async def test_exits_are_written_together_and_leave_as_there_is_room(tmp_path: Path) -> None:
+    loop, venue, passing = await closing(tmp_path / "journal.db")
+    assert attempts(loop) == [(coin, "sending", 1, None) for coin in MARKETS]
+    venue.free.set()
+    await passing
+    assert venue.closed == ["BTC", "ETH", "SOL"]
+    assert attempts(loop) == [(coin, "accepted", 1, "done") for coin in MARKETS]
+
+
+async def test_an_exit_that_was_written_and_had_no_time_to_leave_is_in_no_doubt_and_leaves_in_the_next_pass(
+    tmp_path: Path,
+) -> None:
+    loop, venue, passing = await closing(tmp_path / "journal.db")
+    loop.end_pass()
+    venue.free.set()
+    await passing
+    assert venue.closed == ["BTC", "ETH"]
+    assert loop.is_late, "the next pass begins at once"
+    assert attempts(loop)[2] == ("SOL", "sending", 1, "no")
+    await loop.cycle()
+    assert venue.closed == ["BTC", "ETH", "SOL"]
+    assert attempts(loop)[2:] == [("SOL", "accepted", 1, "no"), ("SOL", "accepted", 2, "done")]
+    assert venue.positions == {}
+
+
+async def test_an_exit_that_waits_for_its_turn_when_the_run_is_cut_has_not_left(tmp_path: Path) -> None:
+    loop, venue, passing = await closing(tmp_path / "journal.db")
+    passing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await passing
+    assert venue.closed == ["BTC", "ETH"]
+    assert attempts(loop) == [("BTC", "sending", 1, None), ("ETH", "sending", 1, None), ("SOL", "sending", 1, "no")]
+
+
+async def test_what_ends_the_run_lets_no_exit_go_that_waits_for_its_turn(tmp_path: Path) -> None:
+    loop, venue, passing = await closing(tmp_path / "journal.db")
+    venue.refuses_key = True
+    venue.free.set()
+    with pytest.raises(AccessLost):
+        await passing
+    assert venue.closed == ["BTC", "ETH"]
+    assert attempts(loop)[2] == ("SOL", "sending", 1, "no")
 
 
 class Parting(Slow):
