@@ -169,7 +169,8 @@ class GuardianSpec(Section):
     @classmethod
     def _of_the_account(cls, value: Any) -> Any:
         if value in ("trailing_stop", "max_hold"):
-            raise _no(f"{value} belongs to one position: a strategy gives it with its order")
+            kind = "TrailingStop" if value == "trailing_stop" else "MaxHold"
+            raise _no(f"{value} belongs to one position: a strategy gives it with its order, guardians=({kind}(...),)")
         if value == "dead_man_switch":
             raise _no("the dead-man switch has a section of its own: dead_man")
         if value == "kill_switch":

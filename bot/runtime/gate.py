@@ -17,7 +17,7 @@ from bot.money import format_decimal
 from bot.runtime.books import Share
 from bot.runtime.intents import FINAL, Action, CancelOrders, Intent, Path, Request
 from bot.runtime.mirror import PROTECTIVE, Mirror, MirrorOrder
-from bot.strategy import Cancel, Close, Number, Open
+from bot.strategy import Cancel, Close, MaxHold, Number, Open, TrailingStop
 from bot.strategy import Intent as Wish
 from bot.wire import BracketRequest, CloseRequest, InlineGuardian, LegRequest, OrderRequest, bare_coin
 
@@ -324,7 +324,9 @@ def not_against_others(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | 
 def protected(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
     wish = ask.wish
     assert isinstance(wish, Open)
-    if not allowance.require_protection or wish.guardians or (wish.bracket is not None and wish.bracket.has_stop):
+    if not allowance.require_protection or (wish.bracket is not None and wish.bracket.has_stop):
+        return None
+    if any(isinstance(one, TrailingStop) for one in wish.guardians):
         return None
     if wish.market in gate.mirror.positions and gate.mirror.is_protected(wish.market):
         return None
@@ -413,16 +415,19 @@ def _order_request(wish: Open, size: str | None, require_protection: bool) -> Or
         max_slippage_bps=wish.max_slippage_bps,
         require_protection=require_protection,
         bracket=_bracket(wish),
-        guardians=tuple(
-            InlineGuardian(
-                type="trailing_stop",
-                trail_pct=_maybe(one.trail_pct),
-                trail_r=_maybe(one.trail_r),
-                activate_at_r=_maybe(one.activate_at_r),
-            )
-            for one in wish.guardians
-        ),
+        guardians=tuple(map(_inline, wish.guardians)),
         source="agent",
+    )
+
+
+def _inline(guardian: TrailingStop | MaxHold) -> InlineGuardian:
+    if isinstance(guardian, MaxHold):
+        return InlineGuardian(type="max_hold", seconds=guardian.seconds)
+    return InlineGuardian(
+        type="trailing_stop",
+        trail_pct=_maybe(guardian.trail_pct),
+        trail_r=_maybe(guardian.trail_r),
+        activate_at_r=_maybe(guardian.activate_at_r),
     )
 
 

@@ -9,7 +9,7 @@ from bot.strategy.bar import Bar
 from bot.strategy.base import Strategy
 from bot.strategy.history import History
 from bot.strategy.indicators import Indicator, atr, ema, highest, lowest, rsi, sma
-from bot.strategy.intents import Bracket, Cancel, Close, Intent, Number, Open, Side, TrailingStop
+from bot.strategy.intents import Bracket, Cancel, Close, Intent, MaxHold, Number, Open, Side, TrailingStop
 from bot.strategy.params import Field, Params
 from bot.strategy.view import Fill, GuardianNote, OrderView, PositionView, State, Timer, Trigger, View, ViewSource
 
@@ -24,6 +24,7 @@ __all__ = [
     "History",
     "Indicator",
     "Intent",
+    "MaxHold",
     "Number",
     "Open",
     "OrderView",

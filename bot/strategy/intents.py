@@ -17,8 +17,10 @@ from bot.errors import StrategyError
 Side: TypeAlias = Literal["long", "short"]
 Number: TypeAlias = int | float | Decimal
 
-TRAIL_PCT_MAX = 50  # These four are the interface's bounds.
+TRAIL_PCT_MAX = 50  # These six are the interface's bounds.
 TRAIL_R_MAX = 20
+HOLD_SECONDS_MIN = 60
+HOLD_SECONDS_MAX = 2**53 - 1
 SLIPPAGE_BPS_MAX = 1000
 LEVERAGE_MAX = 50
 
@@ -79,6 +81,21 @@ class TrailingStop:
 
 
 @dataclass(frozen=True, slots=True)
+class MaxHold:
+    """A time stop: the service closes the position so many seconds after its first fill, at market, whether we run or not.
+
+    `seconds`: a whole number from 60 on. It bounds time and not loss, so it stands for no stop.
+    """
+
+    seconds: int
+
+    def __post_init__(self) -> None:
+        if self.seconds is None:
+            raise StrategyError("MaxHold: give seconds")
+        _whole(self, "seconds", HOLD_SECONDS_MIN, HOLD_SECONDS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
 class Open:
     """Open a position, or add to it. Exactly one of `usd` (notional) and `size` (units of the coin).
 
@@ -96,7 +113,7 @@ class Open:
     size: Number | None = None
     leverage: int | None = None
     bracket: Bracket | None = None
-    guardians: tuple[TrailingStop, ...] = ()
+    guardians: tuple[TrailingStop | MaxHold, ...] = ()
     limit_px: Number | None = None
     max_slippage_bps: int | None = None
 
@@ -120,12 +137,16 @@ class Open:
 
     def _check_guardians(self) -> None:
         given: Any = self.guardians  # The types are the author's word; this is what there is.
-        if isinstance(given, TrailingStop):
-            raise StrategyError("Open: guardians is a tuple; write guardians=(TrailingStop(...),)")
+        if isinstance(given, TrailingStop | MaxHold):
+            raise StrategyError(f"Open: guardians is a tuple; write guardians=({type(given).__name__}(...),)")
         object.__setattr__(self, "guardians", tuple(given))
         for guardian in tuple(given):
+            if isinstance(guardian, MaxHold):
+                continue
             if not isinstance(guardian, TrailingStop):
-                raise StrategyError(f"Open: guardians may hold TrailingStop(...), not {type(guardian).__name__}")
+                raise StrategyError(
+                    f"Open: guardians may hold TrailingStop(...) and MaxHold(...), not {type(guardian).__name__}"
+                )
             in_r = guardian.trail_r is not None or guardian.activate_at_r is not None
             if in_r and not (self.bracket is not None and self.bracket.has_stop):
                 raise StrategyError(

@@ -12,7 +12,7 @@ from bot.errors import Refusal
 from bot.runtime.gate import Allowance, Ask, Gate, Permit
 from bot.runtime.intents import CancelOrders, Intent
 from bot.runtime.mirror import Mirror, MirrorOrder, MirrorPosition
-from bot.strategy import Bracket, Cancel, Close, Open, TrailingStop
+from bot.strategy import Bracket, Cancel, Close, MaxHold, Open, TrailingStop
 from bot.wire import CloseRequest, OrderRequest
 
 STOP = Bracket(stop_pct=2, target_r=2)
@@ -62,6 +62,8 @@ LONG = Open("BTC", "long", usd=500, bracket=STOP)
         (Open("BTC", "long", usd=500, bracket=Bracket(target_pct=2)), {}, "no_protection"),
         (Open("BTC", "long", usd=500), {"require_protection": False}, "permitted"),
         (Open("BTC", "long", usd=500, guardians=(TrailingStop(trail_pct=1),)), {}, "permitted"),
+        (Open("BTC", "long", usd=500, guardians=(MaxHold(60),)), {}, "no_protection"),
+        (Open("BTC", "long", usd=500, bracket=STOP, guardians=(MaxHold(60),)), {}, "permitted"),
         (Open("BTC", "long", usd=500, leverage=3, bracket=STOP), {}, "permitted"),
         (Open("BTC", "long", usd=500, leverage=4, bracket=STOP), {}, "over_leverage"),
         (Open("BTC", "long", usd=1_000, bracket=STOP), {}, "permitted"),
@@ -154,7 +156,7 @@ def test_a_strategy_cancels_entries_and_keeps_its_stop() -> None:
 
 
 def test_what_passes_is_the_request_that_was_meant() -> None:
-    wish = Open("BTC", "short", usd=123.456, leverage=2, bracket=Bracket(stop_px=101.5, target_r=2), guardians=(TrailingStop(trail_r=1, activate_at_r=1.5),),
+    wish = Open("BTC", "short", usd=123.456, leverage=2, bracket=Bracket(stop_px=101.5, target_r=2), guardians=(TrailingStop(trail_r=1, activate_at_r=1.5), MaxHold(3_600)),
                 max_slippage_bps=30)  # fmt: skip
     answer = judge(gate(), wish)
     assert isinstance(answer, Permit)
@@ -170,4 +172,5 @@ def test_what_passes_is_the_request_that_was_meant() -> None:
     assert request.bracket.stop_loss is not None
     assert request.bracket.stop_loss.px == "101.5"
     assert request.guardians[0].activate_at_r == Decimal("1.5")
+    assert (request.guardians[1].type, request.guardians[1].seconds) == ("max_hold", 3_600)
     assert request == OrderRequest.from_wire(__import__("json").loads(request.body(), parse_float=Decimal))

@@ -18,12 +18,11 @@ from bot.session.kept import read_run
 from bot.session.options import Outage, SessionOptions
 from bot.session.report import by_market, page
 from bot.session.run import drive
-from bot.strategy import Bar, Bracket, Intent, Open, TrailingStop, View
+from bot.strategy import Bar, Bracket, Intent, MaxHold, Open, TrailingStop, View
 from bot.wire.guardian_requests import GuardianRequest
 from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, settings
 
 WIDE = Bracket(stop_pct=20)
-HELD = ("max_hold", 102, GuardianRequest(type="max_hold", market="BTC", seconds=1_800))
 KILLED = ("kill_switch", 1_520, GuardianRequest(type="kill_switch", action="flatten"))
 GUARDIANS = [
     {"type": "account_drawdown", "max_loss_pct_from_day_start": 0.12, "action": "flatten"},
@@ -40,7 +39,9 @@ def script(view: View, bar: Bar) -> Iterable[Intent]:
         return
     if n == 20:
         yield Open("BTC", "long", usd=1_000, guardians=(TrailingStop(trail_pct=0.2),))
-    if n in (100, 200, 1_500):
+    if n == 100:
+        yield Open("BTC", "long", usd=1_000, bracket=WIDE, guardians=(MaxHold(seconds=1_800),))
+    if n in (200, 1_500):
         yield Open("BTC", "long", usd=1_000, bracket=WIDE)
     if n == 400:
         yield Open("BTC", "long", usd=2_000, leverage=3, bracket=WIDE)
@@ -48,13 +49,13 @@ def script(view: View, bar: Bar) -> Iterable[Intent]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which each of the six types acts once or more: two are thrown by hand, as a session's own strategies cannot."""
+    """A run in which each of the six types acts once or more: the kill switch is thrown by hand, as a session's own strategies cannot."""
     folder = tmp_path_factory.mktemp("six")
     candles = [minutes(1_600, seed=3), minutes(1_600, seed=3, market="ETH", px=2_500.0)]
     made = settings(("BTC", "ETH"), dead_man={"heartbeat_seconds": 600, "on_miss": "flatten"}, guardians=GUARDIANS)
     options = SessionOptions(outages=(Outage(START_MS + 220 * MINUTE_MS, 30 * MINUTE_MS),))
     test = Backtest(made, candles, options, place=placing(script))
-    waiting = [HELD, KILLED]
+    waiting = [KILLED]
 
     def by_hand(_done: int, _of: int) -> bool:
         while waiting and test.stage.clock.now_ms() >= START_MS + waiting[0][1] * MINUTE_MS:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bot.errors import StrategyError
-from bot.strategy import Bracket, Cancel, Close, Intent, Open, TrailingStop
+from bot.strategy import Bracket, Cancel, Close, Intent, MaxHold, Open, TrailingStop
 
 STOP = Bracket(stop_pct=2)
 
@@ -20,6 +20,7 @@ GOOD: list[Any] = [
     lambda: Open("BTC", "long", usd=100, limit_px=50_000.5, bracket=Bracket(target_pct=150)),
     lambda: Open("BTC", "long", usd=100, max_slippage_bps=0, guardians=(TrailingStop(trail_pct=1),)),
     lambda: Open("BTC", "long", usd=100, bracket=STOP, guardians=(TrailingStop(trail_r=1, activate_at_r=0.5),)),
+    lambda: Open("BTC", "long", usd=100, bracket=STOP, guardians=[MaxHold(60), TrailingStop(trail_r=1)]),
     lambda: Close("BTC"),
     lambda: Close("BTC", fraction=1),
     lambda: Close("BTC", usd=20),
@@ -47,7 +48,11 @@ BAD: list[tuple[Any, str]] = [
     (lambda: Open("BTC", "long", usd=1, limit_px=5, max_slippage_bps=5), "limit_px is its own bound"),
     (lambda: Open("BTC", "long", usd=1, bracket={"stop_pct": 2}), "bracket is a Bracket"),
     (lambda: Open("BTC", "long", usd=1, guardians=TrailingStop(trail_pct=1)), "guardians is a tuple"),
-    (lambda: Open("BTC", "long", usd=1, guardians=("trail",)), "may hold TrailingStop"),
+    (lambda: Open("BTC", "long", usd=1, guardians=("trail",)), "may hold TrailingStop(...) and MaxHold(...)"),
+    (lambda: Open("BTC", "long", usd=1, bracket=STOP, guardians=MaxHold(60)), "guardians=(MaxHold(...),)"),
+    (lambda: MaxHold(59), "MaxHold: seconds is a whole number from 60 to 9007199254740991, not 59"),
+    (lambda: MaxHold(90.5), "seconds is a whole number"),
+    (lambda: MaxHold(None), "MaxHold: give seconds"),
     (lambda: Open("BTC", "long", usd=1, guardians=(TrailingStop(trail_r=1),)), "give a bracket with one"),
     (
         lambda: Open("BTC", "long", usd=1, bracket=Bracket(target_pct=1), guardians=(TrailingStop(trail_r=1),)),
