@@ -79,7 +79,7 @@ class Gate:
     allowances: Mapping[str, Allowance]
     live: Callable[[], Iterable[Intent]]
     entries_stopped: Callable[[int], Refusal | None]
-    in_doubt: Callable[[str], bool]
+    in_doubt: Callable[[str, str | None], bool]  # in this market, besides this intent
     size_decimals: Mapping[str, int] = field(default_factory=dict)
     judges_freshness: bool = True  # not under a manual clock, nor in a session
     foreign_positions: str = "ignore"
@@ -108,7 +108,7 @@ class Gate:
         stopped = self.entries_stopped(now_ms)
         if stopped is not None:
             return stopped
-        if self.in_doubt(intent.market):
+        if self.in_doubt(intent.market, intent.id):
             return _doubt(intent.market)
         return self.strategy_stopped(intent.strategy, now_ms)
 
@@ -265,7 +265,7 @@ def not_stopped(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
 
 def not_in_doubt(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
     market = ask.wish.market
-    return _doubt(market) if market is not None and gate.in_doubt(market) else None
+    return _doubt(market) if market is not None and gate.in_doubt(market, None) else None
 
 
 def not_foreign(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:

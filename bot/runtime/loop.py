@@ -317,7 +317,7 @@ class Loop:
     def give_up_entries(self) -> None:
         """The run ends: an entry that was written and never sent is no longer wanted. One that may have left stays in doubt."""
         for intent in list(self.live.values()):
-            if intent.action == "open" and intent.state in ("opened", "planned"):
+            if intent.action == "open" and (intent.state == "opened" or self.sender.has_not_left(intent)):
                 self.live[intent.id] = self.sender.give_up(intent)
 
     def release(self) -> None:
@@ -771,10 +771,10 @@ class Loop:
         """At least REAL_HOLD_MS of real time, whatever the speed of the service's clock."""
         return max(wanted_ms, int(REAL_HOLD_MS * max(1.0, self.port.clock.speed)))
 
-    def in_doubt(self, market: str) -> bool:
-        """Whether an order of ours may exist there that we have not seen."""
-        for intent in self.live.values():  # noqa: SIM110 - a generator costs more than the look, three times an order
-            if intent.market == market and intent.state in IN_DOUBT:
+    def in_doubt(self, market: str, besides: str | None = None) -> bool:
+        """Whether an order of ours may exist there that we have not seen. `besides`: an intent that is looked at by itself."""
+        for intent in self.live.values():  # A generator costs more than the look, three times an order.
+            if intent.market == market and intent.state in IN_DOUBT and intent.id != besides:
                 return True
         return False
 

@@ -37,6 +37,11 @@ SMALL_SHARE: Final = (
 )
 TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
 
+_TOO_LATE: Final = (  # with a plan, and without one
+    ("plan_stale", "its plan ran out before it was sent"),
+    ("stale_bar", "it was not sent in time"),
+)
+
 Veto = Callable[[Intent, Plan], Awaitable[bool]]
 
 
@@ -151,7 +156,7 @@ class Sender:
 
     def give_up(self, intent: Intent) -> Intent:
         """End an intent of which nothing has left; what a lost journal may have sent is left to the next run."""
-        assert intent.state in ("opened", "planned")
+        assert intent.state == "opened" or self.has_not_left(intent)
         if self.may_be_out(intent):
             return intent
         intent = self._end(intent, "expired", "run_ended", "the run ended before it was sent")
@@ -164,13 +169,13 @@ class Sender:
             return self._accept(intent, seen)  # The event came before the answer.
         if intent.state == "opened":
             intent = await self._prepare(intent)
-        elif intent.state == "planned" and self._now_ms() >= intent.fence_ms:
-            return await self._end_unsent(intent, "expired", "plan_stale", "its plan ran out before it was sent")
+        elif self.has_not_left(intent) and self._now_ms() >= intent.fence_ms:
+            return await self._end_unsent(intent, "expired", *_TOO_LATE[intent.confirm_token is None])
         if intent.state in FINAL or (intent.state == "opened" and not self._may_leave(intent)):
             return intent
         if self._is_unwritten(intent):
             return intent  # Also one in doubt: what the memory holds of it would be lost with the process.
-        if intent.state == "planned" and (self._is_held(intent) or self.time_left_ms() <= 0):
+        if self.has_not_left(intent) and (self._is_held(intent) or self.time_left_ms() <= 0):
             return intent
         return await self._attempts(intent)
 
@@ -207,7 +212,7 @@ class Sender:
             return await self._end_unsent(intent, *self._ends[intent.id])
         now_ms = self._now_ms()
         if now_ms > intent.not_after_ms:
-            return await self._end_unsent(intent, "expired", "stale_bar", "it was not sent in time")
+            return await self._end_unsent(intent, "expired", *_TOO_LATE[True])
         if intent.path == "direct" or self._is_held(intent):
             return intent
         request = self._dry_run(intent.order())
@@ -258,6 +263,12 @@ class Sender:
                 self._next_ms[intent.id] = self.pacer.mono_ms() + LOOK_MS
                 return intent
         return self._end(intent, state, code, message)
+
+    def has_not_left(self, intent: Intent) -> bool:
+        """Whether it is an entry that could leave, and no request of it can have arrived: planned, or kept back by the rate limit."""
+        if intent.action != "open" or intent.state != "sending":
+            return intent.state == "planned"
+        return not self.may_be_out(intent) and not self.journal.is_ambiguous(intent)
 
     def may_be_out(self, intent: Intent) -> bool:
         """Whether a request of a lost journal for the same may still be on its way, up to its fence."""

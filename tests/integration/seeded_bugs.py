@@ -265,7 +265,7 @@ BUGS: dict[str, Bug] = {
         (69, another_body_on_a_retry),
         (2, a_timeout_is_a_failure),
         (2, not_found_is_a_failure),
-        (705, a_refusal_after_doubt_is_final),
+        (1122, a_refusal_after_doubt_is_final),
         (54, a_busy_answer_is_final),
         (2, absence_is_proof_before_the_fence),
         (54, giving_up_after_two_tries),
@@ -287,7 +287,7 @@ BUGS: dict[str, Bug] = {
 
 # ── Looking for the seeds ───────────────────────────────────────────────────────────────────────────────────────────
 
-SEARCH_MAX = 1_000  # worlds in which a bug is looked for
+SEARCH_MAX = 2_000  # worlds in which a bug is looked for
 
 
 def caught(name: str, seed: int, folder: Path) -> str | None:

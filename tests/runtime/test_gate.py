@@ -37,7 +37,14 @@ def gate(
     rules = {"interval_ms": 60_000, "budget_usd": Decimal(1_000), "max_leverage": 3}
     allowance = Allowance("trend", frozenset({"BTC", "ETH"}), **{**rules, **more})  # type: ignore[arg-type]
     mirror = Mirror(lambda key: "trend" if key == "KEY" else None)
-    return Gate(mirror, {"trend": allowance}, lambda: live or [], lambda _now: stopped, doubt, {"BTC": 3})
+    return Gate(
+        mirror,
+        {"trend": allowance},
+        lambda: live or [],
+        lambda _now: stopped,
+        lambda coin, _besides: doubt(coin),
+        {"BTC": 3},
+    )
 
 
 def judge(

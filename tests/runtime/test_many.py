@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from bot.clock import DAY_MS
+from bot.clock import DAY_MS, MINUTE_MS
+from bot.errors import ApiError
 from bot.runtime.books import FOREIGN
 from bot.runtime.desk import Placed
+from bot.runtime.exiting import wind_down
 from bot.runtime.feed import Series
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop
@@ -311,6 +313,61 @@ async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venu
     later(loop, 20_000)
     await loop.cycle()
     assert venue.positions == {}
+
+
+@pytest.mark.parametrize(("op", "path", "code"), [("place", "direct", "stale_bar"), ("confirm", "plan", "plan_stale")])
+async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_is_paused(
+    venue: FakeVenue, op: str, path: str, code: str
+) -> None:
+    a = Told("alpha")
+    loop = await (begun_direct if path == "direct" else begun)(venue, a)
+    loop.mirror.keys_proven = True
+    full = ApiError.of("rate_limited", "too many requests", order_submitted=False, retryable=True)
+    venue.faults = [Fault(op, full, count=3)]
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    (waits,) = loop.live.values()
+    assert waits.state == "sending"
+    loop.pauses.pause("alpha")
+    later(loop, 20_000)
+    await loop.cycle()
+    assert loop.live[waits.id].state == "sending"
+    asked = venue.calls.count(op)
+    venue.clock.advance(loop.hold_ms(0) + 10 * MINUTE_MS)
+    later(loop, 20_000)
+    await loop.cycle()
+    assert (venue.positions, venue.calls.count(op)) == ({}, asked), "not even asked"
+    done = loop.journal.find(waits.id)
+    assert done is not None
+    assert (done.state, done.code) == ("expired", code)
+
+
+async def test_an_entry_that_the_rate_limit_kept_back_leaves_when_there_is_room(venue: FakeVenue) -> None:
+    a = Told("alpha")
+    loop = await begun_direct(venue, a)
+    loop.mirror.keys_proven = True
+    full = ApiError.of("rate_limited", "too many requests", order_submitted=False, retryable=True)
+    venue.faults = [Fault("place", full, count=3)]
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    assert venue.positions == {}
+    later(loop, 20_000)
+    await loop.cycle()
+    assert venue.positions["BTC"].size == 1
+
+
+async def test_an_entry_that_the_rate_limit_kept_back_is_given_up_with_the_run(venue: FakeVenue) -> None:
+    a = Told("alpha")
+    loop = await begun(venue, a)
+    full = ApiError.of("rate_limited", "too many requests", order_submitted=False, retryable=True)
+    venue.faults = [Fault("confirm", full, count=3)]
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    (waits,) = loop.live.values()
+    await wind_down(loop, "leave")
+    done = loop.journal.find(waits.id)
+    assert done is not None
+    assert (done.state, done.code, venue.positions) == ("expired", "run_ended", {})
 
 
 async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -> None:
