@@ -18,6 +18,7 @@ from bot.cli.session import Instant
 
 if TYPE_CHECKING:
     from bot.client import Client
+    from bot.errors import ConfigError
     from bot.session.candles import Candles
     from bot.session.findings import AuditReport
     from bot.session.store import Store, Written
@@ -291,24 +292,37 @@ def audit_(
 
     accept = accepted(flags)
     groups: dict[tuple[str, str], list[Candles]] = {}
+    unread: list[ConfigError] = []
     with _progress(as_json) as told:
         for name, path, interval in sources(
             [Path(one) for one in files] or [_store_here()], market=market, listed=False, every=True
         ):
             told(path.name)
-            one = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
+            try:
+                one = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
+            except ConfigError as error:
+                unread.append(error)
+                continue
             if len(one):
                 groups.setdefault((name, one.interval), []).append(one)
     if not groups:
+        _refuse(unread)
         raise ConfigError("no candle in this span" if files or start_ms or end_ms else "no candles")
     reports = [audit(join(parts), hours=hours) for parts in groups.values()]
     refused = [report for report in reports if report.refused(accept)]
     if as_json:
-        _print({"sound": not refused, "accepted": list(accept), "reports": [report.data() for report in reports]})
+        _print(
+            {
+                "sound": not refused and not unread,
+                "accepted": list(accept),
+                "reports": [report.data() for report in reports],
+            }
+        )
     else:
         for report in reports:
             click.echo("\n".join(report.lines(accept)))
         click.echo(_verdict(reports, refused, accept))
+    _refuse(unread)
     return int(Exit.ERROR if refused else Exit.DONE)
 
 
@@ -430,21 +444,32 @@ def list_(store: Path, as_json: bool) -> int:
 
     if not store.is_dir():
         raise click.UsageError(f"there is no store {store} here; `bot data import` and `bot data gen` make one")
-    held = Store(store).held()
+    unread: list[ConfigError] = []
+    held = Store(store).held(unread)
     if as_json:
         rows = [
             {"market": one.market, "interval": one.interval, "file": str(one.path), "rows": one.rows, "firstTs": one.first_ms, "lastTs": one.last_ms,
              "bytes": one.size_bytes} for one in held
         ]  # fmt: skip
         _print({"store": str(store), "candles": rows})
+        _refuse(unread)
         return int(Exit.DONE)
-    if not held:
+    if not held and not unread:
         click.echo(f"{store} holds no candles; `bot data import` and `bot data gen` put some in.")
     for one in held:
         click.echo(
             f"{one.market:<24} {one.interval:>3}  {one.rows:>12,} candles  {_day(one.first_ms)} to {_day(one.last_ms)}  {one.size_bytes / 1e6:>8.2f} MB  {one.path.name}"
         )
+    _refuse(unread)
     return int(Exit.DONE)
+
+
+def _refuse(unread: Sequence[ConfigError]) -> None:
+    """Files that cannot be read, all of them, when the others have been told of."""
+    if unread:
+        from bot.errors import ConfigError
+
+        raise ConfigError("\n".join(map(str, unread)))
 
 
 # ── pull ────────────────────────────────────────────────────────────────────────────────────────────────────────────

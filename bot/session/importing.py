@@ -35,6 +35,7 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
         "open time",
         "unix",
         "date_time",
+        "gmt time",
         "t",
     ),
     "open": ("open", "o", "open_price"),
@@ -59,6 +60,7 @@ PANDAS_INDEX: Final = "__index_level_"  # how pandas calls an index without a na
 _THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}(?:[,.'\s][0-9]{3})+(?:[.,][0-9]+)?")
 _COMMA: Final = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _EXPONENT: Final = re.compile(r"[+-]?[0-9](?:\.[0-9]{1,30})?[eE]\+?[0-9]{1,2}", re.ASCII)
+_ZULU: Final = re.compile(r"(?<=[0-9]) ?(?:UTC|GMT)$")
 _STAMP: Final = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{1,12})?", re.ASCII)
 
 
@@ -442,9 +444,9 @@ class _Stamps:
 
     def _parser(self) -> Callable[[str], datetime]:
         if self._unit == "iso":
-            return datetime.fromisoformat
+            return lambda text: datetime.fromisoformat(_ZULU.sub("Z", text))
         if self._unit == "dotted":
-            return lambda text: datetime.fromisoformat(text[:10].replace(".", "-") + text[10:])
+            return lambda text: datetime.fromisoformat(text[:10].replace(".", "-") + _ZULU.sub("Z", text[10:]))
         form = self._unit
         return lambda text: datetime.strptime(text, form)  # noqa: DTZ007 - its zone is the file's
 

@@ -74,11 +74,17 @@ class Store:
             return None
         return read_file(file, market=market, interval=interval, start_ms=start_ms, end_ms=end_ms)
 
-    def held(self) -> list[Held]:
-        """Everything in the store, by market and interval."""
+    def held(self, unread: list[ConfigError] | None = None) -> list[Held]:
+        """Everything in the store, by market and interval. What is wrong with files that cannot be read goes into `unread`; else the first raises."""
         found: list[Held] = []
         for market, interval, file in self._files():
-            candles = read_file(file, market=market, interval=interval)
+            try:
+                candles = read_file(file, market=market, interval=interval)
+            except ConfigError as error:
+                if unread is None:
+                    raise
+                unread.append(error)
+                continue
             found.append(
                 Held(market, interval, file, len(candles), candles.at_ms[0], candles.at_ms[-1], file.stat().st_size)
             )

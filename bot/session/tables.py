@@ -117,7 +117,11 @@ def _plain(text: str, path: Path, width: int, wanted: Sequence[int], delimiter: 
     count = len(lines)
     rows: Sequence[int] = range(row, row + count)
     if set(map(str.count, lines, repeat(delimiter))) != {width - 1}:
-        kept = [(number, line) for number, line in zip(rows, lines, strict=True) if line.strip()]
+        kept = [
+            (number, _without_tail(line, width, delimiter))
+            for number, line in zip(rows, lines, strict=True)
+            if line.strip()
+        ]
         for number, line in kept:
             if line.count(delimiter) != width - 1:
                 raise ConfigError(f"{path}: row {number}: has {line.count(delimiter) + 1} columns, not {width}")
@@ -127,6 +131,14 @@ def _plain(text: str, path: Path, width: int, wanted: Sequence[int], delimiter: 
         return Block([], rows), count
     cells = body.replace("\n", delimiter).split(delimiter)
     return Block([cells[index::width] for index in wanted], rows, "_" not in text and text.isascii()), count
+
+
+def _without_tail(line: str, width: int, delimiter: str) -> str:
+    """A row that has a separator at its end, where the header has none, without it."""
+    if line.count(delimiter) != width:
+        return line
+    rest, _, last = line.rpartition(delimiter)
+    return line if last.strip() else rest
 
 
 def _quoted(
@@ -143,6 +155,8 @@ def _quoted(
             begun = number + 1
             if not cells or not any(cell.strip() for cell in cells):
                 continue
+            if len(cells) == width + 1 and not cells[-1].strip():  # a separator at its end
+                cells.pop()
             if len(cells) != width:
                 raise ConfigError(f"{path}: row {number}: has {len(cells)} columns, not {width}")
             for column, index in zip(columns, wanted, strict=True):

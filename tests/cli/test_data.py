@@ -42,6 +42,28 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     structlog.reset_defaults()
 
 
+def test_files_that_cannot_be_read_keep_no_other_from_being_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for coin in ("AAPL", "BTC", "ETH", "SOL"):
+        assert call(["data", "gen", coin, "--from", "2025-01-06", "--days", "1", "--interval", "1h"]) == 0
+    for coin in ("AAPL", "ETH"):
+        (broken,) = (tmp_path / "data" / coin).iterdir()
+        broken.write_bytes(b"no candles at all")
+    capsys.readouterr()
+    for command in (["list"], ["audit"]):
+        assert call(["data", *command]) == 4
+        said = capsys.readouterr()
+        assert "BTC" in said.out
+        assert "SOL" in said.out
+        assert f"data/AAPL/{broken.name}: " in said.err
+        assert f"data/ETH/{broken.name}: " in said.err
+        assert call(["data", *command, "--json"]) == 4
+        data = json.loads(capsys.readouterr().out)
+        assert [one["market"] for one in data.get("candles") or data["reports"]] == ["BTC", "SOL"]
+    assert data["sound"] is False
+
+
 @pytest.mark.parametrize("command", ["import", "audit", "gen", "list", "pull"])
 def test_every_command_has_a_help_text_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["data", command, "--help"]) == 0

@@ -42,6 +42,8 @@ def stamps(count: int = 5) -> list[int]:
 
 FORMS: dict[str, tuple[str | None, list[str], str, Mapped]] = {
     "milliseconds": ("ts,open,high,low,close,volume", [str(at) for at in stamps()], ",", Mapped()),
+    "text that says its zone by name": ("Gmt time,open,high,low,close,volume", [f"2025-06-16 00:0{n}:00 {'UTC' if n % 2 else 'GMT'}" for n in range(5)], ",",
+                                        Mapped(tz="America/New_York")),
     "seconds": ("Unix,Open,High,Low,Close,Volume", [str(at // 1000) for at in stamps()], ",", Mapped()),
     "seconds with a fraction": ("time,o,h,l,c,v", [f"{at // 1000}.0" for at in stamps()], ",", Mapped()),
     "microseconds": ("open_time,open,high,low,close,volume", [f"{at}000" for at in stamps()], ",", Mapped(unit="us")),
@@ -56,6 +58,13 @@ FORMS: dict[str, tuple[str | None, list[str], str, Mapped]] = {
     "names that are given": ("Zeit,A,H,T,S,U", [str(at) for at in stamps()], ",", Mapped(columns_of("ts=Zeit,open=A,high=h,low=T,close=S,volume=6"))),
     "stamped at the close": ("time,open,high,low,close,volume", [str(at + MINUTE) for at in stamps()], ",", Mapped(stamp="close")),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_separator_at_the_end_of_rows_is_no_column(tmp_path: Path, quote: str) -> None:
+    lines = [",".join([f"{quote}{at}{quote}", *cells(n)]) + ("," if n % 2 else ", ") for n, at in enumerate(stamps())]
+    (tmp_path / "x.csv").write_text("\n".join(["ts,open,high,low,close,volume", *lines]) + "\n")
+    assert list(read_foreign(tmp_path / "x.csv", "BTC", Mapped()).at_ms) == stamps()
 
 
 @pytest.mark.parametrize("name", FORMS)
