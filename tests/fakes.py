@@ -74,6 +74,10 @@ class FakeClock(ManualClock):
         super().__init__(now_ms)
         self.speed = speed
 
+    def go_back(self, ms: int) -> None:
+        """As with a sandbox that is restored."""
+        self._now_ms -= ms
+
 
 @dataclass
 class Held:

@@ -1,4 +1,4 @@
-"""The service's time as this process knows it: carried on from the last X-Sandbox-Clock header, or the machine's own. Reads no header by itself."""
+"""The service's time as this process knows it: carried on from the last X-Sandbox-Clock header, or the machine's own within bounds. Reads no header by itself."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from functools import lru_cache
 from statistics import median_low
 from typing import Final
 
-from bot.clock import Clock, SystemClock, monotonic_ns, ms_of
+from bot.clock import Clock, SystemClock, boot_ns, monotonic_ns, ms_of
 from bot.wire.headers import parse_sandbox_clock
 
 REWIND_MS: Final = (
     1_000  # of real time: a header behind us by less makes us wait; by more, the service's time itself went back
 )
 SKEWS_KEPT: Final = 5  # their median is the skew: an answer out of some cache must not count
+AHEAD_MS: Final = 3_000  # that the machine's clock may be ahead of the answers' Date, which has no fractions of a second and was on its way
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,23 @@ class ServiceClock:
     """`now_ms()` never goes back between headers. It runs late by the reply's way here, never early.
 
     `speed` is 1 for real time, 60 for an accelerated sandbox, 0 for a manual one, whose time stands still between headers.
-    `skew_ms` is how far the service's Date is ahead of this machine: the median of the last answers, to the second, never applied.
+    `skew_ms` is how far the service's Date is ahead of this machine: the median of the last answers, to the second. In real time the machine's
+    clock is followed while it is neither behind that Date nor AHEAD_MS ahead of it, carried on by what no adjustment touches: an order's end
+    and its fence are the service's, and a clock that is set wrong, or jumps, must neither refuse an exit nor take an order for gone.
     `rewinds` counts how often the service's time went back (a restore, a reset, a restart).
     """
 
-    def __init__(self, real: Clock | None = None, elapsed_ns: Callable[[], int] = monotonic_ns) -> None:
+    def __init__(
+        self, real: Clock | None = None, elapsed_ns: Callable[[], int] = monotonic_ns, since_boot_ns: Callable[[], int] = boot_ns
+    ) -> None:  # fmt: skip
         self._real: Clock = SystemClock() if real is None else real
         self._elapsed_ns = elapsed_ns
+        self._since_boot_ns = since_boot_ns
         self._anchor: _Anchor | None = None
         self._floor_ms = 0
         self._skews_ms: deque[int] = deque(maxlen=SKEWS_KEPT)
+        self._dates_ms: deque[int] = deque(maxlen=SKEWS_KEPT)  # each as of the machine's boot
+        self._boot_ms: int | None = None  # when that was, by the service
         self.rewinds = 0
 
     @property
@@ -60,17 +68,24 @@ class ServiceClock:
         return self._anchor is not None
 
     def now_ms(self) -> int:
-        now = self._real.now_ms() if self._anchor is None else self._anchor.at(self._elapsed_ns())
         if self._anchor is None:
-            return now
-        self._floor_ms = max(self._floor_ms, now)
+            return self._within_bounds(self._real.now_ms())
+        self._floor_ms = max(self._floor_ms, self._anchor.at(self._elapsed_ns()))
         return self._floor_ms
+
+    def _within_bounds(self, now_ms: int) -> int:
+        if self._boot_ms is None:
+            return now_ms
+        told_ms = self._boot_ms + self._since_boot_ns() // 1_000_000
+        return min(max(now_ms, told_ms), told_ms + AHEAD_MS)
 
     def reset(self) -> None:
         """Forget what was learnt: another service, or the same one begun anew."""
         self._anchor = None
         self._floor_ms = 0
         self._skews_ms.clear()
+        self._dates_ms.clear()
+        self._boot_ms = None
 
     def observe(
         self, *, sandbox: str | None, date: str | None, is_service: bool, sent_ns: int, received_ns: int
@@ -103,6 +118,8 @@ class ServiceClock:
         sent_ms = None if date is None else _date_ms(date)
         if sent_ms is not None:
             self._skews_ms.append(sent_ms - self._real.now_ms())
+            self._dates_ms.append(sent_ms - self._since_boot_ns() // 1_000_000)
+            self._boot_ms = median_low(self._dates_ms)
 
 
 @lru_cache(maxsize=4)  # The answers of one second say the same.

@@ -279,8 +279,11 @@ def _standing(request: GuardianRequest, listed: Sequence[Guardian], known: str |
 
 
 def stands_for(request: GuardianRequest, guardian: Guardian) -> bool:
-    """Whether an armed guardian is what the request asks for. A fired dead-man is not: it must be armed anew."""
+    """Whether an armed guardian is what the request asks for. A fired dead-man is not: it must be armed anew. Nor is a trailing stop that sleeps
+    what was to trail at once."""
     if guardian.type != request.type or (guardian.status == "latched" and guardian.type == "dead_man_switch"):
+        return False
+    if not guardian.active and request.activate_at_r is None:
         return False
     pairs = (
         (request.market, guardian.coin),

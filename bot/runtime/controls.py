@@ -270,7 +270,10 @@ class Controls:
         for name in plan.gone:
             if name not in seats:
                 held = [p.market for p in loop.mirror.positions.values() if p.owner == name]
-                applied.append(f"{name}: stopped" + (f"; its {', '.join(held)} stays with its stop" if held else ""))
+                resting = loop.mirror.resting_of(name)
+                left = f"; its {', '.join(held)} stays with its stop" if held else ""
+                left += f"; entries that rest may still fill: {', '.join(resting)} (bot orders)" if resting else ""
+                applied.append(f"{name}: stopped{left}")
         return tuple(applied or ("settings: in force",))
 
     async def _reseat(self, placed: list[Placed], warm: dict[str, Warm], gone: list[str]) -> None:

@@ -573,7 +573,16 @@ class Run:
             watching.tell(
                 self.loop, "heartbeat.lapsed", "account, guardians and events are read again before anything is opened"
             )
-            await self.loop.recover()
+            was_ready = self.loop.ready
+            try:
+                await self.loop.recover()
+            except ApiError as error:
+                if is_access_lost(error):
+                    raise
+                # The next pass tries again. Until then nothing is opened; stops, exits and beats do not wait.
+                log.warning("resync.postponed", code=error.code, message=error.message)
+                self.loop.ready = was_ready
+                return
             self.times.acknowledge(lapses)
             if belief is not None and self.heartbeat is not None:
                 self.heartbeat.acknowledge(belief.lapses)

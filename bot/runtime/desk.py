@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import structlog
 
-from bot.errors import StrategyError
+from bot.errors import Refusal, StrategyError
 from bot.runtime.books import Books, Part
 from bot.runtime.feed import Closed, Feed, Series
 from bot.runtime.gate import Allowance
@@ -291,10 +291,16 @@ class Desk:
                 self._keep_state(seat, decision)
         return decision if decision is not None and (decision.wishes or decision.states) else None
 
+    def no_entry(self, strategy: str) -> Refusal | None:
+        """Why an entry that this strategy wanted is not to leave any more: nobody answers for what it would open."""
+        seat = self._seated(strategy)
+        if seat is None:
+            return Refusal("no_strategy", f"no strategy {strategy} runs any more")
+        return None if seat.quarantined is None else Refusal("quarantined", f"{strategy} is in quarantine")
+
     async def may_confirm(self, strategy: str, plan: Plan) -> bool:
         """Whether the strategy stands by its entry, now that it sees the plan. One that is quarantined does not."""
-        late = [] if self.late is None else [self.late]
-        seat = next((seat for seat in [*late, *self.seats] if seat.name == strategy), None)
+        seat = self._seated(strategy)
         if seat is None or seat.quarantined is not None:
             return False
         return not seat.looks_at_plans or bool(await self._run(seat, partial(seat.confirms, plan)))
@@ -343,6 +349,10 @@ class Desk:
             seat.strategy.indicators.update(closed.bar)
 
     # -- inside
+
+    def _seated(self, strategy: str) -> Seat | None:
+        late = () if self.late is None else (self.late,)
+        return next((seat for seat in (*late, *self.seats) if seat.name == strategy), None)
 
     async def _ask(self, seat: Seat, hook: Hook, decision: Decision, *, now_ms: int) -> None:
         if seat.quarantined is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -55,7 +56,11 @@ async def wind_down(loop: Loop, on_exit: OnExit) -> LeftBehind:
             bare = [market for market in loop.mirror.positions if not loop.mirror.is_protected(market)]
             stops = f", {', '.join(bare)} WITHOUT A STOP" if bare else " with their stops at the service"
             why.append(f"positions stay open{stops} (safety.on_exit: {on_exit})")
-        why.append(await _disarm(loop))
+        doubtful = sorted({i.market for i in loop.live.values() if i.action == "open" and i.state == "sending"})
+        if doubtful:
+            complete = on_exit == "leave"
+            why.append(f"an entry in {', '.join(doubtful)} is in doubt and may still fill; the next run settles it")
+        why.append(await _disarm(loop, doubtful if on_exit == "flatten" else ()))
         known = await loop.drain() and known
     except ApiError as error:
         log.warning("exit.incomplete", code=error.code, message=error.message)
@@ -101,7 +106,8 @@ async def _flatten(loop: Loop) -> bool:
     return not any(_is_ours(loop, p.owner) for p in loop.mirror.positions.values())
 
 
-async def _disarm(loop: Loop) -> str:
+async def _disarm(loop: Loop, doubtful: Sequence[str]) -> str:
+    """`doubtful`: markets in which something may yet be opened that this end was to close."""
     guardian_id = loop.arming.ids.get(DEAD_MAN)
     if guardian_id is None:
         return "no dead-man switch was armed by this run"
@@ -110,10 +116,12 @@ async def _disarm(loop: Loop) -> str:
     if loop.behind:
         return "the dead-man switch stays: what stands at the service could not be read to its end"
     bare = [p.market for p in loop.mirror.unprotected()]
-    if bare:
+    if bare or doubtful:
         deadline_ms = next((g.next_deadline for g in await loop.port.guardians() if g.id == guardian_id), None)
         when = "" if deadline_ms is None else f" and fires at {iso(deadline_ms)}"
-        return f"the dead-man switch stays{when}: {', '.join(bare)} has no stop at the service"
+        needs = [f"{', '.join(bare)} has no stop at the service"] if bare else []
+        needs += [f"what is in doubt in {', '.join(doubtful)} is to be closed too"] if doubtful else []
+        return f"the dead-man switch stays{when}: {'; '.join(needs)}"
     try:
         await loop.port.disarm(guardian_id)
     except Refused as error:

@@ -171,13 +171,14 @@ class Gate:
         return Permit(CloseRequest(size=format_decimal(size), source="agent"), "close", wish.market, "direct")
 
     def _closing_size(self, market: str, strategy: str) -> Decimal:
-        """What closes of the strategy may still take, so that two of them never take another's share."""
+        """What closes of the strategy may still take, of which not all fills have come, so that two of them never take another's share."""
         return sum(
             (
                 Decimal(one.close().size or 0)
                 for one in self.live()
                 if (one.market, one.strategy, one.action) == (market, strategy, "close")
                 and one.state not in ("rejected", "expired", "void")
+                and one.id not in self.mirror.closed
             ),
             Decimal(0),
         )

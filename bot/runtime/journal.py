@@ -221,6 +221,10 @@ class Journal:
         ).fetchone()
         return bool(row[0])
 
+    def is_unsent(self, intent: Intent) -> bool:
+        """Whether nothing of it has reached the service: it was not sent yet, or put off each time, as by a connection that was refused."""
+        return intent.state in ("opened", "planned") or (intent.state == "sending" and not self.is_ambiguous(intent))
+
     def live(self) -> list[Intent]:
         """Every intent that is not final, in the order of the decisions."""
         return self._intents("WHERE state IN ('opened', 'planned', 'sending', 'quarantined') ORDER BY seq")

@@ -315,10 +315,9 @@ class Loop:
             await self._send_replies()
 
     def give_up_entries(self) -> None:
-        """The run ends: an entry that was written and never sent is no longer wanted. One that may have left stays in doubt."""
+        """The run ends: an entry that was written and of which nothing has left is no longer wanted. One that may have left stays in doubt."""
         for intent in list(self.live.values()):
-            if intent.action == "open" and (intent.state == "opened" or self.sender.has_not_left(intent)):
-                self.live[intent.id] = self.sender.give_up(intent)
+            self.live[intent.id] = self.sender.give_up(intent)
 
     def release(self) -> None:
         """A person has looked at what waited for that: its key stands for another request, or nobody could tell whether it became an order
@@ -336,7 +335,6 @@ class Loop:
         drifts = await repairs.reconcile(self)
         self.health.restore("reconcile")
         await self.arming.retire()
-        self.align_books()
         await self._send_replies()
         return drifts
 
@@ -489,6 +487,8 @@ class Loop:
         if self.live:
             for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
                 del self.live[key]
+        if self.mirror.closed:
+            self.mirror.closed &= self.live.keys()
         return True
 
     async def _pages(self) -> None:
@@ -780,10 +780,10 @@ class Loop:
 
     def is_closing(self, market: str) -> bool:
         """Whether all of that position is about to be closed. A part of it is not enough, nor is a close that waits for a person, or for long."""
-        since_ms = self.now_ms() - self.hold_ms(0)
+        now_ms, hold_ms = self.now_ms(), self.hold_ms(0)
         return any(
             i.market == market and i.action == "close" and i.state not in FINAL and i.state != "quarantined" and i.is_whole
-            and i.opened_ms >= since_ms
+            and abs(now_ms - i.opened_ms) <= hold_ms
             for i in self.live.values()
         )  # fmt: skip
 
@@ -846,7 +846,7 @@ class Loop:
 
     def _stopped(self, intent: Intent) -> Refusal | None:
         """Asked again right before an entry leaves."""
-        return self._no_entry(intent.market, intent.trigger)
+        return self.desk.no_entry(intent.strategy) or self._no_entry(intent.market, intent.trigger)
 
     def cursor_lag_s(self) -> float:
         """How long the events could not be read to their end, of real time; 0 when they could."""
@@ -916,7 +916,8 @@ class Loop:
                 self.mirror.adopt(position.market, owner)
 
     def align_books(self) -> None:
-        """After a snapshot, or when a position was given an owner: the shares fit what there is."""
+        """After a snapshot, or when a position was given an owner: the shares fit what there is. Only where the events have told all that the
+        positions are made of: a fill that is still to be booked would be booked as nobody's."""
         self.books.align(self.mirror.positions, self.mirror.epoch, self.now_ms())
         self._write_books()
         for market in self.mirror.positions:

@@ -73,6 +73,7 @@ class MirrorGuardian:
     market: str | None
     latched: bool = False
     blocks_opens: bool = False
+    active: bool | None = True  # False: a trailing stop that sleeps, which is no stop yet; None: nobody has told
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,8 @@ class Mirror:
         self.orders: dict[str, MirrorOrder] = {}
         self.guardians: dict[str, MirrorGuardian] = {}
         self.trades_by_key: dict[str, str] = {}
+        # Keys of closes whose last fill has come, as long as somebody may still count on them.
+        self.closed: set[str] = set()
         self.keys_proven = False  # this service has shown one of our keys on a trade
         self.events_named = False  # an event has shown one, so that an event or an order without a key is none of ours
         self.marks: dict[str, float] = {}
@@ -198,7 +201,7 @@ class Mirror:
         return None
 
     def is_protected(self, market: str) -> bool:
-        """A stop for all of the position, or a trailing stop, stands at the service."""
+        """A stop for all of the position, or a trailing stop that does not sleep, stands at the service."""
         position = self.positions.get(market)
         stops = self._stops().get(market, [])
         return self._is_trailed(market) or (bool(stops) if position is None else _covers(stops, position))
@@ -218,9 +221,21 @@ class Mirror:
                 found.setdefault(order.market, []).append(order)
         return found
 
+    def is_unsure_of(self, market: str) -> bool:
+        """Whether a trailing stop is there of which only the list of guardians tells if it sleeps."""
+        return any(one.active is None for one in self._trails(market)) and self._has_r(market)
+
     def _is_trailed(self, market: str) -> bool:
+        return any(one.active or (one.active is None and not self._has_r(market)) for one in self._trails(market))
+
+    def _trails(self, market: str) -> list[MirrorGuardian]:
         guardians = self.guardians.values()
-        return any(g.type == "trailing_stop" and g.market == market and not g.latched for g in guardians)
+        return [g for g in guardians if g.type == "trailing_stop" and g.market == market and not g.latched]
+
+    def _has_r(self, market: str) -> bool:
+        """Whether the position has had a stop: without one nothing can sleep until a profit that is counted in its distance."""
+        position = self.positions.get(market)
+        return position is not None and position.first_stop_px is not None
 
     def entries(self, market: str) -> list[MirrorOrder]:
         """Resting orders of a market that could open."""
@@ -341,6 +356,8 @@ Fold = Callable[[Mirror, Any, Any], None]
 def _filled(mirror: Mirror, event: Any, data: Any) -> None:
     _gain(mirror, (data.realized_pnl_usd or Decimal(0)) - data.fee_usd, balance_usd=data.balance_usd)
     _take_from_order(mirror, data.oid, data.remaining_size)
+    if data.intent == "close" and not data.remaining_size and event.idempotency_key is not None:
+        mirror.closed.add(event.idempotency_key)
     size = data.position_size
     if not size:
         _flat(mirror, event.coin)
@@ -396,9 +413,12 @@ def _order_gone(mirror: Mirror, event: Any, data: Any) -> None:
 
 
 def _guardian_stands(mirror: Mirror, event: Any, data: Any) -> None:
+    known = mirror.guardians.get(data.guardian_id)
+    is_told = event.subtype == "activated" or data.guardian_type != "trailing_stop"
     mirror.guardians[data.guardian_id] = MirrorGuardian(
-        data.guardian_id, data.guardian_type, event.coin, blocks_opens=data.blocks_opens
-    )
+        data.guardian_id, data.guardian_type, event.coin, blocks_opens=data.blocks_opens,
+        active=True if is_told else None if known is None else known.active,
+    )  # fmt: skip
 
 
 def _guardian_fired(mirror: Mirror, event: Any, data: Any) -> None:
@@ -520,4 +540,6 @@ def _order_of(one: Order, keys: Mapping[TradeOf, str]) -> MirrorOrder:
 
 
 def _guardian_of(one: Guardian) -> MirrorGuardian:
-    return MirrorGuardian(one.id, one.type, one.coin, latched=one.status == "latched", blocks_opens=one.blocks_opens)
+    return MirrorGuardian(
+        one.id, one.type, one.coin, latched=one.status == "latched", blocks_opens=one.blocks_opens, active=one.active
+    )

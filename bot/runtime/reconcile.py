@@ -60,6 +60,7 @@ async def reconcile(loop: Loop) -> list[Drift]:
     for drift in drifts:
         log.warning(f"drift.{drift.kind}", market=drift.market, subject=drift.subject, message=drift.message)
         await REPAIRS[drift.kind](loop, drift)
+    loop.align_books()
     _tell_covered(loop)
     return drifts
 
@@ -88,6 +89,8 @@ def nothing_to_do(loop: Loop) -> bool:
 
 async def protect(loop: Loop) -> list[Drift]:
     """The invariant that is kept in every pass: no position of ours without a stop."""
+    if any(loop.mirror.is_unsure_of(drift.market or "") for drift in _naked(loop)):
+        await loop.arming.listed()
     drifts = _found_naked(loop)
     for drift in drifts:
         log.warning("drift.naked_position", market=drift.market)
@@ -330,7 +333,8 @@ def closing(loop: Loop, position: MirrorPosition, why: str) -> Intent | str | No
     known = loop.journal.last_of(RUNTIME, position.market, trigger, epoch=loop.mirror.epoch)
     if known is not None and known.state not in FINAL and known.state != "quarantined":
         return None
-    if known is not None and known.state != "accepted" and now_ms - known.opened_ms < REPAIR_MS:
+    # Far ahead of now: the service's clock has gone back since, and nobody waits until it is there again.
+    if known is not None and known.state != "accepted" and abs(now_ms - known.opened_ms) < REPAIR_MS:
         return known.message or known.code
     ordinal = 0 if known is None else known.ordinal + 1
     key = intent_key(

@@ -170,5 +170,5 @@ def _missed(loop: Loop, series: Series, feed: Feed) -> list[Closed]:
 def _give_up(loop: Loop, strategy: str) -> None:
     """What it decided and never sent is not wanted any more; what may have left is settled as ever."""
     for intent in list(loop.live.values()):
-        if intent.strategy == strategy and intent.action == "open" and intent.state in ("opened", "planned"):
+        if intent.strategy == strategy:
             loop.live[intent.id] = loop.sender.give_up(intent)

@@ -35,6 +35,8 @@ SMALL_SHARE: Final = (
     "This is all that the strategy has of a shared position, and it is worth too little to be closed by itself. The way out: an entry"
     " that makes it 10 USD again, then the close; or the others close theirs first. The stop takes it too, and bot kill --flatten"
 )
+# That our clock may be ahead of the service's, by which a trade of ours is then older than our decision.
+AHEAD_MS: Final = 5_000
 TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
 
 _TOO_LATE: Final = (  # with a plan, and without one
@@ -155,13 +157,11 @@ class Sender:
         return intent
 
     def give_up(self, intent: Intent) -> Intent:
-        """End an intent of which nothing has left; what a lost journal may have sent is left to the next run."""
-        assert intent.state == "opened" or self.has_not_left(intent)
-        if self.may_be_out(intent):
+        """End an entry of which nothing has left; one that may have, also by a lost journal's hand, is settled as ever, or by the next run."""
+        if intent.action != "open" or not self.journal.is_unsent(intent) or self.may_be_out(intent):
             return intent
-        intent = self._end(intent, "expired", "run_ended", "the run ended before it was sent")
-        _tell(intent)
-        return intent
+        before = intent.state
+        return self._told(self._end(intent, "expired", "run_ended", "the run ended before it was sent"), before)
 
     async def _advance(self, intent: Intent) -> Intent:
         seen = self.mirror.trades_by_key.get(intent.id)
@@ -169,13 +169,13 @@ class Sender:
             return self._accept(intent, seen)  # The event came before the answer.
         if intent.state == "opened":
             intent = await self._prepare(intent)
-        elif self.has_not_left(intent) and self._now_ms() >= intent.fence_ms:
+        elif self._now_ms() >= intent.fence_ms and self._is_put_off(intent):
             return await self._end_unsent(intent, "expired", *_TOO_LATE[intent.confirm_token is None])
         if intent.state in FINAL or (intent.state == "opened" and not self._may_leave(intent)):
             return intent
         if self._is_unwritten(intent):
             return intent  # Also one in doubt: what the memory holds of it would be lost with the process.
-        if self.has_not_left(intent) and (self._is_held(intent) or self.time_left_ms() <= 0):
+        if self._is_put_off(intent) and (self._is_held(intent) or self.time_left_ms() <= 0):
             return intent
         return await self._attempts(intent)
 
@@ -184,6 +184,12 @@ class Sender:
         if intent.state != "opened" or intent.id in self.mirror.trades_by_key or self._now_ms() > intent.not_after_ms:
             return False
         return self._may_leave(intent) and not self._is_unwritten(intent)
+
+    def _is_put_off(self, intent: Intent) -> bool:
+        """An entry that has a plan, or was put off by the service: whether it may leave is judged anew each time, for nothing of it has left."""
+        if intent.action != "open" or intent.state == "opened":
+            return False
+        return self.journal.is_unsent(intent) and (intent.state == "planned" or not self.may_be_out(intent))
 
     def _may_leave(self, intent: Intent) -> bool:
         return intent.path == "direct" and not self._is_held(intent)
@@ -263,12 +269,6 @@ class Sender:
                 self._next_ms[intent.id] = self.pacer.mono_ms() + LOOK_MS
                 return intent
         return self._end(intent, state, code, message)
-
-    def has_not_left(self, intent: Intent) -> bool:
-        """Whether it is an entry that could leave, and no request of it can have arrived: planned, or kept back by the rate limit."""
-        if intent.action != "open" or intent.state != "sending":
-            return intent.state == "planned"
-        return not self.may_be_out(intent) and not self.journal.is_ambiguous(intent)
 
     def may_be_out(self, intent: Intent) -> bool:
         """Whether a request of a lost journal for the same may still be on its way, up to its fence."""
@@ -409,7 +409,7 @@ class Sender:
                 is_known = (intent.market, trade.id, trade.intent) in others
                 nameless = nameless or (_may_be_ours(trade, intent) and not is_known)
             before = page.next_before
-            if before is None or (page.trades and (page.trades[-1].ts or intent.opened_ms) < intent.opened_ms):
+            if before is None or (page.trades and _is_older(page.trades[-1], intent)):
                 # A service that has never shown a key may have our order under no name.
                 return Search(None, is_proof=self.mirror.keys_proven or not nameless)
         return Search(None, is_proof=False)
@@ -465,11 +465,12 @@ def _decided_for_ms(intent: Intent) -> int:
 
 
 def _may_be_ours(trade: Trade, intent: Intent) -> bool:
-    return (
-        trade.idempotency_key is None
-        and trade.source is not None
-        and (trade.ts or intent.opened_ms) >= intent.opened_ms
-    )
+    return trade.idempotency_key is None and trade.source is not None and not _is_older(trade, intent)
+
+
+def _is_older(trade: Trade, intent: Intent) -> bool:
+    """Whether it was there before the intent was written."""
+    return trade.ts is not None and trade.ts < intent.opened_ms - AHEAD_MS
 
 
 def _tell(intent: Intent) -> None:

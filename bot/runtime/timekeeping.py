@@ -125,7 +125,7 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
         seconds=round((high_ms - wall_ms) / 1000),
         message="the wall clock is behind what was stored before this boot",
     )
-    held = [one for one in journal.live() if one.action == "open" and one.state in ("opened", "planned")]
+    held = [one for one in journal.live() if one.action == "open" and journal.is_unsent(one)]
     for one in held:
         journal.end(
             one,

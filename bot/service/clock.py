@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from bot.clock import SystemClock, boot_ns
+from bot.clock import SECOND_MS, SystemClock, boot_ns
 from bot.errors import ConfigError
 
 SPEED_MAX: Final = 3600
@@ -52,8 +52,13 @@ class ServiceClock:
 
     @property
     def is_real(self) -> bool:
-        """Whether a caller's own clock tells the same time, so that nothing need be said."""
+        """Whether it follows the machine's own clock."""
         return self._follows_wall
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a caller's own clock tells the same time, so that nothing need be said: of one that was set back it does not."""
+        return self._follows_wall and self.now_ms() - SystemClock().now_ms() <= SECOND_MS
 
     def now_ms(self) -> int:
         if self.speed == 0:

@@ -479,7 +479,7 @@ class _Exchange:
             headers.append((b"cache-control", b"no-store"))
         headers.append((b"x-content-type-options", b"nosniff"))
         clock = self._operations.machine.clock
-        if not clock.is_real:
+        if not clock.is_known:
             headers.append((b"x-sandbox-clock", format_sandbox_clock(clock.now_ms(), clock.speed).encode()))
         message["headers"] = headers
 

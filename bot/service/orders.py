@@ -29,6 +29,7 @@ from bot.venue.commands import (
     PlaceOrder,
     StorePlan,
 )
+from bot.venue.guardians import trails_at_once
 from bot.venue.orders import Canceled, Placed
 from bot.venue.quote import Quote, Suggestion, suggest
 from bot.venue.state import (
@@ -427,7 +428,7 @@ def _is_protected(account: Account, trade: Trade, listed: list[Order]) -> bool:
     if held is not None and not views.is_protected(account, held):
         return False
     return all(
-        o.stop_leg is not None or any(g.type == "trailing_stop" for g in o.guardians)
+        o.stop_leg is not None or trails_at_once(o.guardians)
         for o in listed
         if o.number in account.resting and o.trade == trade.id and held is None
     )

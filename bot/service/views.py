@@ -10,6 +10,7 @@ from bot.service.candles import CandleStore
 from bot.service.keeping import peek
 from bot.venue import floors, funding, ledger, limits, outcome
 from bot.venue.book import book
+from bot.venue.guardians import has_trail
 from bot.venue.numbers import E8
 from bot.venue.quote import Quote, Suggestion, resolve_bracket
 from bot.venue.state import (
@@ -410,12 +411,7 @@ def key(record: Key, last_used_ms: int | None) -> Body:
 
 def is_protected(account: Account, held: Position) -> bool:
     """Whether a stop stands at the service: the bracket's or a trailing one."""
-    if held.stop_oid is not None:
-        return True
-    return any(
-        g.spec.type == "trailing_stop" and g.spec.coin == held.coin and g.status == "armed"
-        for g in account.guardians.values()
-    )
+    return held.stop_oid is not None or has_trail(account, held.coin)
 
 
 def health(state: State, account: Account) -> Body:

@@ -143,9 +143,14 @@ def needs_stop(spec: GuardianSpec) -> Refusal:
     )  # fmt: skip
 
 
+def trails_at_once(specs: tuple[GuardianSpec, ...]) -> bool:
+    """Is there one among them that protects from the first fill on? One that sleeps protects nothing."""
+    return any(spec.type == "trailing_stop" and spec.activate_at_r is None for spec in specs)
+
+
 def has_trail(account: Account, coin: str) -> bool:
     """Does a trailing stop that already trails protect this market's position?"""
-    return any(g.spec.type == "trailing_stop" and g.spec.coin == coin for g in account.guardians.values())
+    return any(g.spec.type == "trailing_stop" and g.spec.coin == coin and g.active for g in account.guardians.values())
 
 
 # ── Trailing stops ──────────────────────────────────────────────────────────────────────────────────────────────────

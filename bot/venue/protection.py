@@ -214,7 +214,7 @@ def lacks_stop(account: Account, order: Order) -> bool:
         return False
     if guardians.refuse_inline(order.guardians, has_r=held is not None and held.r_px is not None) is not None:
         return True
-    if not order.require_protection or any(spec.type == "trailing_stop" for spec in order.guardians):
+    if not order.require_protection or guardians.trails_at_once(order.guardians):
         return False
     return held is None or not (
         guardians.has_trail(account, order.coin) or (held.stop_oid is not None and order.target_leg is None)

@@ -247,7 +247,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         and (bracket is None or bracket.stop is not None)
     )
     has_stop = bracket is not None and bracket.stop is not None
-    trailing = bool(specs) and any(s.type == "trailing_stop" for s in specs)
+    trailing = bool(specs) and guardians.trails_at_once(specs)
     held_trail = position is not None and not against and guardians.has_trail(account, order.coin)
     if opening:
         protected = has_stop or keeps_stop or trailing or held_trail

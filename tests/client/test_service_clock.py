@@ -23,7 +23,7 @@ class Elapsed:
 
 def made() -> tuple[ServiceClock, Elapsed, ManualClock]:
     elapsed, real = Elapsed(), ManualClock(1_748_736_000_000)
-    return ServiceClock(real, elapsed), elapsed, real
+    return ServiceClock(real, elapsed, elapsed), elapsed, real
 
 
 def see(
@@ -117,13 +117,41 @@ def test_a_page_of_a_proxy_teaches_it_nothing_and_a_service_on_real_time_ends_th
     assert clock.speed == 1
 
 
-def test_the_skew_is_measured_and_not_applied():
-    clock, elapsed, real = made()
+def test_the_skew_is_measured_by_the_date():
+    clock, elapsed, _ = made()
     see(clock, elapsed, None, date="Sun, 01 Jun 2025 00:00:05 GMT")
     assert clock.skew_ms == 5_000
-    assert clock.now_ms() == real.now_ms()
     see(clock, elapsed, None, date="not a date")
     assert clock.skew_ms == 5_000
+
+
+@pytest.mark.parametrize(
+    ("date", "ahead_ms"),
+    [("00:00:00", 0), ("23:59:58", 0), ("23:59:57", 0), ("23:59:56", -1_000), ("23:00:00", -3_597_000), ("00:05:00", 300_000)],
+)  # fmt: skip
+def test_a_machine_whose_clock_is_set_wrong_goes_by_the_date_of_the_answers(date: str, ahead_ms: int):
+    clock, elapsed, real = made()
+    day = "Sun, 01 Jun" if date.startswith("00") else "Sat, 31 May"
+    see(clock, elapsed, None, date=f"{day} 2025 {date} GMT")
+    assert clock.now_ms() - real.now_ms() == ahead_ms
+
+
+@pytest.mark.parametrize("hour_ms", [3_600_000, -3_600_000])
+def test_a_machines_clock_that_jumps_takes_the_services_time_with_it_no_further_than_a_date_is_exact(hour_ms: int):
+    clock, elapsed, real = made()
+    see(clock, elapsed, None, date="Sun, 01 Jun 2025 00:00:00 GMT")
+    before_ms = clock.now_ms()
+    elapsed.ns += 10 * S
+    jumped = ManualClock(real.now_ms() + 10_000 + hour_ms)
+    clock._real = jumped
+    assert 10_000 <= clock.now_ms() - before_ms <= 13_000
+
+
+def test_reset_forgets_the_date_too():
+    clock, elapsed, real = made()
+    see(clock, elapsed, None, date="Sun, 01 Jun 2025 01:00:00 GMT")
+    clock.reset()
+    assert clock.now_ms() == real.now_ms()
 
 
 def test_reset_forgets():

@@ -221,7 +221,7 @@ def wire_to(box: Box, fate: Fate = calm) -> FaultyWire:
 
 def make_bot(
     hand: Hand,
-    wire: FaultyWire,
+    wire: httpx.AsyncBaseTransport,
     path: Path | None,
     *,
     script: Script = busy,

@@ -14,7 +14,7 @@ from bot.errors import AccessLost
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.loop import Settings
 from bot.runtime.state import state_of
-from bot.strategy import Bar, Bracket, Close, Intent, Open, View
+from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from tests.fakes import Crash
 from tests.integration.rooms import CONTROL, DEAD_MAN_600, MINUTE_MS, START_PX, Bot, Box, Hand, make_bot, wire_to
 from tests.runtime.rooms import later
@@ -92,6 +92,60 @@ async def test_a_stop_that_is_cancelled_by_hand_is_replaced_in_the_next_pass(box
     (trail,) = await one.guardians("trailing_stop")
     assert trail["coin"] == "BTC"
     assert float(trail["trailPct"]) == pytest.approx(2, abs=0.01), "the distance of the stop that was lost"
+
+
+def with_trail(**trail: Any) -> Any:
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.market == "BTC" and view.position("BTC") is None:
+            yield Open("BTC", "long", usd=500, bracket=Bracket(stop_pct=2), guardians=(TrailingStop(**trail),))
+
+    return script
+
+
+def alarms(one: Room) -> list[str]:
+    rows = one.bot.loop.journal.db["outbox"].rows
+    return [row["kind"] for row in rows if row["kind"].startswith("protection.")]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_trailing_stop_that_sleeps_is_no_stop(box: Box, tmp_path: Path, is_restarted: bool) -> None:
+    """It wakes at a profit: when the stop beside it is taken away, nothing holds the position on its way down."""
+    path, script = tmp_path / "journal.db", with_trail(trail_pct=2, activate_at_r=1)
+    one = await room(box, script, path=path)
+    assert [trail["active"] for trail in await one.guardians("trailing_stop")] == [False]
+    one.bot.loop.desk.seats[0].strategy.script = nothing  # type: ignore[attr-defined]
+    if is_restarted:
+        await one.bot.kill()
+    assert await one.hand.cancel_stops("BTC") == 1
+    health = (await one.hand.ask("GET", "/v1/account"))["health"]
+    assert health["unprotected"] == ["BTC"], "so says the service, too"
+    if is_restarted:
+        settings = Settings(guardians=(DEAD_MAN_600,))
+        one.bot = make_bot(one.hand, one.wire, path, script=nothing, settings=settings)
+    await one.bot.cycle()
+    trails = await one.guardians("trailing_stop")
+    assert sorted(trail["active"] for trail in trails) == [False, True]
+    assert alarms(one) == ["protection.lost", "protection.restored"]
+    await one.minute(0.97)
+    assert await one.held() is None
+
+
+async def test_a_trailing_stop_that_trails_is_a_stop_when_the_other_one_goes(box: Box) -> None:
+    one = await room(box, with_trail(trail_pct=2))
+    assert await one.hand.cancel_stops("BTC") == 1
+    await one.bot.cycle()
+    assert len(await one.guardians("trailing_stop")) == 1
+    assert alarms(one) == []
+
+
+async def test_a_trailing_stop_that_has_woken_up_is_a_stop(box: Box) -> None:
+    one = await room(box, with_trail(trail_pct=2, activate_at_r=1))
+    one.bot.loop.desk.seats[0].strategy.script = nothing  # type: ignore[attr-defined]
+    await one.minute(1.03)
+    assert await one.hand.cancel_stops("BTC") == 1
+    await one.bot.cycle()
+    assert len(await one.guardians("trailing_stop")) == 1
+    assert alarms(one) == []
 
 
 async def test_a_cover_that_is_disarmed_by_hand_too_is_replaced_again(box: Box) -> None:

@@ -983,6 +983,37 @@ async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
         assert lapsed.acknowledged == 3, "a resync that did not end counts for nothing"
 
 
+async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pass_from_being_made(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without passes there are no exits, no stops and no beats: the dead-man would close what a daemon that lives looks after."""
+    one = await place(still)
+    settings = one.settings("Holds")
+    async with built(one, settings) as (run, client):
+        await run.loop.recover()
+        run.has_started = True
+        lapsed = Lapsed()
+        run.heartbeat = lapsed  # type: ignore[assignment]
+
+        async def away() -> list[Any]:
+            raise TryLater("service_unavailable", "not now")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client, "guardians", away)
+            await one.minute()
+            await client.status()
+            made = run.progress.cycles
+            await run._pass()
+            assert (run.progress.cycles, lapsed.acknowledged) == (made + 1, 0)
+            assert run.loop.journal.state_of("holds")["bars"] == 1
+            assert "BTC" not in await one.state_of(), "opened on a lapsed belief"
+        await one.minute()
+        await client.status()
+        await run._pass()
+        assert lapsed.acknowledged == 3
+        assert "BTC" in await one.state_of()
+
+
 async def test_a_heartbeat_that_was_refused_ends_the_run(place: MakePlace, still: serving.Served) -> None:
     """The child has met a 401 before the loop did."""
     one = await place(still)

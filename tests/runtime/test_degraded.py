@@ -29,7 +29,7 @@ from bot.runtime.reconcile import COVER_MS, REARM_MS, closing, lost_distance_pct
 from bot.runtime.state import state_of
 from bot.runtime.watching import Scraped
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
-from bot.wire import CloseRequest, GuardianRequest, OrderRequest, OrderResult
+from bot.wire import CloseRequest, GuardianRequest, OrderRequest, OrderResult, Trade
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
 from tests.runtime.rooms import DEAD_MAN_60, always, begun, first_bar, kill, later, minutes, room
 from tests.runtime.test_journal import intent
@@ -442,6 +442,31 @@ async def test_a_position_without_a_stop_whose_market_takes_no_close_for_a_day_i
     assert not venue.positions
 
 
+async def test_a_close_that_was_refused_does_not_wait_for_a_time_that_lies_ahead_again() -> None:
+    venue, loop = await first_bar(once)
+    venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9), Fault("close", refused("market_closed"))]
+    venue._cancel(stop_of(venue))
+    await loop.cycle()
+    assert venue.positions
+    venue.clock.go_back(3_600_000)
+    await loop.cycle()
+    assert not venue.positions
+
+
+async def test_a_close_in_doubt_of_a_time_that_lies_ahead_again_keeps_no_position_bare() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
+    await loop.recover()
+    await loop.cycle()
+    venue.faults = [Fault("close", AWAY, 10**9)]
+    await minutes(loop, venue, "101")
+    venue.clock.go_back(3_600_000)
+    venue._cancel(stop_of(venue))
+    await loop.cycle()
+    assert trailing(venue)
+
+
 async def test_a_stop_is_lost_while_a_close_is_not_taken_for_long_and_another_stands_in_its_place() -> None:
     """A strategy of long bars wants its close for two days; the position does not wait for it without a stop."""
     venue = FakeVenue()
@@ -486,9 +511,15 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
 class Keyless(FakeVenue):
     """Knows no keys and shows none; a token that was used is only refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, behind_ms: int = 0) -> None:
         super().__init__()
         self.shows_keys = False
+        self.behind_ms = behind_ms  # its clock is so far behind that of the daemon's machine
+
+    def _trade(self, *args: Any, **named: Any) -> Trade:
+        trade = super()._trade(*args, **named)
+        trade = self.trade_rows[-1] = trade.model_copy(update={"ts": (trade.ts or 0) - self.behind_ms})
+        return trade
 
     def _once(self, key: str, body: bytes, do: Callable[[], Any], expires_at_ms: int | None = None) -> Any:
         try:
@@ -505,12 +536,15 @@ async def minutes_of_real_time(loop: Loop, venue: FakeVenue, *closes: str) -> No
         await minutes(loop, venue, close)
 
 
-@pytest.mark.parametrize(("kind", "count"), [("lose_reply", 1), ("late", 3)])
+@pytest.mark.parametrize(
+    ("kind", "count", "behind_ms"), [("lose_reply", 1, 0), ("late", 3, 0), ("lose_reply", 1, 2_000)]
+)
 async def test_an_order_that_a_service_without_keys_cannot_tell_of_waits_for_a_person_after_its_fence(
-    kind: str, count: int
+    kind: str, count: int, behind_ms: int
 ) -> None:
-    """It was executed and its answer was lost; the trade carries nobody's name, and the token says no more than no."""
-    venue = Keyless()
+    """It was executed and its answer was lost; the trade carries nobody's name, and the token says no more than no. It may seem older than
+    the decision, where a clock is a moment ahead of the other."""
+    venue = Keyless(behind_ms=behind_ms)
     loop = await begun(venue, faults=[Fault("confirm", kind, count)])
     await minutes_of_real_time(loop, venue, "100")
     (doubt,) = loop.journal.live()

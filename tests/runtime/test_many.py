@@ -146,6 +146,31 @@ async def test_a_share_is_closed_once_however_often_it_is_asked_for(venue: FakeV
     assert ("beta", "closing") in codes(loop)
 
 
+class ScalesOut(Told):
+    """Closes the rest when it is told of the first part."""
+
+    def on_fill(self, view: View, fill: Fill) -> Iterable[Intent]:
+        if fill.action == "close" and fill.position_size:
+            yield Close(fill.market)
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+async def test_the_rest_of_a_share_is_closed_on_the_fill_of_the_first_part(venue: FakeVenue, lost: int) -> None:
+    a, b = Told("alpha"), ScalesOut("beta")
+    loop = await begun(venue, a, b, nets=True)
+    a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    b.wants = [Close("BTC", fraction=0.5)]
+    venue.faults = [Fault("close", "lose_reply", count=lost)]
+    await minutes(loop, venue, "100")
+    assert codes(loop) == []
+    assert venue.positions["BTC"].size == 1
+    assert loop.books.share("BTC", "beta") is None
+    later(loop, 20_000)
+    await minutes(loop, venue, "100", "100")
+    assert (venue.positions["BTC"].size, loop.mirror.closed) == (1, set())
+
+
 async def test_nobody_goes_against_the_others_share_and_budgets_are_their_own(venue: FakeVenue) -> None:
     a, b = Told("alpha"), Told("beta")
     loop = await begun(venue, a, b, nets=True)

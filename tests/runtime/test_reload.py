@@ -160,6 +160,29 @@ async def house(tmp_path: Path) -> House:
     return made
 
 
+RESTS = """\
+from bot import Bracket, Open, Strategy
+
+
+class Rests(Strategy):
+    def on_bar(self, view, bar):
+        if not view.orders(bar.market):
+            yield Open(bar.market, "long", usd=100, limit_px=90, bracket=Bracket(stop_pct=2))
+"""
+
+
+async def test_a_removed_strategy_leaves_a_word_on_its_entries_that_rest(house: House) -> None:
+    house.code("rests", RESTS)
+    house.write(CONFIG + TWO.replace("idle:Idle", "rests:Rests"))
+    await house.controls.reload()
+    await house.minute()
+    await house.loop.cycle()
+    (oid,) = house.loop.mirror.resting_of("two")
+    house.write(CONFIG)
+    result = await house.controls.reload()
+    assert result.applied == (f"two: stopped; entries that rest may still fill: {oid} (bot orders)",)
+
+
 async def test_a_new_strategy_starts_warm_and_a_removed_one_leaves_its_position_with_its_stop(house: House) -> None:
     house.write(CONFIG + TWO)
     result = await house.controls.reload()

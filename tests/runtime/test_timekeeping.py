@@ -102,10 +102,12 @@ def test_after_a_boot_with_a_clock_that_went_back_held_entries_are_too_old(journ
     journal.open(intent(1, opened_ms=START_MS))
     journal.open(intent(2, opened_ms=START_MS, action="close", path="direct", body=b"{}"))
     in_state(journal, "sending", 3)
+    put_off = in_state(journal, "sending", 4)
+    journal.attempt_ended(put_off, "no", code="connect_error", order_submitted=False)
     assert expire_held(journal, wall_ms=START_MS - HOUR_MS, boot_id="a") == 0, "the same boot: its own time tells"
     assert expire_held(journal, wall_ms=START_MS + 1, boot_id="b") == 0, "the clock went on"
-    assert expire_held(journal, wall_ms=START_MS - HOUR_MS, boot_id="c") == 1
-    assert states(journal) == {"KEY1": "expired", "KEY2": "opened", "KEY3": "sending"}
+    assert expire_held(journal, wall_ms=START_MS - HOUR_MS, boot_id="c") == 2
+    assert states(journal) == {"KEY1": "expired", "KEY2": "opened", "KEY3": "sending", "KEY4": "expired"}
 
 
 def test_the_highest_wall_clock_is_remembered_without_any_intent(journal: Journal) -> None:

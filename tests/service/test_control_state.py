@@ -9,6 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from bot import clock
+from bot.clock import SystemClock
+from tests.integration.virtual import Clocks
 from tests.service import serving
 from tests.service.conftest import CONTROL_TOKEN, START_MS, Box, Caller, OpenBox
 from tests.service.test_edge import assert_refused
@@ -241,6 +244,20 @@ async def test_a_restored_real_clock_says_that_it_left_the_wall(open_box: OpenBo
     assert "x-sandbox-clock" not in (await box.http.get("/v1/system/status")).headers
     assert (await control(box, "POST", "/restore", {"name": "a"})).json() == kept
     assert (await box.http.get("/v1/system/status")).headers["x-sandbox-clock"].endswith("; speed=1")
+
+
+async def test_a_real_clock_that_does_not_follow_the_wall_back_says_what_time_it_is(
+    open_box: OpenBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = Clocks()
+    monkeypatch.setattr(clock, "time", wall)
+    box = await open_box(clock="real", start_ms=None, hold_prices=False)
+    before_ms = SystemClock().now_ms()
+    wall.jumped_ns -= 3600 * 10**9
+    told = (await box.http.get("/v1/system/status")).headers["x-sandbox-clock"]
+    assert told == f"{before_ms}; speed=1", "a caller who went by the wall would send what is too old here"
+    wall.jumped_ns = 0
+    assert "x-sandbox-clock" not in (await box.http.get("/v1/system/status")).headers
 
 
 async def test_a_request_whose_account_goes_while_it_comes_in_does_nothing(box: Box, caller: Caller) -> None:

@@ -282,7 +282,7 @@ class Watch:
             demand(equity + unit >= need, "below maintenance", account_id, market.spec.coin, equity, need)
 
     def protection(self, command: c.Command, kind: type, answer: Any, events: list[Event]) -> None:
-        """An order with requireProtection never leaves a position without a stop, a trailing stop or a working exit."""
+        """An order with requireProtection never leaves a position without a stop, a trailing stop that does not sleep, or a working exit."""
         state = self.state
         if kind in (c.PlaceOrder, c.ConfirmPlan) and not isinstance(answer, Refusal):
             order = command.order if kind is c.PlaceOrder else state.plans[command.token].order
@@ -308,7 +308,7 @@ class Watch:
                 continue
             protected = (
                 position.stop_oid is not None
-                or any(g.side and g.spec.coin == coin for g in account.guardians.values())
+                or any(g.side and g.active and g.spec.coin == coin for g in account.guardians.values())
                 or any(o.coin == coin and o.status == "working" and o.kind == "close" for o in account.orders.values())
             )
             demand(protected, "requireProtection", position)

@@ -377,6 +377,21 @@ def test_the_trail_carries_r_of_the_first_entry():
     """)
 
 
+def test_a_trail_that_sleeps_protects_nothing_until_it_wakes_up():
+    run("""
+        mark BTC 100
+        long BTC 5 stop 98 trail 1r from 1r
+        cancel BTC stop_loss
+        long BTC 1 protect             | no invalid_input
+        long BTC 1 protect trail 1% from 1r | no invalid_input
+        move BTC 102                   || activated trailing_stop
+        long BTC 1 protect             | open 1 @ 102
+    """)
+    desk = Desk((market(), "100"))
+    desk.place(order(size="5", stop="98", guardians=(trail("1r", start="1"),)))
+    assert desk.do(c.CancelCoin("a", "BTC")).answer.unprotected is True
+
+
 def test_a_stop_that_a_trail_replaced_leaves_the_position_protected_in_a_cancel():
     desk = Desk((market(), "100"))
     desk.place(order(size="5", stop="98"))
