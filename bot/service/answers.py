@@ -24,7 +24,7 @@ CONFLICTS: Final[dict[str, tuple[int, bool]]] = {
 }
 
 # Amounts that a body writes as a JSON number, not as text.
-NUMBERS: Final = frozenset({"usdAmount", "maxExposureUsd", "maxDailyNotionalUsd"})
+NUMBERS: Final = frozenset({"usdAmount", "fraction", "maxExposureUsd", "maxDailyNotionalUsd"})
 
 
 class Answer(NamedTuple):

@@ -22,7 +22,7 @@ from bot.service.rest import Router, call_of, respond
 from bot.venue import index, outcome
 from bot.venue.commands import CreateKey, RevokeKey
 from bot.venue.numbers import E8
-from bot.venue.state import Account
+from bot.venue.state import Account, MarketSpec
 from bot.wire import base as wire
 from bot.wire.control import (
     AdvanceRequest,
@@ -113,8 +113,7 @@ class Control:
         coin = operations.coin(market)
         px = _price(request.px, "px")
         listed = machine.state.markets[coin]
-        if outcome.clamp(listed.spec, px) != px:
-            raise Refused(invalid("px", "does not lie within 0.001..0.999", "0.001..0.999"))
+        _hold_to_range(listed.spec, px, "px")
         if listed.status == "settled":
             raise Refused(Refusal("market_closed", f"{coin} is settled", details={"opensAt": None}))
         oracle = None if request.oracle_px is None else _price(request.oracle_px, "oraclePx")
@@ -124,6 +123,8 @@ class Control:
             raise Refused(invalid(missing, "is required: bidPx and askPx come together"))
         if request.bid_px is not None and request.ask_px is not None:
             bid, ask = _price(request.bid_px, "bidPx"), _price(request.ask_px, "askPx")
+            _hold_to_range(listed.spec, bid, "bidPx")
+            _hold_to_range(listed.spec, ask, "askPx")
             if bid > ask:
                 raise Refused(invalid("bidPx", "is above askPx"))
             mid = (bid + ask) // 2
@@ -218,6 +219,12 @@ def _price(text: str, name: str) -> int:
     if not 0 < px < 10**12 * E8:
         raise Refused(invalid(name, "must be above 0 and below 10^12"))
     return px
+
+
+def _hold_to_range(spec: MarketSpec, px: int, name: str) -> None:
+    """A share of an event market costs no more than it may pay."""
+    if outcome.clamp(spec, px) != px:
+        raise Refused(invalid(name, "does not lie within 0.001..0.999", "0.001..0.999"))
 
 
 def add_control(router: Router, operations: Operations, generations: Generations, faults: Faults, forks: Forks) -> None:

@@ -430,5 +430,8 @@ def _is_protected(account: Account, trade: Trade, listed: list[Order]) -> bool:
     return all(
         o.stop_leg is not None or trails_at_once(o.guardians)
         for o in listed
-        if o.number in account.resting and o.trade == trade.id and held is None
+        if o.number in account.resting
+        and o.trade == trade.id
+        and not o.reduce_only
+        and (held is None or held.side != o.buy)
     )

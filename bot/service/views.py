@@ -124,8 +124,8 @@ def bracket(resolved: Bracket | None) -> Body | None:
 
 
 def _waiting_bracket(state: State, order: Order) -> Body | None:
-    """The bracket of a resting entry, resolved from its limit until the first fill."""
-    if order.kind != "limit" or (order.stop_leg is None and order.target_leg is None) or order.limit_px is None:
+    """The bracket of a resting entry, resolved from its limit until the first fill arms it."""
+    if order.armed or order.limit_px is None or (order.stop_leg is None and order.target_leg is None):
         return None
     market = state.markets[order.coin]
     found = resolve_bracket(
@@ -424,8 +424,14 @@ def health(state: State, account: Account) -> Body:
         "blockedBy": blocked,
         "marginRatio": num(need * E8 // value) if account.positions else None,
         "unprotected": sorted(coin for coin, held in account.positions.items() if not is_protected(account, held)),
-        "venue": "ok",
+        "venue": _venue(state),
     }
+
+
+def _venue(state: State) -> str:
+    """Whether markets take orders: degraded when one of them has closed for good before its end, halted when all have."""
+    are_open = {market.status == "open" for market in state.markets.values() if market.status != "settled"}
+    return "ok" if False not in are_open else "degraded" if True in are_open else "halted"
 
 
 def credit(state: State, account: Account) -> Body:

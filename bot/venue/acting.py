@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bot.errors import Refusal
-from bot.venue import cron, firing, floors, guardians, index, ledger, protection
+from bot.venue import cron, firing, floors, guardians, index, ledger, limits, outcome, protection
 from bot.venue.commands import Kill
 from bot.venue.protection import emit_guardian
 from bot.venue.state import GUARDIANS_MAX, Account, Guardian, GuardianSpec, Market, Position, State, guardian_id
@@ -16,14 +16,14 @@ def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None =
         return whole
     if whole.type == "kill_switch":
         return _kill(state, account, whole).guardian
-    if len(account.guardians) >= GUARDIANS_MAX:
+    if limits.guardians_there(account) >= GUARDIANS_MAX:
         return Refusal(
             "limit_exceeded",
-            f"{GUARDIANS_MAX} guardians are armed, the most an account may have",
+            f"{GUARDIANS_MAX} guardians are armed or ride on resting orders, the most an account may have",
             fix={"action": "disarm"},
         )
     if whole.order is not None and whole.order.coin not in state.markets:
-        return Refusal("not_found", f"no market {whole.order.coin}")
+        return guardians.no_market(whole)
     if whole.coin is None:
         return arm_clock(state, account, whole, key=key)
     market = state.markets.get(whole.coin)
@@ -145,7 +145,7 @@ def move_trail(state: State, account: Account, market: Market, guardian: Guardia
     index.unwatch_trail(market, guardian)
     woke = not guardian.active
     guardian.active, guardian.extreme = True, px
-    stop = guardians.trail_stop(guardian)
+    stop = outcome.clamp(market.spec, guardians.trail_stop(guardian))
     if guardian.stop_px is None or (stop - guardian.stop_px) * guardian.side > 0:
         guardian.stop_px = stop
     guardian.born = market.point

@@ -13,7 +13,19 @@ from typing import Final
 from bot.errors import Refusal
 from bot.venue import cron, floors, index, ledger, orders, protection, quote
 from bot.venue.protection import emit_guardian
-from bot.venue.state import DAY_MS, Account, Guardian, Key, Market, Position, State, guardian_id, oid_text, trade_id
+from bot.venue.state import (
+    DAY_MS,
+    Account,
+    Guardian,
+    Key,
+    Market,
+    OrderSpec,
+    Position,
+    State,
+    guardian_id,
+    oid_text,
+    trade_id,
+)
 
 BLOCKING: Final = ("flatten", "block_opens")
 OUTCOMES_BOOK: Final = "events"
@@ -146,8 +158,7 @@ def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
     from bot.venue import matching  # The one way back: a price fires guardians, a scheduled order may meet the price.
 
     key = state.keys[guardian.key] if guardian.key is not None else None
-    market = state.markets[spec.order.coin]
-    quoted = _refuse_caller(state, market, key) or quote.quote(state, account, spec.order, key)
+    quoted = _refuse_caller(state, spec.order, key) or quote.quote(state, account, spec.order, key)
     if isinstance(quoted, Refusal):
         emit_guardian(state, account, guardian, "fired", reason="skipped", code=quoted.code)
         return
@@ -157,10 +168,10 @@ def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
     placed = orders.execute(state, account, spec.order, quoted, key, None, None)
     assert placed.trade.id == trade
     placed.trade.guardian = guardian_id(account, guardian.number)
-    matching.sweep(state, market)
+    matching.sweep(state, state.markets[spec.order.coin])
 
 
-def _refuse_caller(state: State, market: Market, key: Key | None) -> Refusal | None:
+def _refuse_caller(state: State, order: OrderSpec, key: Key | None) -> Refusal | None:
     """A scheduled order is its key's order: none after the key has ended, none that the key could not place."""
     if key is None:
         return None
@@ -168,7 +179,8 @@ def _refuse_caller(state: State, market: Market, key: Key | None) -> Refusal | N
         return Refusal("unauthorized", "the key that armed this schedule has been revoked")
     if key.expires_ms is not None and state.now_ms >= key.expires_ms:
         return Refusal("session_expired", "the key that armed this schedule has expired")
-    if market.spec.book == OUTCOMES_BOOK and "outcomes" not in key.scopes:
+    market = state.markets.get(order.coin)  # None: judged by the quote.
+    if market is not None and market.spec.book == OUTCOMES_BOOK and "outcomes" not in key.scopes:
         return Refusal("forbidden", "the key that armed this schedule lacks the scope outcomes")
     return None
 

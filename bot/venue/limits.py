@@ -1,6 +1,10 @@
-"""Caps on openings: the account's own limits, the key's, the platform's, and guardians that block. Exits are never refused here."""
+"""Caps on openings: the account's own limits, the key's, the platform's, and guardians that block. No exit is refused here, save one more resting order."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
 
 from bot.errors import Refusal
 from bot.venue import outcome
@@ -17,6 +21,8 @@ from bot.venue.state import (
     State,
     guardian_id,
 )  # fmt: skip
+
+Largest = Callable[[int], dict[str, Any] | None]
 
 
 def blocking_guardians(account: Account) -> list[str]:
@@ -59,6 +65,12 @@ def busy_markets(account: Account) -> set[str]:
     }
 
 
+def guardians_there(account: Account) -> int:
+    """Guardians that are armed, and those that resting orders will arm at their first fill."""
+    waiting = [account.orders[number] for number in account.resting]
+    return len(account.guardians) + sum(len(order.guardians) for order in waiting if not order.armed)
+
+
 def refuse_coin(market: Market, key: Key | None) -> Refusal | None:
     """allowedCoins binds exits too."""
     coin = market.spec.coin
@@ -71,10 +83,30 @@ def refuse_coin(market: Market, key: Key | None) -> Refusal | None:
     return None
 
 
+def refuse_orders(account: Account, more: int = 1) -> Refusal | None:
+    """An account has no more open orders than this, also of those that only close."""
+    if len(account.orders) + more <= OPEN_ORDERS_MAX:
+        return None
+    return Refusal(
+        "limit_exceeded",
+        f"{len(account.orders)} orders are open, an account may have {OPEN_ORDERS_MAX} with the bracket",
+        fix={"action": "cancel_orders"},
+    )
+
+
 def refuse_opening(
-    state: State, account: Account, key: Key | None, market: Market, order: OrderSpec, notional: int
+    state: State,
+    account: Account,
+    key: Key | None,
+    market: Market,
+    order: OrderSpec,
+    notional: int,
+    largest: Largest,
 ) -> Refusal | None:
-    """The first rule that forbids opening `notional` USD in this market, if any. An order brings its bracket and its guardians along."""
+    """The first rule that forbids opening `notional` USD in this market, if any. An order brings its bracket and its guardians along.
+
+    `largest(left)` is the way out where `left` USD may be opened; None where that is less than the least order.
+    """
     for guardian in account.guardians.values():
         if guardian.blocks_opens:
             gid = guardian_id(account, guardian.number)
@@ -83,33 +115,36 @@ def refuse_opening(
                 details={"guardianId": gid, "guardianType": guardian.spec.type},
             )  # fmt: skip
     legs = (order.stop is not None) + (order.target is not None)
-    if len(account.orders) + max(1, legs) > OPEN_ORDERS_MAX:
+    if refused := refuse_orders(account, max(1, legs)):
+        return refused
+    if order.guardians and (there := guardians_there(account)) + len(order.guardians) > GUARDIANS_MAX:
         return Refusal(
             "limit_exceeded",
-            f"{len(account.orders)} orders are open, an account may have {OPEN_ORDERS_MAX} with the bracket",
-            fix={"action": "cancel_orders"},
-        )
-    if len(account.guardians) + len(order.guardians) > GUARDIANS_MAX:
-        return Refusal(
-            "limit_exceeded",
-            f"{len(account.guardians)} guardians are armed, an account may have {GUARDIANS_MAX}",
+            f"{there} guardians are armed or ride on resting orders, an account may have {GUARDIANS_MAX}",
             fix={"action": "disarm"},
         )
     if account.max_trade is not None and notional > account.max_trade:
         return Refusal(
             "limit_exceeded", f"the order opens {text_of(notional)} USD, maxTradeUsd is {text_of(account.max_trade)}",
-            fix={"field": "usdAmount", "value": text_of(account.max_trade)}, details={"cap": "maxTradeUsd"},
+            fix=_way_out(state, account, key, largest), details={"cap": "maxTradeUsd"},
         )  # fmt: skip
     if account.daily_cap is not None and (used := used_today(account, state.now_ms)) + notional > account.daily_cap:
         left = max(0, account.daily_cap - used)
         return Refusal(
             "limit_exceeded", f"dailyTradeCapUsd is {text_of(account.daily_cap)}, {text_of(left)} USD of it is left today",
-            fix={"field": "usdAmount", "value": text_of(left)}, details={"cap": "dailyTradeCapUsd", "resetsAt": resets_at_ms(state.now_ms)},
+            fix=_way_out(state, account, key, largest), details={"cap": "dailyTradeCapUsd", "resetsAt": resets_at_ms(state.now_ms)},
         )  # fmt: skip
-    return refuse_key(state, account, key, market, notional) if key is not None else None
+    return refuse_key(state, account, key, market, notional, largest) if key is not None else None
 
 
-def refuse_key(state: State, account: Account, key: Key, market: Market, notional: int) -> Refusal | None:
+def refuse_key(
+    state: State,
+    account: Account,
+    key: Key,
+    market: Market,
+    notional: int,
+    largest: Largest,
+) -> Refusal | None:
     """The key's own caps."""
     if (
         key.max_daily_notional is not None
@@ -118,13 +153,13 @@ def refuse_key(state: State, account: Account, key: Key, market: Market, notiona
         left = max(0, key.max_daily_notional - used)
         return Refusal(
             "key_limit_exceeded", f"maxDailyNotionalUsd is {text_of(key.max_daily_notional)}, {text_of(left)} USD of it is left today",
-            fix={"field": "usdAmount", "value": text_of(left)}, details={"cap": "maxDailyNotionalUsd", "resetsAt": resets_at_ms(state.now_ms)},
+            fix=_way_out(state, account, key, largest), details={"cap": "maxDailyNotionalUsd", "resetsAt": resets_at_ms(state.now_ms)},
         )  # fmt: skip
     if key.max_exposure is not None and (held := exposure(state, account)) + notional > key.max_exposure:
         left = max(0, key.max_exposure - held)
         return Refusal(
             "key_limit_exceeded", f"maxExposureUsd is {text_of(key.max_exposure)}, {text_of(left)} USD of it is left",
-            fix={"field": "usdAmount", "value": text_of(left)}, details={"cap": "maxExposureUsd"},
+            fix=_way_out(state, account, key, largest), details={"cap": "maxExposureUsd"},
         )  # fmt: skip
     if key.max_open_positions is not None:
         busy = busy_markets(account)
@@ -136,3 +171,18 @@ def refuse_key(state: State, account: Account, key: Key, market: Market, notiona
                 details={"cap": "maxOpenPositions"},
             )
     return None
+
+
+def _way_out(state: State, account: Account, key: Key | None, largest: Largest) -> dict[str, Any]:
+    """The largest order that every cap lets through; where the tightest leaves less than the least order, what helps against that one."""
+    rooms: list[tuple[int, dict[str, Any]]] = []
+    if account.max_trade is not None:
+        rooms.append((account.max_trade, {"action": "raise_limit", "field": "maxTradeUsd"}))
+    if account.daily_cap is not None:
+        rooms.append((account.daily_cap - used_today(account, state.now_ms), {"action": "wait"}))
+    if key is not None and key.max_daily_notional is not None:
+        rooms.append((key.max_daily_notional - used_today(key, state.now_ms), {"action": "wait"}))
+    if key is not None and key.max_exposure is not None:
+        rooms.append((key.max_exposure - exposure(state, account), {"action": "close_first"}))
+    left, otherwise = min(rooms, key=itemgetter(0))
+    return largest(left) or otherwise

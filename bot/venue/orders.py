@@ -198,10 +198,11 @@ def execute(
     position = account.positions.get(spec.coin)
     if position is not None and position.side == quoted.buy and quoted.leverage != position.leverage:
         change_leverage(state, account, market, position, quoted.leverage)
+    # An order that is no larger than the position is a close of it, and was judged as one: it opens nothing, whatever becomes of the position.
     order = Order(
         number=next_oid(account), account=account.id, coin=spec.coin, kind=spec.type, side=quoted.side, buy=quoted.buy, size=quoted.size,
         created_ms=state.now_ms, limit_px=spec.limit_px, stop_leg=spec.stop, target_leg=spec.target, guardians=quoted.guardians,
-        require_protection=spec.require_protection, reduce_only=spec.reduce_only, leverage=quoted.leverage, bound_px=quoted.bound_px, slippage_bps=spec.slippage_bps, source=spec.source,
+        require_protection=spec.require_protection, reduce_only=quoted.intent == "close", leverage=quoted.leverage, bound_px=quoted.bound_px, slippage_bps=spec.slippage_bps, source=spec.source,
         idempotency_key=idempotency_key,
         request_id=request_id, key=key.id if key is not None else None, born=market.point,
     )  # fmt: skip
@@ -264,6 +265,8 @@ def take(
     position = account.positions.get(market.spec.coin)
     armed: tuple[int, ...] = ()
     protection.follow(state, account, market, before)
+    if account.resting and before is not None and before is not position:
+        _drop_closings(state, account, market)
     if (
         position is not None
         and position.side == order.buy
@@ -368,10 +371,14 @@ def _size_of_close(market: Market, position: Position, command: ClosePosition) -
             )
         size = min(position.size, command.size)
     if size < position.size and unit_px * size // E8 < MIN_NOTIONAL:
-        least = quote.least_size(market, unit_px)
-        value = least if least < position.size else position.size
+        least = min(quote.least_size(market, unit_px), position.size)
+        fix = {"field": "size", "value": text_of(least)}
+        if command.usd is not None:
+            fix = {"field": "usdAmount", "value": text_of(div_up(least * unit_px, E8))}
+        elif command.fraction is not None:
+            fix = {"field": "fraction", "value": text_of(div_up(least * E8, position.size))}
         return Refusal("below_min_notional", f"a part is worth {text_of(unit_px * size // E8)} USD, the least is 10; all of it always goes",
-                       fix={"field": "size", "value": text_of(value)})  # fmt: skip
+                       fix=fix)  # fmt: skip
     return size
 
 
@@ -503,6 +510,13 @@ def drop(state: State, account: Account, order: Order, reason: str) -> None:
         return
     assert position is not None
     protection.drop_child(state, account, market, position, order, reason)
+
+
+def _drop_closings(state: State, account: Account, market: Market) -> None:
+    """The position is gone or has turned round: limits that only close it go with it, as its stop does."""
+    for order in [account.orders[n] for n in account.resting]:
+        if order.coin == market.spec.coin and order.kind == "limit" and order.reduce_only and order.filled < order.size:
+            drop_entry(state, account, market, order, "reduce_only")
 
 
 def unprotected(account: Account, coin: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bot.venue import guardians, index, ledger
+from bot.venue import guardians, index, ledger, outcome
 from bot.venue.events import GuardianMoved
 from bot.venue.numbers import E8
 from bot.venue.quote import PERCENT, off_entry
@@ -107,7 +107,7 @@ def arm_trail(
         if (market.mark - guardian.extreme) * guardian.side >= 0:
             guardian.active, guardian.extreme = True, market.mark
     if guardian.active:
-        guardian.stop_px = guardians.trail_stop(guardian)
+        guardian.stop_px = outcome.clamp(market.spec, guardians.trail_stop(guardian))
         guardian.through = (market.mark - guardian.stop_px) * guardian.side <= 0
         if guardian.through:
             guardian.born = market.point - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from bot.errors import Refusal
@@ -181,10 +182,10 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     notional = value_px * size // E8 if limit else (fill_notional if fill_size else mid * size // E8)
     if full:
         notional = outcome.worth(spec, side, value_px if limit else (est_px or mid), size if limit else fill_size)
-    entry_px = order.limit_px if limit and order.limit_px is not None else (est_px or mid)
+    entry_px = _entry_of(fills, reduce) or value_px
     opened = opening if limit else max(0, fill_size - reduce)
     if limit:
-        rest = outcome.share_px(spec, buy, entry_px), size - fill_size
+        rest = outcome.share_px(spec, buy, value_px), size - fill_size
         open_notional, margin = cost_of_opening(outcome.paid(spec, buy, fills), reduce, rest, leverage)
     elif reduce or full or len(fills) != 1:
         open_notional, margin = cost_of_opening(outcome.paid(spec, buy, fills), reduce, (0, 0), leverage)
@@ -198,24 +199,30 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
 
     # Caps and margin.
     if opening:
-        if refused := limits.refuse_opening(state, account, key, market, order, open_notional):
+        last_px = order.limit_px if limit else None
+        largest = partial(_largest, market, order, fills, last_px, reduce)
+        if refused := limits.refuse_opening(state, account, key, market, order, open_notional, largest):
             return refused
         back = proceeds(market, buy, fills, reduce) if position is not None and full else None
         free = ledger.free_margin(state, account)
         needed = _needed(market, position, reduce, margin, fee, leverage)
         freed = _freed(market, position, reduce) if back is None else back
         if needed > free + freed:
-            # What one unit can cost at most: a buy's last price, a sale's first one, a No what is missing to 1 USD.
-            costs = [outcome.share_px(spec, buy, px) for px in [px for px, _ in fills] + ([entry_px] if limit else [])]
-            dearest = max(costs, default=mid)
-            sizing_px = outcome.share_px(spec, buy, _sizing_px(market, mid, buy, bound, limit=limit))
+            sizing_px = _sizing_px(market, mid, buy, bound, limit=limit)
+            dearest = _dearest(market, buy, fills, last_px)
             own = margin + (0 if spec.margin_mode == "isolated" else fee)
-            return _no_margin(market, reduce, needed, needed - own, free + freed, leverage, order, dearest, sizing_px)
+            return _no_margin(
+                market, buy, reduce, needed, needed - own, free + freed, leverage, order, dearest, sizing_px
+            )
+    elif limit and fill_size < size and (refused := limits.refuse_orders(account)):
+        return refused
 
     # Protection.
     after = _position_after(market, position, buy, opened, open_notional, leverage)
     liquidation = (
-        _liquidation_after(state, account, market, position, after, margin, fee) if after is not None else None
+        _liquidation_after(state, account, market, position, after, margin, fee, fee * opening // size)
+        if after is not None
+        else None
     )
     bracket: Bracket | None = None
     if not opening and (rides := _riding(order)):
@@ -226,7 +233,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         )
     if order.stop is not None or order.target is not None:
         resolved = resolve_bracket(
-            market, buy, entry_px, order.stop, order.target, mark=market.mark, resting=limit and fill_size < size
+            market, buy, entry_px, order.stop, order.target, mark=market.mark, resting=limit and fill_size <= reduce
         )
         if isinstance(resolved, Refusal):
             return resolved
@@ -240,6 +247,9 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         if isinstance(normal, Refusal):
             return normal
         specs = normal
+        for at, inline in enumerate(specs):
+            if inline.order is not None and inline.order.coin not in state.markets:
+                return guardians.no_market(inline, at)
     keeps_stop = (
         position is not None
         and not against
@@ -310,8 +320,11 @@ def least_size(market: Market, px: int) -> int:
 
 
 def _sizing_px(market: Market, mid: int, buy: int, bound: int, *, limit: bool) -> int:
-    """Price at which the first unit of an order in USD is bought."""
-    return bound if limit else (level_px(market, mid, buy, 0) or mid)
+    """Price at which the first unit of an order in USD is bought; of a sale that crosses its limit the book's own, which is worth more."""
+    first_px = level_px(market, mid, buy, 0) or mid
+    if not limit:
+        return first_px
+    return bound if buy > 0 or outcome.is_paid(market.spec) else max(bound, first_px)
 
 
 def _size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, limit: bool) -> int:
@@ -372,6 +385,17 @@ def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, 
             notional += part
             margin += div_up(part, leverage)
     return notional, margin
+
+
+def _entry_of(fills: list[tuple[int, int]], reduce: int) -> int | None:
+    """Average price of what the fills open: its bracket is measured from there, also where they are a limit's that crosses. None: they open nothing."""
+    notional = size = 0
+    for px, part in fills:
+        closed = min(reduce, part)
+        reduce -= closed
+        notional += px * (part - closed) // E8
+        size += part - closed
+    return notional * E8 // size if size else None
 
 
 def _above_zero(*values: int) -> list[str]:
@@ -453,8 +477,27 @@ def _needed(market: Market, position: Position | None, reduce: int, margin: int,
     return needed
 
 
+def _dearest(market: Market, buy: int, fills: list[tuple[int, int]], limit_px: int | None) -> int:
+    """What one unit can cost at most: a buy's last price, a sale's first one, a No what is missing to 1 USD."""
+    prices = [px for px, _ in fills] + ([] if limit_px is None else [limit_px])
+    return max([outcome.share_px(market.spec, buy, px) for px in prices], default=market.mid)
+
+
+def _largest(
+    market: Market, order: OrderSpec, fills: list[tuple[int, int]], limit_px: int | None, reduce: int, left: int
+) -> dict[str, Any] | None:
+    """The largest order that opens no more than `left` USD, as its caller says sizes. None: that is less than the least order."""
+    dearest = _dearest(market, order.side, fills, limit_px)
+    most = reduce + max(0, left) * E8 // dearest // market.lot * market.lot
+    if most * min(dearest, market.mid) // E8 < MIN_NOTIONAL:
+        return None
+    if order.usd is not None:
+        return {"field": "usdAmount", "value": text_of(left)} if left >= MIN_NOTIONAL else None
+    return {"field": "size", "value": text_of(most)}
+
+
 def _no_margin(
-    market: Market, reduce: int, needed: int, besides: int, free: int, leverage: int, order: OrderSpec, dearest: int, sizing_px: int
+    market: Market, buy: int, reduce: int, needed: int, besides: int, free: int, leverage: int, order: OrderSpec, dearest: int, sizing_px: int
 ) -> Refusal:  # fmt: skip
     """The refusal, with the largest order that surely passes: the part that closes costs its fee, the rest margin and fee at the dearest price.
     `besides`: what is needed whatever the size."""
@@ -464,9 +507,13 @@ def _no_margin(
     unit = div_up(dearest, leverage) + div_up(dearest * spec.taker_rate, E8)
     most = (reduce + max(0, room) * E8 // unit) // market.lot * market.lot
     fix: dict[str, Any] = {"action": "close_first"}
-    if most * min(sizing_px, market.mid) // E8 >= MIN_NOTIONAL:
-        usd = order.usd is not None
-        fix = {"field": "usdAmount" if usd else "size", "value": text_of(div_up(most * sizing_px, E8) if usd else most)}
+    unit_px = outcome.share_px(spec, buy, sizing_px)
+    if most * min(unit_px, market.mid) // E8 >= MIN_NOTIONAL:
+        # In USD: what the part that closes fetches, and what the rest costs.
+        usd = div_up(reduce * outcome.share_px(spec, -buy, sizing_px) + (most - reduce) * unit_px, E8)
+        fix = {"field": "size", "value": text_of(most)}
+        if order.usd is not None:
+            fix = {"field": "usdAmount", "value": text_of(usd)}
     return Refusal(
         "insufficient_funds", f"the order needs {text_of(needed)} USD of margin and fee, {text_of(free)} is free", fix=fix,
         details={"neededUsd": text_of(needed), "freeMarginUsd": text_of(free)},
@@ -501,13 +548,23 @@ def _position_after(
 
 
 def _liquidation_after(
-    state: State, account: Account, market: Market, position: Position | None, after: Position, margin: int, fee: int
+    state: State,
+    account: Account,
+    market: Market,
+    position: Position | None,
+    after: Position,
+    margin: int,
+    fee: int,
+    fee_opening: int,
 ) -> int | None:
+    """`fee_opening`: the part of the fee that the opening costs, which is all that an isolated margin pays; the close before it pays its own."""
     if outcome.is_paid(market.spec):
         return None
     mm = ledger.maintenance(market, market.mark * after.size // E8)
     if after.isolated:
-        after.margin += margin - fee
+        after.margin += margin - fee_opening
+        if position is not None and position.side == after.side and position.leverage != after.leverage:
+            after.margin += leverage_margin(market, position, after.leverage)
         return ledger.level_of_slack(market, after, after.margin + after.pnl(market.mark) - mm)
     slack = ledger.cross_value(state, account) - fee - mm + after.pnl(market.mark)
     for coin, other in account.positions.items():

@@ -118,6 +118,8 @@ class OrderRequest(Request):
 
 def bare_coin(market: str) -> str:
     """`perp:BTC`, `btc` and `BTC` are one name, so are `event:SLUG` and `EVENT:slug`. For comparing; not a check that the market exists."""
+    if not market.isascii():
+        return market  # Capitals of other letters are no case of ours: that of the long s is S.
     name = market.strip()
     if name[:6].lower() == "event:":
         return f"event:{name[6:].upper()}"

@@ -447,6 +447,8 @@ def test_an_amount_of_any_length_gets_an_answer(caller: Caller, text: str) -> No
         "\\udfff\\ud800",
         "BTC\\u0000",
         "\\u202eBTC",
+        "\\u017fol",
+        "BTC\\u00a0",
         "perp:",
         ":BTC",
         "perp:perp:BTC",

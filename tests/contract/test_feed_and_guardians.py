@@ -306,6 +306,45 @@ def test_a_hundred_guardians_and_no_more(caller: Caller) -> None:
     assert caller.post("/v1/guardians", body)["status"] == "armed"
 
 
+def test_guardians_that_resting_orders_will_arm_are_among_the_hundred(caller: Caller) -> None:
+    rides = {"guardians": [{"type": "max_hold", "seconds": 3_600}] * 60, "type": "limit", "usdAmount": 50}
+    caller.order(limitPx="90000", **rides)
+    entry = {"market": "BTC", "side": "long", "limitPx": "89000", **rides}
+    assert caller.refused("POST", "/v1/orders", entry)[1]["code"] == "limit_exceeded"
+    caller.delete("/v1/orders", {"coin": "BTC"})
+    caller.order(limitPx="89000", **rides)
+
+
+def test_a_schedule_on_an_order_for_a_market_that_is_not_there_leaves_the_service_up(caller: Caller) -> None:
+    rides = {
+        "type": "schedule",
+        "cron": "* * * * *",
+        "orderTemplate": {"market": "NOPE", "side": "long", "usdAmount": 20},
+    }
+    order = {"market": "BTC", "side": "long", "usdAmount": 100, "guardians": [rides]}
+    for dry in (False, True):
+        status, error = caller.refused("POST", "/v1/orders", order | {"dryRun": dry})
+        assert (status, error["code"], error["orderSubmitted"]) == (404, "not_found", False)
+        assert error["message"] == "guardians.0.orderTemplate.market: no market NOPE"
+    caller.target.advance(120_000)
+    assert caller.order(usdAmount=100)["trade"]["fillStatus"] == "filled"
+
+
+def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop(caller: Caller) -> None:
+    wait = {"type": "trailing_stop", "trailR": 1, "activateAtR": 1}
+    made = caller.order(usdAmount=500, bracket={"stopLoss": {"pct": 2}}, guardians=[wait])
+    assert made["protected"] is True
+    assert [one["active"] for one in made["guardians"]] == [False]
+    assert caller.delete(f"/v1/orders/{made['orders'][0]['oid']}")["unprotected"] is True
+    assert caller.get("/v1/account")["health"]["unprotected"] == ["BTC"]
+    more = {"market": "BTC", "side": "long", "usdAmount": 50, "requireProtection": True, "guardians": [wait]}
+    assert caller.refused("POST", "/v1/orders", more)[1]["fix"]["action"] == "arm_stop"
+    assert caller.order(usdAmount=50)["protected"] is False
+    caller.target.price("BTC", "103000")
+    assert caller.get("/v1/account")["health"]["unprotected"] == []
+    assert caller.order(usdAmount=50, requireProtection=True)["protected"] is True
+
+
 @pytest.mark.parametrize("one", ["grd_1", "x", "grd_", "%00", "grd_" + "9" * 300, "²"])
 def test_a_guardian_that_is_not_there_is_404(caller: Caller, one: str) -> None:
     status, error = caller.refused("DELETE", f"/v1/guardians/{one}")

@@ -273,6 +273,55 @@ def test_a_crossing_limit_pays_taker_and_takes_the_better_price(caller: Caller) 
     assert caller.get("/v1/events?types=order.open")["events"] == []
 
 
+def test_a_limit_that_crosses_has_its_bracket_from_where_it_fills(caller: Caller) -> None:
+    near = {"type": "limit", "limitPx": "101000", "bracket": {"stopLoss": {"pct": 0.5}, "takeProfit": {"r": 2}}}
+    planned = caller.order(usdAmount=900, dryRun=True, **near)
+    plan = planned["plan"]
+    position = caller.post("/v1/orders/confirm", {"confirmToken": planned["confirmToken"]})["position"]
+    assert plan["estPx"] == position["entryPx"]
+    bracket = plan["bracket"]
+    assert (bracket["stopLoss"]["px"], bracket["takeProfit"]["px"]) == (position["stopPx"], position["takeProfitPx"])
+    assert D(plan["riskUsd"]) == D(position["riskUsd"])
+
+
+def test_an_entry_that_is_filled_in_part_shows_no_bracket_beside_the_armed_one(site: Target, caller: Caller) -> None:
+    bracket = {"stopLoss": {"pct": 2}, "takeProfit": {"r": 2}}
+    oid = caller.order(size="0.05", type="limit", limitPx="99000", bracket=bracket)["trade"]["venueOid"]
+    site.price("BTC", "98500", volume="0.2")
+    entry, stop, target = caller.get("/v1/orders?coin=BTC")["orders"]
+    assert (entry["oid"], entry["filledSize"], entry["bracket"]) == (oid, "0.02", None)
+    position = caller.get("/v1/account")["positions"][0]
+    assert (stop["triggerPx"], target["triggerPx"]) == (position["stopPx"], position["takeProfitPx"])
+    assert (position["stopPx"], stop["size"]) == ("96530", "0.02")
+
+
+def test_a_limit_that_only_closes_ends_with_its_position_and_opens_nothing_under_a_kill(
+    site: Target, caller: Caller
+) -> None:
+    caller.order(size="0.01", bracket={"stopLoss": {"pct": 5}})
+    caller.post("/v1/account/kill", {})
+    out = caller.order(side="short", size="0.01", type="limit", limitPx="101000")
+    assert (out["trade"]["intent"], out["trade"]["reduceOnly"], out["orders"][-1]["reduceOnly"]) == (
+        "close",
+        True,
+        True,
+    )
+    caller.post("/v1/positions/BTC/close")
+    assert caller.get("/v1/orders")["orders"] == []
+    gone = next(t for t in caller.get("/v1/trades")["trades"] if t["id"] == out["trade"]["id"])
+    assert (gone["status"], gone["reason"], gone["filledSize"]) == ("canceled", "reduce_only", "0")
+    site.price("BTC", "103000")
+    assert caller.get("/v1/account")["positions"] == []
+
+
+def test_an_order_that_will_turn_a_position_round_says_whether_it_brings_a_stop(caller: Caller) -> None:
+    caller.order(size="0.01", bracket={"stopLoss": {"pct": 5}})
+    flip = {"side": "short", "size": "0.03", "type": "limit", "limitPx": "101000"}
+    assert caller.order(**flip)["protected"] is False
+    assert caller.order(**flip, bracket={"stopLoss": {"pct": 2}})["protected"] is True
+    assert caller.order(**flip | {"size": "0.005"})["protected"] is True
+
+
 @pytest.mark.parametrize("oid", ["0", "999999999", "x", "²", "１", "-1", "9" * 400, "%00"])
 def test_cancelling_what_is_not_there_is_404(caller: Caller, oid: str) -> None:
     assert caller.refused("DELETE", f"/v1/orders/{oid}")[1]["code"] in ("not_found", "invalid_input")

@@ -98,6 +98,21 @@ async def test_a_position_with_an_inline_trailing_stop_is_not_naked() -> None:
     assert await reconcile(loop) == []
 
 
+async def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop() -> None:
+    def trail(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.position(bar.market) is None:
+            wait = TrailingStop(trail_r=1, activate_at_r=2)
+            yield Open(bar.market, "long", usd=500, bracket=Bracket(stop_pct=2), guardians=(wait,))
+
+    venue, loop = await first_bar(trail)
+    armed = next(one for one in venue.guards.values() if one.type == "trailing_stop")
+    venue.guards[armed.id] = armed.model_copy(update={"active": False})
+    await venue.cancel(stop_of(venue))
+    assert kinds(await reconcile(loop)) == ["naked_position"]
+    assert trailing(venue) == [("BTC", None), ("BTC", 2.0)]
+    assert await reconcile(loop) == []
+
+
 async def test_the_repair_of_a_naked_position_survives_a_restart(tmp_path: object) -> None:
     path = tmp_path / "journal.db"  # type: ignore[operator]
     venue = FakeVenue()

@@ -76,6 +76,23 @@ async def test_a_pushed_price_may_have_its_own_oracle_and_quotes(box: Box) -> No
     assert_refused(missing, 404, "not_found")
 
 
+async def test_quotes_of_an_event_market_lie_within_its_prices(open_box: OpenBox) -> None:
+    coin = "event:BTC-UP-6H"
+    box = await open_box(markets=("BTC", coin))
+    for body, field in (
+        ({"px": "0.5", "bidPx": "0.9", "askPx": "1.1"}, "askPx"),
+        ({"px": "0.5", "bidPx": "0.0001", "askPx": "0.5"}, "bidPx"),
+        ({"px": "1"}, "px"),
+    ):
+        answer = await box.http.post(f"/sandbox/v1/markets/{coin}/price", json=body, headers=box.control)
+        assert assert_refused(answer, 400, "invalid_input")["details"]["fields"][0]["field"] == field
+    caller = await box.caller()
+    for px, side in (("0.001", "long"), ("0.999", "short")):
+        await box.price(coin, "0.5", bidPx=px, askPx=px)
+        answer = await caller.send("POST", "/v1/orders", {"market": coin, "side": side, "usdAmount": 100})
+        assert answer.status_code in (200, 422)
+
+
 async def test_a_push_takes_a_simulated_market_over(open_box: OpenBox) -> None:
     box = await open_box(hold_prices=False)
     await box.advance(60_000)

@@ -195,7 +195,20 @@ async def test_a_recorded_file_is_played_and_its_market_closes_at_the_end(open_b
     caller = await box.caller()
     refused = await caller.send("POST", "/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 100})
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "market_closed")
+    assert (await caller.get("/v1/account"))["health"]["venue"] == "halted"
     await box.advance(3_600_000)
+
+
+async def test_health_says_what_the_status_says_of_a_market_that_has_closed(open_box: OpenBox, tmp_path: Path) -> None:
+    path = write(tmp_path / "BTC.csv", flat_rows(40))
+    box = await open_box(data=((None, path),), markets=("BTC", "ETH"), hold_prices=False, start_ms=None)
+    caller = await box.caller()
+    seen = []
+    for _ in range(2):
+        status = (await box.http.get("/v1/system/status")).json()["status"]
+        seen.append((status, (await caller.get("/v1/account"))["health"]["venue"]))
+        await box.advance(20 * 60_000)
+    assert seen == [("ok", "ok"), ("degraded", "degraded")]
 
 
 async def test_coarse_files_and_holes_are_played_as_they_are(open_box: OpenBox, tmp_path: Path) -> None:

@@ -423,6 +423,24 @@ def test_a_scheduled_market_must_exist():
     assert code_of(desk.arm(GuardianSpec("schedule", cron="* * * * *", order=order("DOGE", size="1")))) == "not_found"
 
 
+def test_a_schedule_that_rides_on_an_order_names_a_market_that_exists():
+    desk = Desk((market(), "100"))
+    rides = GuardianSpec("schedule", cron="* * * * *", order=order("DOGE", size="1"))
+    for limit in ({}, {"limit_px": "90"}):
+        refused = desk.place(order(size="1", guardians=(rides,), **limit)).answer
+        assert (refused.code, refused.message) == ("not_found", "guardians.0.orderTemplate.market: no market DOGE")
+    assert desk.account.guardians == {}
+
+
+def test_a_schedule_whose_market_is_not_there_any_more_is_skipped():
+    desk = Desk((market(), "100"))
+    armed = desk.arm(GuardianSpec("schedule", cron="* * * * *", order=order(size="1"))).answer
+    armed.spec.order.coin = "DOGE"
+    desk.wait(60_000)
+    fired = desk.account.events[-1]
+    assert (fired.reason, fired.code) == ("skipped", "not_found")
+
+
 # ── kill_switch ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bot.venue import commands as c
 from bot.venue.state import Rules
-from tests.builders import Desk, market, order
+from tests.builders import Desk, e8, market, order
 from tests.scenario import run
 
 SL_FIRST = Rules(paths="sl_first")
@@ -384,11 +384,27 @@ def test_a_new_bracket_gives_the_position_a_new_r():
 
 
 @pytest.mark.parametrize("side", [1, -1])
-def test_a_plan_shows_the_very_levels_that_are_armed(side: int):
-    desk = Desk((market(half_spread=30_000), "97531"))
-    spec = order(side=side, size="0.1", leverage=3, stop="1.2345%", take="1.777r")
+@pytest.mark.parametrize("limit", [False, True], ids=["market", "limit that crosses"])
+@pytest.mark.parametrize("held", [0, 1, -1], ids=["flat", "added", "flipped"])
+def test_a_plan_shows_the_very_levels_that_are_armed(side: int, limit: bool, held: int):
+    desk = Desk((market(half_spread=30_000, level_size=e8("0.03"), level_step=20_000), "97531"))
+    if held:
+        desk.place(order(side=side * held, size="0.05"))
+    spec = order(side=side, size="0.1", leverage=3, stop="1.2345%", take="1.777r", acknowledge_leverage_change=True)
+    if limit:  # Its price lies a third of the stop's distance beyond the book.
+        spec.type, spec.limit_px = "limit", e8("97931" if side > 0 else "97131")
     plan = desk.do(c.StorePlan("a", spec, "t", 60_000)).answer
     desk.place(spec)
     position = desk.position()
     assert plan.bracket.stop.px == desk.account.orders[position.stop_oid].trigger_px
     assert plan.bracket.target.px == desk.account.orders[position.target_oid].trigger_px
+
+
+def test_a_limit_that_crosses_is_judged_from_where_it_fills():
+    run("""
+        mark BTC 100
+        long BTC 5 limit 103 stop 1% take 1r   | open 5 @ 100
+        bar BTC 100 101 100 101                | take_profit 5 @ 101
+        long BTC 5 limit 105 stop 102          | no invalid_input
+        long BTC 5 limit 105 take 104          | open 5 @ 101
+    """)

@@ -46,6 +46,24 @@ def test_a_part_under_ten_dollars_is_refused_and_the_whole_always_goes():
     """)
 
 
+@pytest.mark.parametrize(
+    ("part", "fix"),
+    [
+        ({"size": e8("0.01")}, {"field": "size", "value": "0.10001"}),
+        ({"usd": e8("1")}, {"field": "usdAmount", "value": "10.00089999"}),
+        ({"fraction": e8("0.001")}, {"field": "fraction", "value": "0.03333667"}),
+    ],
+    ids=["size", "usd", "fraction"],
+)
+def test_the_way_out_of_a_small_close_is_said_as_the_close_was(part: dict[str, int], fix: dict[str, str]):
+    desk = Desk((market(), "99.999"))
+    desk.place(order(size="3"))
+    refused = desk.close(**part).answer
+    assert (refused.code, refused.fix) == ("below_min_notional", fix)
+    closed = desk.close(**{name: e8(fix["value"]) for name in part}).answer
+    assert closed.trade.filled == e8("0.10001")
+
+
 def test_a_close_off_the_lot_is_refused():
     run("""
         mark BTC 100

@@ -197,3 +197,35 @@ def test_the_book_of_an_event_is_never_beyond_its_ends() -> None:
         assert all(e8("0.001") <= level <= e8("0.999") for level, _ in (*bids, *asks))
         assert bids
         assert asks
+
+
+@pytest.mark.parametrize("limit_px", [None, "0.45"], ids=["market", "resting limit"])
+def test_a_flip_that_cannot_be_paid_names_one_that_can(limit_px: str | None):
+    desk = desk_at("0.4", taker_rate=0)
+    desk.place(order(COIN, usd="5000"))
+    flip = order(COIN, side=-1, usd="30000", **({} if limit_px is None else {"limit_px": limit_px}))
+    refused = desk.place(flip).answer
+    assert isinstance(refused, Refusal)
+    assert (refused.code, refused.fix["field"]) == ("insufficient_funds", "usdAmount")
+    flip.usd = e8(refused.fix["value"])
+    assert not isinstance(desk.place(flip).answer, Refusal)
+
+
+def test_a_trailing_stop_lies_within_the_prices_that_there_are():
+    desk = desk_at("0.9", taker_rate=0)
+    desk.place(order(COIN, side=-1, usd="100", guardians=(trail("50%"),), require_protection=True))
+    (guardian,) = desk.account.guardians.values()
+    assert format_e8(guardian.stop_px) == "0.999"
+    desk.move(COIN, "0.8")
+    assert format_e8(guardian.stop_px) == "0.999"
+    desk.move(COIN, "0.6")
+    assert format_e8(guardian.stop_px) == "0.9"
+    desk.move(COIN, "0.95")
+    assert desk.account.positions == {}
+
+
+def test_a_no_whose_trail_lies_beyond_one_is_closed_at_the_last_price_there_is():
+    desk = desk_at("0.9", taker_rate=0)
+    desk.place(order(COIN, side=-1, usd="100", guardians=(trail("50%"),)))
+    desk.move(COIN, "0.999")
+    assert desk.account.positions == {}

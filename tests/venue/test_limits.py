@@ -8,7 +8,7 @@ import pytest
 
 from bot.venue import commands as c
 from bot.venue.state import DAY_MS, KEYS_MAX, Key
-from tests.builders import Desk, code_of, e8, market, order, trail
+from tests.builders import Desk, code_of, e8, hold, market, order, trail
 from tests.scenario import run
 
 
@@ -136,6 +136,18 @@ def test_two_hundred_orders_may_be_open_and_not_one_more():
     assert code_of(desk.place(order(size="0.2"))) == ""
 
 
+def test_limits_that_only_close_are_among_the_two_hundred_and_other_exits_are_not():
+    desk = Desk((market(), "100"))
+    desk.place(order(size="50"))
+    for _ in range(200):
+        assert code_of(desk.place(order(side=-1, size="1", limit_px="110"))) == ""
+    assert code_of(desk.place(order(side=-1, size="1", limit_px="110"))) == "limit_exceeded"
+    for takes in ({}, {"limit_px": "90"}):  # They fill at once.
+        assert code_of(desk.place(order(side=-1, size="1", **takes))) == ""
+    assert code_of(desk.close()) == ""
+    assert desk.account.orders == {}
+
+
 def test_a_bracket_counts_among_the_two_hundred():
     desk = Desk((market(), "100"))
     for _ in range(199):
@@ -153,6 +165,51 @@ def test_a_hundred_guardians_may_be_armed_and_not_one_more():
     assert code_of(desk.arm(trail("10%", coin="BTC"))) == "limit_exceeded"
     assert code_of(desk.place(order(size="1", guardians=(trail("10%"),)))) == "limit_exceeded"
     assert len(desk.account.guardians) == 100
+
+
+def test_guardians_that_ride_on_resting_orders_count_among_the_hundred():
+    desk = Desk((market(), "100"))
+    riding = tuple(hold(6_000) for _ in range(60))
+    assert code_of(desk.place(order(size="1", limit_px="90", guardians=riding))) == ""
+    assert code_of(desk.place(order(size="1", limit_px="89", guardians=riding))) == "limit_exceeded"
+    assert code_of(desk.place(order(size="1", guardians=riding[:40]))) == ""
+    assert code_of(desk.arm(trail("50%", coin="BTC"))) == "limit_exceeded"
+    desk.do(c.CancelCoin("a", "BTC"))
+    assert code_of(desk.arm(trail("50%", coin="BTC"))) == ""
+    desk.place(order(size="1", limit_px="90", guardians=riding[:59]))
+    desk.bar("BTC", "100", "100", "89", "89")
+    assert len(desk.account.guardians) == 100
+
+
+@pytest.mark.parametrize(
+    "caps",
+    [("500", None), (None, "500"), ("550", "500"), ("500", "550")],
+    ids=["one order", "a day", "both", "both ways"],
+)
+def test_the_way_out_of_a_cap_is_said_as_the_order_was(caps: tuple[str | None, str | None]):
+    desk = Desk((market(half_spread=10_000), "100"))
+    desk.do(c.ChangeSettings("a", *(None if cap is None else e8(cap) for cap in caps)))
+    sized = order(size="6")
+    refused = desk.place(sized).answer
+    assert (refused.code, refused.fix) == ("limit_exceeded", {"field": "size", "value": "4.995"})
+    sized.size = e8(refused.fix["value"])
+    assert code_of(desk.place(sized)) == ""
+
+
+def test_a_cap_that_leaves_less_than_the_least_order_names_no_order():
+    desk = Desk((market(), "100"))
+    desk.do(c.ChangeSettings("a", None, e8("100")))
+    desk.place(order(usd="95"))
+    for spec in (order(usd="50"), order(size="1")):
+        refused = desk.place(spec).answer
+        assert (refused.fix, "resetsAt" in refused.details) == ({"action": "wait"}, True)
+    flip = desk.place(order(side=-1, size="2")).answer
+    assert flip.fix == {
+        "field": "size",
+        "value": "1",
+    }  # A cent is left to open: the part that closes, and one lot more.
+    desk.do(c.ChangeSettings("a", e8("9"), None))
+    assert desk.place(order(usd="50")).answer.fix == {"action": "raise_limit", "field": "maxTradeUsd"}
 
 
 def test_fifty_keys_may_exist_and_a_revoked_one_makes_room():

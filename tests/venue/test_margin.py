@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from bot.venue import commands as c
 from bot.venue import ledger
 from tests.builders import Desk, code_of, e8, market, order
 from tests.scenario import run
@@ -205,3 +208,27 @@ def test_margin_ratio_is_one_at_liquidation():
     desk.state.markets["BTC"].mark = ledger.liquidation_px(desk.state, desk.position())
     need, value = ledger.margin_ratio(desk.state, desk.account)
     assert abs(need - value) <= 2
+
+
+@pytest.mark.parametrize("held", ["5", "-5", "-2", None], ids=["added", "flipped", "flipped more", "opened"])
+@pytest.mark.parametrize("side", [1, -1], ids=["long", "short"])
+@pytest.mark.parametrize("leverage", [2, 10])
+def test_a_plan_shows_the_liquidation_price_that_its_order_makes(held: str | None, side: int, leverage: int):
+    desk = Desk((market(margin_mode="isolated", max_leverage=10, taker_rate=90_000), "100"))
+    if held is not None:
+        own = side if not held.startswith("-") else -side
+        desk.place(order(side=own, size=held.lstrip("-"), leverage=3))
+    spec = order(side=side, size="8", leverage=leverage, acknowledge_leverage_change=True)
+    plan = desk.do(c.StorePlan("a", spec, "t", 60_000)).answer
+    assert code_of(desk.do(c.ConfirmPlan("a", "t"))) == ""
+    found = ledger.liquidation_px(desk.state, desk.position())
+    assert abs(plan.liquidation_px - found) <= 100, (plan.liquidation_px, found)
+
+
+def test_a_stop_that_raising_the_leverage_would_leave_beyond_liquidation_is_refused():
+    desk = Desk((market(margin_mode="isolated", max_leverage=10), "100"))
+    desk.place(order(size="50", leverage=1))
+    more = order(size="1", leverage=10, stop="80", acknowledge_leverage_change=True)
+    refused = desk.place(more).answer
+    assert refused.code == "invalid_input"
+    assert "beyond the liquidation price" in refused.message

@@ -196,9 +196,31 @@ def test_a_resting_reduce_only_order_ends_when_nothing_is_left_to_reduce():
         mark BTC 100
         long BTC 5
         short BTC 5 limit 110 reduce
-        close BTC
-        bar BTC 100 111 100 111        || canceled limit 110 reduce_only
+        short BTC 5 limit 112 reduce
+        short BTC 2 limit 111 reduce
+        bar BTC 100 110.1 100 110.1    || limit 5 @ 110, canceled limit 112 reduce_only, canceled limit 111 reduce_only
         position BTC                   | flat
+    """)
+
+
+def test_a_limit_that_only_closes_opens_nothing_when_its_position_is_gone():
+    run("""
+        mark BTC 100
+        long BTC 5 stop 90
+        short BTC 5 limit 110          || open limit 110
+        kill                           || armed kill_switch, fired kill_switch manual
+        close BTC                      || close 5 @ 100, canceled stop_loss 90 position_closed, canceled limit 110 reduce_only
+        bar BTC 100 120 100 120
+        position BTC                   | flat
+    """)
+
+
+def test_a_limit_that_closes_and_flips_still_opens_what_it_was_judged_to_open():
+    run("""
+        mark BTC 100
+        long BTC 5
+        short BTC 6 limit 110
+        bar BTC 100 111 100 111        || limit 5 @ 110, open 1 @ 110
     """)
 
 
@@ -320,3 +342,11 @@ def test_a_session_order_keeps_the_callers_own_slippage_bound():
     """,
         rules=NEXT,
     )
+
+
+@pytest.mark.parametrize(("side", "limit_px"), [(1, "103"), (-1, "97"), (-1, "103")])
+def test_an_order_in_usd_never_comes_to_more_also_where_its_limit_crosses(side: int, limit_px: str):
+    desk = Desk((market(half_spread=100_000), "100"))
+    placed = desk.place(order(side=side, usd="1000", limit_px=limit_px)).answer.trade
+    worth = max(placed.avg_px() or 0, e8(limit_px) if placed.filled < placed.size else 0) * placed.size // E8
+    assert e8("970") < worth <= e8("1000")
