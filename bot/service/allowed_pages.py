@@ -13,6 +13,12 @@ _HEADERS: Final = b"Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Prot
 _EXPOSED: Final = (
     b"X-Request-Id, X-API-Version, Idempotency-Replayed, Retry-After, WWW-Authenticate, Mcp-Protocol-Version"
 )
+_PREFLIGHT: Final = [
+    (b"access-control-allow-methods", b"POST"),
+    (b"access-control-allow-headers", _HEADERS),
+    (b"access-control-max-age", str(MAX_AGE_SECONDS).encode()),
+]
+_OF_REFUSAL: Final = frozenset({b"allow", b"content-type", b"content-length"})
 
 
 class AllowedPages:
@@ -30,20 +36,19 @@ class AllowedPages:
             await self._app(scope, receive, send)
             return
         granted = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
-        if scope["method"] == "OPTIONS":
-            granted += [
-                (b"access-control-allow-methods", b"POST"),
-                (b"access-control-allow-headers", _HEADERS),
-                (b"access-control-max-age", str(MAX_AGE_SECONDS).encode()),
-            ]
-            await send({"type": "http.response.start", "status": 204, "headers": granted})
-            await send({"type": "http.response.body", "body": b""})
-            return
+        asks_first = False  # a preflight that the edge has nothing against
 
         async def grant(message: Message) -> None:
+            nonlocal asks_first
             if message["type"] == "http.response.start":
-                exposed = (b"access-control-expose-headers", _EXPOSED)
-                message = {**message, "headers": [*message["headers"], *granted, exposed]}
+                asks_first = scope["method"] == "OPTIONS" and message["status"] == 405
+                own, more = message["headers"], [(b"access-control-expose-headers", _EXPOSED)]
+                if asks_first:
+                    own, more = [one for one in own if one[0] not in _OF_REFUSAL], _PREFLIGHT
+                    message = {**message, "status": 204}
+                message = {**message, "headers": [*own, *granted, *more]}
+            elif asks_first:
+                message = {**message, "body": b""}
             await send(message)
 
         await self._app(scope, receive, grant)

@@ -237,7 +237,7 @@ class ApprovalPage:
 
     def _waiting(self, visit: Visit) -> str:
         if visit.device is None or self._operations.waiting_device(visit.device) is None:
-            visit.device = None
+            visit.device, visit.owner = None, None  # the visit begins again: its page asks for another code
             raise Refused(Refusal("not_found", "this request has ended or was decided already"))
         return visit.device
 

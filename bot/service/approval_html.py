@@ -142,7 +142,9 @@ def decide(
         f"<fieldset><legend>What it may do</legend>{boxes}</fieldset>"
         f'<div class="pair">{_button("deny", "Deny", "no")}{_button("approve", "Approve")}</div>'
     )
-    return _page("A device asks for a key", facts + _form(csrf, fields), problem)
+    # Enter presses a form's first button. It shall decide nothing: the first one is disabled, and then browsers press none.
+    nothing = "<button disabled hidden></button>"
+    return _page("A device asks for a key", facts + _form(csrf, nothing + fields), problem)
 
 
 def done(title: str, words: str) -> str:

@@ -118,11 +118,23 @@ def authenticate(state: State, header: str | None, now_ms: int, real_ms: int | N
     known = hmac.compare_digest(key.digest if key is not None else _DUMMY, digest_of(token))
     if key is None or not known:
         return Refusal("unauthorized", "the API key is not known here", fix=_SIGN_UP)
+    return _end_of_key(key, now_ms) or principal_of(key)
+
+
+def end_of(state: State, principal: Principal, now_ms: int) -> Refusal | None:
+    """Why a caller who was let in may not go on, if so: a key or a session can end while its request is still coming in."""
+    if principal.key is not None:
+        return _end_of_key(state.keys[principal.key], now_ms)
+    session = state.sessions.get(principal.session or "")
+    return _UNKNOWN_SESSION if session is None else _end_of_session(session, SystemClock().now_ms())
+
+
+def _end_of_key(key: Key, now_ms: int) -> Refusal | None:
     if key.revoked:
         return Refusal("unauthorized", "the API key has been revoked", fix=_SIGN_UP)
     if key.expires_ms is not None and now_ms >= key.expires_ms:
         return Refusal("session_expired", "the API key has expired", details={"expiresAt": key.expires_ms})
-    return principal_of(key)
+    return None
 
 
 def principal_of(key: Key) -> Principal:
@@ -139,12 +151,16 @@ def _session_of(state: State, token: str, real_ms: int) -> Principal | Refusal:
     session = state.sessions.get(f"ses_{form[1][::-1]}") if form is not None else None
     known = hmac.compare_digest(session.digest if session is not None else _DUMMY, digest_of(token))
     if session is None or not known:
-        return Refusal("unauthorized", "the session token is not known here", fix=_SIGN_IN)
+        return _UNKNOWN_SESSION
+    return _end_of_session(session, real_ms) or principal_of_session(session)
+
+
+def _end_of_session(session: Session, real_ms: int) -> Refusal | None:
     if session.revoked:
         return Refusal("unauthorized", "the session has been ended", fix=_SIGN_IN)
     if real_ms >= session.expires_ms:
         return Refusal("session_expired", "the session has expired", fix=_SIGN_IN)
-    return principal_of_session(session)
+    return None
 
 
 def principal_of_session(session: Session) -> Principal:
@@ -184,3 +200,4 @@ def _lacks(scope: str) -> Refusal:
 
 _SIGN_UP: Final = {"action": "authenticate", "method": "POST", "path": "/v1/sandbox/accounts"}
 _SIGN_IN: Final = {"action": "authenticate", "method": "POST", "path": "/v1/auth/otp"}
+_UNKNOWN_SESSION: Final = Refusal("unauthorized", "the session token is not known here", fix=_SIGN_IN)

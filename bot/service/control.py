@@ -22,7 +22,7 @@ from bot.service.rest import Router, call_of, respond
 from bot.venue import index, outcome
 from bot.venue.commands import CreateKey, RevokeKey
 from bot.venue.numbers import E8
-from bot.venue.state import Account, MarketSpec
+from bot.venue.state import Account, Key, MarketSpec
 from bot.wire import base as wire
 from bot.wire.control import (
     AdvanceRequest,
@@ -145,11 +145,7 @@ class Control:
         if account is None:
             account, minted = operations.new_account(EMBEDDED, EMBEDDED_BALANCE, key_name=MINTED)
         else:
-            old = [
-                k.id
-                for k in machine.state.keys.values()
-                if k.account == account.id and k.name == MINTED and not k.revoked
-            ]
+            old = [k.id for k in self._minted() if k.account == account.id and not k.revoked]
             for key_id in old:
                 machine.run(RevokeKey(account.id, key_id))
             key, minted = operations.new_key(account.id, MINTED)
@@ -201,10 +197,14 @@ class Control:
         self._faults.clear()
         return Answer.ok(self._faults.views())
 
+    def _minted(self) -> list[Key]:
+        """The keys that came from here. What owners make for themselves has another source, whatever its name."""
+        return [k for k in self._machine.state.keys.values() if k.name == MINTED and k.source == "sandbox"]
+
     def _account(self, wanted: str | None) -> Account | None:
         accounts = self._machine.state.accounts
-        if wanted is None:
-            return next((a for a in accounts.values() if a.name == EMBEDDED), None)
+        if wanted is None:  # Anybody may give an account that name; its first key tells whose it is.
+            return next((accounts[k.account] for k in self._minted() if accounts[k.account].name == EMBEDDED), None)
         if wanted not in accounts:
             raise Refused(Refusal("not_found", f"no account {wanted!r} in this service"))
         return accounts[wanted]

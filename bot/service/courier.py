@@ -164,16 +164,16 @@ class Courier:
         }
 
     def _note(self, endpoint: Endpoint, delivery: Delivery, outcome: Outcome) -> None:
-        now = self._clock.now_ms()
+        now, shown = self._clock.now_ms(), self._machine.clock.now_ms()
         hook = endpoint.hook
         if outcome.is_done:
             assert outcome.status is not None
-            self._outbox.succeeded(endpoint, delivery, outcome.status, now)
+            self._outbox.succeeded(endpoint, delivery, outcome.status, now, shown_ms=shown)
             return
         delivery.attempts += 1
         delivery.first_ms = delivery.first_ms or now
         due = self._next_ms(delivery, outcome, now)
-        self._outbox.failed(endpoint, delivery, outcome.status, now, due_ms=due)
+        self._outbox.failed(endpoint, delivery, outcome.status, shown_ms=shown, due_ms=due)
         self._rest(endpoint, outcome, now)
         log.info(
             "webhook.failed", webhook=hook.id, event_id=delivery.event, attempt=delivery.attempts, status=outcome.status,

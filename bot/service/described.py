@@ -95,8 +95,8 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
         "Exactly one of usdAmount and size. With dryRun nothing is executed: the answer is a plan and a single-use confirmToken.",
     ),
     ("GET", "/v1/orders"): Described("Orders", "Open orders and armed triggers", orders.OrdersPage, ("not_found",)),
-    ("DELETE", "/v1/orders"): Described("Orders", "Cancel all orders of a coin", orders.CancelCoinResult, ("not_found",), "Stops and targets too; unprotected says so."),
-    ("DELETE", "/v1/orders/{oid}"): Described("Orders", "Cancel one order", orders.CancelResult, ("not_found",)),
+    ("DELETE", "/v1/orders"): Described("Orders", "Cancel all orders of a coin", orders.CancelCoinResult, ("not_found", "key_limit_exceeded"), "Stops and targets too; unprotected says so."),
+    ("DELETE", "/v1/orders/{oid}"): Described("Orders", "Cancel one order", orders.CancelResult, ("not_found", "key_limit_exceeded")),
     ("POST", "/v1/orders/confirm"): Described(
         "Orders", "Execute a plan", orders.OrderResult, ("not_found", "plan_stale", *_ORDER), "The token works once; drift beyond maxDriftBps is plan_stale."
     ),
@@ -108,8 +108,8 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
     ),
     ("GET", "/v1/trades"): Described("Orders", "Trades, newest first", orders.TradesPage, ("not_found",)),
     ("GET", "/v1/guardians"): Described("Guardians", "Armed guardians", orders.GuardiansPage),
-    ("POST", "/v1/guardians"): Described("Guardians", "Arm a guardian", resources.Guardian, ("not_found", "limit_exceeded", "insufficient_funds")),
-    ("DELETE", "/v1/guardians/{id}"): Described("Guardians", "Disarm a guardian", orders.DisarmResult, ("not_found",)),
+    ("POST", "/v1/guardians"): Described("Guardians", "Arm a guardian", resources.Guardian, ("not_found", "limit_exceeded", "insufficient_funds", "key_limit_exceeded")),
+    ("DELETE", "/v1/guardians/{id}"): Described("Guardians", "Disarm a guardian", orders.DisarmResult, ("not_found", "key_limit_exceeded")),
     ("POST", "/v1/heartbeat"): Described("Guardians", "Heartbeat", orders.HeartbeatResult, (), "Moves nextDeadline of every armed dead-man switch."),
     ("GET", "/v1/events"): Described("Events", "Events after a cursor", wire_events.EventsPage, ("not_found",), "410 when the cursor was wiped by a reset."),
     ("GET", "/v1/events/stream"): Described(
@@ -131,7 +131,7 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
         "Wallets", "Value of an address through time", wallets.WalletNavResult, (),
         "Steps of 5 minutes, 1 hour, 4 hours, 1 day for 1d, 7d, 30d, all; the last point is now.",
     ),
-    ("GET", "/v1/wallets/{address}/trades"): Described("Wallets", "Trades of an address", orders.TradesPage),
+    ("GET", "/v1/wallets/{address}/trades"): Described("Wallets", "Trades of an address", orders.TradesPage, (), "Those that have filled: what only waits is an order, and its owner's alone."),
     ("GET", "/watch/{address}"): Described("Wallets", "Page of an address", HTML),
     ("GET", "/openapi.json"): Described("Documents", "This description", "application/json"),
     ("GET", "/llms.txt"): Described("Documents", "The interface for language models", PLAIN),

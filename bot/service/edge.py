@@ -24,9 +24,10 @@ from bot.errors import Refusal
 from bot.service import quota, strict_json
 from bot.service.accounts import BODY_BYTES_MAX
 from bot.service.answers import Answer, Refused, invalid, of_validation, refuse
-from bot.service.auth import Access, Principal, authenticate, refuse_access
+from bot.service.auth import Access, Principal, authenticate, end_of, refuse_access
 from bot.service.desk import Context
 from bot.service.faults import INJECTED, Faults
+from bot.service.machine import Machine
 from bot.service.operations import Operations
 from bot.wire.base import Request
 from bot.wire.headers import API_VERSION, format_sandbox_clock, parse_expires_after, parse_idempotency_key
@@ -237,8 +238,7 @@ class _Exchange:
         principal = self._caller(rule)
         context = self._context(rule)
         raw = await self._body() if rule.body is not None else b""
-        if generation != self._operations.machine.generation:
-            raise Refused(replaced(), None, {"Retry-After": "1"})
+        check_still(self._operations.machine, generation, principal)
         value = self._parse(raw)
         try:
             query = self._read(rule.query, self._query())
@@ -411,26 +411,7 @@ class _Exchange:
     def _parse(self, raw: bytes) -> Any:
         if not raw:
             return {}
-        kind = self._headers.get(b"content-type")
-        if kind is not None and kind != b"application/json" and not _is_json(kind.decode("latin-1")):
-            text = "must be application/json"
-            raise Refused(
-                invalid(
-                    "Content-Type",
-                    text,
-                    ["application/json"],
-                    fix={"field": "Content-Type", "value": "application/json"},
-                ),
-                415,
-            )
-        coding = self._headers.get(b"content-encoding", b"identity").strip().lower()
-        if coding != b"identity":
-            fix = {"field": "Content-Encoding", "value": "identity"}
-            raise Refused(
-                invalid("Content-Encoding", "must be identity: a body is read as it is sent", ["identity"], fix=fix),
-                415,
-                {"Accept-Encoding": "identity"},
-            )
+        check_form(self._headers.get(b"content-type"), self._headers.get(b"content-encoding"))
         try:
             return strict_json.parse(raw)
         except strict_json.BadJson as error:
@@ -513,6 +494,20 @@ def headers_of(answer: Answer) -> list[tuple[bytes, bytes]]:
     return headers
 
 
+def check_form(kind: bytes | None, coding: bytes | None) -> None:
+    """Refused when a body's Content-Type or Content-Encoding says that it is anything but plain JSON; None says nothing, which is taken as that."""
+    if kind is not None and kind != b"application/json" and not _is_json(kind.decode("latin-1")):
+        fix = {"field": "Content-Type", "value": "application/json"}
+        raise Refused(invalid("Content-Type", "must be application/json", ["application/json"], fix=fix), 415)
+    if coding is not None and coding.strip().lower() != b"identity":
+        fix = {"field": "Content-Encoding", "value": "identity"}
+        raise Refused(
+            invalid("Content-Encoding", "must be identity: a body is read as it is sent", ["identity"], fix=fix),
+            415,
+            {"Accept-Encoding": "identity"},
+        )
+
+
 def is_local_socket(scope: Scope) -> bool:
     """Whether the request came over a Unix socket: such a server has no port, and such a client no address."""
     server, client = scope.get("server"), scope.get("client")
@@ -523,11 +518,14 @@ def _is_json(kind: str) -> bool:
     return kind.partition(";")[0].strip().lower() == "application/json"
 
 
-def replaced() -> Refusal:
-    """The service went to another state while a request was on its way: whoever asked may not be there any more."""
-    return Refusal(
-        "service_unavailable", "the service went to another state meanwhile; nothing was done, send it again"
-    )
+def check_still(machine: Machine, generation: int, principal: Principal) -> None:
+    """After a wait. Refused when whoever asked may not be there any more, since the service went to another state; or may ask no more."""
+    if generation != machine.generation:
+        text = "the service went to another state meanwhile; nothing was done, send it again"
+        raise Refused(Refusal("service_unavailable", text), None, {"Retry-After": "1"})
+    ended = None if principal is _NOBODY else end_of(machine.state, principal, machine.clock.now_ms())
+    if ended is not None:
+        raise Refused(ended, None, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
 
 
 def _too_large() -> Refusal:

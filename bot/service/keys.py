@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from bot.errors import Refusal
 from bot.money import format_e8
@@ -20,17 +21,28 @@ from bot.venue.state import Account, Key
 from bot.wire.order_requests import bare_coin
 from bot.wire.requests import KeyRequest, SettingsRequest
 
+_KEY_ID: Final = re.compile(r"key_[0-9]{1,20}", re.ASCII)
+
 
 class KeyDesk(AccountDesk):
     """The owner's keys and self-limits."""
 
     def __init__(self, machine: Machine, quota: Quota, base_url: str) -> None:
         super().__init__(machine, quota, base_url)
-        self._used: dict[str, int] = {}  # when each key was last seen since the service started; nothing hangs on it
+        # When each key was last seen since the service started, or went to another state; nothing hangs on it.
+        self._used: dict[str, int] = {}
+        self._generation = machine.generation
 
     def key_used(self, key_id: str) -> None:
         """A request came with this key."""
+        self._forget_another_state()
         self._used[key_id] = self.machine.clock.now_ms()
+
+    def _forget_another_state(self) -> None:
+        """After a restore a key's id may be another key's, and its time one that is still to come."""
+        if self._generation != self.machine.generation:
+            self._generation = self.machine.generation
+            self._used.clear()
 
     def create_key(self, principal: Principal, request: KeyRequest, context: Context) -> Answer:
         """POST /v1/keys."""
@@ -63,6 +75,7 @@ class KeyDesk(AccountDesk):
     def keys(self, principal: Principal) -> Answer:
         """GET /v1/keys: those that were not revoked, by creation."""
         self.look()
+        self._forget_another_state()
         listed = [
             views.key(key, self._used.get(key.id))
             for key in self.machine.state.keys.values()
@@ -72,7 +85,10 @@ class KeyDesk(AccountDesk):
 
     def revoke_key(self, principal: Principal, key_id: str, context: Context) -> Answer:
         """DELETE /v1/keys/{id}."""
-        command = RevokeKey(principal.account, key_id[:64])
+        if not _KEY_ID.fullmatch(key_id):
+            # It may be the key itself, sent by mistake: what is no id goes into no log and no answer.
+            return self.refusal(Refusal("not_found", "no key has such an id: they begin with key_"), context)
+        command = RevokeKey(principal.account, key_id)
         return self.decide(principal, context, lambda now: command, lambda key, now: {"id": key.id, "revoked": True})
 
     def settings(self, principal: Principal) -> Answer:

@@ -93,6 +93,7 @@ class Machine:
         self.fault: BaseException | None = None  # our own mistake: the state is not to be trusted any more
         self.moved = asyncio.Event()  # set whenever the next instant of interest may have come nearer
         self.sleeps_until_ms: int | None = None  # what whoever waits for `moved` would wait for
+        self.caught_ms = 0  # everything that time and prices have caused up to there has happened
         self.processed = 0  # points and deadlines run since the start
         self.last_price_ms: int | None = None
         self.publish: Callable[[list[Event]], Sequence[Statement]] | None = (
@@ -118,6 +119,7 @@ class Machine:
         """Apply everything due at or before now, each at its own instant; answers now."""
         now = self.clock.now_ms()
         self._catch_up_to(now)
+        self.caught_ms = now
         if now > self._ceiling_ms:
             self.save_clock()
         return now
@@ -222,8 +224,11 @@ class Machine:
     # ── Commands ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, command: Command) -> Any:
-        """Apply a caller's command now; answers what the venue answers. `catch_up` has run at this very instant."""
-        return self._apply(command, max(self.clock.now_ms(), self.state.now_ms)).answer
+        """Apply a caller's command at the instant of the last `catch_up`, just before; answers what the venue answers.
+
+        The clock has gone on since, by seconds where it runs fast: at its instant now the command would overtake what is due in between.
+        """
+        return self._apply(command, max(self.caught_ms, self.state.now_ms)).answer
 
     def push_price(
         self, coin: str, px: int, *, mid: int | None = None, oracle: int | None = None, volume: int = 0
@@ -324,7 +329,7 @@ class Machine:
         self._saving = None
         if self.log.path is not None:
             tracked(state)
-        self._ceiling_ms, self.last_price_ms = 0, None
+        self._ceiling_ms, self.caught_ms, self.last_price_ms = 0, 0, None
         self._marks, self._bands, self.turns = {}, {}, []
         self.moved.set()
 

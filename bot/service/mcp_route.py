@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bot.service.accounts import BODY_BYTES_MAX
 from bot.service.answers import Answer, Refused, invalid
 from bot.service.auth import OWNER_SCOPES, Access
+from bot.service.edge import check_form
 from bot.service.mcp_tools import Reply, Sent
 from bot.service.operations import Operations
 from bot.service.rest import Router, respond
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 PATH: Final = "/mcp"
 METADATA: Final = "/.well-known/oauth-protected-resource/mcp"
 SERVER_METADATA: Final = "/.well-known/oauth-authorization-server"
+CONTENT_TYPE: Final = b"content-type"
 POLICY: Final = "default"  # what each POST costs; a tool of the same policy costs no more
 
 # What an inner request takes over from the POST that carries it.
@@ -46,6 +48,8 @@ class AgentDoor:
 
     async def answer(self, http: Request) -> Response:
         """Hand one POST to the protocol."""
+        said = dict(http.scope["headers"])
+        check_form(said.get(CONTENT_TYPE), said.get(b"content-encoding"))
         return _Handed(await self._open(), await _body(http))
 
     async def close(self) -> None:
@@ -156,6 +160,8 @@ class _Handed(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         unread = True
+        if CONTENT_TYPE not in dict(scope["headers"]):  # Taken as JSON, as everywhere here; the protocol wants it said.
+            scope = {**scope, "headers": [*scope["headers"], (CONTENT_TYPE, b"application/json")]}
 
         async def again() -> Message:
             nonlocal unread

@@ -47,8 +47,9 @@ PATH_PARAMETERS: Final[dict[str, Json]] = {
 
 _FILTER: Final = "|".join(sorted(EVENT_FILTERS)).replace(".", "[.]")
 QUERY_FORMS: Final[dict[str, Json]] = {
-    "EventsQuery.since": {"pattern": "^evt_[0-9]{1,18}$"},
-    "EventsQuery.types": {"pattern": f"^(({_FILTER})(,({_FILTER}))*)?$"},
+    f"{model}.{name}": {"pattern": pattern}
+    for model in ("EventsQuery", "EventStreamQuery")
+    for name, pattern in (("since", "^evt_[0-9]{1,18}$"), ("types", f"^(({_FILTER})(,({_FILTER}))*)?$"))
 }
 
 IDEMPOTENCY_KEY: Final[Json] = {

@@ -85,6 +85,7 @@ def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions)
 def _begin(machine: Machine, made: _Prices) -> None:
     """The first start of a file: list the markets at the price they had just before."""
     machine.feed.start(made.start_ms, inclusive=False)
+    machine.caught_ms = made.start_ms
     for coin, listing in made.listings.items():
         px = machine.feed.last_px(coin) or listing.px
         machine.run(ListMarket(listing_at(listing, px).spec, px))

@@ -212,7 +212,8 @@ class OrderDesk(Desk):
         named = next(
             (o.coin for o in self.account(principal).orders.values() if _oid(self.account(principal), o) == oid), ""
         )
-        self._check_market(principal, named)
+        if named:
+            self._check_coin(principal, named)
         if principal.close_only and any(_oid(self.account(principal), o) == oid for o in self._protection(principal)):
             text = "this key may cancel entries only: the order protects a position"
             return self.refusal(Refusal("forbidden", text), context)
@@ -231,7 +232,7 @@ class OrderDesk(Desk):
     def cancel_coin(self, principal: Principal, request: CancelCoinRequest, context: Context) -> Answer:
         """DELETE /v1/orders: all open orders of one market."""
         coin = self.coin(request.coin)
-        self._check_market(principal, coin)
+        self._check_coin(principal, coin)
         if principal.close_only:
             return self._cancel_entries(principal, coin)
 
@@ -287,18 +288,20 @@ class OrderDesk(Desk):
         return self.decide(principal, context, command, view)
 
     def _check_guarded(self, principal: Principal, spec: GuardianSpec) -> None:
-        """A guardian trades for its key: only where the key itself may."""
+        """A guardian trades for its key: only where the key itself may. Nor does a key let go of one elsewhere."""
         template = json.loads(spec.order_template) if spec.order_template is not None else {}
         inside = template.get("market") if isinstance(template, dict) else None
-        key = self.key(principal)
         for market in (spec.coin, inside):
-            if not isinstance(market, str):
-                continue
-            self._check_market(principal, market)
-            coin = bare_coin(market)
-            if key is not None and key.allowed_coins is not None and coin not in key.allowed_coins:
-                details = {"cap": "allowedCoins", "allowed": list(key.allowed_coins)}
-                raise Refused(Refusal("key_limit_exceeded", f"this key may not trade {coin}", details=details))
+            if isinstance(market, str):
+                self._check_coin(principal, market)
+
+    def _check_coin(self, principal: Principal, market: str) -> None:
+        """What stands in a market is only for who may trade there: with a stop gone, a position is as good as traded."""
+        self._check_market(principal, market)
+        coin, key = bare_coin(market), self.key(principal)
+        if key is not None and key.allowed_coins is not None and coin not in key.allowed_coins:
+            details = {"cap": "allowedCoins", "allowed": list(key.allowed_coins)}
+            raise Refused(Refusal("key_limit_exceeded", f"this key may not trade {coin}", details=details))
 
     def disarm(self, principal: Principal, guardian: str, context: Context) -> Answer:
         """DELETE /v1/guardians/{id}. A latched one is lifted by the owner only."""
@@ -307,6 +310,7 @@ class OrderDesk(Desk):
         found = next((g for g in account.guardians.values() if guardian_id(account, g.number) == guardian), None)
         if found is None or not _GUARDIAN_ID.fullmatch(guardian):
             return self.refusal(Refusal("not_found", f"no guardian {guardian[:40]!r}"), context)
+        self._check_guarded(principal, found.spec)
         if (found.status == "latched" or found.spec.type == "kill_switch") and not principal.owner:
             text = "only the owner's key may lift a guardian that blocks"
             return self.refusal(Refusal("forbidden", text, details={"requiredScope": "owner"}), context)

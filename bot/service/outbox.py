@@ -1,7 +1,7 @@
 """The outbox: which deliveries are owed to which webhook, and how each endpoint has been answering. Durable beside the command log; sends nothing.
 
 A delivery is written in the same transaction as the event that it carries and goes in the one that writes down its success, so a crash
-anywhere repeats a delivery (same id, same body) and never loses one. All instants here are real time.
+anywhere repeats a delivery (same id, same body) and never loses one. All instants here are real time but `shown_ms`, which owners are told.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Delivery:
 
 @dataclass(slots=True)
 class Endpoint:
-    """An active webhook. `failures` in a row; `busy` while one delivery is in flight; before `rest_ms` nothing is sent."""
+    """An active webhook. `last_ms` is on the service's clock. `failures` in a row; `busy` while one delivery is in flight; before `rest_ms`
+    nothing is sent."""
 
     hook: Webhook
     wanted: frozenset[str] | None
@@ -187,16 +188,16 @@ class Outbox:
 
     # ── Outcomes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def succeeded(self, endpoint: Endpoint, delivery: Delivery, status: int, now_ms: int) -> None:
-        endpoint.last_ms, endpoint.last_status = now_ms, status
+    def succeeded(self, endpoint: Endpoint, delivery: Delivery, status: int, now_ms: int, *, shown_ms: int) -> None:
+        endpoint.last_ms, endpoint.last_status = shown_ms, status
         endpoint.failures, endpoint.good_ms, endpoint.rest_ms, endpoint.busy = 0, now_ms, 0, False
         self._log.put_all([(_DONE, (delivery.seq,)), self._health_row(endpoint)])
 
     def failed(
-        self, endpoint: Endpoint, delivery: Delivery, status: int | None, now_ms: int, *, due_ms: int | None
+        self, endpoint: Endpoint, delivery: Delivery, status: int | None, *, shown_ms: int, due_ms: int | None
     ) -> None:
         """`due_ms` None: it was the last attempt."""
-        endpoint.last_ms, endpoint.last_status = now_ms, status
+        endpoint.last_ms, endpoint.last_status = shown_ms, status
         endpoint.failures += 1
         endpoint.busy = False
         statement: Statement = (_DONE, (delivery.seq,))

@@ -60,6 +60,10 @@ class Sealer:
             raise SealBroken("sealed by another key or for another owner")
         return _crypt(self._derived("encrypt"), nonce, hidden)
 
+    def mark(self, text: str) -> str:
+        """A digest that only the key's holder can make, so that nobody can try secrets out against a copy of it."""
+        return hmac.digest(self._derived("mark"), text.encode(), hashlib.sha256).hex()
+
     def _tag(self, nonce: bytes, hidden: bytes, owner: str) -> bytes:
         return hmac.digest(self._derived("authenticate"), nonce + hidden + owner.encode(), hashlib.sha256)
 

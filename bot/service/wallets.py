@@ -125,7 +125,9 @@ class WalletDesk(Desk):
         _, account = self._wallet(address)
         if account is None:
             return {"trades": [], "nextBefore": None}
-        made = list(islice(pages.trades_before(account, query.before), query.limit + 1))
+        # What has not filled is an order, which is the owner's alone.
+        filled = (trade for trade in pages.trades_before(account, query.before) if trade.filled)
+        made = list(islice(filled, query.limit + 1))
         page = [views.trade(account, trade) | HIDDEN_OF_TRADE for trade in made[: query.limit]]
         return {"trades": page, "nextBefore": page[-1]["seq"] if len(made) > query.limit else None}
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from typing import Any, Final
 
 from fastapi import Request, Response
 
+from bot.errors import Refusal
 from bot.service.answers import Answer, Refused, invalid
 from bot.service.auth import Access, Principal
 from bot.service.desk import Context, Desk, expired
-from bot.service.edge import replaced
+from bot.service.edge import check_still
 from bot.service.machine import Machine
 from bot.service.outbox import Outbox
 from bot.service.quota import Quota
@@ -27,6 +29,8 @@ from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
 Body = dict[str, Any]
 
 KNOWN_TYPES: Final = list(EVENT_SUBTYPES)
+
+_WEBHOOK_ID: Final = re.compile(r"whk_[0-9]{1,20}", re.ASCII)
 
 
 class WebhookDesk(Desk):
@@ -77,6 +81,8 @@ class WebhookDesk(Desk):
         except ValueError as error:
             raise Refused(invalid("secret", str(error), "8..128 characters, or whsec_ and base64")) from None
         sealed = self._sealer.seal(key, principal.account)
+        # The fingerprint is of the whole body: bare, short secrets could be tried out against it.
+        context = context._replace(fingerprint=self._sealer.mark(context.fingerprint))
 
         def view(hook: Webhook, now: int) -> Body:
             self._outbox.add(hook)
@@ -98,6 +104,9 @@ class WebhookDesk(Desk):
 
     def remove(self, principal: Principal, webhook: str, context: Context) -> Answer:
         """DELETE /v1/webhooks/{id}: what was still owed there is forgotten."""
+        if not _WEBHOOK_ID.fullmatch(webhook):
+            # It may be the secret, sent by mistake: what is no id goes into no log and no answer.
+            return self.refusal(Refusal("not_found", "no webhook has such an id: they begin with whk_"), context)
 
         def view(hook: Webhook, now: int) -> Body:
             self._outbox.drop(hook.id)
@@ -130,8 +139,7 @@ def add_webhooks(router: Router, desk: WebhookDesk) -> None:
         request = call.read(WebhookRequest)
         generation = desk.machine.generation
         await desk.check_names(request.url)
-        if generation != desk.machine.generation:
-            raise Refused(replaced(), None, {"Retry-After": "1"})
+        check_still(desk.machine, generation, call.principal)
         return respond(desk.create(call.principal, request, call.context))
 
     @route("GET", "/v1/webhooks", Access.OWNER, "default")

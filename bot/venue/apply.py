@@ -223,7 +223,7 @@ def _revoke_key(state: State, command: c.RevokeKey) -> Key | Refusal:
 
 
 def _reset_account(state: State, command: c.ResetAccount) -> Account:
-    """Wipe positions, orders, plans, trades, events and guardians; keys and settings stay; earlier idempotency keys are fenced.
+    """Wipe positions, orders, plans, trades, events and guardians; keys and settings stay, with nothing of today used; earlier idempotency keys are fenced.
 
     A balance that is given is this epoch's; the next reset without one goes back to what the account was opened with.
     """
@@ -247,6 +247,9 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
     if command.balance is not None:
         fresh.start_balance = command.balance
     fresh.balance = fresh.start_balance
+    for credential in state.keys.values():
+        if credential.account == account.id:
+            credential.day_notional = 0  # Like the account's own: what it counted is wiped.
     floors.begin_day(fresh, state.now_ms, fresh.balance)
     state.accounts[account.id] = fresh
     emit(

@@ -161,15 +161,13 @@ def refuse_key(
             "key_limit_exceeded", f"maxExposureUsd is {text_of(key.max_exposure)}, {text_of(left)} USD of it is left",
             fix=_way_out(state, account, key, largest), details={"cap": "maxExposureUsd"},
         )  # fmt: skip
-    if key.max_open_positions is not None:
-        busy = busy_markets(account)
-        if market.spec.coin not in busy and len(busy) >= key.max_open_positions:
-            return Refusal(
-                "key_limit_exceeded",
-                f"maxOpenPositions is {key.max_open_positions}",
-                fix={"action": "close_first"},
-                details={"cap": "maxOpenPositions"},
-            )
+    if is_full(account, key, market):
+        return Refusal(
+            "key_limit_exceeded",
+            f"maxOpenPositions is {key.max_open_positions}",
+            fix={"action": "close_first"},
+            details={"cap": "maxOpenPositions"},
+        )
     return None
 
 
@@ -186,3 +184,11 @@ def _way_out(state: State, account: Account, key: Key | None, largest: Largest) 
         rooms.append((key.max_exposure - exposure(state, account), {"action": "close_first"}))
     left, otherwise = min(rooms, key=itemgetter(0))
     return largest(left) or otherwise
+
+
+def is_full(account: Account, key: Key, market: Market) -> bool:
+    """Whether this market would be one too many for the key's maxOpenPositions."""
+    if key.max_open_positions is None:
+        return False
+    busy = busy_markets(account)
+    return market.spec.coin not in busy and len(busy) >= key.max_open_positions

@@ -701,6 +701,8 @@ def suggest(
         if leverage and used < leverage:
             warnings.append(("leverage_clamped", f"leverage {leverage} is clamped to {used}"))
         most = min(depth, _affordable(state, account, key, market, used, buy))
+    if limits.refuse_coin(market, key) is not None:
+        most = 0
     want = (
         size if size is not None else notional * E8 // unit_px if notional is not None else (most if closing else low)
     )
@@ -738,7 +740,7 @@ def _affordable(state: State, account: Account, key: Key | None, market: Market,
     """Largest opening size that margin and caps leave, in lots."""
     free = ledger.free_margin(state, account) - max(0, _extra_margin(account, market, leverage, buy) or 0)
     usd = free * leverage * E8 // (E8 + leverage * market.spec.taker_rate) * 999 // 1000
-    if limits.blocking_guardians(account):
+    if limits.blocking_guardians(account) or (key is not None and limits.is_full(account, key, market)):
         return 0
     today = limits.used_today(account, state.now_ms)
     for cap in (account.max_trade, None if account.daily_cap is None else account.daily_cap - today):

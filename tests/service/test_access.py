@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 
 from bot.errors import Refusal
+from bot.service import webhooks
 from bot.service.auth import OWNER_SCOPES, Access, Principal, authenticate, mint, refuse_access
 from bot.venue.commands import CreateKey, RevokeKey
 from bot.venue.state import Key, State
-from tests.service.conftest import Box, Caller, OpenBox
+from tests.service.conftest import START_MS, Box, Caller, OpenBox
 from tests.service.test_edge import assert_refused
+from tests.service.test_sign_in import owner
 from tests.service.test_trading_path import ENTRY
 
 
@@ -117,6 +120,55 @@ async def test_a_revoked_key_is_refused_at_once(box: Box, caller: Caller) -> Non
     assert_refused(await reader.send("GET", "/v1/account"), 401, "unauthorized")
 
 
+@pytest.mark.parametrize("way", ["revoked key", "expired key", "ended session"])
+async def test_a_credential_that_ends_while_its_request_comes_in_does_nothing(
+    box: Box, caller: Caller, way: str
+) -> None:
+    expires = {"expiresAt": START_MS + 1_000} if way == "expired key" else {}
+    key = Caller(box.http, await caller.post("/v1/keys", {"scopes": ["read", "trade"], **expires}))
+    asking = await owner(box) if way == "ended session" else key
+    messages: list[Any] = []
+
+    async def receive() -> Any:
+        if way == "revoked key":
+            await caller.delete(f"/v1/keys/{key.opened['id']}")
+        elif way == "expired key":
+            await box.advance(1_000)
+        else:
+            await asking.delete("/v1/auth/session")
+        return {"type": "http.request", "body": json.dumps(ENTRY).encode(), "more_body": False}
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"authorization", asking.headers["Authorization"].encode())]
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/orders", "query_string": b"", "headers": headers, "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8700), "http_version": "1.1", "scheme": "http", "root_path": "", "raw_path": b"/v1/orders",
+    }  # fmt: skip
+    before = (await box.digest())["events"]
+    await box.service.app(scope, receive, send)
+    error = json.loads(messages[1]["body"])["error"]
+    code = "session_expired" if way == "expired key" else "unauthorized"
+    assert (messages[0]["status"], error["code"], error["orderSubmitted"]) == (401, code, False)
+    assert (b"www-authenticate", b'Bearer error="invalid_token"') in messages[0]["headers"]
+    assert (await box.digest())["events"] - before == (1 if way == "revoked key" else 0)  # key_revoked alone
+
+
+async def test_a_key_that_is_revoked_while_a_name_is_looked_up_registers_no_webhook(
+    box: Box, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await owner(box)
+
+    async def slowly(*_: Any, **__: Any) -> list[str]:
+        await first.delete("/v1/auth/session")
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(webhooks, "addresses_of", slowly)
+    assert_refused(await first.send("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/"}), 401, "unauthorized")
+    assert box.service.machine.state.webhooks == {}
+
+
 async def test_the_control_wants_its_own_token(box: Box, caller: Caller, open_box: OpenBox) -> None:
     for headers in ({}, caller.headers, {"Authorization": "Bearer bbc_tes"}, {"Authorization": "Bearer "}):
         assert_refused(await box.http.get("/sandbox/v1/clock", headers=headers), 401, "unauthorized")
@@ -145,3 +197,16 @@ async def test_minting_a_key_opens_the_embedded_account_once_and_revokes_the_key
     for _ in range(60):  # More than an account may have at once: the ones before are gone.
         third = await make()
     assert "apiKey" in third
+
+
+async def test_an_account_of_that_name_is_not_the_embedded_one(box: Box) -> None:
+    stranger = await box.caller(name="embedded")
+    own = Caller(box.http, await stranger.post("/v1/keys", {"name": "embedded daemon"}))
+    minted = [(await box.http.post("/sandbox/v1/keys", json={}, headers=box.control)).json() for _ in range(2)]
+    assert {one["accountId"] for one in minted} == {"acc_00000002"}
+    await box.http.post("/sandbox/v1/keys", json={"accountId": "acc_00000001"}, headers=box.control)
+    assert (await own.get("/v1/account"))["accountId"] == stranger.opened[
+        "accountId"
+    ]  # No other key of that name ends.
+    later = (await box.http.post("/sandbox/v1/keys", json={}, headers=box.control)).json()
+    assert later["accountId"] == "acc_00000002"

@@ -105,6 +105,10 @@ def test_an_owner_pastes_a_key_and_denies(served: Served, browser: Any) -> None:
         page.click("button[value=key]")
         assert "<script>alert(1)</script>" in page.inner_text("dl")
         assert "<img src=x onerror=alert(1)>" in page.inner_text("dl")
+        page.press("#name", "Enter")  # A name that is typed decides nothing.
+        assert page.inner_text("h1") == "A device asks for a key"
+        pending = http.post("/v1/oauth/device/token", json={"deviceCode": started["deviceCode"]})
+        assert pending.json()["error"]["details"]["oauthError"] == "authorization_pending"
         page.click("button[value=deny]")
         assert page.inner_text("h1") == "Denied"
         answer = http.post("/v1/oauth/device/token", json={"deviceCode": started["deviceCode"]})

@@ -78,6 +78,18 @@ async def test_an_answer_that_was_kept_after_the_snapshot_is_forgotten_with_it(
     assert len((await caller.get("/v1/trades"))["trades"]) == 1
 
 
+async def test_a_key_made_after_a_restore_was_not_used_by_the_one_that_had_its_id(box: Box, caller: Caller) -> None:
+    await control(box, "POST", "/snapshot", {"name": "a"})
+    before = await caller.post("/v1/keys", {})
+    await box.advance(60_000)
+    await Caller(box.http, before).get("/v1/account")
+    await control(box, "POST", "/restore", {"name": "a"})
+    after = await caller.post("/v1/keys", {})
+    assert after["id"] == before["id"]
+    assert_refused(await Caller(box.http, before).send("GET", "/v1/account"), 401, "unauthorized")
+    assert [key["lastUsedAt"] for key in (await caller.get("/v1/keys"))["keys"]] == [START_MS, None]
+
+
 async def test_a_restored_file_opens_restored_and_keeps_its_snapshots(open_box: OpenBox, tmp_path: Path) -> None:
     box = await open_box(db=tmp_path / "s.db", hold_prices=False)
     await box.price("BTC", "100000")

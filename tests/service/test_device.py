@@ -138,6 +138,21 @@ async def test_a_device_code_lives_ten_minutes(box: Box, caller: Caller, patient
     assert_refused(short, 400, "invalid_input")
 
 
+async def test_a_page_whose_request_was_decided_elsewhere_takes_the_next_code(box: Box, caller: Caller) -> None:
+    first, second, page, other = await start(box), await start(box), Page(box), Page(box)
+    await page.sign_in(first, caller)
+    mine, box.http.cookies = box.http.cookies, httpx.Cookies()
+    await other.sign_in(first, caller)
+    assert "Denied" in (await other.press("deny", name="x", scope="read")).text
+    box.http.cookies = mine
+    late = await page.press("approve", name="x", scope="read")
+    assert (late.status_code, "decided already" in late.text) == (400, True)
+    assert (await page.press("code", userCode=second["userCode"])).status_code == 200
+    assert "sign in first" in (await page.press("approve", name="x", scope="read")).text
+    await page.press("key", apiKey=caller.opened["apiKey"])
+    assert "Approved" in (await page.press("approve", name="x", scope="read")).text
+
+
 async def test_five_wrong_codes_a_minute_are_all_that_one_may_try(box: Box, caller: Caller, patient: list[int]) -> None:
     started, page = await start(box), Page(box)
     await page.open()

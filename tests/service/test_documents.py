@@ -266,6 +266,9 @@ def test_the_stream_is_described_with_its_end(document: dict[str, Any]) -> None:
     assert content["text/event-stream"]["x-event-data"]["error"] == {"$ref": "#/components/schemas/ErrorEnvelope"}
     assert "Last-Event-ID" in [one["name"] for one in made["parameters"] if one["in"] == "header"]
     assert "410" in made["responses"]
+    streamed, paged = (fields(document, f"GET /v1/events{tail}")[0] for tail in ("/stream", ""))
+    assert streamed == {name: paged[name] for name in ("since", "types")}
+    assert "pattern" in streamed["since"] and "pattern" in streamed["types"]
 
 
 # ── Against the interface ───────────────────────────────────────────────────────────────────────────────────────────

@@ -195,6 +195,18 @@ async def test_the_daily_cap_is_the_keys_own_and_starts_anew_at_midnight(box: Bo
     assert (await trader.send("POST", "/v1/orders", order(200, leverage=5))).status_code == 200
 
 
+async def test_a_reset_gives_the_daily_caps_of_account_and_keys_back(caller: Caller) -> None:
+    trader = await make(caller, scopes=TRADER, maxDailyNotionalUsd=500)
+    assert (await caller.send("PATCH", "/v1/settings", {"dailyTradeCapUsd": 600})).status_code == 200
+    await trader.post("/v1/orders", order(400))
+    await refused(trader, order(200), "maxDailyNotionalUsd")
+    await caller.post("/v1/sandbox/accounts/reset")
+    limits = await trader.get("/v1/limits")
+    assert (limits["account"]["usedTodayUsd"], limits["key"]["usedTodayUsd"]) == ("0", "0")
+    await trader.post("/v1/orders", order(400))
+    await refused(trader, order(200), "maxDailyNotionalUsd")
+
+
 async def test_the_leverage_cap_binds_what_is_asked_for_and_what_an_order_has_by_default(
     box: Box, caller: Caller
 ) -> None:
@@ -236,6 +248,34 @@ async def test_the_allowed_coins_bind_orders_closes_and_guardians(box: Box, call
     await refused(none, order(100, market="ETH"), "allowedCoins")
 
 
+async def test_a_key_confined_to_markets_takes_no_protection_away_elsewhere(box: Box, caller: Caller) -> None:
+    paths = (await box.http.get("/openapi.json")).json()["paths"]
+    stop = {"stopLoss": {"pct": 5}}
+    held = await caller.post(
+        "/v1/orders", order(100, bracket=stop, guardians=[{"type": "trailing_stop", "trailPct": 3}])
+    )
+    template = order(50, market="perp:btc")
+    plan = {"type": "schedule", "cron": "0 0 1 1 *", "orderTemplate": template}
+    ids = [held["guardians"][0]["id"], (await caller.post("/v1/guardians", plan))["id"]]
+    confined = await make(caller, scopes=TRADER, allowedCoins=["ETH"])
+    for method, path, body in (
+        ("DELETE", f"/v1/orders/{held['orders'][0]['oid']}", None),
+        ("DELETE", "/v1/orders", {"coin": "BTC"}),
+        ("DELETE", f"/v1/guardians/{ids[0]}", None),
+        ("DELETE", f"/v1/guardians/{ids[1]}", None),
+        ("POST", "/v1/guardians", plan),
+    ):
+        error = assert_refused(await confined.send(method, path, body), 403, "key_limit_exceeded")
+        assert error["details"] == {"cap": "allowedCoins", "allowed": ["ETH"]}
+        route = path if body is not None else path.rpartition("/")[0] + ("/{oid}" if "orders" in path else "/{id}")
+        assert "key_limit_exceeded" in paths[route][method.lower()]["responses"]["403"]["description"]
+    assert_refused(await confined.send("DELETE", "/v1/orders/1"), 404, "not_found")
+    assert [one["id"] for one in (await caller.get("/v1/guardians"))["guardians"]] == ids
+    assert (await caller.get("/v1/account"))["positions"][0]["stopPx"] is not None
+    beat = {"type": "dead_man_switch", "heartbeatSeconds": 60}  # What is the whole account's is every trader's.
+    assert await confined.delete(f"/v1/guardians/{(await caller.post('/v1/guardians', beat))['id']}")
+
+
 async def test_the_cap_on_open_positions_counts_markets_with_a_position_or_an_entry(box: Box, caller: Caller) -> None:
     trader = await make(caller, scopes=TRADER, maxOpenPositions=1)
     resting = await trader.post("/v1/orders", order(100, type="limit", limitPx="90000"))
@@ -245,6 +285,32 @@ async def test_the_cap_on_open_positions_counts_markets_with_a_position_or_an_en
     await trader.delete(f"/v1/orders/{resting['orders'][0]['oid']}")
     await trader.post("/v1/positions/BTC/close")
     assert (await trader.send("POST", "/v1/orders", order(100, market="ETH"))).status_code == 200
+
+
+async def test_a_key_is_suggested_nothing_that_its_markets_and_their_number_forbid(box: Box, caller: Caller) -> None:
+    await caller.post("/v1/orders", order(100))
+    elsewhere = await make(caller, scopes=TRADER, allowedCoins=["ETH"])
+    full = await make(caller, scopes=TRADER, maxOpenPositions=1)
+    for key, coin, intent, feasible in (
+        (elsewhere, "BTC", "open", False),
+        (elsewhere, "BTC", "close", False),
+        (elsewhere, "ETH", "open", True),
+        (full, "ETH", "open", False),
+        (full, "BTC", "open", True),
+        (full, "BTC", "close", True),
+    ):
+        said = await key.post("/v1/orders/suggest", {"coin": coin, "intent": intent})
+        assert (said["feasible"], said["request"] is not None) == (feasible, feasible), (coin, intent)
+        assert (said["maxSize"] != "0") == feasible
+        path, body = "/v1/orders", order(50, market=coin)
+        if intent == "close":
+            path, body = f"/v1/positions/{coin}/close", {"fraction": 0.5}
+        if feasible:
+            path, body = said["request"]["path"], said["request"]["body"]
+        if intent == "open":
+            body = body | {"dryRun": True}
+        answer = await key.send("POST", path, body)
+        assert (answer.status_code == 200) == feasible, answer.text
 
 
 # ── Settings ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -320,6 +320,18 @@ async def test_the_door_is_one_address_and_one_method(box: Box, caller: Caller) 
     assert huge.status_code == 413
 
 
+async def test_the_door_takes_the_bodies_that_rest_takes(box: Box, caller: Caller) -> None:
+    headers = caller.headers | ACCEPT
+    body = json.dumps(DISCOVER).encode()
+    good = await box.http.post("/mcp", content=body, headers=headers | {"Content-Type": "application/json"})
+    unsaid = await box.http.post("/mcp", content=body, headers=headers)
+    assert (unsaid.status_code, unsaid.json()) == (200, good.json())
+    for name, value in (("Content-Type", "text/plain"), ("Content-Type", ""), ("Content-Encoding", "gzip")):
+        answer = await box.http.post("/mcp", content=body, headers=headers | {name: value})
+        error = assert_refused(answer, 415, "invalid_input")
+        assert error["details"]["fields"][0]["field"] == name
+
+
 async def test_a_page_of_another_site_may_not_ask(box: Box, caller: Caller) -> None:
     headers = caller.headers | ACCEPT
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):

@@ -13,9 +13,10 @@ from bot.service.catalogue import CATALOGUE, starting_at
 from bot.service.event_prices import EventMarket
 from bot.service.prices import HISTORY_BARS, Feed, RecordedSource, SimulatedSource, points_of
 from bot.service.simulation import Candle, SimulatedMarket, path_of
+from bot.venue.commands import Heartbeat
 from bot.venue.state import Market
 from bot.wire.vocabulary import INTERVAL_MS
-from tests.service.conftest import START_MS, OpenBox
+from tests.service.conftest import START_MS, Box, OpenBox
 
 DAY_MS = 86_400_000
 SAMPLE = ("BTC", "KPEPE", "MINA", "AAPL", "SP500", "USBOND", "event:BTC-UP-6H", "event:BTC-150K")  # of each class
@@ -173,6 +174,24 @@ def write(path: Path, rows: list[str]) -> Path:
 
 def flat_rows(count: int, start: int = START_MS, step: int = 60_000) -> list[str]:
     return [f"{start + i * step},{100_000 + i},{100_010 + i},{99_990 + i},{100_001 + i},1.5" for i in range(count)]
+
+
+async def test_a_command_does_not_overtake_the_prices_that_are_due_while_it_is_on_its_way(open_box: OpenBox) -> None:
+    box: Box = await open_box(hold_prices=False, markets=("BTC",))
+    caller = await box.caller()
+    await caller.post("/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 500})
+    machine = box.service.machine
+    now = machine.catch_up()
+    hour = now - now % 3_600_000 + 3_600_000
+    machine.clock.move_to(
+        hour + 60_000
+    )  # A fast clock goes so far within a moment; what is due in it cannot be run in the past.
+    machine.run(Heartbeat(caller.opened["accountId"]))
+    assert machine.state.now_ms == now
+    await box.advance(1_000)
+    assert machine.fault is None
+    paid = (await caller.get("/v1/events?types=funding"))["events"]
+    assert [event["ts"] for event in paid] == [hour]
 
 
 async def test_a_recorded_file_is_played_and_its_market_closes_at_the_end(open_box: OpenBox, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from bot.service.auth import Access
 from bot.service.edge import Rule
-from tests.service.conftest import START_MS, Box, Caller
+from tests.service.conftest import START_MS, Box, Caller, OpenBox
 from tests.service.test_edge import assert_refused
 from tests.service.test_keys import make, order
 from tests.service.test_sign_in import owner
@@ -330,6 +330,22 @@ async def test_event_markets_want_outcomes_besides(box: Box, who: str) -> None:
     assert_refused(await plain.send("POST", "/v1/guardians", template), 403, "forbidden")
     status = 404 if {TRADE, OUTCOMES} <= set(PRINCIPALS[who]) else 403
     assert (await caller.send("POST", "/v1/orders", event)).status_code == status
+
+
+async def test_what_guards_an_event_market_is_disarmed_only_with_outcomes(open_box: OpenBox) -> None:
+    box: Box = await open_box(markets=("event:RATE-CUT",))
+    first = await box.caller()
+    bought = {
+        "market": "event:RATE-CUT",
+        "side": "long",
+        "usdAmount": 50,
+        "guardians": [{"type": "trailing_stop", "trailPct": 20}],
+    }
+    [guard] = (await first.post("/v1/orders", bought))["guardians"]
+    plain, whole = await make(first, scopes=[READ, TRADE]), await make(first, scopes=[READ, TRADE, OUTCOMES])
+    refused = await plain.send("DELETE", f"/v1/guardians/{guard['id']}")
+    assert assert_refused(refused, 403, "forbidden")["details"]["requiredScope"] == "outcomes"
+    assert (await whole.delete(f"/v1/guardians/{guard['id']}"))["disarmed"] is True
 
 
 async def test_the_session_route_is_for_sessions(box: Box) -> None:

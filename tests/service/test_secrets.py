@@ -63,9 +63,18 @@ def test_no_secret_stands_in_the_database_or_in_the_log(tmp_path: Path) -> None:
             order = {"market": "BTC", "side": "long", "usdAmount": 100, "dryRun": True}
             trader = {"Authorization": f"Bearer {secrets['key']}"}
             secrets["plan"] = http.post("/v1/orders", json=order, headers=trader).json()["confirmToken"]
+            secrets["webhook"] = "whsec_c2VjcmV0LW9mLXRoaXMtdGVzdC1hbG9uZQ"
+            hook = {"url": "http://127.0.0.1:9/", "secret": secrets["webhook"]}
+            assert http.post("/v1/webhooks", json=hook, headers=session).status_code == 200
             # Requests that fail say nothing of what they carried, either.
             for path in ("/v1/nowhere", "/v1/keys/" + secrets["key"], "/v1/orders"):
                 http.post(path, content=b'{"x": "' + secrets["key"].encode(), headers=trader)
+            # Nor do those that have the secret where its id belongs; the first letters of a key are all that counts of it.
+            for path, secret in (("keys", secrets["key"]), ("webhooks", secrets["webhook"])):
+                refused = http.delete(f"/v1/{path}/{secret}", headers=session)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
+                assert secret[:40] not in refused.text
+            secrets["start of the key"] = secrets["key"][:61]
             assert http.delete("/v1/auth/session", headers=session).status_code == 200
         killed = everything(db)
         served.stop()
@@ -74,7 +83,7 @@ def test_no_secret_stands_in_the_database_or_in_the_log(tmp_path: Path) -> None:
         stopped = everything(db)
     finally:
         end(served)
-    assert len(secrets) == 12
+    assert len(secrets) == 14
     assert len(set(secrets.values())) == len(secrets)
     for line in log.splitlines():
         json.loads(line)

@@ -236,6 +236,9 @@ async def test_a_page_in_the_list_may_ask_and_read_and_no_other_may(open_box: Op
         before = await http.options("/mcp", headers=asked)
         assert before.headers["access-control-allow-origin"] == page
         assert "authorization" in before.headers["access-control-allow-headers"].lower()
+        assert (before.status_code, before.content, before.headers.get("allow")) == (204, b"", None)
+        everywhere = {"x-api-version", "x-request-id", "ratelimit", "ratelimit-policy", "x-sandbox-clock"}
+        assert everywhere - set(before.headers) == set()
         done = await http.post("/mcp", json=DISCOVER, headers=caller.headers | ACCEPT | {"Origin": page})
         assert (done.status_code, done.headers["access-control-allow-origin"]) == (200, page)
         barred = await http.post("/mcp", json=DISCOVER, headers=ACCEPT | {"Origin": page})

@@ -59,6 +59,25 @@ async def test_a_wallet_is_read_without_a_credential_and_shows_no_plan(box: Box,
     assert {traded[name] for name in ("requestId", "idempotencyKey", "source", "venueOid", "guardianId")} == {None}
 
 
+async def test_a_wallet_shows_no_order_that_has_not_filled(box: Box, caller: Caller) -> None:
+    async def seen(query: str = "") -> tuple[list[int], int | None]:
+        page = (await box.http.get(f"/v1/wallets/{address(caller)}/trades{query}")).json()
+        return [trade["seq"] for trade in page["trades"]], page["nextBefore"]
+
+    await buy(caller, 100)
+    await buy(caller, 200, type="limit", limitPx="90000")
+    gone = await buy(caller, 300, type="limit", limitPx="80000")
+    await caller.delete(f"/v1/orders/{gone['trade']['venueOid']}")
+    await buy(caller, 400)
+    assert [trade["seq"] for trade in (await caller.get("/v1/trades"))["trades"]] == [4, 3, 2, 1]
+    assert await seen() == ([4, 1], None)
+    assert await seen("?limit=1") == ([4], 4)
+    assert await seen("?limit=1&before=4") == ([1], None)
+    assert (await box.http.get(f"/v1/wallets/{address(caller)}/pnl")).json()["trades"] == 2
+    await box.price("BTC", "89000")
+    assert await seen() == ([4, 2, 1], None)
+
+
 async def test_an_address_that_is_no_account_is_not_registered(box: Box) -> None:
     async def get(tail: str) -> Any:
         answer = await box.http.get(f"/v1/wallets/{STRANGER}{tail}")
