@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import os
 import re
 import shlex
@@ -18,6 +20,8 @@ from typing import Any
 import httpx
 import pytest
 
+import bot
+import bot.strategy
 from bot.cli.app import COMMANDS
 from bot.cli.embedded import Embedded
 from bot.cli.sandbox import EPILOG
@@ -107,6 +111,24 @@ def test_the_strategy_of_the_readme_loads_and_its_params_are_judged(tmp_path: Pa
     loaded = loader.load("breakout:Breakout", tmp_path)
     assert loader.check_params(loaded.strategy, {"bars": 30}) == []
     assert loader.check_params(loaded.strategy, {"bars": 1})
+
+
+def test_the_table_of_the_strategy_page_has_all_that_there_is() -> None:
+    rows = re.search(r"\| What there is \| \|\n(.*?)\n\n", README, re.DOTALL)
+    assert rows is not None
+    words = set(re.findall(r"\w+", rows[1]))
+    hooks = {
+        name: inspect.signature(hook)
+        for name, hook in vars(bot.Strategy).items()
+        if name.startswith("on_") or name == "confirm"
+    }
+    for name, signature in hooks.items():
+        assert f"`{name}({', '.join(list(signature.parameters)[1:])})`" in rows[1]
+    seen = {name for name in vars(bot.View) if not name.startswith("_")}
+    wishes = {field.name for wish in (bot.Open, bot.Close, bot.Bracket) for field in dataclasses.fields(wish)}
+    indicators = {name for name in bot.__all__ if getattr(bot, name).__module__ == "bot.strategy.indicators"}
+    assert len(indicators) == 6
+    assert seen | wishes | indicators | {"TrailingStop", "MaxHold", "Cancel", "oid"} <= words
 
 
 def test_the_files_of_the_readme_are_in_the_tree() -> None:

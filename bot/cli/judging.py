@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -136,7 +138,14 @@ def _of_markets(source: Source) -> list[Problem]:
                 problems.append(
                     source.problem(
                         ("strategies", index, "markets", place),
-                        f"{coin} is not among the embedded service's markets: {', '.join(sorted(listed))}",
+                        f"{coin} is not among the embedded service's markets{_meant(coin, listed)}: {', '.join(sorted(listed))}",
                     )
                 )
     return problems
+
+
+def _meant(coin: str, listed: Collection[str]) -> str:
+    """Elsewhere a market has the money that pays in its name: BTCUSDT, BTC-USD."""
+    base = re.sub(r"[-_.]?(PERP|USD[CT]?)$", "", coin)
+    near = [base] if base in listed else difflib.get_close_matches(coin, list(listed), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -93,7 +93,18 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
 def report_lines(run: KeptRun) -> list[str]:
     """A run for a terminal: the figures of its page."""
     from bot.clock import iso
-    from bot.session.report import MONTHS, SUMS, by_market, costs_of, guardian_text, monthly, ran_text, sums
+    from bot.session.report import (
+        FIRST,
+        MONTHS,
+        SUMS,
+        by_market,
+        costs_of,
+        guardian_text,
+        monthly,
+        ran_text,
+        refusals_text,
+        sums,
+    )
 
     summary = run.summary
     lines = [f"  {ran_text(run)}"]
@@ -113,13 +124,9 @@ def report_lines(run: KeptRun) -> list[str]:
         for name, one in summary.get("booked", {}).items()
     ]
     lines += _columns([("booked to", *BOOKED), *booked]) if booked else []
-    for said, counts in (
-        ("exits", "exits"),
-        ("refused by the gate", "refusals"),
-        ("refused by the service", "rejections"),
-    ):
-        if summary.get(counts):
-            lines.append(f"  {said}: " + ", ".join(f"{name} {count:,}" for name, count in summary[counts].items()))
+    if summary.get("exits"):
+        lines.append("  exits: " + ", ".join(f"{name} {count:,}" for name, count in summary["exits"].items()))
+    lines += [f"  {one}" for by in FIRST for one in refusals_text(summary, by)]
     lines += [
         f"  down {iso(one['atMs'])[:19]} for {one['forMs'] // 1000} s: {one['events']} events, "
         f"equity {one['equityBeforeUsd']:,.2f} -> {one['equityAfterUsd']:,.2f}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -34,6 +34,7 @@ A key that may not do everything is tried with its caps, by the interface's name
 An event market is settled where that is said: --settle event:RATE-CUT=yes   --settle event:RATE-CUT=2025-03-20T18:00=no
 Ctrl-C ends it; what was reached by then is kept. Results go to runs/<name>-<time>/.
 """
+SAID: Final = "log.jsonl"
 CUTS: Final = 5  # repeated runs of --prove-causal
 GUARDIANS_SHOWN: Final = 20
 _SIDED: Final = re.compile(r"(?:((?:event:|perp:)?[A-Za-z0-9][A-Za-z0-9._-]*)=)?(.+)", re.DOTALL)
@@ -306,6 +307,8 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
         raise BotError(f"{folder}: cannot be written: {lost.strerror or lost}; choose another place with --out")
     if not as_json:
         click.echo(f"\nResults: {folder}")
+        if (folder / SAID).is_file():
+            click.echo(f"What the strategies said: {folder / SAID}")
     if proof is not None and proof["differs"] is not None:
         click.echo(f"error: not causal: {proof['differs']}", err=True)
         return 1
@@ -317,15 +320,20 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
 
 
 class _Lines:
-    """A file of lines. What it does not take any more is left out, and why is kept."""
+    """A file of lines, which is there without one only where it `is_needed`. What it does not take any more is left out, and why is kept."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_needed: bool = True) -> None:
         self.lost: OSError | None = None
-        self._file = path.open("w", encoding="utf-8", newline="")
+        self._path = path
+        self._file = self._opened() if is_needed else None
+
+    def _opened(self) -> TextIO:
+        return self._path.open("w", encoding="utf-8", newline="")
 
     def write(self, text: str) -> None:
         if self.lost is None:
             try:
+                self._file = self._file or self._opened()
                 self._file.write(text)
             except OSError as error:
                 self.lost = error
@@ -335,7 +343,8 @@ class _Lines:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._file.close()
+            if self._file is not None:
+                self._file.close()
         except OSError as error:
             self.lost = self.lost or error
 
@@ -419,11 +428,15 @@ class _Asked:
         if self.given["with_journal"]:
             made.journal.close()
             made = self._make(self.options, journal=folder / reading.FILE)
-        with _Lines(folder / "events.jsonl") as lines, _bar(quiet=quiet) as told:
+        with (
+            _Lines(folder / "events.jsonl") as lines, _Lines(folder / SAID, is_needed=False) as said, _bar(quiet=quiet) as told,
+        ):  # fmt: skip
             found = made.run(
-                progress=lambda done, of: lines.lost is None and not is_stopped() and told(done, of), events=lines
+                progress=lambda done, of: not (lines.lost or said.lost or is_stopped()) and told(done, of),
+                events=lines,
+                said=said,
             )
-        return found, lines.lost
+        return found, lines.lost or said.lost
 
     def besides(
         self, found: Result, folder: Path, *, is_stopped: Callable[[], bool]
@@ -578,8 +591,8 @@ def summary_lines(
     """The summary for a terminal."""
     from bot.clock import iso
     from bot.money import format_e8
-    from bot.session.report import guardian_text
-    from bot.session.result import fired_row
+    from bot.session.report import FIRST, guardian_text, refusals_text
+    from bot.session.result import fired_row, noes_told
 
     course, book = found.course, found.book
     lines = [
@@ -599,15 +612,8 @@ def summary_lines(
     lines.append(f"  {'Slippage [$]':<28}{format_e8(book.slippage):>16}   inside the prices")
     if book.kinds:
         lines.append("  exits: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(book.kinds.items())))
-    if found.refusals:
-        lines.append(
-            "  refused by the gate: " + ", ".join(f"{code} {count:,}" for code, count in sorted(found.refusals.items()))
-        )
-    if found.rejections:
-        lines.append(
-            "  refused by the service: "
-            + ", ".join(f"{code} {count:,}" for code, count in sorted(found.rejections.items()))
-        )
+    noes = noes_told(found.noes)
+    lines += [f"  {one}" for by in FIRST for one in refusals_text(noes, by)]
     if found.liquidations:
         lines.append(f"  LIQUIDATIONS: {found.liquidations}")
     if book.backstop:

@@ -316,7 +316,7 @@ class Desk:
             await self.start_one(seat, now_ms=now_ms)
 
     async def start_one(self, seat: Seat, *, now_ms: int) -> None:
-        await self._run(seat, partial(seat.call, partial(seat.strategy.on_start, seat.view), now_ms=now_ms))
+        await self._run(seat, partial(seat.tell, partial(seat.strategy.on_start, seat.view), now_ms=now_ms))
         self._keep_state(seat, None)
 
     async def rehearse(self, closed: Closed) -> None:
@@ -337,7 +337,7 @@ class Desk:
 
     async def stop_one(self, seat: Seat, *, now_ms: int) -> None:
         if seat.quarantined is None:
-            await self._run(seat, partial(seat.call, partial(seat.strategy.on_stop, seat.view), now_ms=now_ms))
+            await self._run(seat, partial(seat.tell, partial(seat.strategy.on_stop, seat.view), now_ms=now_ms))
             self._keep_state(seat, None)
 
     def see(self, closed: Closed, *, is_marked: bool = False) -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from decimal import ROUND_DOWN, Decimal
+from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, Decimal
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from bot.errors import Refusal
 from bot.money import format_decimal
 from bot.runtime.books import Share
 from bot.runtime.intents import FINAL, Action, CancelOrders, Intent, Path, Request
 from bot.runtime.mirror import PROTECTIVE, Mirror, MirrorOrder
-from bot.strategy import Cancel, Close, MaxHold, Number, Open, TrailingStop
+from bot.strategy import Bracket, Cancel, Close, MaxHold, Number, Open, TrailingStop
 from bot.strategy import Intent as Wish
 from bot.wire import BracketRequest, CloseRequest, InlineGuardian, LegRequest, OrderRequest, bare_coin
 
@@ -25,6 +25,9 @@ REQUESTS_KEPT: Final = 256  # entries that were wanted before, whose requests ne
 FRESH_INTERVALS: Final = 2  # a bar older than that is history, not a reason to trade
 LEAST_USD: Final = Decimal(10)  # the interface's minimum of an order, and of a part of a position that is closed
 SIZE_DECIMALS: Final = 8  # until the market's own are known
+PX_FIGURES: Final = 5  # of a price; a whole one may have more
+PX_DECIMALS: Final = 6  # of a price and of its market's sizes together
+EVENT_PX_DECIMALS: Final = 3  # of a price between 0 and 1
 WHOLE: Final = CloseRequest(fraction=Decimal(1), source="agent")  # the request that closes all of any position
 
 
@@ -51,6 +54,25 @@ class Ask(NamedTuple):
     now_ms: int
     price: Decimal | None = None
     closing: frozenset[str] = frozenset()  # markets that the same decision has closed before
+
+
+class Grid(NamedTuple):
+    """The prices that a market takes. The interface does not tell them: it is the venue's rule, by the decimals of a size. No figures: a fixed tick."""
+
+    decimals: int
+    figures: int | None = None
+
+    def down(self, px: Decimal) -> Decimal:
+        return self._whole(px, ROUND_FLOOR)
+
+    def up(self, px: Decimal) -> Decimal:
+        return self._whole(px, ROUND_CEILING)
+
+    def _whole(self, px: Decimal, rounding: str) -> Decimal:
+        px = px.quantize(_UNIT)  # 0.1 + 0.2 is 0.3, not the tick above.
+        least = -self.decimals
+        power = least if self.figures is None else max(least, min(0, px.adjusted() - self.figures + 1))
+        return px.quantize(Decimal(1).scaleb(power), rounding)
 
 
 class Permit(NamedTuple):
@@ -81,6 +103,7 @@ class Gate:
     entries_stopped: Callable[[int], Refusal | None]
     in_doubt: Callable[[str, str | None], bool]  # in this market, besides this intent
     size_decimals: Mapping[str, int] = field(default_factory=dict)
+    grids: Mapping[str, Grid] = field(default_factory=dict)  # of a session, which may have been told another tick
     judges_freshness: bool = True  # not under a manual clock, nor in a session
     foreign_positions: str = "ignore"
     strategy_stopped: Callable[[str, int], Refusal | None] = _goes_on  # why this strategy may open nothing just now
@@ -142,7 +165,8 @@ class Gate:
         size = None if wish.size is None else self._size(wish.market, _exact(wish.size))
         if size is not None and not size:
             return Refusal("below_min_notional", f"a size of {wish.size} {wish.market} rounds down to nothing")
-        request = _order_request(wish, None if size is None else format_decimal(size), allowance.require_protection)
+        sized = None if size is None else format_decimal(size)
+        request = _order_request(wish, sized, allowance.require_protection, self._grid(wish.market))
         # One request settles only where the service is known to give our key back; before that it is planned, then confirmed.
         path: Path = "direct" if allowance.path == "direct" and self.mirror.keys_proven else "plan"
         return Permit(request, "open", wish.market, path, notional)
@@ -238,6 +262,15 @@ class Gate:
         """Down to what the market trades in: never more than was wanted."""
         step = Decimal(1).scaleb(-self.size_decimals.get(bare_coin(market), SIZE_DECIMALS))
         return size.quantize(step, ROUND_DOWN)
+
+    def _grid(self, market: str) -> Grid:
+        coin = bare_coin(market)
+        if coin in self.grids:
+            return self.grids[coin]
+        if market.startswith("event:"):
+            return Grid(EVENT_PX_DECIMALS)
+        decimals = self.size_decimals.get(coin)
+        return Grid(SIZE_DECIMALS) if decimals is None else Grid(max(0, PX_DECIMALS - decimals), PX_FIGURES)
 
 
 # -- rules: each answers a no, or nothing
@@ -377,7 +410,9 @@ RULES: Final[Mapping[type, tuple[Rule, ...]]] = {
     Cancel: (own_market,),
 }  # fmt: skip
 
+Rounding: TypeAlias = Callable[[Decimal], Decimal]
 _CENT: Final = Decimal("0.01")
+_UNIT: Final = Decimal("0.00000001")  # the finest that a request may hold
 
 
 def _doubt(market: str) -> Refusal:
@@ -397,25 +432,25 @@ def _maybe(value: Number | None) -> Decimal | None:
     return None if value is None else _exact(value)
 
 
-def _text(value: Number) -> str:
-    return format_decimal(_exact(value))
-
-
 @lru_cache(maxsize=REQUESTS_KEPT)
-def _order_request(wish: Open, size: str | None, require_protection: bool) -> OrderRequest:
-    """The request of an entry. It follows from these alone, and a strategy of fixed sizes wants the same again and again."""
-    limit = wish.limit_px
+def _order_request(wish: Open, size: str | None, require_protection: bool, grid: Grid) -> OrderRequest:
+    """The request of an entry. It follows from these alone, and a strategy of fixed sizes wants the same again and again.
+
+    Prices go to the market's grid: a long's limit and target down and its stop up, a short's the other way. So no entry is worse than was
+    wanted, and stop and target are nearer to it.
+    """
+    down, up = (grid.down, grid.up) if wish.side == "long" else (grid.up, grid.down)
     return OrderRequest(
         market=wish.market,
         side=wish.side,
         usd_amount=None if wish.usd is None else _exact(wish.usd).quantize(_CENT, ROUND_DOWN),
         size=size,
         leverage=wish.leverage,
-        type="market" if limit is None else "limit",
-        limit_px=None if limit is None else _text(limit),
+        type="market" if wish.limit_px is None else "limit",
+        limit_px=_price(wish.limit_px, down),
         max_slippage_bps=wish.max_slippage_bps,
         require_protection=require_protection,
-        bracket=_bracket(wish),
+        bracket=None if wish.bracket is None else _bracket(wish.bracket, stop=up, target=down),
         guardians=tuple(map(_inline, wish.guardians)),
         source="agent",
     )
@@ -445,16 +480,17 @@ def _unit_px(market: str, side: str, px: Decimal) -> Decimal:
     return 1 - px if side == "short" and market.startswith("event:") else px
 
 
-def _bracket(wish: Open) -> BracketRequest | None:
-    bracket = wish.bracket
-    if bracket is None:
-        return None
+def _bracket(bracket: Bracket, *, stop: Rounding, target: Rounding) -> BracketRequest:
     return BracketRequest(
-        stop_loss=_leg(bracket.stop_pct, bracket.stop_px),
-        take_profit=_leg(bracket.target_pct, bracket.target_px, bracket.target_r),
+        stop_loss=_leg(bracket.stop_pct, _price(bracket.stop_px, stop)),
+        take_profit=_leg(bracket.target_pct, _price(bracket.target_px, target), bracket.target_r),
     )
 
 
-def _leg(pct: Number | None, px: Number | None, r: Number | None = None) -> LegRequest | None:
-    given: dict[str, Any] = {"pct": _maybe(pct), "px": None if px is None else _text(px), "r": _maybe(r)}
+def _price(px: Number | None, rounded: Rounding) -> str | None:
+    return None if px is None else format_decimal(rounded(_exact(px)))
+
+
+def _leg(pct: Number | None, px: str | None, r: Number | None = None) -> LegRequest | None:
+    given: dict[str, Any] = {"pct": _maybe(pct), "px": px, "r": _maybe(r)}
     return None if not any(value is not None for value in given.values()) else LegRequest(**given)

@@ -38,6 +38,12 @@ from bot.strategy.base import declared
 GROUP = "bot.strategies"
 IMPORT_S: Final = 30.0  # for so long an import may take; half of what a unit has for its start
 AGAIN_S: Final = 1.0  # an import that catches everything is told again
+HOOKS: Final = {  # with what each is called
+    name: tuple(inspect.signature(hook).parameters)
+    for name, hook in vars(Strategy).items()
+    if name.startswith("on_") or name == "confirm"
+}
+WANT_NOTHING: Final = ("on_start", "on_stop", "confirm")
 USE = re.compile(r"(?P<module>[A-Za-z_][\w\-]*(?:\.[A-Za-z_]\w*)*)(?::(?P<name>[A-Za-z_]\w*))?")
 
 
@@ -290,7 +296,30 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
                 f"{where}: {target.__name__}.{label} names the param {period!r}, which Params has not{_did_you_mean(period, known)}"
             )
     check_timers(target, where)
+    _check_hooks(target, where)
     return target
+
+
+def _check_hooks(target: type[Strategy], where: str) -> None:
+    """Each hook can be called as the runtime calls it, and nothing is named like one that nobody calls. An author sees it here, not at the first fill."""
+    for owner in target.__mro__[: target.__mro__.index(Strategy)]:
+        for name, given in vars(owner).items():
+            label = f"{where}: {target.__name__}.{name}"
+            if name.startswith("on_") and callable(given) and name not in HOOKS:
+                hint = _did_you_mean(name, list(HOOKS)) or f"; the hooks are {', '.join(HOOKS)}"
+                raise StrategyError(f"{label} is no hook, so nobody would call it{hint}")
+            if name not in HOOKS or not isinstance(given, types.FunctionType):
+                continue
+            if inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given):
+                raise StrategyError(f"{label} is async; a hook is a plain def, and the runtime does what takes time")
+            if name in WANT_NOTHING and inspect.isgeneratorfunction(given):
+                raise StrategyError(f"{label} yields, and what it wants would be lost; want it in on_bar")
+            try:
+                inspect.signature(given, follow_wrapped=False).bind(*HOOKS[name])
+            except TypeError:
+                raise StrategyError(
+                    f"{label} is called with ({', '.join(HOOKS[name])}), and does not take that"
+                ) from None
 
 
 def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:

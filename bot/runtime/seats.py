@@ -14,7 +14,7 @@ from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import structlog
 
@@ -47,6 +47,7 @@ INTENTS_MAX: Final = 100  # of one hook call; more is a runaway
 STATE_BYTES_MAX: Final = 64_000  # a small mapping, not a database
 
 
+Says: TypeAlias = Callable[[int, str, str, Mapping[str, Any]], None]  # at, strategy, event, fields
 HOOKS: Final = {"fill": "on_fill", "trigger": "on_trigger", "guardian": "on_guardian"}  # type of event -> who is told
 
 
@@ -62,6 +63,7 @@ class SeatSource:
         self.now_ms = 0
         self.state: dict[str, Any] = {}
         self.is_rehearsing = False
+        self.says: Says | None = None  # who takes the strategy's own lines; None: the log
 
     @property
     def equity_usd(self) -> float:
@@ -88,8 +90,12 @@ class SeatSource:
         return found
 
     def log(self, event: str, fields: dict[str, Any]) -> None:
-        if not self.is_rehearsing:  # What it says of bars long past was said when they were new.
+        if self.is_rehearsing:  # What it says of bars long past was said when they were new.
+            return
+        if self.says is None:
             self._log.info(event, **fields)
+        else:
+            self.says(self.now_ms, self._name, event, fields)
 
 
 class Seat:
@@ -137,6 +143,14 @@ class Seat:
         if len(found) > INTENTS_MAX:
             raise StrategyError(f"{self.name}: more than {INTENTS_MAX} intents at once")
         return found
+
+    def tell(self, hook: Callable[[], None], *, now_ms: int) -> None:
+        """As `call`, of a hook that can want nothing: StrategyError when it does, for nobody would act on it."""
+        wanted = self.call(hook, now_ms=now_ms)
+        if wanted:
+            raise StrategyError(
+                f"{self.name}: on_start and on_stop can want nothing, so {wanted[0]!r:.200} would be lost; want it in on_bar"
+            )
 
     def changed_state(self) -> str | None:
         """The state's JSON when a hook has changed it, else None. StrategyError when it is no JSON."""

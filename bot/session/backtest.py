@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,13 +12,15 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from bot.config import Settings
+from bot.logs import redact
 from bot.runtime.desk import Placed
 from bot.runtime.journal import Journal, open_journal
 from bot.runtime.loader import load as load_strategy
 from bot.session import result as results
-from bot.session.book import Book
+from bot.session.book import Book, Trip
 from bot.session.candles import Candles
-from bot.session.journal import SessionJournal
+from bot.session.folder import COLUMNS
+from bot.session.journal import No, Noes, SessionJournal
 from bot.session.options import PathPolicy, SessionOptions
 from bot.session.result import Result
 from bot.session.run import Session, Told, local
@@ -25,6 +28,7 @@ from bot.session.slippage import Prices, Slips
 from bot.session.stage import ADDRESS, EVENTS_SHOWN, Stage
 from bot.venue.numbers import E8
 
+SAID_MAX: Final = 100_000  # lines of log.jsonl; more is a strategy that says each bar of years
 EVENTS_HELD: Final = 6_000  # in memory before they are folded and written
 OTHER_PATH: Final[Mapping[str, PathPolicy]] = {
     "sl_first": "adaptive",
@@ -40,6 +44,24 @@ class Lines(Protocol):
     """What takes the lines of events.jsonl: a file open for text."""
 
     def write(self, text: str, /) -> object: ...
+
+
+class Said:
+    """What the strategies say by view.log, a line each; where it grows too long, the last line says so."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._count = 0
+
+    def __call__(self, at_ms: int, strategy: str, event: str, fields: Mapping[str, Any]) -> None:
+        self._count += 1
+        if self._count <= SAID_MAX:
+            line = {"atMs": at_ms, "strategy": strategy, "event": redact(event), "fields": redact(dict(fields))}
+        elif self._count == SAID_MAX + 1:
+            line = {"atMs": at_ms, "strategy": strategy, "event": "log.full", "fields": {"lines": SAID_MAX}}
+        else:
+            return
+        self._lines.write(json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
 
 
 @dataclass(slots=True)
@@ -78,9 +100,10 @@ class Backtest:
             self.journal.close()
             raise
 
-    def run(self, *, progress: Told | None = None, events: Lines | None = None) -> Result:
-        """To the end, or until `progress` says stop. `events` takes the lines of events.jsonl."""
+    def run(self, *, progress: Told | None = None, events: Lines | None = None, said: Lines | None = None) -> Result:
+        """To the end, or until `progress` says stop. `events` and `said` take the lines of events.jsonl and log.jsonl."""
         stage, session = self.stage, self.session
+        session.says = None if said is None else Said(said)
         slips = Slips(Prices(session.ground.lanes, self.options.path))
         book = Book(int(self.options.balance_usd * E8), self._owner_of, None if events is None else events.write, slips)
         told = stage.told
@@ -98,9 +121,9 @@ class Backtest:
 
         try:
             course = session.run(spill)
-            refusals, rejections = self._refusals()
+            noes = self._noes()
             books = {} if session.loop is None else session.loop.books.rows
-            return results.result_of(stage, book, course, session.ground, self.options, refusals, rejections, books)
+            return results.result_of(stage, book, course, session.ground, self.options, noes, books)
         finally:
             self.journal.close()
 
@@ -111,20 +134,22 @@ class Backtest:
         intent = self.journal.find(key)
         return None if intent is None else intent.strategy
 
-    def _refusals(self) -> tuple[Counter[str], Counter[str]]:
-        """Codes of what the gate refused and of what the service did, as far as the journal keeps them."""
+    def _noes(self) -> Noes:
+        """What the gate refused and what the service did, as far as the journal keeps it."""
         if isinstance(self.journal, SessionJournal):
-            return self.journal.refusals, self.journal.rejections
+            return self.journal.noes
         self.journal.flush()
-        by_gate, by_service = (
-            Counter({str(code or ""): int(count) for code, count in self.journal.db.execute(sql)})
-            for sql in (_REFUSALS, _REJECTIONS)
-        )
-        return by_gate, by_service
+        noes = Noes()
+        for by, sql in ((noes.refused, _REFUSED), (noes.rejected, _REJECTED)):
+            for at_ms, strategy, market, code, message in self.journal.db.execute(sql):
+                by(str(code or ""), No(at_ms, strategy, market, message or ""))
+        return noes
 
 
-_REFUSALS: Final = "SELECT code, count(*) FROM refusals GROUP BY code"
-_REJECTIONS: Final = "SELECT code, count(*) FROM intents WHERE state = 'rejected' GROUP BY code"
+_REFUSED: Final = "SELECT at_ms, strategy, market, code, message FROM refusals ORDER BY seq"
+_REJECTED: Final = (
+    "SELECT moved_ms, strategy, market, code, message FROM intents WHERE state = 'rejected' ORDER BY moved_ms, seq"
+)
 
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:
@@ -136,15 +161,18 @@ def strategies_of(settings: Settings) -> list[dict[str, Any]]:
 
 
 def band_of(first: Result, second: Result, path: str) -> dict[str, Any]:
-    """How far two path policies are apart: the figures of the other, and how many trades differ."""
-    rows = [[trip.row(0) for trip in one.book.trips] for one in (first, second)]
-    same = len(set(rows[0]) & set(rows[1]))
+    """How far two path policies are apart: the figures of the other, and how many trades differ in more than the instant inside of a bar."""
+    here, there = (Counter(map(_without_instants, one.book.trips)) for one in (first, second))
     return {
         "path": path,
         "figures": dict(second.figures),
-        "differing": {"here": len(rows[0]) - same, "there": len(rows[1]) - same},
+        "differing": {"here": (here - there).total(), "there": (there - here).total()},
         "endUsd": [min(first.end_usd, second.end_usd), max(first.end_usd, second.end_usd)],
     }
+
+
+def _without_instants(trip: Trip) -> tuple[str, ...]:
+    return tuple(value for name, value in zip(COLUMNS, trip.row(0), strict=True) if name not in ("entry_ms", "exit_ms"))
 
 
 # ── Causality ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -187,6 +215,9 @@ def prove_causal(
         if result.course.is_partial:
             return Proof(tuple(cuts[:number]), compared, is_whole=False)
         mine = lines.getvalue().splitlines(keepends=True)
+        if any(one.at_ms < result.end_ms < one.end_ms for one in again.options.outages):
+            # The data end in an outage: this daemon is back at their end, where that of all the data is still down.
+            mine = [line for line in mine if _ts(line) < result.end_ms - 1]
         compared += len(mine)
         if mine != list(whole[: len(mine)]) or (len(whole) > len(mine) and _ts(whole[len(mine)]) < result.end_ms - 1):
             at = next(
@@ -211,6 +242,4 @@ def cuts_between(count: int, start_ms: int, end_ms: int, *, step_ms: int, seed: 
 
 
 def _ts(line: str) -> int:
-    import json
-
     return int(json.loads(line)["ts"])

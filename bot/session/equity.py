@@ -12,7 +12,7 @@ from typing import Any
 
 from bot.session.book import Step, Trip
 from bot.session.lanes import Lane
-from bot.session.statistics import Trade, statistics
+from bot.session.statistics import Trade, exposure, statistics
 from bot.venue.numbers import E8
 
 
@@ -150,8 +150,10 @@ def figures_of(
         for trip in trips
         if trip.exit_ms
     ]  # fmt: skip
-    held = len(curve.exposure) - curve.exposure.count(0.0)
-    exposed = held / len(curve.exposure) if curve.exposure else 0.0
+    end_ms = curve.at_ms[-1] if curve.at_ms else start_ms
+    spans = [Trade(trip.entry_ms, trip.exit_ms or end_ms, 0.0) for trip in trips]
+    # To the instant: what is stopped inside of its bar is seen at no close.
+    exposed = exposure(spans, start_ms, end_ms)
     return statistics(
         curve.at_ms, curve.equity, trades, start_ms=start_ms, start_usd=start_usd, prices=prices, exposed=exposed
     )

@@ -345,6 +345,9 @@ def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapp
             found[name] = [names.index("date"), names.index("time")]
         else:
             alias = next((alias for alias in ALIASES[name] if alias in names), None)
+            if alias is None and name == "ts" and names[:1] == [""]:  # The index of a pandas frame has no name.
+                found[name] = [0]
+                continue
             if alias is None:
                 shown = ",".join(header) if header is not None else f"{len(cells)} without names"
                 none = " (volume=none when there is none)" if name == "volume" else ""

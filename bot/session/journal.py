@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.errors import Refusal
 from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, TradeOf, moved
@@ -30,6 +31,33 @@ FINISHED_KEPT: Final = (
 )
 
 
+class No(NamedTuple):
+    """One refusal, of the gate or of the service."""
+
+    at_ms: int
+    strategy: str
+    market: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noes:
+    """How often the gate (`refusals`) and the service (`rejections`) said which code, and the first of each: mostly it says why of them all."""
+
+    refusals: Counter[str] = field(default_factory=Counter)
+    rejections: Counter[str] = field(default_factory=Counter)
+    first_refusals: dict[str, No] = field(default_factory=dict)
+    first_rejections: dict[str, No] = field(default_factory=dict)
+
+    def refused(self, code: str, no: No) -> None:
+        self.refusals[code] += 1
+        self.first_refusals.setdefault(code, no)
+
+    def rejected(self, code: str, no: No) -> None:
+        self.rejections[code] += 1
+        self.first_rejections.setdefault(code, no)
+
+
 class SessionJournal(Journal):
     """A Journal whose order path writes no SQL."""
 
@@ -37,8 +65,7 @@ class SessionJournal(Journal):
         made = open_journal(None, address=address)
         super().__init__(made.db, address=address)
         self.keeps_traces = self.keeps_bodies = False
-        self.refusals: Counter[str] = Counter()
-        self.rejections: Counter[str] = Counter()
+        self.noes = Noes()
         self._by_id: dict[str, Intent] = {}
         self._open: dict[str, Intent] = {}  # not final, in the order of the decisions
         self._unsure: dict[str, bool] = {}  # intents with an attempt that may have arrived
@@ -112,6 +139,8 @@ class SessionJournal(Journal):
     def end(self, intent: Intent, state: State, code: str, message: str, *, now_ms: int) -> Intent:
         if state != "quarantined":
             self._unsure.pop(intent.id, None)
+        if state == "rejected":
+            self.noes.rejected(code, No(now_ms, intent.strategy, intent.market, message))
         return self._go(moved(intent, state, code=code, message=message), intent.state)
 
     def _go(self, after: Intent, before: State) -> Intent:
@@ -124,8 +153,6 @@ class SessionJournal(Journal):
             self._open[after.id] = after
             return after
         del self._open[after.id]
-        if to == "rejected":
-            self.rejections[after.code or ""] += 1
         if to == "accepted" and after.action == "open":
             self._opens[after.market] = after
         return after
@@ -249,7 +276,7 @@ class SessionJournal(Journal):
         """Nothing waits for a file."""
 
     def refused(self, refusal: Refusal, *, strategy: str, market: str, trigger: str, ordinal: int, at_ms: int) -> None:
-        self.refusals[refusal.code] += 1
+        self.noes.refused(refusal.code, No(at_ms, strategy, market, refusal.message))
 
     def trace(self, intent_id: str, kind: TraceKind, payload: str, *, at_ms: int) -> None:
         """Nobody reads them afterwards."""

@@ -33,6 +33,8 @@ MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", 
 GREEN, RED, GREY, BLUE, AMBER = "#1a7f5a", "#c0392b", "#7f8c8d", "#2c6fbb", "#c77d0a"
 Rows = Iterable[Sequence[object]]
 Drawing = dict[str, Any]  # {"data": traces, "layout": ...} by plotly's own schema
+# Of summary.json: counts, and where the first of each code is.
+FIRST: Final = {"refusals": "firstRefusals", "rejections": "firstRejections"}
 COSTS: Final = {  # of summary.json, in the order of a page
     "realizedUsd": "Realised, before costs",
     "feesUsd": "Fees",
@@ -496,8 +498,24 @@ def _outages(run: KeptRun) -> str:
     return _table(("down from (UTC)", "for", "held before", "held after", "events meanwhile", "value meanwhile"), rows)
 
 
+def refusals_text(summary: Mapping[str, Any], by: str) -> list[str]:
+    """What the gate (`refusals`) or the service (`rejections`) refused, in lines for a terminal."""
+    first = summary.get(FIRST[by], {})
+    said = "refused by the gate" if by == "refusals" else "refused by the service"
+    return [
+        f"{said}: {code} {count:,}" + (f", first {_no(first[code])}" if code in first else "")
+        for code, count in summary.get(by, {}).items()
+    ]
+
+
+def _no(one: Mapping[str, Any]) -> str:
+    return f"at {iso(one['atMs'])[:19]}, {one['strategy']} in {one['market']}: {one['message']}"
+
+
 def _refusals(run: KeptRun, by: str) -> str:
-    return _table(("code", "times"), list(run.summary.get(by, {}).items()))
+    first = run.summary.get(FIRST[by], {})
+    rows = [(code, count, _no(first[code]) if code in first else "") for code, count in run.summary.get(by, {}).items()]
+    return _table(("code", "times", "the first"), rows)
 
 
 def _trades(run: KeptRun) -> str:

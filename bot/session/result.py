@@ -6,12 +6,14 @@ runs/<name>-<time>/
                   "funding": {market: sha256}, "options": SessionOptions.plain(), "accepted": [...], "assumptions": [text, ...]}.
                   Nothing in it says when or where it ran: the same manifest gives the same bytes in every other file.
   events.jsonl    every event of the account, oldest first: the wire's own objects without requestId. SHA-256 of the file = summary.eventDigest.
+  log.jsonl       what the strategies said by view.log, where they did: {"atMs", "strategy", "event", "fields"}; at most 100,000 lines.
   trades.csv      round trips, flat to flat in one market (folder.COLUMNS). Instants ms UTC; amounts in USD, exact; an open one has no exit.
                   Slippage is inside the prices, so inside the result too.
   equity.npy      at every close: structured rows at_ms (<i8), equity_usd (<f8), exposure_usd (<f8); numpy.load reads it.
   summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [fired_row], "outages": [...], "eventDigest",
                   "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}} (trips that several share under
-                  "one+two"), "booked": {name: {...}} (where there are such trips: what the daemon has booked to each), "refusals": {code: count} (of the gate), "rejections": {code: count} (of the service), "left": [...],
+                  "one+two"), "booked": {name: {...}} (where there are such trips: what the daemon has booked to each), "refusals": {code: count} (of the gate), "rejections": {code: count} (of the
+                  service), "firstRefusals" and "firstRejections": {code: {"atMs", "strategy", "market", "message"}}, "left": [...],
                   "band": null or {"path", "figures", "differing"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole"}}.
   chart.json      each market's candles, thinned for drawing (chart.chart_of). No figure is reckoned from it; a report goes on without.
 """
@@ -22,7 +24,6 @@ import csv
 import hashlib
 import json
 import platform
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
@@ -40,6 +41,7 @@ from bot.session.candles import Candles
 from bot.session.chart import chart_of
 from bot.session.equity import Curve, curve_of, figures_of
 from bot.session.folder import COLUMNS, FORMAT
+from bot.session.journal import No, Noes
 from bot.session.lanes import Lane
 from bot.session.options import SessionOptions
 from bot.session.run import Course, Ground
@@ -64,8 +66,7 @@ class Result:
     end_usd: float
     liquidations: int
     chart: Mapping[str, Any] = field(default_factory=dict)
-    refusals: Mapping[str, int] = field(default_factory=dict)
-    rejections: Mapping[str, int] = field(default_factory=dict)
+    noes: Noes = field(default_factory=Noes)
     left: Sequence[str] = ()
     unrealized: int = 0  # of what is open at the end, at the last close
     booked: Sequence[BookRow] = ()  # of each strategy, where some have shared a trip
@@ -73,6 +74,14 @@ class Result:
     @property
     def digest(self) -> str:
         return self.book.digest
+
+    @property
+    def refusals(self) -> Mapping[str, int]:
+        return self.noes.refusals
+
+    @property
+    def rejections(self) -> Mapping[str, int]:
+        return self.noes.rejections
 
     def summary(self, band: Mapping[str, Any] | None = None, proof: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """summary.json."""
@@ -92,8 +101,7 @@ class Result:
             "booked": {row.strategy: _booked(row) for row in self.booked},
             "guardians": [fired_row(one) for one in book.guardians],
             "outages": [_down(one) for one in course.downs],
-            "refusals": dict(sorted(self.refusals.items())),
-            "rejections": dict(sorted(self.rejections.items())),
+            **noes_told(self.noes),
             "quarantined": dict(course.quarantined),
             "left": list(self.left),
             "course": {
@@ -121,6 +129,19 @@ def fired_row(one: Fired) -> dict[str, Any]:
         "ts": e.ts, "type": e.guardian_type, "market": e.coin, "action": e.action, "reason": e.reason, "code": e.code,
         "trades": list(one.trips), "resultUsd": format_e8(one.gained) if one.trips else None,
     }  # fmt: skip
+
+
+def noes_told(noes: Noes) -> dict[str, Any]:
+    return {
+        "refusals": dict(sorted(noes.refusals.items())),
+        "rejections": dict(sorted(noes.rejections.items())),
+        "firstRefusals": {code: _no(one) for code, one in sorted(noes.first_refusals.items())},
+        "firstRejections": {code: _no(one) for code, one in sorted(noes.first_rejections.items())},
+    }
+
+
+def _no(one: No) -> dict[str, Any]:
+    return {"atMs": one.at_ms, "strategy": one.strategy, "market": one.market, "message": one.message}
 
 
 def _down(one: Any) -> dict[str, Any]:
@@ -163,8 +184,8 @@ def by_strategy(trips: Iterable[Trip]) -> dict[str, dict[str, Any]]:
 
 
 def result_of(
-    stage: Stage, book: Book, course: Course, ground: Ground, options: SessionOptions, refusals: Counter[str],
-    rejections: Counter[str], books: Mapping[str, BookRow],
+    stage: Stage, book: Book, course: Course, ground: Ground, options: SessionOptions, noes: Noes,
+    books: Mapping[str, BookRow],
 ) -> Result:  # fmt: skip
     """Fold what is left of the events, and make the figures."""
     book.take(stage.told.events[book.count + 1 - stage.told.first :])
@@ -191,7 +212,7 @@ def result_of(
     figures = figures_of(curve, book.trips, start_usd=start_usd, start_ms=ground.start_ms, prices=prices)
     return Result(
         course, book, curve, figures, ground.start_ms, end_ms, start_usd, end_usd,
-        book.liquidations, chart_of(ground.lanes), refusals, rejections, left, ledger.unrealized(stage.state, account),
+        book.liquidations, chart_of(ground.lanes), noes, left, ledger.unrealized(stage.state, account),
         [row for _, row in sorted(books.items())] if is_shared else (),
     )  # fmt: skip
 

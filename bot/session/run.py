@@ -22,11 +22,13 @@ from bot.errors import ConfigError
 from bot.runtime import beat
 from bot.runtime.desk import Decision, Placed
 from bot.runtime.feed import Closed, Series
+from bot.runtime.gate import Grid
 from bot.runtime.journal import Journal
 from bot.runtime.loop import Loop, repairs_when_up
 from bot.runtime.placing import loop_settings, place_strategies
 from bot.runtime.ports import Calm, VenuePort
 from bot.runtime.reconcile import nothing_to_do
+from bot.runtime.seats import Says
 from bot.service.catalogue import CATALOGUE
 from bot.session.candles import Candles, drivers
 from bot.session.lanes import Ahead, Lane, Track
@@ -252,6 +254,8 @@ class Session:
         self.loop: Loop | None = None
         self.since_ms: int | None = None  # since when is known what is decided on; None: since the newest event
         self.risen_ms = ground.start_ms  # since when this life of the daemon is
+        self.says: Says | None = None  # who takes what the strategies say
+        self.grids: Mapping[str, Grid] = {}  # of the markets that were given a tick of their own
         self._place = place
         self._wait = wait
         self._heard = [
@@ -323,6 +327,9 @@ class Session:
             pacer=SessionPacer(),
             settings=loop_settings(settings),
         )
+        loop.gate.grids = self.grids
+        for seat in loop.desk.seats:
+            seat.source.says = self.says
         self.risen_ms = self._now_ms()
         self._wait(loop.recover())
         self._seen = self.scene.count
@@ -590,6 +597,10 @@ def local(
     stage = Stage(ground.lanes, options, start_ms=ground.start_ms, rates=rates, **named)
     port = LocalPort(stage, ground.tracks)
     session = Session(settings, ground, options, scene=stage, port=port, journal=journal, place=place)
+    specs = {lane.coin: stage.state.markets[lane.coin].spec for lane in ground.lanes}
+    session.grids = {
+        coin: Grid(one.px_decimals, one.sig_figs) for coin, one in specs.items() if one.px_decimals is not None
+    }
     if options.latency_ms:
         port.arrive = _Arrival(session, stage, options.latency_ms)
     return session, stage

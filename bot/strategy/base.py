@@ -51,7 +51,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
-        """One bar of one of the markets has closed. `yield` what you want, or return a list; nothing is fine."""
+        """One bar of one of the markets has closed. `yield` what you want, or return a list; nothing is fine.
+
+        Bars of the past come first, at each start: what is wanted, said and written to `view.state` there is dropped.
+        """
 
     def on_start(self, view: View) -> None:
         """Once before the first bar of a run, after the account has been read; the bars of the warm-up come after it."""

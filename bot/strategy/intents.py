@@ -17,12 +17,14 @@ from bot.errors import StrategyError
 Side: TypeAlias = Literal["long", "short"]
 Number: TypeAlias = int | float | Decimal
 
-TRAIL_PCT_MAX = 50  # These six are the interface's bounds.
+TRAIL_PCT_MAX = 50  # These are the interface's bounds.
 TRAIL_R_MAX = 20
 HOLD_SECONDS_MIN = 60
 HOLD_SECONDS_MAX = 2**53 - 1
 SLIPPAGE_BPS_MAX = 1000
 LEVERAGE_MAX = 50
+HOLD_SECONDS_MIN = 60
+HOLD_SECONDS_MAX = 9_007_199_254_740_991
 
 _PLAIN = (int, float, Decimal)
 
@@ -105,6 +107,9 @@ class Open:
     bracket, guardians   protection that rides on the order; the gate asks for a stop unless the config says otherwise
     limit_px             rest at this price; None: a market order
     max_slippage_bps     market orders only: the worst price taken, in basis points from the mid
+
+    Prices, also those of the bracket, go to the market's grid: a long's limit and target down, its stop up; a short's the other way.
+    A size goes down to what the market trades in.
     """
 
     market: str

@@ -170,5 +170,5 @@ class View:
         return self._source.history(market).volumes(n)
 
     def log(self, event: str, **fields: Any) -> None:
-        """A line in the daemon's log, past tense: view.log("signal.seen", market=bar.market, rsi=28.5)."""
+        """A line in the daemon's log, of a backtest in its log.jsonl; past tense: view.log("signal.seen", market=bar.market, rsi=28.5)."""
         self._source.log(event, fields)

@@ -210,6 +210,20 @@ def test_a_market_that_the_embedded_service_lacks_is_named(config: Path, capsys:
     assert "BTC is not among the embedded service's markets: ETH" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("ETH-USD", "ETH"), ("BTCUSDT", "BTC"), ("SOL-PERP", "SOL"), ("XRP-USDC", "XRP"), ("AVAXX", "AVAX")],
+)  # fmt: skip
+def test_a_market_by_its_name_elsewhere_is_told_the_name_here(
+    config: Path, capsys: pytest.CaptureFixture[str], name: str, meant: str
+) -> None:
+    config.write_text(config.read_text().replace("[BTC]", f'["{name}"]'))
+    assert call(["check", str(config)]) == 4
+    assert (
+        f"{name} is not among the embedded service's markets (did you mean {meant}?): AAPL, " in capsys.readouterr().err
+    )
+
+
 def test_a_config_is_shown_with_its_defaults_and_without_its_secrets(
     tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,8 +34,13 @@ def gate(
     doubt: Callable[[str], bool] = lambda _m: False,
     **more: Any,
 ) -> Gate:
-    rules = {"interval_ms": 60_000, "budget_usd": Decimal(1_000), "max_leverage": 3}
-    allowance = Allowance("trend", frozenset({"BTC", "ETH"}), **{**rules, **more})  # type: ignore[arg-type]
+    rules = {
+        "markets": frozenset({"BTC", "ETH"}),
+        "interval_ms": 60_000,
+        "budget_usd": Decimal(1_000),
+        "max_leverage": 3,
+    }
+    allowance = Allowance("trend", **{**rules, **more})  # type: ignore[arg-type]
     mirror = Mirror(lambda key: "trend" if key == "KEY" else None)
     return Gate(
         mirror,
@@ -71,6 +76,7 @@ LONG = Open("BTC", "long", usd=500, bracket=STOP)
         (Open("BTC", "long", usd=500, guardians=(TrailingStop(trail_pct=1),)), {}, "permitted"),
         (Open("BTC", "long", usd=500, guardians=(MaxHold(60),)), {}, "no_protection"),
         (Open("BTC", "long", usd=500, bracket=STOP, guardians=(MaxHold(60),)), {}, "permitted"),
+        (Open("BTC", "long", usd=500, guardians=(MaxHold(60), TrailingStop(trail_pct=1))), {}, "permitted"),
         (Open("BTC", "long", usd=500, leverage=3, bracket=STOP), {}, "permitted"),
         (Open("BTC", "long", usd=500, leverage=4, bracket=STOP), {}, "over_leverage"),
         (Open("BTC", "long", usd=1_000, bracket=STOP), {}, "permitted"),
@@ -160,6 +166,35 @@ def test_a_strategy_cancels_entries_and_keeps_its_stop() -> None:
     assert everything.request == CancelOrders(("1",))
     assert code(judge(it, Cancel(oid="2"))) == "no_protection"
     assert code(judge(it, Cancel(oid="3"))) == "permitted"
+
+
+@pytest.mark.parametrize(
+    ("market", "decimals", "side", "limit", "stop", "target", "sent"),
+    [
+        ("BTC", 5, "long", 104_209.61803398875, 103_000.00000000001, 107_578.01491784633, ("104209", "103000", "107578")),
+        ("BTC", 5, "short", 104_209.61803398875, 105_000.5, 99_999.99, ("104210", "105000", "100000")),
+        ("ETH", 4, "long", 2_620.87, 2_599.123, 2_700.0, ("2620.8", "2599.2", "2700")),
+        ("ETH", 4, "long", 0.1 * 3, 0.1 + 0.1 + 0.05, 1.1 * 1.1, ("0.3", "0.25", "1.21")),
+        ("KPEPE", 0, "short", 0.0123456, 0.0129999, 0.0111111, ("0.012346", "0.012999", "0.011112")),
+        ("NEW", None, "long", 1 / 3, 0.30000000000000004, Decimal("0.123456789"), ("0.33333333", "0.3", "0.12345679")),
+        ("event:YES", 0, "long", 0.61839, 0.5, 0.87654321, ("0.618", "0.5", "0.876")),
+    ],
+)  # fmt: skip
+def test_a_price_goes_to_the_grid_of_its_market_and_no_entry_is_worse_than_wanted(
+    market: str, decimals: int | None, side: Any, limit: float, stop: float, target: float, sent: tuple[str, str, str]
+) -> None:
+    it = gate(markets=frozenset({market}))
+    it.size_decimals = {} if decimals is None else {market: decimals}
+    answer = judge(
+        it, Open(market, side, usd=500, limit_px=limit, bracket=Bracket(stop_px=stop, target_px=target)), price="100"
+    )
+    assert isinstance(answer, Permit), answer
+    assert isinstance(answer.request, OrderRequest)
+    bracket = answer.request.bracket
+    assert bracket is not None
+    assert bracket.stop_loss is not None
+    assert bracket.take_profit is not None
+    assert (answer.request.limit_px, bracket.stop_loss.px, bracket.take_profit.px) == sent
 
 
 def test_what_passes_is_the_request_that_was_meant() -> None:

@@ -174,6 +174,20 @@ BROKEN = [
     (GOOD + "    timers = {'': 5}\n", "a timer's name is a text of 1 to 40 characters"),
     (GOOD + "    timers = '0 * * * *'\n", "is a mapping such as"),
     (GOOD + "    fast = sma(0)\n", "a period is a whole number from 1"),
+    (GOOD + "    async def on_fill(self, view, fill): pass\n", "One.on_fill is async; a hook is a plain def"),
+    (GOOD + "    async def on_timer(self, view, timer): yield\n", "One.on_timer is async"),
+    (GOOD + "    def on_start(self, view): yield 1\n", "One.on_start yields, and what it wants would be lost"),
+    (GOOD + "    def confirm(self, plan): yield True\n", "One.confirm yields"),
+    (GOOD + "    def on_fills(self, view, fill): pass\n", "One.on_fills is no hook, .*; did you mean 'on_fill'"),
+    (
+        GOOD + "    def on_order_accepted(self, order): pass\n",
+        "is no hook, so nobody would call it; the hooks are on_bar, on_start,",
+    ),
+    (
+        GOOD + "    def on_fill(self, fill): pass\n",
+        r"One.on_fill is called with \(self, view, fill\), and does not take that",
+    ),
+    (GOOD + "    def on_stop(self): pass\n", r"One.on_stop is called with \(self, view\)"),
     ("raise BaseException('x')\n", "raises BaseException"),
 ]
 
@@ -188,6 +202,12 @@ def test_a_file_that_cannot_be_used_says_where_and_why(folder: Path, text: str |
     assert "Traceback" not in str(error.value)
     (row,) = [one for one in discover(folder) if one.path == path]
     assert row.error is not None
+
+
+def test_a_hook_with_names_of_its_own_and_one_that_takes_anything_are_hooks(folder: Path) -> None:
+    more = "    def on_fill(self, account, execution, more=1): return []\n    def on_timer(self, *args): return []\n"
+    put(folder, "mine", GOOD + more + "    _on_signal = print\n    on_count = 3\n")
+    assert load("mine", folder).strategy.__name__ == "One"
 
 
 def test_a_file_that_cannot_be_looked_at_is_named_and_not_missing(folder: Path) -> None:

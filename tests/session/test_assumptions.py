@@ -17,7 +17,7 @@ from bot.clock import HOUR_MS
 from bot.errors import ConfigError
 from bot.service.catalogue import CATALOGUE
 from bot.session import run as sessions
-from bot.session.backtest import Backtest
+from bot.session.backtest import Backtest, band_of
 from bot.session.candles import Candles
 from bot.session.funding import read_funding
 from bot.session.options import MarketRules, Outage, SessionOptions
@@ -260,6 +260,35 @@ def test_recorded_funding_is_paid_on_the_hour_and_an_eight_hourly_rate_in_eighth
     ]  # fmt: skip
     assert one.result.book.funding == -40_000_000
     assert one.result.end_usd == pytest.approx(10_000 - 0.4)
+
+
+def resting(view: View, bar: Bar) -> Iterable[Intent]:
+    """Rests below the close of the first bar, with a stop that the bar after the next one reaches."""
+    if bar.at_ms == START_MS + MINUTE_MS:
+        yield Open("BTC", "long", size=0.01, limit_px=99_900, bracket=Bracket(stop_px=99_500))
+
+
+def test_a_trade_that_differs_only_inside_of_its_bars_is_the_same_to_a_band():
+    rows = candles(
+        FLAT, (100_000.0, 100_050.0, 99_800.0, 100_000.0), FLAT, (100_000.0, 100_050.0, 99_400.0, 99_900.0), FLAT
+    )
+    high, low = (ran([rows], script=resting, rules=FREE, path=path).result for path in ("ohlc", "olhc"))
+    (late,), (early,) = high.book.trips, low.book.trips
+    assert late.entry_ms > early.entry_ms
+    assert late.exit_ms > early.exit_ms
+    assert band_of(high, low, "olhc")["differing"] == {"here": 0, "there": 0}
+
+
+def test_a_position_that_no_close_sees_is_exposed_as_long_as_it_was_held():
+    rows = candles(FLAT, (100_000.0, 100_050.0, 90_000.0, 90_100.0), FLAT, FLAT)
+    result = ran([rows], script=at_once, rules=FREE, path="olhc").result
+    (trip,) = result.book.trips
+    assert list(result.curve.exposure) == [0.0] * 4
+    held = (trip.exit_ms - trip.entry_ms) / (4 * MINUTE_MS)
+    assert 0 < held < 0.25
+    assert result.figures["Exposure Time [%]"] == pytest.approx(100 * held, abs=1e-6)
+    open_one = ran([candles(FLAT, FLAT, FLAT, FLAT)], script=at_once, rules=FREE).result
+    assert open_one.figures["Exposure Time [%]"] == 75
 
 
 def test_the_last_value_of_the_curve_is_the_ledgers_own():

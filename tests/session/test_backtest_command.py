@@ -12,6 +12,7 @@ import pytest
 
 from bot.cli.app import call
 from bot.clock import iso
+from bot.logs import HIDDEN
 from bot.session import folder as folders
 from bot.session import run as sessions
 from bot.session.candles import Candles
@@ -284,7 +285,7 @@ def test_a_disk_that_is_full_in_the_middle_ends_the_session_there_and_what_was_r
     from bot.session import backtest
 
     class Full(session._Lines):
-        def __init__(self, _path: Path) -> None:
+        def __init__(self, _path: Path, **_more: bool) -> None:
             super().__init__(Path("/dev/full"))
             self._file.reconfigure(line_buffering=True)
 
@@ -304,6 +305,48 @@ def test_a_disk_that_is_full_in_the_middle_ends_the_session_there_and_what_was_r
         assert 0 < told["course"]["bars"] < 600
     else:
         assert "PARTIAL: stopped after " in said.out
+
+
+TELLS = """\
+from bot import Strategy
+
+
+class Mine(Strategy):
+    warmup = 20
+
+    def on_start(self, view):
+        view.log("tells.started")
+
+    def on_bar(self, view, bar):
+        if bar.at_ms % 3_600_000 == 0:
+            view.log("hour.seen", close=bar.close, api_key="secret", at={1})
+        return ()
+"""
+
+
+def test_what_a_strategy_says_is_in_the_folder_with_the_instant_that_it_said_it_at(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    made = strategy(tmp_path, "")
+    (tmp_path / "strategies" / "mine.py").write_text(TELLS)
+    begin = ("--from", "2025-06-01T01:00")
+    folder = run(tmp_path, made, data, *begin)
+    assert f"What the strategies said: {folder / 'log.jsonl'}\n" in capsys.readouterr().out
+    said = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    hours = [START_MS + hour * 60 * MINUTE_MS for hour in range(1, 11)]
+    assert [(one["atMs"] - START_MS) // MINUTE_MS for one in said] == [60, *range(60, 601, 60)], (
+        "nothing of the past before it"
+    )
+    assert {one["strategy"] for one in said} == {"one"}
+    assert said[0]["event"] == "tells.started"
+    assert said[1]["fields"] == {"close": said[1]["fields"]["close"], "api_key": HIDDEN, "at": [1]}
+    assert [one["atMs"] for one in said[1:]] == hours
+    monkeypatch.setattr("bot.session.backtest.SAID_MAX", 3)
+    short = run(tmp_path, made, data, *begin)
+    cut = [json.loads(line) for line in (short / "log.jsonl").read_text().splitlines()]
+    assert cut[:3] == said[:3]
+    assert [one["event"] for one in cut[3:]] == ["log.full"]
+    assert not (run(tmp_path, config(tmp_path), data) / "log.jsonl").exists()
 
 
 PRESSES = """\

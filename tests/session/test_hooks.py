@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
+import pytest
+
+from bot.clock import iso
 from bot.session.backtest import Backtest
-from bot.session.options import SessionOptions
-from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
+from bot.session.options import MarketRules, Outage, SessionOptions
+from bot.session.report import refusals_text
+from bot.strategy import Bar, Bracket, Close, Intent, MaxHold, Open, Strategy, View
 from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, settings
 
 
@@ -144,3 +149,92 @@ def test_nothing_is_booked_apart_where_nobody_shares():
     assert (
         Backtest(settings(), [minutes(120, seed=5)], SessionOptions(), place=placing()).run().summary()["booked"] == {}
     )
+
+
+class Eager(Strategy):
+    """Wants to open before anything has happened."""
+
+    def on_start(self, view: View) -> Any:
+        return [Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=1))]
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        return ()
+
+
+def test_what_on_start_wants_is_not_lost_in_silence():
+    def place(config: Any) -> Any:
+        return [each._replace(strategy=Eager(name="s0", markets=["BTC"])) for each in placing()(config)]
+
+    summary = Backtest(settings(), [minutes(10)], SessionOptions(), place=place).run().summary()
+    assert "on_start and on_stop can want nothing, so Open(market='BTC'" in summary["quarantined"]["s0"]
+
+
+def test_prices_that_were_reckoned_in_floats_are_orders():
+    def reckons(view: View, bar: Bar) -> Iterable[Intent]:
+        third = bar.close / 3
+        if view.position(bar.market) is None and not view.orders(bar.market):
+            yield Open(bar.market, "long", usd=300, bracket=Bracket(stop_px=third * 2.99, target_px=third * 3.01))
+        elif not any(one.kind == "limit" for one in view.orders(bar.market)):
+            yield Open(bar.market, "long", usd=300, limit_px=third * 2.995)
+
+    prices = {"BTC": 104_209.6, "ETH": 2_611.87, "SOL": 178.123, "XRP": 2.2718, "KPEPE": 0.0123456}
+    for coin, px in prices.items():
+        candles = minutes(200, market=coin, px=px, seed=7, decimals=8)
+        result = Backtest(settings([coin]), [candles], SessionOptions(), place=placing(reckons)).run()
+        assert result.rejections == {}, (coin, result.noes.first_rejections)
+        assert {trip.entry_kind for trip in result.book.trips} <= {"market", "limit"}
+        assert result.book.fills > 3, coin
+
+
+def test_a_price_on_the_tick_that_a_session_was_given_is_sent_as_it_is():
+    def exact(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.position(bar.market) is None:
+            yield Open(bar.market, "long", usd=300_000, bracket=Bracket(stop_px=bar.close - 1_234.567))
+
+    for rules in (MarketRules(tick=Decimal("0.01")), MarketRules(lot=Decimal(1))):
+        made = settings(strategies=[{"name": "s0", "use": "x", "markets": ["BTC"], "budget_usd": 1_000_000}])
+        options = SessionOptions(rules={"": rules}, balance_usd=Decimal(1_000_000))
+        candles = minutes(5)
+        result = Backtest(made, [candles], options, place=placing(exact)).run()
+        assert result.rejections == {}, result.noes.first_rejections
+        (trip,) = result.book.trips
+        stop = (
+            -(-round(candles.close[0] * 1_000 - 1_234_567) // 10) / 100
+            if rules.tick
+            else math.ceil(candles.close[0] - 1_234.567)
+        )
+        assert trip.stop_px is not None
+        assert trip.stop_px / 10**8 == pytest.approx(stop, abs=1e-9)
+
+
+def test_a_refusal_is_told_with_the_words_of_the_first_of_its_code():
+    def greedy(view: View, bar: Bar) -> Iterable[Intent]:
+        yield Open(bar.market, "long", usd=5_000 if bar.at_ms % 120_000 else 9, bracket=Bracket(stop_pct=1))
+
+    summary = Backtest(settings(), [minutes(60)], SessionOptions(), place=placing(greedy)).run().summary()
+    assert summary["refusals"] == {"over_budget": 30}
+    assert summary["rejections"] == {"below_min_notional": 30}
+    gate, service = summary["firstRefusals"]["over_budget"], summary["firstRejections"]["below_min_notional"]
+    assert gate | {"atMs": 0} == {
+        "atMs": 0, "strategy": "s0", "market": "BTC", "message": "5000.00 USD is more than the 2000.00 USD left of budget_usd 2000",
+    }  # fmt: skip
+    assert "the least is 10" in service["message"]
+    assert gate["atMs"] < service["atMs"] < START_MS + 3 * MINUTE_MS
+    assert refusals_text(summary, "rejections") == [
+        f"refused by the service: below_min_notional 30, first at {iso(service['atMs'])[:19]}, s0 in BTC: {service['message']}"
+    ]
+
+
+def test_a_position_is_held_no_longer_than_its_max_hold():
+    """The daemon is down meanwhile: it is the service that closes."""
+
+    def holds(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms == START_MS + 5 * MINUTE_MS:
+            yield Open("BTC", "long", usd=300, bracket=Bracket(stop_pct=20), guardians=(MaxHold(30 * 60),))
+
+    options = SessionOptions(outages=(Outage(START_MS + 10 * MINUTE_MS, 60 * MINUTE_MS),))
+    result = Backtest(settings(), [minutes(120)], options, place=placing(holds)).run()
+    (trip,) = result.book.trips
+    assert (trip.exit_ms - trip.entry_ms, trip.exit_kind) == (30 * MINUTE_MS, "guardian")
+    (fired,) = result.book.guardians
+    assert fired.event.guardian_type == "max_hold"

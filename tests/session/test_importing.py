@@ -55,6 +55,7 @@ FORMS: dict[str, tuple[str | None, list[str], str, Mapped]] = {
     "New York's clock": ("time,open,high,low,close,volume", [f"2025-06-15 20:0{n}" for n in range(5)], ",", Mapped(tz="America/New_York")),
     "a form of its own": ("t,open,high,low,close,volume", [f"16/06/2025 00:0{n}" for n in range(5)], ",", Mapped(unit="%d/%m/%Y %H:%M")),
     "a terminal's two columns": ("<DATE>\t<TIME>\t<OPEN>\t<HIGH>\t<LOW>\t<CLOSE>\t<TICKVOL>", [f"2025.06.16\t00:0{n}:00" for n in range(5)], "\t", Mapped()),
+    "the index of a frame": (",Open,High,Low,Close,Volume", [f"2025-06-16 00:0{n}:00" for n in range(5)], ",", Mapped()),
     "names that are given": ("Zeit,A,H,T,S,U", [str(at) for at in stamps()], ",", Mapped(columns_of("ts=Zeit,open=A,high=h,low=T,close=S,volume=6"))),
     "stamped at the close": ("time,open,high,low,close,volume", [str(at + MINUTE) for at in stamps()], ",", Mapped(stamp="close")),
 }  # fmt: skip

@@ -30,7 +30,7 @@ def test_a_session_on_a_journal_file_and_one_in_memory_are_the_same(tmp_path: Pa
     for seed in range(base_seed, base_seed + worlds):
         (memory, here), (_, there) = (ended(tmp_path, on_disk=on_disk, seed=seed) for on_disk in (False, True))
         assert here.digest == there.digest
-        assert here.refusals == there.refusals
+        assert here.noes == there.noes
         mine = memory.journal
         assert isinstance(mine, SessionJournal)
         file = open_journal(tmp_path / f"journal-{seed}.db", address=ADDRESS)

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 import pytest
 
 from bot.errors import ConfigError
+from bot.session.backtest import Backtest, prove_causal
 from bot.session.options import Outage, SessionOptions, within
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from tests.session.rooms import MINUTE_MS, START_MS, minutes, ran, settings
+from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, ran, settings
 
 HOUR_MS = 60 * MINUTE_MS
 
@@ -106,3 +107,23 @@ def test_an_outage_that_begins_outside_of_the_session_is_refused_whoever_asks(at
     assert within(options, [minutes(60)]).outages == ()
     inside = SessionOptions(outages=(Outage(START_MS, HOUR_MS),), end_ms=START_MS + 5 * HOUR_MS)
     assert within(inside, [minutes(60)]) == inside
+
+
+def test_data_that_are_cut_in_an_outage_prove_a_strategy_causal_all_the_same():
+    outage = Outage(START_MS + 2 * HOUR_MS, HOUR_MS)
+    made = settings(dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"})
+    candles = minutes(6 * 60)
+    one = ran([candles], made=made, script=always_long, outages=(outage,))
+
+    def make(options: SessionOptions, cut_ms: int) -> Backtest:
+        part = candles.slice(None, cut_ms)
+        return Backtest(made, [part], within(options, [part]), place=placing(always_long))
+
+    cuts = [START_MS + HOUR_MS, outage.at_ms, outage.at_ms + HOUR_MS // 2, outage.end_ms, outage.end_ms + HOUR_MS]
+    proof = prove_causal(make, SessionOptions(outages=(outage,)), one.lines, cuts)
+    assert (proof.differs, proof.is_whole) == (None, True)
+    assert proof.compared > 10
+    late = [
+        line.replace('"size":"', '"size":"1') if json.loads(line)["ts"] < outage.end_ms else line for line in one.lines
+    ]
+    assert prove_causal(make, SessionOptions(outages=(outage,)), late, cuts).differs is not None

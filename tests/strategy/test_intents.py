@@ -48,10 +48,11 @@ BAD: list[tuple[Any, str]] = [
     (lambda: Open("BTC", "long", usd=1, limit_px=5, max_slippage_bps=5), "limit_px is its own bound"),
     (lambda: Open("BTC", "long", usd=1, bracket={"stop_pct": 2}), "bracket is a Bracket"),
     (lambda: Open("BTC", "long", usd=1, guardians=TrailingStop(trail_pct=1)), "guardians is a tuple"),
-    (lambda: Open("BTC", "long", usd=1, guardians=("trail",)), "may hold TrailingStop(...) and MaxHold(...)"),
+    (lambda: Open("BTC", "long", usd=1, guardians=("trail",)), "may hold TrailingStop(...) and MaxHold(...), not str"),
     (lambda: Open("BTC", "long", usd=1, bracket=STOP, guardians=MaxHold(60)), "guardians=(MaxHold(...),)"),
     (lambda: MaxHold(59), "MaxHold: seconds is a whole number from 60 to 9007199254740991, not 59"),
     (lambda: MaxHold(90.5), "seconds is a whole number"),
+    (lambda: MaxHold(math.nan), "seconds is a whole number"),
     (lambda: MaxHold(None), "MaxHold: give seconds"),
     (lambda: Open("BTC", "long", usd=1, guardians=(TrailingStop(trail_r=1),)), "give a bracket with one"),
     (
