@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -164,7 +165,7 @@ def configure(
     ]
     renderer: Processor
     if pretty:
-        colors = out.isatty()
+        colors = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         renderer = structlog.dev.ConsoleRenderer(
             colors=colors, pad_event_to=24, exception_formatter=structlog.dev.plain_traceback
         )

@@ -158,6 +158,13 @@ def test_the_package_offers_what_its_strategy_page_offers() -> None:
         bot.Nothing  # noqa: B018
 
 
+def test_only_the_sender_orders(repository: Path) -> None:
+    """What leaves as an order was judged by the gate and written down: nothing else of the daemon asks a port for one."""
+    files = sorted((repository / "bot" / "runtime").glob("*.py"))
+    ordering = [file.name for file in files if re.search(r"\bport\.(plan|place|confirm|close)\(", file.read_text())]
+    assert ordering == ["send.py"]
+
+
 def test_landing_runs_the_tests(repository: Path) -> None:
     ci = repository / ".ci" / "run"
     assert os.access(ci, os.X_OK)

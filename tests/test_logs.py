@@ -90,6 +90,21 @@ def test_on_a_terminal_an_event_is_a_readable_line() -> None:
     assert not out.getvalue().startswith("{")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_coloured"), [("NO_COLOR", "", True), ("NO_COLOR", "1", False), ("TERM", "dumb", False)]
+)
+def test_a_terminal_gets_colours_unless_it_or_its_user_wants_none(
+    name: str, value: str, is_coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(name, value)
+    out = Terminal()
+    logs.configure(stream=out)
+    structlog.get_logger().info("bar.closed", coin="BTC")
+    assert ("\x1b[" in out.getvalue()) == is_coloured
+
+
 @pytest.mark.parametrize("pretty", [True, False])
 def test_no_secret_gets_into_a_line(pretty: bool) -> None:
     out = io.StringIO()

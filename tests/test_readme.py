@@ -22,9 +22,10 @@ import pytest
 
 import bot
 import bot.strategy
-from bot.cli.app import COMMANDS
+from bot.cli.app import COMMANDS, call
 from bot.cli.embedded import Embedded
 from bot.cli.sandbox import EPILOG
+from bot.config import json_schema
 from bot.errors import Exit
 from bot.runtime import loader
 from bot.service.docs import START
@@ -129,6 +130,31 @@ def test_the_table_of_the_strategy_page_has_all_that_there_is() -> None:
     indicators = {name for name in bot.__all__ if getattr(bot, name).__module__ == "bot.strategy.indicators"}
     assert len(indicators) == 6
     assert seen | wishes | indicators | {"TrailingStop", "MaxHold", "Cancel", "oid"} <= words
+
+
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", README, re.DOTALL))
+def test_what_the_readme_writes_in_a_config_is_taken(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for needed in ("apprise", "prometheus_client"):
+        pytest.importorskip(needed)
+    monkeypatch.setenv("BOT_NOTIFY_URL", "json://localhost")
+    own = 'strategies: [{name: a, use: "trend:Trend", markets: [BTC], budget_usd: 100}]\n' * (
+        "strategies:" not in block
+    )
+    config = tmp_path / "told.yaml"
+    config.write_text(f"account: {{base_url: embedded}}\n{own}{block}")
+    (tmp_path / "strategies").symlink_to(ROOT / "strategies")
+    assert call(["check", str(config)]) == 0, capsys.readouterr().err
+
+
+def test_every_key_of_a_config_is_described_and_stands_in_the_readme_or_in_a_config_to_copy() -> None:
+    schema = json_schema()
+    told = README + "".join(file.read_text() for file in (ROOT / "configs").glob("*.yaml"))
+    for section in (schema, *schema["$defs"].values()):
+        for name, key in section.get("properties", {}).items():
+            assert re.search(rf"\b{name}\b", told), name
+            assert "description" in key or "$ref" in str(key), f"{section['title']}.{name}"
 
 
 def test_the_files_of_the_readme_are_in_the_tree() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -136,7 +137,20 @@ def bot() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its exit code."""
+    _plug()
     sys.exit(call(args))
+
+
+def _plug() -> None:
+    """Standard streams that came closed lead nowhere: no file or socket may get their numbers."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        import fcntl
+
+        fcntl.fcntl(number, fcntl.F_SETFD, 0)  # For processes of ours, too.
+    os.close(number)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
 
 
 def call(args: Sequence[str] | None = None) -> int:
@@ -145,18 +159,19 @@ def call(args: Sequence[str] | None = None) -> int:
         result: Any = bot.main(args=args, prog_name="bot", standalone_mode=False)
     except click.ClickException as error:
         told = _with_way(error)
-        told.show()
+        with suppress(OSError):  # Nobody can be told; the code says it all the same.
+            told.show()
         return told.exit_code
     except click.Abort:
-        click.echo("stopped before it was done", err=True)
-        return ERROR
-    except BrokenPipeError:
-        # Whoever read our output has gone (`bot strategies | head`); Python must not complain of it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with suppress(OSError):
+            click.echo("stopped before it was done", err=True)
         return ERROR
     except Exception as error:  # noqa: BLE001 - the last word: whatever it is, it becomes one line and an exit code
         from bot.cli import crash  # imported here: a help text needs neither errors nor logs
 
+        if isinstance(error, BrokenPipeError):  # Whoever read our output has gone (`bot strategies | head`).
+            crash.drop_output()
+            return ERROR
         return crash.tell(error)
     return result if isinstance(result, int) else 0
 

@@ -7,6 +7,7 @@ import keyword
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import click
@@ -127,7 +128,7 @@ def init(folder: Path, *, as_json: bool) -> int:
     _tell(
         folder,
         files,
-        [f"cd {folder}", "bot check bot.yaml", "python -m pytest tests", "bot run bot.yaml"],
+        [f"cd {quote(str(folder))}", "bot check bot.yaml", "python -m pytest tests", "bot run bot.yaml"],
         as_json=as_json,
     )
     return int(Exit.DONE)
@@ -158,7 +159,7 @@ def new_strategy(name: str, folder: Path, *, as_json: bool) -> int:
     _tell(
         home,
         files,
-        [f"bot strategies --dir {folder}", f"add to the strategies of your config: - {use}"],
+        [f"bot strategies --dir {quote(str(folder))}", f"add to the strategies of your config: - {use}"],
         as_json=as_json,
     )
     return int(Exit.DONE)

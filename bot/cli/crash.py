@@ -12,6 +12,8 @@ import sys
 import traceback
 from pathlib import Path
 
+import click
+
 from bot.errors import BotError, Exit
 from bot.logs import redact_text
 
@@ -32,17 +34,38 @@ def shows_where_it_hangs() -> None:
 def tell(error: BaseException) -> int:
     """Say what went wrong; the exit code."""
     if isinstance(error, BotError):
-        sys.stderr.write(f"error: {redact_text(str(error))}\n")
+        _say(f"error: {redact_text(str(error))}\n")
         return int(error.exit_code)
-    report(error)
+    if isinstance(error, OSError) and _is_of_output(error):
+        _say(f"error: standard output cannot be written: {error.strerror}\n")
+        drop_output()
+    else:
+        report(error)
     return int(Exit.ERROR)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether it is standard output that fails so: raised where a command prints, and not where it writes a file."""
+    return traceback.extract_tb(error.__traceback__)[-1].filename == click.echo.__code__.co_filename
+
+
+def drop_output() -> None:
+    """What is left to print goes nowhere, so that Python does not complain of it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(text: str) -> None:
+    """On standard error, if somebody reads it: the exit code is the same if nobody does."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def report(error: BaseException) -> None:
     """Write the traceback to the log, without secrets, and one line to standard error."""
     story = redact_text("".join(traceback.format_exception(error)))
     if os.environ.get("BOT_DEBUG") == "1":
-        sys.stderr.write(story)
+        _say(story)
         return
     line = redact_text(f"{type(error).__name__}: {error}".splitlines()[0])
     path = _place[0] if _place else _default()
@@ -51,11 +74,9 @@ def report(error: BaseException) -> None:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
             file.write(story)
     except OSError:
-        sys.stderr.write(f"error: a mistake of Bracketbot's own: {line}. BOT_DEBUG=1 shows where\n")
+        _say(f"error: a mistake of Bracketbot's own: {line}. BOT_DEBUG=1 shows where\n")
         return
-    sys.stderr.write(
-        f"error: a mistake of Bracketbot's own: {line}. The whole story is in {path}; BOT_DEBUG=1 shows it here\n"
-    )
+    _say(f"error: a mistake of Bracketbot's own: {line}. The whole story is in {path}; BOT_DEBUG=1 shows it here\n")
 
 
 def _default() -> Path:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -55,7 +56,8 @@ Delimiter and header are found out; a file without a header has the columns time
 Times are read as ms, s, us, ns or ISO text by what the first row shows; a file has one unit. A date without a time is a day of UTC.
 Of a file of many markets, --market says how each is called: {id} is what the column `id` holds. Where rows are samples of one price instead of
 candles, --columns price=NAME names it; rows that are only about an interval apart need --interval and --accept-off-grid.
-Exit codes: 0 imported, 1 the data have faults or the store holds other values, 4 a file cannot be read.
+Holes, jumps and missing volume are imported and told: whether they are taken a session is asked, by its own flags.
+Exit codes: 0 imported, 1 the data have other faults or the store holds other values, 4 a file cannot be read.
 """
 
 AUDIT = """\b
@@ -233,7 +235,8 @@ def _source(store: Path, imported: Sequence[Candles], written: Sequence[Written]
         assert held is not None, "it was written just now"
         needed |= {fault.accept for fault in audit(held).faults}
     flags = "".join(f" --accept-{name}" for name in ACCEPTS if name in needed)
-    return f"{store if listed else f'LISTED={written[0].path}'}{flags}"
+    source = str(store) if listed else f"LISTED={written[0].path}"
+    return f"{quote(source)}{flags}"
 
 
 def _written_line(candles: Candles, done: Written) -> str:
@@ -631,7 +634,7 @@ async def client_of(config_file: Path | None, base_url: str | None, *, otherwise
             service = Embedded(settings.state_dir)
             found = service.base_url if settings.state_dir.is_dir() and service.is_alive() else None
             if found is None:
-                started = f"`bot run {config_file}` starts it; {otherwise}"
+                started = f"`bot run {quote(str(config_file))}` starts it; {otherwise}"
                 raise BotError(f"the embedded service of {config_file} is not running: {started}")
             address, key = found, None
     async with Client(address, key) as client:

@@ -140,7 +140,7 @@ class Demo:
             clock = self.clock or "60x"
             judge_data(self.data)
             folder = self.runs.begin(clock=clock, data=[[coin, str(path.resolve())] for coin, path in self.data])
-            self.runs.tidy()
+            self.runs.tidy(folder)
             return Run(folder, self.data, clock, continued=False)
         data = tuple((str(coin), Path(path)) for coin, path in kept["data"])
         if self.data and [(coin, path.resolve()) for coin, path in self.data] != list(data):

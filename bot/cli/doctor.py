@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -116,7 +117,7 @@ def _config(patient: Patient) -> None:
     try:
         patient.settings, patient.references = judged_without_secrets(path)
     except ConfigError as error:
-        patient.say("config", "fail", str(error), f"change it, then bot check {path}", int(Exit.CONFIG))
+        patient.say("config", "fail", str(error), f"change it, then bot check {quote(str(path))}", int(Exit.CONFIG))
         return
     names = ", ".join(one.name for one in patient.settings.strategies)
     patient.say("config", "ok", f"{path}: {names}")
@@ -172,7 +173,7 @@ def _credential(patient: Patient, name: str) -> None:
             "secrets",
             "warn",
             f"the credential {name} is handed over by a unit, and none is installed",
-            f"bot systemd {patient.place.config} --install",
+            f"bot systemd {quote(str(patient.place.config))} --install",
         )
         return
     try:
@@ -184,12 +185,15 @@ def _credential(patient: Patient, name: str) -> None:
             "secrets",
             "fail",
             f"the unit takes the credential {name} from {file}, which is not there",
-            f"install -D -m 600 /dev/stdin {file}",
+            f"install -D -m 600 /dev/stdin {quote(str(file))}",
         )
     else:
         if stat.S_IMODE(mode) & 0o077:
             patient.say(
-                "secrets", "fail", f"{file} can be read by others (mode {stat.S_IMODE(mode):04o})", f"chmod 600 {file}"
+                "secrets",
+                "fail",
+                f"{file} can be read by others (mode {stat.S_IMODE(mode):04o})",
+                f"chmod 600 {quote(str(file))}",
             )
         else:
             patient.say("secrets", "ok", f"the credential {name} comes from {file}, for its owner alone")
@@ -216,7 +220,7 @@ def _state_dir(patient: Patient) -> None:
             "state",
             "fail",
             f"{folder} is open to others (mode {stat.S_IMODE(status.st_mode):04o})",
-            f"chmod 700 {folder}",
+            f"chmod 700 {quote(str(folder))}",
         )
     elif not os.access(folder, os.W_OK):
         patient.say(
@@ -269,10 +273,11 @@ def _journal(patient: Patient) -> None:
         patient.say("journal", "ok", "none yet: the first run makes it")
         return
     except JournalError as error:
-        patient.say("journal", "fail", str(error), _AWAY, int(Exit.UNSAFE))
+        is_shut = isinstance(error.__cause__, sqlite3.OperationalError)
+        patient.say("journal", "fail", str(error), _OPEN if is_shut else _ANEW, int(Exit.UNSAFE))
         return
     if found != ["ok"]:
-        patient.say("journal", "fail", f"damaged: {'; '.join(found)}", _AWAY, int(Exit.UNSAFE))
+        patient.say("journal", "fail", f"damaged: {'; '.join(found)}", _ANEW, int(Exit.UNSAFE))
         return
     wal = folder / f"{reading.FILE}-wal"
     wal_mb = wal.stat().st_size // 1_048_576 if wal.exists() else 0
@@ -292,8 +297,12 @@ def _journal(patient: Patient) -> None:
         patient.say("journal", "ok", f"whole, {size_mb:.1f} MB")
 
 
-_AWAY: Final = (
-    "move the file away and start again: the service has the account, and a decision made twice has the same key"
+_OPEN: Final = (
+    "it is for the user who runs the daemon to read and write: chown or chmod it, or end the program that locks it"
+)
+_ANEW: Final = (
+    "look at the disk, then start again: a damaged file is kept under another name and a new one made from what the service has,"
+    " where a decision made twice has the same key"
 )
 
 
@@ -637,16 +646,16 @@ def _unit(patient: Patient) -> None:
     settings, config = patient.settings, patient.place.config
     if settings is None or config is None:
         return
-    path = installed(settings.name)
+    path, made = installed(settings.name), f"bot systemd {quote(str(config))}"
     if path is None:
-        patient.say("unit", "skip", f"none installed; bot systemd {config} makes one")
+        patient.say("unit", "skip", f"none installed; {made} makes one")
         return
     user = "" if path.is_relative_to("/etc") else " --user"
     try:
         unit = unit_of(config, is_user=bool(user))
         same = path.read_text(encoding="utf-8") == unit.text
     except (BotError, OSError) as error:
-        patient.say("unit", "warn", f"{path}: {error}", f"bot systemd {config}{user}")
+        patient.say("unit", "warn", f"{path}: {error}", f"{made}{user}")
         return
     if unit.closed:
         named = ", ".join(map(str, unit.closed))
@@ -658,5 +667,5 @@ def _unit(patient: Patient) -> None:
             "unit",
             "warn",
             f"{path} is not what bot systemd makes now",
-            f"bot systemd {config}{user} shows it; --install --force writes it",
+            f"{made}{user} shows it; --install --force writes it",
         )

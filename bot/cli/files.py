@@ -11,8 +11,17 @@ from bot.errors import BotError
 
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write beside, sync, rename, sync the folder: a reader sees the old file or the new one. BotError when it cannot be written."""
+    """Write beside, sync, rename, sync the folder: a reader sees the old file or the new one. BotError when it cannot be written.
+
+    A link leads to its file. What is there and no file (a pipe, a device) is written to and never replaced.
+    """
+    given = path
     try:
+        if path.exists() and not path.is_file():
+            with path.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+            return
+        path = path.resolve()
         descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -31,4 +40,4 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        raise BotError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise BotError(f"{given} cannot be written: {error.strerror or error}") from None

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -62,15 +63,16 @@ def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
         place = find(config, state_dir)
         told = place.ask("GET", "/status")
     except NotRunning as error:
-        last = None if place is None else _last(place)
+        last, nothing = (None, "") if place is None else _last(place)
         if as_json:
-            click.echo(json.dumps({"running": False, "state": "NOT_RUNNING", "message": str(error), "last": last}))
+            message = f"{error}; {nothing}" if nothing else str(error)
+            click.echo(json.dumps({"running": False, "state": "NOT_RUNNING", "message": message, "last": last}))
         else:
             click.echo(f"NOT RUNNING  {error}")
             if place is not None:
-                for line in _last_lines(last):
+                for line in [f"  {nothing}"] if last is None else _last_lines(last):
                     click.echo(line)
-                named = place.config or "CONFIG"
+                named = "CONFIG" if place.config is None else quote(str(place.config))
                 click.echo(
                     f"Start it: bot run {named}. Close everything without it: bot kill --flatten --config {named}"
                 )
@@ -314,21 +316,22 @@ def _clock(service: Mapping[str, Any] | None) -> str:
     )
 
 
-def _last(place: Place) -> dict[str, Any] | None:
+def _last(place: Place) -> tuple[dict[str, Any] | None, str]:
+    """What its journal last knew; or why that is not known."""
     from bot.clock import SystemClock
+    from bot.errors import JournalError
     from bot.runtime import reading
 
     try:
         last = reading.last_state(place.folder)
     except reading.NotFound:
-        return None
-    return {"age_ms": SystemClock().now_ms() - last.written_ms, **last._asdict()}
+        return None, "it has left no journal"
+    except JournalError as error:
+        return None, f"{error}; bot doctor says what to do"
+    return {"age_ms": SystemClock().now_ms() - last.written_ms, **last._asdict()}, ""
 
 
-def _last_lines(last: Mapping[str, Any] | None) -> Iterable[str]:
-    if last is None:
-        yield "  It has left no journal."
-        return
+def _last_lines(last: Mapping[str, Any]) -> Iterable[str]:
     yield f"  OLD, from its journal as it was {span(last['age_ms'])} ago; the account may look different now:"
     yield f"  account     {last['address']}, epoch {last['epoch']}, last event {last['last_event_id']}"
     for one in last["positions"]:

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final, TypeVar
 
 import click
@@ -61,7 +62,8 @@ class Place:
     @property
     def flag(self) -> str:
         """What to give another command so that it means the same daemon."""
-        return f"--state-dir {self.folder}" if self.config is None else f"--config {self.config}"
+        name, path = ("--state-dir", self.folder) if self.config is None else ("--config", self.config)
+        return f"{name} {quote(str(path))}"
 
     def is_running(self) -> bool:
         from bot.runtime.holding import is_held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -91,7 +92,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
     )
     click.echo(f"  at a stop   {settings.safety.on_exit}")
     click.echo(f"  files       {settings.state_dir}")
-    click.echo(f"Next: bot run {config_file}")
+    click.echo(f"Next: bot run {quote(str(config_file))}")
     return int(Exit.DONE)
 
 

@@ -48,9 +48,9 @@ class DemoFolder:
     def ended(self) -> None:
         self._marker.unlink(missing_ok=True)
 
-    def tidy(self) -> None:
-        """Only the newest runs stay."""
-        for old in sorted(self._runs())[:-RUNS_KEPT]:
+    def tidy(self, run: Path) -> None:
+        """Only this run and the newest others stay; its name is older than theirs where the clock was set back."""
+        for old in sorted(one for one in self._runs() if one != run)[: 1 - RUNS_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
 
     def _runs(self) -> list[Path]:

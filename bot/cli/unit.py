@@ -126,7 +126,10 @@ def systemd(config: Path, *, is_user: bool, install: bool, prints: bool, force: 
             for line in next_commands(unit):
                 click.echo(f"  {line}")
     elif not as_json:
-        click.echo(f"# Install it with: bot systemd {config}{' --user' if is_user else ''} --install", err=True)
+        click.echo(
+            f"# Install it with: bot systemd {shlex.quote(str(config))}{' --user' if is_user else ''} --install",
+            err=True,
+        )
     return int(Exit.DONE)
 
 
@@ -157,7 +160,7 @@ def next_commands(unit: Unit) -> Iterator[str]:
     control = "systemctl --user" if unit.is_user else "systemctl"
     for name, file in unit.credentials.items():
         if not file.exists():
-            yield f"install -D -m 600 /dev/stdin {file}      # then type the secret {name}, Enter, Ctrl-D"
+            yield f"install -D -m 600 /dev/stdin {shlex.quote(str(file))}      # then type the secret {name}, Enter, Ctrl-D"
     if unit.closed:
         yield f"{opening(unit)}      # the unit runs as a user of its own, who reads these"
     if unit.is_user:
@@ -316,9 +319,12 @@ def _credential_name(text: str) -> str:
 
 def _command(*words: str) -> str:
     """This installation's own: the `bot` beside the interpreter, else the interpreter with the package."""
+    return " ".join(_escaped(one) for one in (*_start(), *words))
+
+
+def _start() -> Sequence[str]:
     script = Path(sys.executable).parent / "bot"
-    start = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "bot"]
-    return " ".join(_escaped(one) for one in (*start, *words))
+    return [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "bot"]
 
 
 def _escaped(text: str) -> str:
@@ -347,7 +353,7 @@ def _install(unit: Unit, *, force: bool) -> bool:
         raise BotError(f"{unit.path.parent} cannot be made: {error.strerror}") from None
     if not os.access(unit.path.parent, os.W_OK):
         raise BotError(
-            f"{unit.path.parent} is root's: sudo {sys.argv[0]} {' '.join(sys.argv[1:])}, or --user for a unit of yours"
+            f"{unit.path.parent} is root's: sudo {shlex.join((*_start(), *sys.argv[1:]))}, or --user for a unit of yours"
         )
     write_atomic(unit.path, unit.text)
     return True

@@ -158,8 +158,12 @@ class GuardianSpec(Section):
     """A rule that the service keeps for the whole account. Those of a position ride on the strategy's order."""
 
     type: GuardianType = Field(description="account_drawdown or schedule")
-    max_loss_pct_from_day_start: Annotated[Decimal, Number(gt=0, le=100)] | None = None
-    action: GuardianAction | None = None
+    max_loss_pct_from_day_start: Annotated[Decimal, Number(gt=0, le=100)] | None = Field(
+        default=None, description="Of an account_drawdown: the loss of a day at which it acts."
+    )
+    action: GuardianAction | None = Field(
+        default=None, description="What it does; a schedule may place an order instead."
+    )
     cron: str | None = Field(default=None, min_length=1, max_length=64, description="Five fields, UTC.")
     order_template: Mapping[str, Any] | None = Field(
         default=None, description="The body of an order, in the interface's spelling."
@@ -236,8 +240,10 @@ class StrategySettings(Section):
         max_length=200,
         description="`file:Class` in the strategies folder, `package.module:Class`, or an entry point's name.",
     )
-    markets: tuple[Coin, ...] = Field(min_length=1, max_length=MARKETS_MAX)
-    interval: Interval = "1m"
+    markets: tuple[Coin, ...] = Field(
+        min_length=1, max_length=MARKETS_MAX, description="Those that it trades: BTC, perp:BTC or event:SLUG."
+    )
+    interval: Interval = Field(default="1m", description="Of the bars that it decides on.")
     budget_usd: Annotated[Decimal, Number(gt=0, le=1_000_000_000)] = Field(
         description="Bounds the entry notional of its open positions and live orders."
     )
@@ -269,7 +275,9 @@ class StrategySettings(Section):
 class LogSettings(Section):
     """How the log looks."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="What is less is not shown."
+    )
     format: Literal["auto", "pretty", "json"] = Field(
         default="auto", description="auto: pretty on a terminal, JSON lines elsewhere."
     )
@@ -285,7 +293,7 @@ class Orders(Section):
 
     path: Literal["plan", "direct"] = Field(
         default="plan",
-        description="plan: a dry run first, then its single-use token; direct: one request, once the service has shown that it gives our key back.",
+        description="plan: a dry run first, then its single-use token; direct: one request, once the service has shown that it gives our key back (not of a strategy with a `confirm` of its own, which sees each plan).",
     )
 
 
@@ -321,7 +329,7 @@ class Recording(Section):
     file: Annotated[LocalPath, AfterValidator(_recorded)] = Field(
         description="ts,open,high,low,close,volume; .csv or .csv.gz"
     )
-    market: Coin
+    market: Coin = Field(description="That it is of.")
 
 
 class Embedded(Section):

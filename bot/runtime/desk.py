@@ -305,6 +305,11 @@ class Desk:
             return False
         return not seat.looks_at_plans or bool(await self._run(seat, partial(seat.confirms, plan)))
 
+    def looks_at_plans(self, strategy: str) -> bool:
+        """Whether it wants to see the plan of an entry before that becomes an order."""
+        seat = self._seated(strategy)
+        return seat is not None and seat.looks_at_plans
+
     # -- the run
 
     async def start(self, *, now_ms: int) -> None:

@@ -93,6 +93,10 @@ def _no_share(market: str, strategy: str) -> Share | None:
     return None
 
 
+def _looks_at_none(strategy: str) -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class Gate:
     """`live` are the intents that may yet become positions; `entries_stopped` says why nothing may be opened just now."""
@@ -108,6 +112,7 @@ class Gate:
     foreign_positions: str = "ignore"
     strategy_stopped: Callable[[str, int], Refusal | None] = _goes_on  # why this strategy may open nothing just now
     share_of: Callable[[str, str], Share | None] = _no_share  # (market, strategy): what the books say it holds
+    looks_at_plans: Callable[[str], bool] = _looks_at_none  # whether this strategy has a `confirm` of its own
 
     def judge(self, strategy: str, ask: Ask) -> Permit | Refusal:
         """The first rule that says no, or the request."""
@@ -168,7 +173,9 @@ class Gate:
         sized = None if size is None else format_decimal(size)
         request = _order_request(wish, sized, allowance.require_protection, self._grid(wish.market))
         # One request settles only where the service is known to give our key back; before that it is planned, then confirmed.
-        path: Path = "direct" if allowance.path == "direct" and self.mirror.keys_proven else "plan"
+        # So is the entry of a strategy that wants to see the plan first.
+        is_direct = allowance.path == "direct" and self.mirror.keys_proven
+        path: Path = "direct" if is_direct and not self.looks_at_plans(allowance.strategy) else "plan"
         return Permit(request, "open", wish.market, path, notional)
 
     def _close(self, allowance: Allowance, wish: Close, ask: Ask) -> Permit | Refusal:

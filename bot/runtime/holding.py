@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, Final, NamedTuple, Protocol
 
 import structlog
@@ -138,7 +139,7 @@ def hold_state(folder: Path) -> Iterator[Held]:
         if other is not None:
             pid = f" (pid {other['pid']})" if "pid" in other else ""
             raise BotError(
-                f"another daemon runs on {folder}{pid}: stop it (bot stop --state-dir {folder}),"
+                f"another daemon runs on {folder}{pid}: stop it (bot stop --state-dir {quote(str(folder))}),"
                 " or give this one a state_dir of its own"
             )
         yield Held(folder, lock)

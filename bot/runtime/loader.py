@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -346,7 +347,7 @@ def _exposure(place: Path) -> Iterator[str]:
     if seen.st_uid not in (0, os.geteuid()):
         yield f"{place} belongs to another user (uid {seen.st_uid}), who can change what trades; chown it"
     if seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        yield f"{place} can be written by others, who can change what trades; chmod go-w {place}"
+        yield f"{place} can be written by others, who can change what trades; chmod go-w {quote(str(place))}"
 
 
 @contextlib.contextmanager

@@ -156,6 +156,7 @@ class Loop:
             foreign_positions=self.settings.foreign_positions,
             strategy_stopped=self.strategy_stopped,
             share_of=self.books.share,
+            looks_at_plans=self._looks_at_plans,
         )
         self.sender = Sender(
             port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
@@ -968,6 +969,9 @@ class Loop:
 
     async def _may_confirm(self, intent: Intent, plan: Plan) -> bool:
         return intent.strategy == RUNTIME or await self.desk.may_confirm(intent.strategy, plan)
+
+    def _looks_at_plans(self, strategy: str) -> bool:
+        return self.desk.looks_at_plans(strategy)
 
     # -- bars and rest
 

@@ -79,7 +79,7 @@ class Strategy(ABC):
         """Once when the run ends in order; a crash does not call it."""
 
     def confirm(self, plan: Plan) -> bool:
-        """The service's dry run of an Open, before it becomes an order; False withdraws it."""
+        """The service's dry run of an Open, before it becomes an order; False withdraws it. With one of your own every entry is planned first."""
         return True
 
 

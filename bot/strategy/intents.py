@@ -161,7 +161,10 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close a position, reduce-only. At most one of `fraction` (0 to 1), `usd` and `size`; none of them: all of it."""
+    """Close a position, reduce-only. At most one of `fraction` (0 to 1), `usd` and `size`; none of them: all of it.
+
+    Of a market that strategies share it is this one's share that is meant.
+    """
 
     market: str
     fraction: Number | None = None
@@ -179,7 +182,10 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Cancel one order by its `oid`, or all of a `market`, stops and targets included. Exactly one of the two."""
+    """Cancel one order by its `oid`, or every entry that rests in a `market`. Exactly one of the two.
+
+    A position keeps its stop, whatever is canceled, unless the config requires none (safety.require_protection).
+    """
 
     oid: str | None = None
     market: str | None = None

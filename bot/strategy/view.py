@@ -17,7 +17,12 @@ State: TypeAlias = MutableMapping[str, Any]
 
 
 class PositionView(NamedTuple):
-    """An open position of the account in one market, in floats. `stop_px` is None when it has no stop."""
+    """An open position of the account in one market, in floats; where strategies share the market, this one's share.
+
+    stop_px, target_px   None when there is none
+    notional_usd         at mark
+    risk_usd             what the first stop would have lost from the entry; None without one
+    """
 
     market: str
     side: Side

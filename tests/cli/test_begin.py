@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bot.cli.app import call
+from bot.cli.place import Place
 
 
 def test_a_project_is_checked_and_its_tests_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,6 +28,24 @@ def test_a_project_is_checked_and_its_tests_pass(tmp_path: Path, capsys: pytest.
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
+
+
+def test_what_is_said_to_come_next_can_be_typed_whatever_the_folder_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "mein Böt's"
+    config = folder / "bot.yaml"
+    assert call(["init", str(folder), "--json"]) == 0
+    assert shlex.split(json.loads(capsys.readouterr().out)["next"][0]) == ["cd", str(folder)]
+    assert call(["check", str(config)]) == 0
+    assert shlex.split(capsys.readouterr().out.splitlines()[-1]) == ["Next:", "bot", "run", str(config)]
+    assert call(["status", "--config", str(config)]) == 3
+    assert f"bot run {shlex.quote(str(config))}. " in capsys.readouterr().out
+    assert call(["systemd", str(config), "--user"]) == 0
+    assert f"bot systemd {shlex.quote(str(config))} --user --install" in capsys.readouterr().err
+    assert shlex.split(Place(folder).flag) == ["--state-dir", str(folder)]
+    assert shlex.split(Place(folder, config).flag) == ["--config", str(config)]
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

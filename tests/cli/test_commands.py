@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import shlex
@@ -13,9 +14,12 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import get_completion_class
 
 from bot import __version__
 from bot.cli.app import COMMANDS, bot, call
+from bot.cli.files import write_atomic
+from bot.errors import BotError
 
 HELP_WITHIN_S = 0.15  # of processor time, so that a busy machine is not blamed on us
 HELP_WITHIN_STARTS = 10  # of a bare interpreter, so that a slow one is not either
@@ -64,15 +68,40 @@ def every_command(name: str = "bot", command: click.Command = bot) -> Iterator[t
             yield from every_command(f"{name} {inner}", found)
 
 
-def test_every_example_of_a_help_text_is_a_command_line_that_is_taken() -> None:
+def test_a_shell_completes_commands_and_options_as_the_readme_says(repository: Path) -> None:
+    (variable,) = re.findall(r'eval "\$\((\w+)=bash_source bot\)"', (repository / "README.md").read_text())
+
+    typed = {variable: "bash_complete", "COMP_WORDS": "bot pause --s", "COMP_CWORD": "2"}
+    command = [sys.executable, "-m", "bot"]
+    done = subprocess.run(command, cwd=repository, env=os.environ | typed, capture_output=True, text=True, check=True)
+    assert done.stdout == "plain,--state-dir\n"
+    for shell in ("bash", "zsh", "fish"):
+        kind = get_completion_class(shell)
+        assert kind is not None
+        found = kind(bot, {}, "bot", variable).get_completions([], "st")
+        assert [one.value for one in found] == ["strategies", "stop", "status"], shell
+
+
+def test_every_command_that_prints_data_takes_json() -> None:
+    silent = {
+        name
+        for name, one in every_command()
+        if not isinstance(one, click.Group) and "as_json" not in {p.name for p in one.params}
+    }
+    assert silent == {"bot mcp", "bot config schema"}, "the one speaks JSON and nothing else, and so does the other"
+
+
+def test_every_example_of_a_help_text_and_of_the_readme_is_a_command_line_that_is_taken(repository: Path) -> None:
     """Two spaces part an example from what is said of it."""
     commands = dict(every_command())
+    blocks = re.findall(r"```(?:text|console)\n(.*?)```", (repository / "README.md").read_text(), re.DOTALL)
+    texts = [command.epilog or "" for command in commands.values()] + blocks
     examples = [
-        part.split("#")[0].split("  ")[0].split(" > ")[0].strip()
-        for command in commands.values() for line in (command.epilog or "").splitlines() for part in line.strip().split(" && ")
+        re.sub(r"^(\$ |[A-Z_]+=\S+ )", "", part.split("#")[0].split("  ")[0].split(" > ")[0].strip())
+        for text in texts for line in text.splitlines() for part in line.strip().split(" && ")
     ]  # fmt: skip
     examples = [one for one in examples if one.startswith("bot ")]
-    assert len(examples) >= len(COMMANDS)
+    assert len(examples) >= 2 * len(COMMANDS)
     for example in examples:
         name = max((one for one in commands if f"{example} ".startswith(f"{one} ")), key=len)
         arguments = shlex.split(example.removeprefix(name))
@@ -279,6 +308,47 @@ def test_a_mistake_of_ours_is_one_line_and_a_log(
     monkeypatch.setenv("BOT_DEBUG", "1")
     assert call([]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("streams", "words", "code", "said"),
+    [
+        (">/dev/full", "config schema", 1, "error: standard output cannot be written: No space left on device\n"),
+        ("2>/dev/full", "check nosuch.yaml", 4, ""),
+        (">&- 2>&- <&-", "check nosuch.yaml", 4, ""),
+        ("2>&-", "stratgies", 2, ""),
+    ],
+)
+def test_a_stream_that_takes_nothing_or_is_closed_changes_no_exit_code(
+    streams: str, words: str, code: int, said: str, repository: Path
+) -> None:
+    line = f'exec "$0" -m bot {words} {streams}'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable], cwd=repository, check=False, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, said)
+
+
+def test_a_file_that_is_written_whole_takes_the_place_of_no_pipe_and_of_no_link(tmp_path: Path) -> None:
+    """`--out /dev/stdout` is that stream, and `--out /dev/null` leaves it there, for root too."""
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to("file")
+    (tmp_path / "file").write_text("old")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for path in (link, pipe):
+            write_atomic(path, "new")
+        assert os.read(reader, 10) == b"new"
+    finally:
+        os.close(reader)
+    assert link.is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+    assert pipe.is_fifo()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "link", "pipe"]
+    with pytest.raises(BotError, match="cannot be written: Is a directory"):
+        write_atomic(tmp_path, "new")
 
 
 def test_a_check_names_each_strategys_limits_and_timers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

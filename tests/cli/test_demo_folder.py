@@ -18,3 +18,18 @@ def test_the_demos_own_folder_means_its_newest_run_and_any_other_folder_itself(t
     demo.ended()
     assert find(None, tmp_path).folder == run, "the last one, for its logs"
     assert find(None, old).folder == old
+
+
+def test_the_demo_keeps_its_last_five_runs_whatever_the_clock_says(tmp_path: Path) -> None:
+    demo = DemoFolder(tmp_path)
+    old = [tmp_path / f"2025010{n}-000000-000" for n in range(1, 8)]
+    ahead = [tmp_path / f"2199010{n}-000000-000" for n in range(1, 6)]
+    for one in old:
+        one.mkdir()
+    run = demo.begin(clock="60x", data=[])
+    demo.tidy(run)
+    assert sorted(one for one in tmp_path.iterdir() if one.is_dir()) == [*old[3:], run]
+    for one in ahead:
+        one.mkdir()
+    demo.tidy(run)
+    assert sorted(one for one in tmp_path.iterdir() if one.is_dir()) == [run, *ahead[1:]]

@@ -99,6 +99,10 @@ def test_doctor_looks_at_each_address_and_shows_none(examined: Examined, monkeyp
     assert found[1]["message"].startswith("notify.urls[1]: is no URL that apprise knows")
     assert found[1]["fix"] == "correct the address behind ${env:OTHER}"
     assert code == 4
+    code, (secret,) = examined("secrets")
+    assert (code, secret["level"]) == (0, "warn"), "every process of the user can read it there"
+    assert "${env:NOTIFY}" in secret["message"]
+    assert "${file:PATH}" in secret["fix"]
     assert examined("notify")[0] == 0
     monkeypatch.setattr(judging, "find_spec", lambda name: None)
     (code, (found_one,)) = examined("notify")

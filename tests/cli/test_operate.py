@@ -28,6 +28,8 @@ from bot.cli import figures, look
 from bot.cli.app import call
 from bot.cli.embedded import Embedded
 from bot.cli.place import Denied, find
+from bot.service.auth import SECRET_LETTERS
+from tests.conftest import REPOSITORY
 
 WAIT_S = 60
 
@@ -448,6 +450,9 @@ def test_the_process_is_private_and_tells_its_manager_only_what_is_so(ran: Ran) 
     assert "Umask:\t0077" in status
     for path in (ran.state, *ran.state.iterdir()):
         assert path.stat().st_mode & 0o077 == 0, path
+    table = (REPOSITORY / "README.md").read_text().split("\n### Files\n")[1].split("\n### ")[0]
+    there = {re.sub(r"-(wal|shm)$", "", path.name) for path in ran.state.iterdir()}
+    assert there <= set(re.findall(r"`([\w.-]+)`", table)), "the README names each file"
     ready = ran.heard().index("READY=1")
     told = ran.until("the watchdog is fed", lambda: "WATCHDOG=1" in ran.heard()[ready:] and ran.heard())
     starting = next(n for n, one in enumerate(told) if one.startswith("STATUS=STARTING"))
@@ -455,6 +460,21 @@ def test_the_process_is_private_and_tells_its_manager_only_what_is_so(ran: Ran) 
     assert any(one.startswith("EXTEND_TIMEOUT_USEC=") for one in told[:ready])
     assert any(one.startswith("STATUS=STARTING") for one in told[:ready])
     assert any(one.startswith("STATUS=RUNNING") for one in told[ready:])
+
+
+def test_no_key_stands_in_a_file_an_answer_or_an_argument(ran: Ran, ask: Ask) -> None:
+    assert ran.process is not None
+    told = {str(file.relative_to(ran.folder)): file.read_bytes() for file in ran.folder.rglob("*") if file.is_file()}
+    assert {"err", "state/journal.db", "state/sandbox.db", "state/sandbox.log", "state/daemon.log"} <= told.keys()
+    for command in ("status", "positions", "orders", "events", "logs"):
+        told[command] = ask(command, "--config", str(ran.config), "--json")[1].encode()
+    children = Path(f"/proc/{ran.process.pid}/task/{ran.process.pid}/children").read_text().split()
+    pids = [ran.process.pid, Embedded(ran.state).pid, *children]
+    assert len(pids) >= 3, "daemon, service and heartbeat"
+    told |= {f"arguments of {pid}": Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
+    form = re.compile(rf"bbk_[a-z]+_[A-Za-z0-9]+_[A-Za-z0-9]{{{SECRET_LETTERS}}}".encode())
+    assert form.search(f"bbk_test_00000001_{'A' * SECRET_LETTERS}_x".encode())
+    assert [place for place, text in told.items() if form.search(text)] == []
 
 
 # -- the end of a daemon, and after it

@@ -199,3 +199,24 @@ def test_a_folder_that_is_held_without_a_socket_is_no_dead_daemon(home: Path, he
     held.enter_context(hold_state(folder))
     with pytest.raises(Silent, match="just starting or ending"):
         find(None, folder).ask("GET", "/status")
+
+
+def test_a_dead_daemon_whose_journal_cannot_be_read_is_said_to_be_dead(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = been(home / "home" / "bot" / "one")
+    (folder / "journal.db").write_bytes(b"no journal")
+    assert call(["status"]) == 3
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"NOT RUNNING  the daemon of {folder} is not running"
+    assert second.startswith(f"  journal {folder / 'journal.db'} cannot be opened: ")
+    assert call(["status", "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert (told["last"], "cannot be opened" in told["message"]) == (None, True)
+    folder.chmod(0o700)
+    assert call(["doctor", "--json"]) == 6
+    (found,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "journal"]
+    assert (found["level"], "a damaged file is kept under another name" in found["fix"]) == ("fail", True)
+    (folder / "journal.db").unlink()
+    assert call(["status", "--state-dir", str(folder)]) == 3
+    assert "it has left no journal" in capsys.readouterr().out

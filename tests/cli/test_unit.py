@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,7 +71,7 @@ def test_systemd_finds_no_fault_in_a_system_unit_and_little_exposure(
     config = write(tmp_path, repository) if hosted else repository / "configs" / "paper.yaml"
     verdict, exposure = judged(unit_of(config, is_user=False), tmp_path)
     assert verdict == "0"
-    assert exposure <= (1.2 if hosted else 1.0), "an embedded service needs no network beyond this machine"
+    assert exposure <= (1.1 if hosted else 0.9), "an embedded service needs no network beyond this machine"
 
 
 def test_a_unit_whose_service_is_here_has_no_other_network_unless_it_tells_somebody(
@@ -191,6 +194,17 @@ def test_a_system_unit_goes_where_the_system_looks(
     assert Path(told["path"]).read_text() == told["text"]
 
 
+def test_who_may_not_install_is_told_a_command_that_root_can_type(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["systemd", str(write(tmp_path, repository)), "--install"]
+    monkeypatch.setattr(sys, "argv", ["of/a/module/__main__.py", *words])
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)
+    assert call(words) == 1
+    said = capsys.readouterr().err
+    assert f"sudo {Path(sys.executable).parent / 'bot'} systemd {words[1]} --install, or --user" in said
+
+
 def test_doctor_tells_a_unit_that_is_out_of_date_and_a_secret_that_is_open(
     tmp_path: Path, repository: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,3 +227,26 @@ def test_doctor_tells_a_unit_that_is_out_of_date_and_a_secret_that_is_open(
     assert found["service"]["level"] == "fail"
     assert (found["unit"]["level"], "--install --force" in found["unit"]["fix"]) == ("warn", True)
     assert "AAAA" not in text
+
+
+def test_doctor_warns_of_a_strategy_that_others_can_change(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "own strategies"
+    folder.mkdir(mode=0o755)
+    file = folder / "trend.py"
+    shutil.copy(repository / "strategies" / "trend.py", file)
+    config = tmp_path / "paper.yaml"
+    config.write_text(CONFIG.replace('"https://trading.example", api_key: "%s"', "embedded") % (folder, ""))
+
+    def warned() -> list[str]:
+        call(["doctor", str(config), "--json"])
+        found = json.loads(capsys.readouterr().out)["findings"]
+        return [one["message"] for one in found if (one["check"], one["level"]) == ("strategies", "warn")]
+
+    file.chmod(0o644)
+    assert warned() == []
+    file.chmod(0o666)
+    (said,) = warned()
+    assert said.startswith(f"mine: {file} can be written by others")
+    assert said.endswith(f"chmod go-w {shlex.quote(str(file))}")

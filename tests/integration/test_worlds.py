@@ -97,6 +97,14 @@ def test_nothing_is_doubled_lost_stuck_or_naked(
         assert abreast > worlds // 20, "orders leave side by side, as in production"
 
 
+def test_the_readme_tells_the_numbers_of_these_worlds_and_of_their_bugs() -> None:
+    (mark,) = (one for one in test_nothing_is_doubled_lost_stuck_or_naked.pytestmark if one.name == "soak")
+    readme = (REPOSITORY / "README.md").read_text()
+    assert f"lives through {mark.kwargs['worlds']} random worlds in virtual time at each `make test`" in readme
+    assert f"{mark.kwargs['full'] * CHUNKS:,} worlds" in readme
+    assert f"\n{len(BUGS)} seeded bugs show" in readme
+
+
 # ── Tests of the test ───────────────────────────────────────────────────────────────────────────────────────────────
 
 

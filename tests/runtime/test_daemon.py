@@ -14,7 +14,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import httpx
 import pytest
 import structlog
 from pydantic import SecretStr
+from ruamel.yaml import YAML
 
 from bot.client import Client
 from bot.config import Settings, load
@@ -38,6 +39,7 @@ from bot.runtime.holding import folders_held, is_held, runtime_dir
 from bot.runtime.journal import open_journal
 from bot.runtime.operating import Operations
 from bot.runtime.progress import ProgressReader
+from bot.service.auth import SECRET_LETTERS
 from tests.conftest import REPOSITORY
 from tests.runtime.halfway import Halfway
 from tests.runtime.postbox import postbox
@@ -47,7 +49,7 @@ START_MS = 1_795_132_800_000
 CONTROL = {"Authorization": "Bearer bbc_test"}
 STOP_S = 5.0  # what is promised
 PATIENCE_S = 60.0
-IN_TROUBLE_ONLY = {"bracketbot_degraded"}  # shown when there is a reason
+IN_TROUBLE_ONLY = {"bracketbot_degraded": {"reason": set[str]()}}  # shown when there is a reason
 ENDINGS = ("GRACE_S", "HOOKS_S", "STOP_S")  # how long each part of a stop may take
 LIMITS: dict[str, float] = {name: getattr(daemon, name) for name in ENDINGS}
 UNSETTLED = "SELECT id FROM intents WHERE state NOT IN ('accepted', 'rejected', 'expired', 'void')"
@@ -1098,10 +1100,43 @@ async def test_a_run_is_seen_by_prometheus_and_told_to_people(place: MakePlace, 
     assert float(figures["bracketbot_heartbeat_deadline_seconds"]) > 0
     assert not (settings.state_dir / "metrics.port").exists()
     assert one.query("SELECT kind FROM outbox ORDER BY seq DESC LIMIT 1") == [("daemon.stopped",)]
-    shown = set(re.findall(r"bracketbot_[a-z_]+", text))
-    for name in ("alerts.yml", "grafana.json"):
-        asked = set(re.findall(r"bracketbot_[a-z_]+", (REPOSITORY / "configs" / "monitoring" / name).read_text()))
-        assert {one for one in asked if one not in shown} <= IN_TROUBLE_ONLY, name
+    judge_monitoring({**IN_TROUBLE_ONLY, **labels_of(figures)})
+    files = [file for file in settings.state_dir.rglob("*") if file.is_file()]
+    assert {"journal.db", "journal.safety.json", "calls"} <= {file.name for file in files}
+    told = [text.encode(), *(title.encode() for title in box.titles), *(file.read_bytes() for file in files)]
+    secret = one.key.split("_")[3]
+    assert len(secret) == SECRET_LETTERS
+    assert not [text for text in told if secret.encode() in text]
+
+
+def labels_of(figures: Iterable[str]) -> dict[str, dict[str, set[str]]]:
+    """Metric -> label -> the values it was shown with."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for series in figures:
+        name, _, rest = series.partition("{")
+        labels = found.setdefault(name, {})
+        for label, value in re.findall(r'(\w+)="([^"]*)"', rest):
+            labels.setdefault(label, set()).add(value)
+    return found
+
+
+def judge_monitoring(shown: Mapping[str, Mapping[str, set[str]]]) -> None:
+    """What alerts and dashboard ask for is shown under that name, with the labels that they go by and speak of."""
+    rules = YAML(typ="safe").load(REPOSITORY / "configs" / "monitoring" / "alerts.yml")["groups"][0]["rules"]
+    panels = json.loads((REPOSITORY / "configs" / "monitoring" / "grafana.json").read_text())["panels"]
+    asked = [(one["expr"], "".join(one["annotations"].values())) for one in rules]
+    asked += [(one["expr"], one["legendFormat"]) for panel in panels for one in panel["targets"]]
+    for expr, said in asked:
+        of_prometheus = {"instance": set[str](), "job": set[str]()}
+        series = re.findall(r"(bracketbot_\w+|process_\w+|up)(?:\{(.*?)\})?", expr)
+        assert series, expr
+        for name, matchers in series:
+            assert name == "up" or name in shown, expr
+            labels = of_prometheus | dict(shown.get(name, {}))
+            for label, sign, value in re.findall(r'(\w+)(=~?)"([^"]*)"', matchers):
+                assert label in labels, expr
+                assert sign == "=~" or label == "job" or value in labels[label], expr
+            assert set(re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", said)) <= set(labels), (expr, said)
 
 
 def told_at(url: str, settings: Settings) -> Settings:

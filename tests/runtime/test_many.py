@@ -559,6 +559,20 @@ async def test_the_direct_path_is_taken_only_when_the_service_is_known_to_keep_k
     assert [row["path"] for row in loop.journal.db["intents"].rows] == ["plan", "direct"]
 
 
+async def test_who_looks_at_plans_is_shown_each_of_them_on_the_direct_path_too(venue: FakeVenue) -> None:
+    class Choosy(Told):
+        def confirm(self, plan: Any) -> bool:
+            return plan.size < 2
+
+    a = Choosy("alpha")
+    loop = await begun_direct(venue, a)
+    for size in (1, 1, 3):
+        a.wants = [Open("BTC", "long", size=size, bracket=STOP)]
+        await minutes(loop, venue, "100")
+    assert [call for call in venue.calls if call in ("plan", "confirm", "place")] == ["plan", "confirm"] * 2 + ["plan"]
+    assert [row["code"] for row in loop.journal.db["intents"].rows] == [None, None, "vetoed"]
+
+
 async def begun_direct(venue: FakeVenue, told: Strategy) -> Loop:
     loop = room(venue, strategies=[told])
     loop.gate.allowances = {name: replace(one, path="direct") for name, one in loop.gate.allowances.items()}

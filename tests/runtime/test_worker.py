@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from bot.errors import StrategyError
 from bot.runtime import worker as worker_module
@@ -74,6 +75,17 @@ async def test_a_call_that_never_returns_is_given_up_and_so_is_the_worker(
             await worker.call(lambda: 1)
     finally:
         let_go.set()
+
+
+async def test_a_call_that_takes_longer_than_a_second_is_logged_and_its_answer_counts(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert worker_module.LATE_S == 1
+    with capture_logs() as lines:
+        assert await worker.call(lambda: 1) == 1
+        monkeypatch.setattr(worker_module, "LATE_S", 0.0)
+        assert await worker.call(lambda: 2) == 2
+    assert [(one["event"], one["strategy"]) for one in lines] == [("strategy.late", "one")]
 
 
 async def test_a_call_is_not_late_for_what_it_waits_behind(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
