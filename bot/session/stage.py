@@ -245,6 +245,11 @@ class Stage(Machine):
 
     # ── As a machine ────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def run(self, command: Command) -> Any:
+        """As the service, at the clock's instant: it never stands beyond the prices that have been taken."""
+        self.caught_ms = self.clock.now_ms()
+        return super().run(command)
+
     def catch_up(self) -> int:
         """Prices have been taken as far as the clock stands; deadlines may lie between the last of them and now."""
         now = self.clock.now_ms()
