@@ -180,7 +180,7 @@ class Loop:
         self._passed_ms = 0  # of real time: when the newest pass ended
         self._pass_ends_ms = 0
         self._entries_end_ms: int | None = None  # of this pass, once one has left abreast of others
-        self._is_cut_short = False  # entries wait that this pass had no time for
+        self._is_cut_short = False  # orders wait that this pass had no time for
         self._behind_since_ms: int | None = None
         self._mend_at_ms = 0
         self.rearm_at_ms = 0
@@ -372,7 +372,7 @@ class Loop:
 
     @property
     def is_late(self) -> bool:
-        """Bars or entries wait that the last pass had no time for; the next one begins at once, unless the service is away."""
+        """Bars or orders wait that the last pass had no time for; the next one begins at once, unless the service is away."""
         return (bool(self._due) or self._is_cut_short) and not self.behind
 
     def join_due(self, due: Iterable[Closed]) -> None:
@@ -692,17 +692,18 @@ class Loop:
             crew.send(one, self._send_in_turn(marked.get(one.id, one), crew, is_marked=one.id in marked))
 
     async def _send_in_turn(self, intent: Intent, crew: Crew, *, is_marked: bool) -> None:
-        """What was written as about to leave, and when its turn comes may not (the pass or the run ends), has not left: the journal says so."""
-        stays = is_marked
+        """What may not leave when its turn comes (the pass or the run ends) waits; what was written as about to leave has not: the journal says so."""
+        stays = True
         try:
             async with crew.turn():
-                if not is_marked or (self.has_time() and not crew.is_broken):
+                if self.has_time() and not crew.is_broken:
                     stays = False
                     await self._send(intent, is_marked=is_marked)
         finally:
             if stays:
-                self.live[intent.id] = self.sender.stay(intent)
                 self._is_cut_short = True
+                if is_marked:
+                    self.live[intent.id] = self.sender.stay(intent)
 
     def _settle_answered(self) -> None:
         for done in self.sender.settle_answered():

@@ -14,9 +14,8 @@ from bot.runtime.feed import Closed
 from bot.runtime.intents import Intent
 
 ABREAST: Final = 24  # questions and orders on their way at once; the client has 32 connections, for a kill too
-AHEAD: Final = (
-    96  # exits that are written down together as about to leave, and leave as there is room: one wait for the disk
-)
+# Exits that are written down together as about to leave, and leave as there is room: one wait for the disk.
+AHEAD: Final = 96
 
 Place = tuple[str, str]  # strategy and market
 

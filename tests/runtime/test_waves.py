@@ -330,6 +330,28 @@ async def test_an_exit_that_waits_for_its_turn_when_the_run_is_cut_has_not_left(
     assert attempts(loop) == [("BTC", "sending", 1, None), ("ETH", "sending", 1, None), ("SOL", "sending", 1, "no")]
 
 
+async def test_an_exit_that_is_tried_again_and_has_no_time_when_its_turn_comes_waits_for_the_next_pass(
+    tmp_path: Path,
+) -> None:
+    loop, venue, passing = await closing(tmp_path / "journal.db")
+    passing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await passing
+    loop.reload_live()
+    loop.begin_pass()
+    again = asyncio.create_task(loop.settle())
+    while len(venue.closed) < 4:
+        await asyncio.sleep(0)
+    loop.end_pass()
+    venue.free.set()
+    await again
+    assert venue.closed == ["BTC", "ETH", "BTC", "ETH"]
+    assert loop.is_late, "the next pass begins at once"
+    await loop.cycle()
+    assert venue.closed[4:] == ["SOL"]
+    assert venue.positions == {}
+
+
 async def test_what_ends_the_run_lets_no_exit_go_that_waits_for_its_turn(tmp_path: Path) -> None:
     loop, venue, passing = await closing(tmp_path / "journal.db")
     venue.refuses_key = True
