@@ -84,6 +84,9 @@ The same arguments give the same candles. They are a playground, no market.
 LIST = """\b
 Example:
   bot data list
+
+\b
+Exit codes: 0 listed, 4 a file cannot be read; the others are listed all the same.
 """
 
 PULL = """\b

@@ -13,12 +13,11 @@ from bot.runtime.intents import Intent
 class Crew:
     """`room` opens when half of the places are free, so that those who leave are written down several at a time.
 
-    Exits may be signed on beyond the places, `ahead` of them: each waits for its `turn`, and looks then whether the wave `is_broken`.
+    More may be signed on than there are places: each waits for its `turn`, and looks then whether the wave `is_broken`.
     """
 
-    def __init__(self, places: int, ahead: int) -> None:
+    def __init__(self, places: int) -> None:
         self._places = places
-        self._ahead = ahead
         self._turns = asyncio.Semaphore(places)
         self._tasks: dict[asyncio.Task[None], Intent] = {}
         self._changed = asyncio.Event()
@@ -31,15 +30,7 @@ class Crew:
     @property
     def room(self) -> int:
         """How many more may leave now."""
-        return self._free(self._places)
-
-    @property
-    def room_for_exits(self) -> int:
-        """How many more exits may be signed on."""
-        return self._free(self._ahead)
-
-    def _free(self, places: int) -> int:
-        free = places - len(self._tasks)
+        free = self._places - len(self._tasks)
         return free if free >= len(self._tasks) else 0
 
     @property
@@ -81,5 +72,5 @@ class Crew:
         del self._tasks[task]
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         self._error = self._error or error
-        if self.room_for_exits or self._error is not None:
+        if self.room or self._error is not None:
             self._changed.set()

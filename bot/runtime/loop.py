@@ -41,7 +41,7 @@ from bot.runtime.telling import tell
 from bot.runtime.timers import Timers
 from bot.runtime.trimming import Held
 from bot.runtime.untold import Untold
-from bot.runtime.waves import AHEAD, Place, builds_on, next_wave, place_of, side_by_side
+from bot.runtime.waves import Place, builds_on, next_wave, place_of, side_by_side
 from bot.runtime.writers import Strangers, look_closer
 from bot.strategy import Bar, Close, Open
 from bot.strategy import Intent as Wish
@@ -145,6 +145,7 @@ class Loop:
         self.books = Books.of_journal(journal, owner_of=self.owner_of, mark_at=self._mark_at)
         self.losses = Losses(self.books, lambda: self.gate.allowances, self._write_books, journal)
         self.timers = Timers()
+        self.desk = Desk(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run, books=self.books)
         self.gate = Gate(
             self.mirror,
             {one.strategy.name: one.allowance for one in placed},
@@ -156,7 +157,7 @@ class Loop:
             foreign_positions=self.settings.foreign_positions,
             strategy_stopped=self.strategy_stopped,
             share_of=self.books.share,
-            looks_at_plans=self._looks_at_plans,
+            looks_at_plans=self.desk.looks_at_plans,
         )
         self.sender = Sender(
             port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
@@ -164,7 +165,6 @@ class Loop:
             entry_wait_ms=port.entry_wait_ms, name=self._name,
         )  # fmt: skip
         self.arming = Arming(port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians)
-        self.desk = Desk(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run, books=self.books)
         self.health = Health(journal=journal, now_ms=self.now_ms)
         self.strangers = Strangers()
         self.foreign_known: set[str] = set()
@@ -643,8 +643,9 @@ class Loop:
 
     async def _send_in_waves(self, intents: Sequence[Intent]) -> None:
         """Several at a time, exits first (waves.py). That they are about to leave is on disk before any of them leaves."""
-        waiting, crew = list(intents), Crew(self.abreast, AHEAD)
+        waiting, crew = list(intents), Crew(self.abreast)
         sent: set[Place] = set()
+        kept: list[Intent] = []
         try:
             while True:
                 # Meanwhile an event may have ended one, or a reset all of them.
@@ -655,14 +656,12 @@ class Loop:
                     await self.drain()
                     sent.clear()
                     continue
-                wave = []
-                if crew.room_for_exits and self.has_time():
-                    wave = next_wave(waiting, crew.room, crew.under_way, sent, exits_at_most=crew.room_for_exits)
+                wave = next_wave(waiting, crew.room, crew.under_way, sent) if crew.room and self.has_time() else []
                 if wave and self._may_leave(wave):
                     ids = {intent.id for intent in wave}
                     waiting = [intent for intent in waiting if intent.id not in ids]
                     sent.update(map(place_of, wave))
-                    self._send_off(wave, crew)
+                    self._send_off(wave, crew, kept)
                 if not crew.under_way:
                     return
                 await crew.wait()
@@ -674,6 +673,9 @@ class Loop:
                 await crew.all_back()
             finally:
                 self._settle_answered()
+                if kept:
+                    self.sender.keep_back(kept)
+                    self.live.update((one.id, one) for one in kept)
 
     def _may_leave(self, wave: Sequence[Intent]) -> bool:
         """Exits may; entries for ENTRIES_MS of a pass, so that a bar that closes while they wait for the rate limit is not kept waiting."""
@@ -683,16 +685,16 @@ class Loop:
             self._entries_end_ms = self.pacer.mono_ms() + ENTRIES_MS
         return self._entries_left_ms() > 0
 
-    def _send_off(self, wave: Sequence[Intent], crew: Crew) -> None:
+    def _send_off(self, wave: Sequence[Intent], crew: Crew, kept: list[Intent]) -> None:
         with self.journal.together():  # One wait for the disk.
             if any(intent.action == "open" for intent in wave):  # An entry leaves where nothing is in doubt.
                 self._settle_answered()
             marked = self.sender.mark(wave)
         for one in wave:
-            crew.send(one, self._send_in_turn(marked.get(one.id, one), crew, is_marked=one.id in marked))
+            crew.send(one, self._send_in_turn(marked.get(one.id, one), crew, kept, is_marked=one.id in marked))
 
-    async def _send_in_turn(self, intent: Intent, crew: Crew, *, is_marked: bool) -> None:
-        """What may not leave when its turn comes (the pass or the run ends) waits; what was written as about to leave has not: the journal says so."""
+    async def _send_in_turn(self, intent: Intent, crew: Crew, kept: list[Intent], *, is_marked: bool) -> None:
+        """What may not leave when its turn comes (the pass or the run ends) waits; what was written as about to leave, and has not, is `kept`."""
         stays = True
         try:
             async with crew.turn():
@@ -703,7 +705,7 @@ class Loop:
             if stays:
                 self._is_cut_short = True
                 if is_marked:
-                    self.live[intent.id] = self.sender.stay(intent)
+                    kept.append(intent)
 
     def _settle_answered(self) -> None:
         for done in self.sender.settle_answered():
@@ -970,9 +972,6 @@ class Loop:
 
     async def _may_confirm(self, intent: Intent, plan: Plan) -> bool:
         return intent.strategy == RUNTIME or await self.desk.may_confirm(intent.strategy, plan)
-
-    def _looks_at_plans(self, strategy: str) -> bool:
-        return self.desk.looks_at_plans(strategy)
 
     # -- bars and rest
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from bot.errors import Refused, TryLater
+from bot.errors import Refused, TryLater, is_access_lost
 from bot.runtime.arming import Wanted, cover_name
 from bot.runtime.claiming import claim_orders, claim_positions
 from bot.runtime.intents import FINAL, FIRST_LEG, RUNTIME, Intent, intent_key
@@ -89,9 +89,19 @@ def nothing_to_do(loop: Loop) -> bool:
 
 async def protect(loop: Loop) -> list[Drift]:
     """The invariant that is kept in every pass: no position of ours without a stop."""
-    if any(loop.mirror.is_unsure_of(drift.market or "") for drift in _naked(loop)):
-        await loop.arming.listed()
-    drifts = _found_naked(loop)
+    unsure = frozenset(filter(loop.mirror.is_unsure_of, (drift.market or "" for drift in _naked(loop))))
+    if unsure:
+        try:
+            await loop.arming.listed()
+        except (
+            Refused
+        ) as error:  # Not to be told what stands is no reason to close, and keeps no other position waiting.
+            if is_access_lost(error):
+                raise
+            log.warning("repair.postponed", code=error.code, message=error.message, markets=sorted(unsure))
+        else:
+            unsure = frozenset()
+    drifts = _found_naked(loop, besides=unsure)
     for drift in drifts:
         log.warning("drift.naked_position", market=drift.market)
         await _cover(loop, drift)
@@ -209,9 +219,9 @@ def _is_refused_for_now(loop: Loop) -> bool:
     return bool(fallen) and fallen <= loop.arming.refused.keys() and loop.pacer.mono_ms() < loop.rearm_at_ms
 
 
-def _found_naked(loop: Loop) -> list[Drift]:
-    """As `_naked`; each one is counted and told of when it is new."""
-    drifts = _naked(loop)
+def _found_naked(loop: Loop, *, besides: frozenset[str] = frozenset()) -> list[Drift]:
+    """As `_naked`, without the markets `besides`; each one is counted and told of when it is new."""
+    drifts = [drift for drift in _naked(loop) if drift.market not in besides]
     for drift in drifts:
         loop.health.bared(drift.market or "", drift.message, mono_ms=loop.pacer.mono_ms())
     return drifts

@@ -39,10 +39,8 @@ SMALL_SHARE: Final = (
 AHEAD_MS: Final = 5_000
 TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
 
-_TOO_LATE: Final = (  # with a plan, and without one
-    ("plan_stale", "its plan ran out before it was sent"),
-    ("stale_bar", "it was not sent in time"),
-)
+_STALE_PLAN: Final = ("plan_stale", "its plan ran out before it was sent")
+_STALE_BAR: Final = ("stale_bar", "it was not sent in time")
 
 Veto = Callable[[Intent, Plan], Awaitable[bool]]
 
@@ -117,10 +115,11 @@ class Sender:
         intent = await self._attempts(intent, is_marked=True)
         return intent if any(one is intent for one, _ in self._answered) else self._told(intent, "opened")
 
-    def stay(self, intent: Intent) -> Intent:
-        """Of one that `mark` has written, and that has not left: nothing is in doubt, and it is sent again as it is."""
-        self.journal.attempt_ended(intent, "no", code="not_sent", order_submitted=False)
-        return intent
+    def keep_back(self, marked: Sequence[Intent]) -> None:
+        """Write of those that `mark` has written and that have not left, in one transaction: nothing is in doubt, and they are sent as they are."""
+        with self.journal.together():
+            for intent in marked:
+                self.journal.attempt_ended(intent, "no", code="not_sent", order_submitted=False)
 
     def settle_answered(self) -> list[Intent]:
         """Write what the service has accepted since the last call, in one transaction."""
@@ -170,7 +169,8 @@ class Sender:
         if intent.state == "opened":
             intent = await self._prepare(intent)
         elif self._now_ms() >= intent.fence_ms and self._is_put_off(intent):
-            return await self._end_unsent(intent, "expired", *_TOO_LATE[intent.confirm_token is None])
+            why = _STALE_BAR if intent.confirm_token is None else _STALE_PLAN
+            return await self._end_unsent(intent, "expired", *why)
         if intent.state in FINAL or (intent.state == "opened" and not self._may_leave(intent)):
             return intent
         if self._is_unwritten(intent):
@@ -218,7 +218,7 @@ class Sender:
             return await self._end_unsent(intent, *self._ends[intent.id])
         now_ms = self._now_ms()
         if now_ms > intent.not_after_ms:
-            return await self._end_unsent(intent, "expired", *_TOO_LATE[True])
+            return await self._end_unsent(intent, "expired", *_STALE_BAR)
         if intent.path == "direct" or self._is_held(intent):
             return intent
         request = self._dry_run(intent.order())

@@ -25,14 +25,9 @@ def place_of(intent: Intent) -> Place:
 
 
 def next_wave(
-    waiting: Sequence[Intent],
-    at_most: int = ABREAST,
-    under_way: Collection[Intent] = (),
-    sent: Collection[Place] = (),
-    *,
-    exits_at_most: int = AHEAD,
+    waiting: Sequence[Intent], at_most: int = ABREAST, under_way: Collection[Intent] = (), sent: Collection[Place] = ()
 ) -> list[Intent]:
-    """What leaves next, in its order: exits while there are any that may go, else the first entry of each market, `at_most` of them.
+    """What leaves next, in its order: exits while there are any that may go, up to AHEAD, else the first entry of each market, `at_most` of them.
 
     `sent`: the places of what has left since the events were last looked at. What was wanted after it, there, waits for them (a reversal).
     """
@@ -46,7 +41,7 @@ def next_wave(
         first.add(place)
         (entries if one.action == "open" else exits).append(one)
     if exits:
-        return exits[:exits_at_most]
+        return exits[:AHEAD]
     if any(one.action != "open" for one in under_way):
         return []
     busy = {one.market for one in under_way}

@@ -16,7 +16,19 @@ from bot.runtime.loop import Settings
 from bot.runtime.state import state_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from tests.fakes import Crash
-from tests.integration.rooms import CONTROL, DEAD_MAN_600, MINUTE_MS, START_PX, Bot, Box, Hand, make_bot, wire_to
+from tests.integration.rooms import (
+    CONTROL,
+    DEAD_MAN_600,
+    MINUTE_MS,
+    START_PX,
+    Bot,
+    Box,
+    Hand,
+    Script,
+    Scripted,
+    make_bot,
+    wire_to,
+)
 from tests.runtime.rooms import later
 
 NEVER = 1_000_000  # requests: until the test lets it arrive
@@ -49,6 +61,12 @@ class Room:
         self.px["BTC"] *= factor
         await self.box.minute(**self.px)
         assert await self.bot.cycle()
+
+    def wants(self, script: Script) -> None:
+        """From now on the strategy wants what this script says."""
+        strategy = self.bot.loop.desk.seats[0].strategy
+        assert isinstance(strategy, Scripted)
+        strategy.script = script
 
     async def held(self, coin: str = "BTC") -> dict[str, Any] | None:
         account = await self.hand.ask("GET", "/v1/account")
@@ -113,7 +131,7 @@ async def test_a_trailing_stop_that_sleeps_is_no_stop(box: Box, tmp_path: Path, 
     path, script = tmp_path / "journal.db", with_trail(trail_pct=2, activate_at_r=1)
     one = await room(box, script, path=path)
     assert [trail["active"] for trail in await one.guardians("trailing_stop")] == [False]
-    one.bot.loop.desk.seats[0].strategy.script = nothing  # type: ignore[attr-defined]
+    one.wants(nothing)
     if is_restarted:
         await one.bot.kill()
     assert await one.hand.cancel_stops("BTC") == 1
@@ -140,7 +158,7 @@ async def test_a_trailing_stop_that_trails_is_a_stop_when_the_other_one_goes(box
 
 async def test_a_trailing_stop_that_has_woken_up_is_a_stop(box: Box) -> None:
     one = await room(box, with_trail(trail_pct=2, activate_at_r=1))
-    one.bot.loop.desk.seats[0].strategy.script = nothing  # type: ignore[attr-defined]
+    one.wants(nothing)
     await one.minute(1.03)
     assert await one.hand.cancel_stops("BTC") == 1
     await one.bot.cycle()
@@ -181,7 +199,7 @@ async def test_a_stop_that_goes_while_a_part_is_being_closed_is_replaced_all_the
 
 async def test_a_dead_man_that_is_disarmed_by_hand_is_armed_before_anything_is_opened(box: Box) -> None:
     one = await room(box, nothing)
-    one.bot.loop.desk.seats[0].strategy.script = once_long  # type: ignore[attr-defined]
+    one.wants(once_long)
     assert await one.hand.disarm("dead_man_switch") == 1
     await one.minute()
     events = await one.hand.events()
@@ -229,7 +247,7 @@ async def test_a_strategy_neither_closes_nor_adds_to_what_another_hand_holds(box
 
     one = await room(box, nothing)
     await one.hand.order("BTC", "short", 300)
-    one.bot.loop.desk.seats[0].strategy.script = script  # type: ignore[attr-defined]
+    one.wants(script)
     await one.minute()
     held = await one.held()
     assert held is not None
@@ -250,7 +268,7 @@ async def test_an_entry_of_another_hand_is_not_cancelled_with_ours(box: Box) -> 
 
     one = await room(box, nothing)
     await one.hand.order("BTC", "long", 100, limit_px=one.px["BTC"] * 0.8)
-    one.bot.loop.desk.seats[0].strategy.script = script  # type: ignore[attr-defined]
+    one.wants(script)
     await one.minute()
     assert len((await one.hand.ask("GET", "/v1/orders"))["orders"]) == 2
     await one.minute()
@@ -301,12 +319,12 @@ async def test_an_intent_of_before_a_reset_never_becomes_an_order(box: Box) -> N
 
     one = await room(box, nothing, fate=fate)
     lost = True
-    one.bot.loop.desk.seats[0].strategy.script = once_long  # type: ignore[attr-defined]
+    one.wants(once_long)
     await one.minute()
     assert [row["state"] for row in one.rows()] == ["sending"]
     await one.hand.ask("POST", "/v1/sandbox/accounts/reset", {})
     lost = False
-    one.bot.loop.desk.seats[0].strategy.script = nothing  # type: ignore[attr-defined]
+    one.wants(nothing)
     await one.bot.cycle()
     assert [row["state"] for row in one.rows()] == ["void"]
     assert await one.hand.trades() == []
@@ -380,7 +398,7 @@ async def test_a_stale_plan_after_a_lost_answer_is_not_planned_again_before_the_
         return None
 
     one = await room(box, once_blindly, fate=fate)
-    one.bot.loop.desk.seats[0].strategy.script = nothing  # type: ignore[attr-defined]
+    one.wants(nothing)
     for _ in range(4):
         later(one.bot.loop, 20_000)
         await one.minute(1.03)
@@ -432,7 +450,7 @@ async def test_an_answer_slower_than_the_deadline_is_in_doubt_and_ends_in_one_or
 
     one.wire.deliver = slowly
     one.bot.client._exchange.timeouts = Timeouts(total=0.2)
-    one.bot.loop.desk.seats[0].strategy.script = lambda view, bar: [Close("BTC")] if bar.market == "BTC" else []  # type: ignore[attr-defined]
+    one.wants(lambda view, bar: [Close("BTC")] if bar.market == "BTC" else [])
     await one.minute()
     closes = [row for row in one.rows() if row["action"] == "close"]
     assert [(row["state"], row["attempts"]) for row in closes] == [("accepted", 2)]
@@ -466,7 +484,7 @@ async def test_a_copy_that_arrives_after_its_fence_has_no_effect(box: Box) -> No
         return next(fates, "refuse") if request.url.path.endswith("/close") else None
 
     one = await room(box, once_long)
-    one.bot.loop.desk.seats[0].strategy.script = once_closed()  # type: ignore[attr-defined]
+    one.wants(once_closed())
     one.wire.fate, one.wire.late_by = fate, NEVER
     await one.minute()
     for _ in range(3):
@@ -531,7 +549,7 @@ async def test_a_journal_that_is_lost_with_an_answer_orders_nothing_twice(box: B
 
     one = await room(box, nothing, fate=fate, path=folder / "first.db", path_of_orders=orders)
     dying = True
-    one.bot.loop.desk.seats[0].strategy.script = once_blindly  # type: ignore[attr-defined]
+    one.wants(once_blindly)
     with pytest.raises(Crash):
         await one.minute()
     await one.bot.kill()

@@ -23,10 +23,6 @@ Path_ = Literal["plan", "direct"]
 LATER_MS = 30_000  # of real time: whatever waits for its next try is due
 
 
-def wants(one: Room, script: Callable[[View, Bar], Iterable[Intent]]) -> None:
-    one.bot.loop.desk.seats[0].strategy.script = script  # type: ignore[attr-defined]
-
-
 class PutOff:
     """No connection for orders, for as long as `is_down`; none for events while `is_blind`."""
 
@@ -46,11 +42,11 @@ async def put_off(box: Box, orders: Path_, path: Path | None = None) -> tuple[Ro
     one = await room(box, nothing, fate=wire, path=path, path_of_orders=orders)
     one.bot.loop.mirror.keys_proven = True
     wire.is_down = True
-    wants(one, once_long)
+    one.wants(once_long)
     await one.minute()
     assert [row["state"] for row in one.rows()] == ["sending"]
     assert one.rows()[0]["path"] == orders
-    wants(one, nothing)
+    one.wants(nothing)
     wire.is_down = False
     later(one.bot.loop, LATER_MS)
     return one, wire
@@ -66,7 +62,7 @@ async def failing(one: Room) -> None:
     def fails(_view: View, _bar: Bar) -> Iterable[Intent]:
         raise ZeroDivisionError
 
-    wants(one, fails)
+    one.wants(fails)
     await one.minute()
     assert one.bot.loop.desk.seats[0].quarantined is not None
 
@@ -139,7 +135,7 @@ async def test_an_end_says_that_an_entry_is_in_doubt_and_flatten_leaves_it_to_th
 
     one = await room(box, nothing, fate=fate)
     one.wire.late_by = 1_000_000  # requests: until the test lets it arrive
-    wants(one, once_long)
+    one.wants(once_long)
     is_slow = True
     await one.minute()
     assert [row["state"] for row in one.rows()] == ["sending"]

@@ -959,7 +959,7 @@ async def test_a_heartbeat_that_is_changed_before_the_first_pass_of_a_start_stay
 
 
 async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
-    place: MakePlace, still: serving.Served
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The switch has fired while nobody looked; a lapse during the resync asks for another one."""
     one = await place(still)
@@ -967,7 +967,7 @@ async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
     async with built(one, settings) as (run, client):
         await run.loop.recover()
         lapsed = Lapsed()
-        run.heartbeat = lapsed  # type: ignore[assignment]
+        monkeypatch.setattr(run, "heartbeat", lapsed)
         for guardian in (await one.ask("GET", "/v1/guardians"))["guardians"]:
             await one.ask("DELETE", f"/v1/guardians/{guardian['id']}")
         await one.minute()
@@ -995,7 +995,7 @@ async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pas
         await run.loop.recover()
         run.has_started = True
         lapsed = Lapsed()
-        run.heartbeat = lapsed  # type: ignore[assignment]
+        monkeypatch.setattr(run, "heartbeat", lapsed)
 
         async def away() -> list[Any]:
             raise TryLater("service_unavailable", "not now")
@@ -1016,7 +1016,9 @@ async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pas
         assert "BTC" in await one.state_of()
 
 
-async def test_a_heartbeat_that_was_refused_ends_the_run(place: MakePlace, still: serving.Served) -> None:
+async def test_a_heartbeat_that_was_refused_ends_the_run(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The child has met a 401 before the loop did."""
     one = await place(still)
     settings = one.settings("Idle")
@@ -1026,7 +1028,7 @@ async def test_a_heartbeat_that_was_refused_ends_the_run(place: MakePlace, still
         exit_code = int(Exit.REFUSED)
 
     async with built(one, settings) as (run, _):
-        run.heartbeat = Refused()  # type: ignore[assignment]
+        monkeypatch.setattr(run, "heartbeat", Refused())
         with pytest.raises(AccessLost):
             run._passed(None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -34,13 +35,7 @@ def gate(
     doubt: Callable[[str], bool] = lambda _m: False,
     **more: Any,
 ) -> Gate:
-    rules = {
-        "markets": frozenset({"BTC", "ETH"}),
-        "interval_ms": 60_000,
-        "budget_usd": Decimal(1_000),
-        "max_leverage": 3,
-    }
-    allowance = Allowance("trend", **{**rules, **more})  # type: ignore[arg-type]
+    allowance = replace(Allowance("trend", frozenset({"BTC", "ETH"}), 60_000, Decimal(1_000), 3), **more)
     mirror = Mirror(lambda key: "trend" if key == "KEY" else None)
     return Gate(
         mirror,

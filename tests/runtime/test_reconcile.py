@@ -113,6 +113,36 @@ async def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop() -> Non
     assert await reconcile(loop) == []
 
 
+async def test_a_list_of_guardians_that_is_refused_keeps_no_other_position_without_a_stop() -> None:
+    """Of BTC only the list tells whether its trailing stop sleeps, and not to be told is no reason to close it. ETH has no stop."""
+
+    def both(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.position(bar.market) is None:
+            wait = (TrailingStop(trail_r=1, activate_at_r=2),) if bar.market == "BTC" else ()
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=2), guardians=wait)
+
+    venue = FakeVenue()
+    venue.minute(BTC="100", ETH="100")
+    loop = room(venue, both, markets=("BTC", "ETH"))
+    await loop.recover()
+    await loop.cycle()
+    armed = next(one for one in venue.guards.values() if one.type == "trailing_stop")
+    venue.guards[armed.id] = armed.model_copy(update={"active": False})
+    for stop in [order.oid for order in venue.working.values() if order.kind == "stop_loss"]:
+        await venue.cancel(stop)
+    no = Fault("guardians", refused("invalid_input"), count=99)
+    venue.faults = [no]
+    for _ in range(4):
+        later(loop, 6_000)
+        await loop.cycle()
+    assert set(venue.positions) == {"BTC"}
+    assert no.count < 99
+    no.count = 0
+    later(loop, 6_000)
+    await loop.cycle()
+    assert trailing(venue) == [("BTC", None), ("BTC", 2.0)]
+
+
 async def test_the_repair_of_a_naked_position_survives_a_restart(tmp_path: object) -> None:
     path = tmp_path / "journal.db"  # type: ignore[operator]
     venue = FakeVenue()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,17 @@ class Box:
         answer = await self.http.post("/sandbox/v1/clock/advance", json={"ms": ms}, headers=self.control)
         assert answer.status_code == 200, answer.text
         return answer.json()
+
+    async def post_slowly(
+        self, caller: Caller, path: str, body: Any, meanwhile: Callable[[], Awaitable[object]]
+    ) -> httpx.Response:
+        """A request whose head has come in when `meanwhile` happens, and whose body comes after it."""
+
+        async def parts() -> AsyncIterator[bytes]:
+            await meanwhile()
+            yield json.dumps(body).encode()
+
+        return await self.http.post(path, content=parts(), headers=caller.headers)
 
     async def digest(self) -> Any:
         return (await self.http.get("/sandbox/v1/digest", headers=self.control)).json()

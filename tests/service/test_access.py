@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -127,31 +126,20 @@ async def test_a_credential_that_ends_while_its_request_comes_in_does_nothing(
     expires = {"expiresAt": START_MS + 1_000} if way == "expired key" else {}
     key = Caller(box.http, await caller.post("/v1/keys", {"scopes": ["read", "trade"], **expires}))
     asking = await owner(box) if way == "ended session" else key
-    messages: list[Any] = []
 
-    async def receive() -> Any:
+    async def ends() -> None:
         if way == "revoked key":
             await caller.delete(f"/v1/keys/{key.opened['id']}")
         elif way == "expired key":
             await box.advance(1_000)
         else:
             await asking.delete("/v1/auth/session")
-        return {"type": "http.request", "body": json.dumps(ENTRY).encode(), "more_body": False}
 
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    headers = [(b"host", b"127.0.0.1"), (b"authorization", asking.headers["Authorization"].encode())]
-    scope = {
-        "type": "http", "method": "POST", "path": "/v1/orders", "query_string": b"", "headers": headers, "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 8700), "http_version": "1.1", "scheme": "http", "root_path": "", "raw_path": b"/v1/orders",
-    }  # fmt: skip
     before = (await box.digest())["events"]
-    await box.service.app(scope, receive, send)
-    error = json.loads(messages[1]["body"])["error"]
-    code = "session_expired" if way == "expired key" else "unauthorized"
-    assert (messages[0]["status"], error["code"], error["orderSubmitted"]) == (401, code, False)
-    assert (b"www-authenticate", b'Bearer error="invalid_token"') in messages[0]["headers"]
+    answer = await box.post_slowly(asking, "/v1/orders", ENTRY, meanwhile=ends)
+    error = assert_refused(answer, 401, "session_expired" if way == "expired key" else "unauthorized")
+    assert error["orderSubmitted"] is False
+    assert answer.headers["www-authenticate"] == 'Bearer error="invalid_token"'
     assert (await box.digest())["events"] - before == (1 if way == "revoked key" else 0)  # key_revoked alone
 
 

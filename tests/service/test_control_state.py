@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -273,23 +272,12 @@ async def test_a_real_clock_that_does_not_follow_the_wall_back_says_what_time_it
 
 
 async def test_a_request_whose_account_goes_while_it_comes_in_does_nothing(box: Box, caller: Caller) -> None:
-    messages: list[Any] = []
-    body = json.dumps(ENTRY).encode()
 
-    async def receive() -> Any:
+    async def gone() -> None:
         assert (await control(box, "POST", "/reset")).status_code == 200
-        return {"type": "http.request", "body": body, "more_body": False}
 
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    headers = [(b"host", b"127.0.0.1"), (b"authorization", caller.headers["Authorization"].encode())]
-    scope = {
-        "type": "http", "method": "POST", "path": "/v1/orders", "query_string": b"", "headers": headers, "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 8700), "http_version": "1.1", "scheme": "http", "root_path": "", "raw_path": b"/v1/orders",
-    }  # fmt: skip
-    await box.service.app(scope, receive, send)
-    assert messages[0]["status"] == 503
+    answer = await box.post_slowly(caller, "/v1/orders", ENTRY, meanwhile=gone)
+    assert_refused(answer, 503, "service_unavailable")
     assert box.service.machine.fault is None
     assert (await box.digest())["events"] == 0
 
