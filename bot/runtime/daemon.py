@@ -218,6 +218,7 @@ class Run:
         self.times = Timekeeper(skew_ms=lambda: None if client.clock.is_sandbox else client.clock.skew_ms)
         self.watchdog = systemd.Watchdog()
         self.has_started = False  # once; a resync that reads everything again is no start
+        self.lapse_told = 0, 0  # of the machine's clocks and of the dead-man's deadline, how many there were
         self.passed_ns: int | None = None
         self.breathed_ns = 0  # the end of the newest pass, whatever came of it
         self.report = asyncio.Event()
@@ -570,9 +571,14 @@ class Run:
         belief = None if self.heartbeat is None else self.heartbeat.belief()
         if self.times.lapsed or (belief is not None and belief.lapsed):
             log.warning("heartbeat.lapsed", lapses=None if belief is None else belief.lapses, clock=self.times.lapsed)
-            watching.tell(
-                self.loop, "heartbeat.lapsed", "account, guardians and events are read again before anything is opened"
-            )
+            lapse = lapses, 0 if belief is None else belief.lapses
+            if lapse != self.lapse_told:  # Once, however often the service has to be asked.
+                self.lapse_told = lapse
+                watching.tell(
+                    self.loop,
+                    "heartbeat.lapsed",
+                    "account, guardians and events are read again before anything is opened",
+                )
             was_ready = self.loop.ready
             try:
                 await self.loop.recover()
@@ -581,8 +587,9 @@ class Run:
                     raise
                 # The next pass tries again. Until then nothing is opened; stops, exits and beats do not wait.
                 log.warning("resync.postponed", code=error.code, message=error.message)
-                self.loop.ready = was_ready
                 return
+            finally:  # Also where a stop cuts it: what was recovered once is wound down as the config says.
+                self.loop.ready = self.loop.ready or was_ready
             self.times.acknowledge(lapses)
             if belief is not None and self.heartbeat is not None:
                 self.heartbeat.acknowledge(belief.lapses)

@@ -182,6 +182,9 @@ class Loop:
         self._entries_end_ms: int | None = None  # of this pass, once one has left abreast of others
         self._is_cut_short = False  # orders wait that this pass had no time for
         self._behind_since_ms: int | None = None
+        # The last pass was over when it had asked for its events, as where their feed hangs. The next one asks for none before exits and stops,
+        # which would wait for ever.
+        self._is_starved = False
         self._mend_at_ms = 0
         self.rearm_at_ms = 0
 
@@ -231,12 +234,17 @@ class Loop:
     async def cycle(self, *, with_bars: bool = True) -> None:
         """One pass: drain, due bars, settle, reconcile if due. The service being away or refusing a question ends no pass; lost access or a bad journal does."""
         self.begin_pass()
-        await self.drain()
+        hurries = self._is_starved
+        if hurries:
+            self._entries_end_ms = self.pacer.mono_ms()  # What may be opened is judged on newer events.
+        else:
+            await self.drain()
+        self._is_starved = not (hurries or self.has_time())
         if with_bars:
             await self._decide_due()
         await self.settle()
         await repairs_when_up(self)
-        if self.pacer.mono_ms() >= self._reconcile_at_ms and self.has_time():
+        if self.pacer.mono_ms() >= self._reconcile_at_ms and self.has_time() and not hurries:
             try:
                 await self.reconcile()
             except ApiError as error:
@@ -675,7 +683,8 @@ class Loop:
                 self._settle_answered()
                 if kept:
                     self.sender.keep_back(kept)
-                    self.live.update((one.id, one) for one in kept)
+                    # A reset may have ended them meanwhile: of an account that is no more nothing leaves.
+                    self.live.update((one.id, one) for one in kept if one.id in self.live)
 
     def _may_leave(self, wave: Sequence[Intent]) -> bool:
         """Exits may; entries for ENTRIES_MS of a pass, so that a bar that closes while they wait for the rate limit is not kept waiting."""

@@ -90,18 +90,21 @@ def nothing_to_do(loop: Loop) -> bool:
 async def protect(loop: Loop) -> list[Drift]:
     """The invariant that is kept in every pass: no position of ours without a stop."""
     unsure = frozenset(filter(loop.mirror.is_unsure_of, (drift.market or "" for drift in _naked(loop))))
-    if unsure:
+    drifts = await _cover_each(loop, besides=unsure)
+    if unsure:  # Last, so that no other position waits for what only the list of guardians tells.
         try:
             await loop.arming.listed()
-        except (
-            Refused
-        ) as error:  # Not to be told what stands is no reason to close, and keeps no other position waiting.
+        except Refused as error:  # Not to be told what stands is no reason to close.
             if is_access_lost(error):
                 raise
             log.warning("repair.postponed", code=error.code, message=error.message, markets=sorted(unsure))
         else:
-            unsure = frozenset()
-    drifts = _found_naked(loop, besides=unsure)
+            drifts += await _cover_each(loop, besides=frozenset(drift.market or "" for drift in drifts))
+    return drifts
+
+
+async def _cover_each(loop: Loop, *, besides: frozenset[str]) -> list[Drift]:
+    drifts = _found_naked(loop, besides=besides)
     for drift in drifts:
         log.warning("drift.naked_position", market=drift.market)
         await _cover(loop, drift)

@@ -84,7 +84,8 @@ class TrailingStop:
 class MaxHold:
     """A time stop: the service closes the position so many seconds after its first fill, at market, whether we run or not.
 
-    `seconds`: a whole number from 60 on. It bounds time and not loss, so it stands for no stop.
+    `seconds`: a whole number from 60 on. A position that an entry adds to is closed at once where it is older. It goes whole, also what other
+    strategies have of it. It bounds time and not loss, so it stands for no stop.
     """
 
     seconds: int

@@ -262,7 +262,7 @@ BUGS: dict[str, Bug] = {
     patch.__name__: Bug(seed, patch)
     for seed, patch in (
         (13, a_new_key_for_each_retry),
-        (69, another_body_on_a_retry),
+        (167, another_body_on_a_retry),
         (2, a_timeout_is_a_failure),
         (2, not_found_is_a_failure),
         (1122, a_refusal_after_doubt_is_final),

@@ -983,6 +983,7 @@ async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
             async with asyncio.timeout(0.2):
                 await run._resync_if_lapsed()
         assert lapsed.acknowledged == 3, "a resync that did not end counts for nothing"
+        assert run.loop.ready, "a stop that cuts it winds down what was recovered before, as safety.on_exit says"
 
 
 async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pass_from_being_made(
@@ -1008,6 +1009,11 @@ async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pas
             await run._pass()
             assert (run.progress.cycles, lapsed.acknowledged) == (made + 1, 0)
             assert run.loop.journal.state_of("holds")["bars"] == 1
+            await one.minute()
+            await client.status()
+            await run._pass()
+            told = [row["kind"] for row in run.journal.db["outbox"].rows]
+            assert told.count("heartbeat.lapsed") == 1, "once, and not in every pass: the outbox has an end"
             assert "BTC" not in await one.state_of(), "opened on a lapsed belief"
         await one.minute()
         await client.status()

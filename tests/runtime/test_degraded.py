@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from bot.runtime.health import Health, key_problem
 from bot.runtime.intents import Intent as Written
 from bot.runtime.journal import open_journal
 from bot.runtime.legs import LEGS, next_leg
-from bot.runtime.loop import EXITS_WAIT_MS, RECONCILE_MS, Loop, Settings
+from bot.runtime.loop import EXITS_WAIT_MS, PASS_MS, RECONCILE_MS, Loop, Settings
 from bot.runtime.metrics import STUCK_S, Meter, Sources
 from bot.runtime.operating import intents_of
 from bot.runtime.reconcile import COVER_MS, REARM_MS, closing, lost_distance_pct
@@ -30,7 +30,7 @@ from bot.runtime.state import state_of
 from bot.runtime.watching import Scraped
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from bot.wire import CloseRequest, GuardianRequest, OrderRequest, OrderResult, Trade
-from tests.fakes import ADDRESS, FakeVenue, Fault, refused
+from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused
 from tests.runtime.rooms import DEAD_MAN_60, always, begun, first_bar, kill, later, minutes, room
 from tests.runtime.test_journal import intent
 from tests.runtime.test_loop import once
@@ -301,6 +301,44 @@ async def test_a_whole_position_is_closed_while_the_events_cannot_be_read() -> N
     await loop.cycle()
     assert loop.mirror.positions == {}
     assert loop.journal.live() == []
+
+
+class Slow(FakeVenue):
+    """Takes so long, of real time, for each answer on its events, or until nobody waits for it any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pacer = FakePacer()
+        self.takes_ms = 0
+
+    async def events(self, since: str | None = None, *, limit: int = 200, types: Sequence[str] = ()) -> Any:
+        self.pacer.now_ms += self.takes_ms
+        return await super().events(since, limit=limit, types=types)
+
+
+@pytest.mark.parametrize(("takes_ms", "faults"), [(PASS_MS + 1_000, 0), (15_000, 999)])
+async def test_a_position_is_closed_however_long_the_events_take(takes_ms: int, faults: int) -> None:
+    """No pass has time for all of it: to ask, to decide, and to let the exit go. Nothing is opened meanwhile."""
+    venue = Slow()
+    loop = await begun(venue, pacer=venue.pacer)
+    venue.takes_ms, venue.faults = takes_ms, [Fault("events", AWAY, faults)]
+    await minutes(loop, venue, "101")
+    for _ in range(3):
+        await loop.cycle()
+    assert venue.positions == {}
+    fills = len(venue.fills)
+    await minutes(loop, venue, *["102"] * 4)
+    assert len(venue.fills) == fills
+
+
+async def test_a_lost_stop_is_replaced_however_long_the_events_take() -> None:
+    venue = Slow()
+    loop = await begun(venue, pacer=venue.pacer)
+    venue.takes_ms = PASS_MS + 1_000
+    venue._cancel(stop_of(venue))
+    for _ in range(2):
+        await loop.cycle()
+    assert trailing(venue)
 
 
 async def test_neither_an_entry_nor_a_part_goes_while_the_events_cannot_be_read() -> None:

@@ -113,7 +113,10 @@ async def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop() -> Non
     assert await reconcile(loop) == []
 
 
-async def test_a_list_of_guardians_that_is_refused_keeps_no_other_position_without_a_stop() -> None:
+@pytest.mark.parametrize(
+    "answer", [refused("invalid_input"), ApiError.of("rate_limited", "not now", order_submitted=False, retryable=True)]
+)
+async def test_a_list_of_guardians_that_is_not_given_keeps_no_other_position_without_a_stop(answer: ApiError) -> None:
     """Of BTC only the list tells whether its trailing stop sleeps, and not to be told is no reason to close it. ETH has no stop."""
 
     def both(view: View, bar: Bar) -> Iterable[Intent]:
@@ -130,7 +133,7 @@ async def test_a_list_of_guardians_that_is_refused_keeps_no_other_position_witho
     venue.guards[armed.id] = armed.model_copy(update={"active": False})
     for stop in [order.oid for order in venue.working.values() if order.kind == "stop_loss"]:
         await venue.cancel(stop)
-    no = Fault("guardians", refused("invalid_input"), count=99)
+    no = Fault("guardians", answer, count=99)
     venue.faults = [no]
     for _ in range(4):
         later(loop, 6_000)

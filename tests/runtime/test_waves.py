@@ -276,9 +276,11 @@ class Closing(Busy):
         return await super().close(market, request, key=key, expires_at_ms=expires_at_ms)
 
 
-async def closing(path: Path) -> tuple[Loop, Closing, asyncio.Task[None]]:
+async def closing(
+    path: Path, script: Any = in_turn, kind: type[Closing] = Closing
+) -> tuple[Loop, Closing, asyncio.Task[None]]:
     """A pass with three exits and two places: those for BTC and ETH are under way."""
-    loop, venue = three(path, in_turn, Closing)
+    loop, venue = three(path, script, kind)
     assert isinstance(venue, Closing)
     venue.free, venue.closed, loop.abreast = asyncio.Event(), [], 2
     await loop.recover()
@@ -360,6 +362,34 @@ async def test_what_ends_the_run_lets_no_exit_go_that_waits_for_its_turn(tmp_pat
         await passing
     assert venue.closed == ["BTC", "ETH"]
     assert attempts(loop)[2] == ("SOL", "sending", 1, "no")
+
+
+class Wiped(Closing):
+    """Its account is reset when only the position in SOL is left."""
+
+    async def events(self, *given: Any, **named: Any) -> Any:
+        if set(self.positions) == {"SOL"}:
+            self.reset()
+        return await super().events(*given, **named)
+
+
+async def test_an_exit_that_was_written_and_had_not_left_before_a_reset_never_leaves(tmp_path: Path) -> None:
+    def turns(view: View, bar: Bar) -> Iterable[Wish]:
+        if view.position(bar.market):
+            yield Close(bar.market)
+            yield Open(bar.market, "short", usd=100, bracket=Bracket(stop_pct=5))
+        else:
+            yield from once(view, bar)
+
+    loop, venue, passing = await closing(tmp_path / "journal.db", turns, Wiped)
+    loop.end_pass()
+    venue.free.set()
+    await passing
+    assert venue.epoch == 1
+    await loop.cycle()
+    assert venue.closed == ["BTC", "ETH"]
+    assert attempts(loop)[2] == ("SOL", "void", 1, "no")
+    assert not loop.live
 
 
 class Parting(Slow):
