@@ -22,13 +22,30 @@ import pytest
 
 import bot
 import bot.strategy
+from bot.cli import embedded, session, statedir, unit
 from bot.cli.app import COMMANDS, call
 from bot.cli.embedded import Embedded
 from bot.cli.sandbox import EPILOG
+from bot.client import limiter
 from bot.config import json_schema
 from bot.errors import Exit
-from bot.runtime import loader
+from bot.runtime import (
+    beat,
+    gate,
+    holding,
+    journal,
+    loader,
+    loop,
+    metrics,
+    notify,
+    send,
+    tail,
+    timekeeping,
+    trimming,
+    worker,
+)
 from bot.service.docs import START
+from bot.session import audit, funding
 from bot.testing.sandbox import Sandbox
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,6 +121,42 @@ def test_the_make_commands_of_the_readme_are_known_to_make() -> None:
 def test_the_exit_codes_of_the_readme_are_the_ones_there_are() -> None:
     table = README[README.index("### Exit codes") :]
     assert [int(code) for code in re.findall(r"^\| (\d) \|", table, re.MULTILINE)] == [int(code) for code in Exit]
+
+
+WORDS = {1: "a", 2: "two", 3: "three", 5: "five", 6: "six", 10: "ten"}
+# What a sentence promises, and what the code goes by. That the code does go by it is tested where it does.
+NUMBERS = (
+    ("takes longer than {} seconds is quarantined", worker.LIMIT_S),
+    ("worth too little to be closed ({} USD)", gate.LEAST_USD),
+    ("starts it again, at least every {} seconds", embedded.AGAIN_S_MAX),
+    ("put there again within {} seconds", holding.KEPT_LOOK_S),
+    ("all those starts together have {} heartbeats", beat.BOOT_BEATS_MAX),
+    ("the events cannot be read for {} seconds", loop.EXITS_WAIT_MS / 1_000),
+    ("the dead-man has less than {} s of real time", beat.D_SECONDS_MIN),
+    ("its clock is {} s off the service's", timekeeping.SKEW_STOP_MS / 1_000),
+    ("(a warning from {} s on)", timekeeping.SKEW_WARN_MS / 1_000),
+    ("exits ask again after {} s", send.EXIT_AGAIN_MS / 1_000),
+    ("exits ask again after {} s", limiter.Kind.EXIT.value[2] / 1_000),
+    ("reads after {} minute", limiter.Kind.READ.value[2] / 60_000),
+    ("A loop that hangs for {} s is killed", unit.WATCHDOG_S),
+    ("loses none of the newest {}", journal.NOTICES_KEPT),
+    ("What says the same within {} minutes is counted", notify.DEDUP_MS / 60_000),
+    ("when no pass was made for {} seconds", metrics.STUCK_S),
+    ("keeps the newest {} intents", journal.INTENTS_KEPT),
+    ("none goes in its first {} days", trimming.KEYS_MS / 86_400_000),
+    ("and {} events", journal.EVENTS_KEPT),
+    ("`daemon.log` has at most {} MB", tail.FILE_BYTES_MAX / 2**20),
+    ("a folder for each of its last {} runs", statedir.RUNS_KEPT),
+    ("runs again on data cut at {} instants", session.CUTS),
+    ("lack more than {} payments in a row are refused", funding.ROWS_MISSING_MAX),
+    ("lose more than {} % when they are counted", audit.DIGITS_LOST * 100),
+)
+
+
+@pytest.mark.parametrize(("sentence", "number"), NUMBERS)
+def test_a_number_of_the_readme_is_the_one_that_the_code_goes_by(sentence: str, number: float) -> None:
+    said = {f"{number:,.10g}", WORDS.get(number)} - {None}
+    assert any(sentence.format(one) in " ".join(README.split()) for one in said), f"{sentence}: {number}"
 
 
 def test_the_strategy_of_the_readme_loads_and_its_params_are_judged(tmp_path: Path) -> None:

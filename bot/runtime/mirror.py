@@ -35,7 +35,6 @@ class MirrorPosition(NamedTuple):
     entry_px: Decimal | None
     leverage: float = 1
     first_stop_px: Decimal | None = None  # 1R is measured from it, also when it has gone
-    target_px: Decimal | None = None
     opened_ms: int = 0
     owner: str | None = None
 
@@ -130,6 +129,8 @@ class Mirror:
         self.keys_proven = False  # this service has shown one of our keys on a trade
         self.events_named = False  # an event has shown one, so that an event or an order without a key is none of ours
         self.marks: dict[str, float] = {}
+        # Market -> that of our newest entry there: a fill does not tell it.
+        self.leverages: dict[str, float] = {}
         self.balance_usd = Decimal(0)
         self.epoch = 0
         self.value_offset_usd = (
@@ -195,8 +196,14 @@ class Mirror:
     # -- answering
 
     def stop_of(self, market: str) -> MirrorOrder | None:
+        return self._leg(market, "stop_loss")
+
+    def target_of(self, market: str) -> MirrorOrder | None:
+        return self._leg(market, "take_profit")
+
+    def _leg(self, market: str, kind: str) -> MirrorOrder | None:
         for order in self.orders.values():
-            if order.market == market and order.kind == "stop_loss" and order.action == "close":
+            if order.market == market and order.kind == kind and order.action == "close":
                 return order
         return None
 
@@ -342,7 +349,6 @@ class Mirror:
             entry_px=one.entry_px,
             leverage=one.leverage,
             first_stop_px=first_stop if first_stop is not None else one.stop_px,
-            target_px=one.take_profit_px,
             opened_ms=one.opened_at or 0,
             owner=known.owner if same and known is not None else None,
         )
@@ -368,8 +374,8 @@ def _filled(mirror: Mirror, event: Any, data: Any) -> None:
     )
     if known is None or known.side != data.side:
         mirror.positions[event.coin] = MirrorPosition(
-            event.coin, data.side, abs(size), data.entry_px, opened_ms=event.ts, owner=owner
-        )
+            event.coin, data.side, abs(size), data.entry_px, leverage=mirror.leverages.get(event.coin, 1), opened_ms=event.ts, owner=owner,
+        )  # fmt: skip
         return
     mirror.positions[event.coin] = known._replace(
         size=abs(size),
@@ -400,12 +406,8 @@ def _order_stands(mirror: Mirror, event: Any, data: Any) -> None:
         event.idempotency_key, event.ts,
     )  # fmt: skip
     position = mirror.positions.get(event.coin)
-    if position is None or trigger_px is None:
-        return
-    if kind == "stop_loss" and position.first_stop_px is None:
+    if position is not None and kind == "stop_loss" and position.first_stop_px is None:
         mirror.positions[event.coin] = position._replace(first_stop_px=trigger_px)
-    elif kind == "take_profit":
-        mirror.positions[event.coin] = position._replace(target_px=trigger_px)
 
 
 def _order_gone(mirror: Mirror, event: Any, data: Any) -> None:

@@ -553,12 +553,12 @@ def _owner(loop: Any, one: MirrorOrder) -> str | None:
 
 
 def _position(loop: Any, one: MirrorPosition) -> Data:
-    stop = loop.mirror.stop_of(one.market)
+    stop, target = loop.mirror.stop_of(one.market), loop.mirror.target_of(one.market)
     return {
         "market": one.market, "side": one.side, "size": format_decimal(one.size), "entry_px": _amount(one.entry_px),
         "mark_px": loop.mirror.marks.get(one.market), "unrealized_usd": round(loop.mirror.unrealized_usd(one), 2),
         "notional_usd": format_decimal(one.notional_usd), "leverage": one.leverage, "strategy": one.owner,
-        "stop_px": None if stop is None else _amount(stop.trigger_px), "target_px": _amount(one.target_px),
+        "stop_px": None if stop is None else _amount(stop.trigger_px), "target_px": None if target is None else _amount(target.trigger_px),
         "protected": loop.mirror.is_protected(one.market), "opened_ms": one.opened_ms,
     }  # fmt: skip
 

@@ -231,7 +231,7 @@ def _float(value: Decimal | None) -> float | None:
 def _position_view(p: MirrorPosition, mirror: Mirror) -> PositionView:
     entry = float(p.entry_px or 0)
     mark = mirror.marks.get(p.market, entry)
-    stop = mirror.stop_of(p.market)
+    stop, target = mirror.stop_of(p.market), mirror.target_of(p.market)
     risk = None if p.first_stop_px is None else abs(entry - float(p.first_stop_px)) * float(p.size)
     return PositionView(
         market=p.market,
@@ -240,7 +240,7 @@ def _position_view(p: MirrorPosition, mirror: Mirror) -> PositionView:
         entry_px=entry,
         mark_px=mark,
         stop_px=None if stop is None else _float(stop.trigger_px),
-        target_px=_float(p.target_px),
+        target_px=None if target is None else _float(target.trigger_px),
         unrealized_usd=mirror.unrealized_usd(p),
         notional_usd=mark * float(p.size),
         leverage=p.leverage,

@@ -23,7 +23,8 @@ class Strategy(ABC):
     self.fast[market]                       of a declared `fast = sma(10)`: the newest value, None before warm-up
 
     Hooks are called one at a time for one strategy. A hook that raises, or takes longer than 5 s, puts the strategy
-    into quarantine: its positions keep their stops, the others go on. Intents of a hook are acted on in order.
+    into quarantine: its positions keep their stops, the others go on. Intents of a hook are acted on in order in each
+    market; of several markets the exits go first.
     """
 
     Params: ClassVar[type[_Params]] = _Params

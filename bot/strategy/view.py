@@ -141,6 +141,7 @@ class View:
 
     @property
     def free_margin_usd(self) -> float:
+        """Equity less the margin of the open positions, at their entries. What resting entries hold back is not counted."""
         return self._source.free_margin_usd
 
     @property

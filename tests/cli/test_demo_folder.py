@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from bot.cli.demo import Demo
+from bot.cli.embedded import Embedded
 from bot.cli.place import find
 from bot.cli.statedir import DemoFolder
 
@@ -33,3 +37,20 @@ def test_the_demo_keeps_its_last_five_runs_whatever_the_clock_says(tmp_path: Pat
         one.mkdir()
     demo.tidy(run)
     assert sorted(one for one in tmp_path.iterdir() if one.is_dir()) == [run, *ahead[1:]]
+
+
+def test_what_was_killed_is_continued_unless_a_fresh_run_is_wanted_whose_service_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[Path] = []
+    monkeypatch.setattr(Embedded, "stop", lambda service: stopped.append(service.folder))
+    demo = Demo(tmp_path, (), None, as_json=True)
+    killed = tmp_path / "20250101-000000-000"
+    killed.mkdir()
+    demo.runs._mark({"run": killed.name, "clock": "60x", "data": []})
+    again = demo._begin(fresh=False)
+    assert (again.folder, again.continued, stopped) == (killed, True, [])
+    fresh = demo._begin(fresh=True)
+    assert (fresh.continued, stopped) == (False, [killed])
+    assert fresh.folder != killed
+    assert find(None, tmp_path).folder == fresh.folder

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -220,3 +221,22 @@ def test_a_dead_daemon_whose_journal_cannot_be_read_is_said_to_be_dead(
     (folder / "journal.db").unlink()
     assert call(["status", "--state-dir", str(folder)]) == 3
     assert "it has left no journal" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "told", "code"),
+    [
+        ("status", {"is_safe": True}, 0),
+        ("status", {"is_safe": False, "unprotected": ["BTC"]}, 6),
+        ("positions", {"positions": [{"market": "BTC", "protected": True, "strategy": "trend"}]}, 0),
+        ("positions", {"positions": [{"market": "BTC", "protected": False, "strategy": "trend"}]}, 6),
+        ("positions", {"positions": [{"market": "BTC", "protected": False, "strategy": None}]}, 0),
+    ],
+    ids=["safe", "unsafe", "with its stop", "without a stop", "another hand's"],
+)
+def test_a_position_of_ours_without_a_stop_is_an_exit_code(
+    command: str, told: dict[str, object], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = SimpleNamespace(ask=lambda *_: {"old_s": 0.1, **told})
+    monkeypatch.setattr(place_module, "find", lambda *_: place)
+    assert call([command, "--json"]) == code

@@ -23,6 +23,7 @@ import pytest
 from bot.cli import embedded as embedded_module
 from bot.cli.embedded import Embedded, ServiceFailed
 from bot.client import Client
+from bot.service.auth import SECRET_LETTERS
 
 WAIT_S = 120
 
@@ -204,6 +205,29 @@ def test_a_service_that_cannot_begin_says_why_and_what_to_do(
         service.ensure()
 
 
+async def test_a_service_that_does_not_start_is_tried_again_more_and_more_slowly_and_at_least_every_thirty_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    async def passes(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) > 30:
+            raise asyncio.CancelledError
+
+    def fails(_self: Embedded) -> None:
+        raise ServiceFailed("its disk is full", 1)
+
+    monkeypatch.setattr(asyncio, "sleep", passes)
+    monkeypatch.setattr(Embedded, "ensure", fails)
+    service = Embedded(tmp_path)
+    with pytest.raises(asyncio.CancelledError):
+        await service.keep_alive(lambda _running: None)
+    assert waits == sorted(waits)
+    assert (waits[0] < 1, waits[-1]) == (True, 30)
+    assert service.trouble == "the embedded service has died and does not start again: its disk is full"
+
+
 def test_who_is_told_to_stop_waits_for_no_service_that_starts_slowly(
     embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +325,10 @@ def test_a_second_daemon_ends_at_once_and_takes_nothing_from_the_first_and_an_ab
     assert first.returncode == -signal.SIGABRT
     assert "Fatal Python error: Aborted" in err
     assert re.search(r'File ".*/bot/cli/run\.py", line \d+ in run$', err, re.MULTILINE)
+    key = re.compile(rf"bbk_[a-z]+_[A-Za-z0-9]+_[A-Za-z0-9]{{{SECRET_LETTERS}}}".encode())
+    left = {path.name: path.read_bytes() for path in (place / "state").iterdir() if path.is_file()}
+    assert {"journal.db", "sandbox.db", "daemon.log"} <= left.keys()
+    assert [name for name, told in {"standard error": err.encode(), **left}.items() if key.search(told)] == []
 
 
 def test_a_key_that_the_service_refuses_ends_the_run_with_exit_7(place: Path, repository: Path) -> None:

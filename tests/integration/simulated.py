@@ -1,7 +1,7 @@
 """Worlds in virtual time: the production run (loop, client, limiter, journal, reconcile, beat rule) against the real service, one seed a world.
 
 A world is a service begun anew, an account, a daemon that is killed and started again, a wire that fails, a host that sleeps, another
-hand, a disk that fails; then calm, in which everything must come right within a minute. Nothing in here sleeps: the loop's clock jumps.
+hand, a disk that fails; then calm, in which everything must come right within SETTLED_S. Nothing in here sleeps: the loop's clock jumps.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import sqlite3
 import sys
 import threading
@@ -26,10 +27,11 @@ from pydantic import SecretStr
 from ruamel.yaml import YAML
 
 from bot.client import Client
+from bot.clock import iso
 from bot.config import Settings, load
 from bot.config.settings import Metrics, Notify
 from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
-from bot.runtime import beat, control, controls, daemon, heartbeat, safety, worker
+from bot.runtime import beat, control, controls, daemon, heartbeat, safety, systemd, worker
 from bot.runtime import journal as journal_module
 from bot.runtime import loop as loop_module
 from bot.runtime.daemon import DaemonEnd
@@ -450,8 +452,10 @@ async def test_a_stop_ends_in_time_when_the_service_hangs(
     "path", ["/v1/account", "/v1/events", "/v1/guardians", "/v1/markets", "/v1/markets/BTC/candles"]
 )
 async def test_a_stop_during_recovery_ends_in_time_when_the_service_hangs(
-    place: MakePlace, still: serving.Served, path: str
+    place: MakePlace, still: serving.Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(systemd, "notify", told.append)
     one = await place(still)
     one.halfway.hangs = lambda asked: asked == path
     one.begin(one.settings("Holds"))
@@ -459,6 +463,7 @@ async def test_a_stop_during_recovery_ends_in_time_when_the_service_hangs(
     end = await one.end_in_time()
     assert end.exit_code is Exit.DONE
     assert not one.ready.is_set()
+    assert ("READY=1" in told, "STOPPING=1" in told) == (False, path != "/v1/account")
 
 
 async def test_a_daemon_waits_for_a_service_that_is_not_there_yet(place: MakePlace, still: serving.Served) -> None:
@@ -493,8 +498,10 @@ async def test_a_second_daemon_on_one_state_directory_ends_at_once(place: MakePl
     one = await place(still)
     settings = one.settings("Idle")
     await one.ran(settings)
+    nobody = "http://127.0.0.1:1"  # Whoever asked before it looked would wait for this one.
     with pytest.raises(BotError, match="another daemon runs on"):
-        await daemon.run(settings, base_url=one.halfway.base_url, api_key=SecretStr(one.key), stop=asyncio.Event())
+        async with asyncio.timeout(PATIENCE_S):
+            await daemon.run(settings, base_url=nobody, api_key=SecretStr(one.key), stop=asyncio.Event())
     assert (await one.end()).exit_code is Exit.DONE
 
 
@@ -1039,6 +1046,35 @@ async def test_a_heartbeat_that_was_refused_ends_the_run(
             run._passed(None)
 
 
+async def test_an_end_without_a_stop_is_unsafe_and_left_to_the_dead_man_and_says_when(
+    place: MakePlace, still: serving.Served
+) -> None:
+    one = await place(still)
+    async with built(one, one.settings("Holds")) as (run, client):
+        run.loop.belief = lambda: None
+        await run.loop.recover()
+        await one.minute()
+        await client.status()
+        await run.loop.cycle()
+        assert run.operations._of_run(run)["is_safe"]
+        (stop,) = (await one.ask("GET", "/v1/orders"))["orders"]
+        await one.ask("DELETE", f"/v1/orders/{stop['oid']}")
+        await run.loop.drain()
+        told = run.operations._of_run(run)
+        assert (told["is_safe"], told["unprotected"]) == (False, ["BTC"])
+        one.stop.set()
+        end = await run.go(beat_at_once=False)
+    (switch,) = (await one.ask("GET", "/v1/guardians"))["guardians"]
+    assert (end.exit_code, end.message) == (Exit.UNSAFE, "without a stop: BTC")
+    assert end.left.positions[0].endswith(" WITHOUT A STOP")
+    assert end.left.why == (
+        "positions stay open, BTC WITHOUT A STOP (safety.on_exit: leave)",
+        f"the dead-man switch stays and fires at {iso(switch['nextDeadline'])}: BTC has no stop at the service",
+    )
+    await one.control("clock/advance", {"ms": 1_201_000})
+    assert "BTC" not in await one.state_of(), "and so it did"
+
+
 @pytest.mark.usefixtures("cut_soon")
 async def test_a_stop_gives_up_what_was_written_and_never_sent(place: MakePlace, still: serving.Served) -> None:
     """The plan hangs when the run is told to stop: nothing is opened by the next run either, nor left without an end."""
@@ -1085,6 +1121,8 @@ async def test_a_run_is_seen_by_prometheus_and_told_to_people(place: MakePlace, 
         )
         await one.ran(settings)
         port = int((settings.state_dir / "metrics.port").read_text())
+        with socket.socket() as other:
+            other.bind(("127.0.0.2", port))  # It would be taken by who listens to the network.
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
             assert (await http.get("/readyz")).status_code == 200
             assert (await http.get("/livez")).status_code == 200

@@ -13,10 +13,11 @@ import pytest
 
 from bot.clock import boot_ns
 from bot.errors import NO_ERROR_OBJECT, ApiError, Refusal, Refused
-from bot.runtime import reading
+from bot.runtime import reading, rhythm
 from bot.runtime.arming import Wanted
 from bot.runtime.controls import Controls
 from bot.runtime.daemon import REFUSALS_MAX, RealPacer, Run, until_up
+from bot.runtime.exiting import wind_down
 from bot.runtime.explaining import explain
 from bot.runtime.health import Health, key_problem
 from bot.runtime.intents import Intent as Written
@@ -36,6 +37,7 @@ from tests.runtime.test_journal import intent
 from tests.runtime.test_loop import once
 from tests.runtime.test_reconcile import opened, stop_of, trailing
 
+FLAGGED_S = 5.0  # within which another writer is known for one
 AWAY = ApiError.of("service_unavailable", "away", retryable=True, order_submitted=False)
 DRAWDOWN = Wanted(
     "drawdown", GuardianRequest(type="account_drawdown", max_loss_pct_from_day_start=Decimal(5), action="flatten")
@@ -357,6 +359,19 @@ async def test_neither_an_entry_nor_a_part_goes_while_the_events_cannot_be_read(
     assert refusals(loop) == ["behind", "behind"]
 
 
+async def test_an_end_that_cannot_read_the_events_leaves_the_dead_man_armed() -> None:
+    venue, loop = await first_bar(once)
+    venue.faults = [Fault("events", AWAY, 999)]
+    await loop.stop()
+    left = await wind_down(loop, "leave")
+    assert not left.known
+    assert left.why[-1] == "the dead-man switch stays: what stands at the service could not be read to its end"
+    assert [guardian.type for guardian in venue.guards.values()] == ["dead_man_switch"]
+    venue.faults = []
+    assert (await wind_down(loop, "leave")).known
+    assert venue.guards == {}
+
+
 # -- another writer
 
 
@@ -375,6 +390,7 @@ async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
     await loop.cycle()
     assert ("foreign_writer" in loop.degraded) is flagged
+    assert rhythm.PASS_S + rhythm.LATE_S < FLAGGED_S, "passes come so often"
     assert told(loop) == (["account.foreign", "daemon.degraded"] if flagged else [])
     await minutes(loop, venue, "101", "102")
     assert ("BTC" in venue.positions) is not flagged, "exits went, and entries only if nobody else writes"

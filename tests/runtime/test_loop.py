@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +13,15 @@ from bot.errors import AccessLost, ApiError
 from bot.runtime.feed import Series
 from bot.runtime.loop import Settings
 from bot.runtime.ports import Calm
-from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, View
+from bot.strategy import Bar, Bracket, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
+from bot.wire import CloseRequest, GuardianRequest, OrderRequest
 from tests.fakes import START_MS, FakePacer, FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, Scripted, first_bar, later, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, Script, Scripted, begun, first_bar, kill, later, minutes, room
 
 STOP = Bracket(stop_pct=2, target_r=2)
+TRADES = 1_000  # after which a start is ready within ten seconds: so many questions, and so much work of its own
+QUESTIONS_MAX = 40
+WORK_S_MAX = 5.0
 
 
 def once(view: View, bar: Bar) -> Iterable[Intent]:
@@ -31,6 +38,66 @@ async def test_a_bar_becomes_a_protected_position() -> None:
     assert loop.mirror.is_protected("BTC")
     assert loop.journal.live() == []
     assert loop.live == {}
+
+
+class Told(Scripted):
+    """Keeps what it is told, and closes when somebody disarms a guardian of its market."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self.told: list[Fill | Trigger | GuardianNote] = []
+
+    def on_fill(self, view: View, fill: Fill) -> Iterable[Intent]:
+        self.told.append(fill)
+        return ()
+
+    def on_trigger(self, view: View, trigger: Trigger) -> Iterable[Intent]:
+        self.told.append(trigger)
+        return ()
+
+    def on_guardian(self, view: View, note: GuardianNote) -> Iterable[Intent]:
+        self.told.append(note)
+        if (note.market, note.happened) == ("BTC", "disarmed"):
+            yield Close("BTC")
+
+
+async def test_a_strategy_is_told_of_its_fills_and_its_stops() -> None:
+    one = Told(once)
+    venue = FakeVenue()
+    loop = await begun(venue, strategies=[one])
+    opened_ms = venue.clock.now_ms()
+    await minutes(loop, venue, "97")
+    closed_ms = venue.clock.now_ms()
+    opened, touched, closed = (it for it in one.told if not isinstance(it, GuardianNote))
+    assert isinstance(opened, Fill)
+    assert isinstance(closed, Fill)
+    assert opened == Fill("BTC", opened_ms, "long", "open", "market", 5.0, 100.0, 0.0, None, 5.0, opened.oid)
+    assert touched == Trigger("BTC", closed_ms, "stop_loss", "long", 5.0, 98.0, touched.oid)
+    assert closed == Fill("BTC", closed_ms, "long", "close", "stop_loss", 5.0, 98.0, 0.0, -10.0, 0.0, closed.oid)
+
+
+async def test_a_strategy_is_told_of_the_accounts_guardians_and_its_own_and_may_act_on_it() -> None:
+    one = Told(once)
+    venue = FakeVenue()
+    loop = await begun(venue, strategies=[one])
+    venue._place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(100)), "a person's")
+    trail = {
+        market: GuardianRequest(type="trailing_stop", market=market, trail_pct=Decimal(3)) for market in ("BTC", "ETH")
+    }
+    for market, request in trail.items():
+        await venue.arm(request, key=market)
+    await loop.cycle()
+    (own,) = (guardian for guardian in venue.guards.values() if guardian.coin == "BTC")
+    await venue.disarm(own.id)
+    await loop.cycle()
+    notes = [it for it in one.told if isinstance(it, GuardianNote)]
+    assert [(it.market, it.happened, it.guardian_type, it.reason) for it in notes] == [
+        (None, "armed", "dead_man_switch", None),
+        ("BTC", "armed", "trailing_stop", None),
+        ("BTC", "disarmed", "trailing_stop", "user"),
+    ]
+    assert notes[-1].guardian_id == own.id
+    assert set(venue.positions) == {"ETH"}
 
 
 async def test_the_dead_man_stands_before_the_first_order() -> None:
@@ -342,3 +409,30 @@ async def test_an_exit_is_tried_again_soon_though_the_service_says_an_hour() -> 
     later(loop, 10_000)
     await loop.cycle()
     assert venue.positions == {}
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["its journal is there", "its journal is lost"])
+async def test_a_start_after_a_thousand_trades_is_ready_after_a_few_questions(keeps: bool, tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    venue = FakeVenue()
+    kill(await begun(venue, once, path=path))
+    order = OrderRequest.from_wire(
+        {"market": "ETH", "side": "long", "usdAmount": 100, "bracket": {"stopLoss": {"pct": 2}}}
+    )
+    for n in range(TRADES // 2):
+        venue._place(order, f"opened-{n}")
+        venue._close("ETH", CloseRequest(fraction=Decimal(1)), f"closed-{n}")
+    if not keeps:
+        for file in tmp_path.glob("journal.db*"):
+            file.unlink()
+    venue.calls.clear()
+    loop = room(venue, once, path=path)
+    began = time.process_time()
+    await loop.recover()
+    assert time.process_time() - began < WORK_S_MAX
+    assert len(venue.calls) <= QUESTIONS_MAX, venue.calls
+    assert (loop.ready, loop.behind) == (True, False)
+    assert loop.journal.cursor is not None
+    assert loop.journal.cursor.last_id == venue.event_rows[-1].id
+    assert [(one.market, one.owner) for one in loop.mirror.positions.values()] == [("BTC", "trend")]
+    assert set(loop.mirror.orders) == set(venue.working)

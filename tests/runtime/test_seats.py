@@ -1,4 +1,4 @@
-"""A seat: what a strategy says of the past is not said again, and whatever it raises has a name."""
+"""A seat: what a strategy says and keeps of the past is dropped, and whatever it raises has a name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from bot.strategy import Bar, Intent, Strategy, View
 
 
 class Talker(Strategy):
-    """Says each bar."""
+    """Says each bar, and keeps it."""
 
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         view.log("seen", at_ms=bar.at_ms)
+        view.state.setdefault("seen", []).append(bar.at_ms)
         return ()
 
 
@@ -41,10 +42,10 @@ def test_an_error_that_cannot_say_what_it_is_is_the_strategys_all_the_same() -> 
         seated().call(hook, now_ms=0)
 
 
-def test_what_a_strategy_says_of_the_past_is_not_logged_again() -> None:
+def test_what_a_strategy_says_and_writes_down_of_the_past_is_dropped() -> None:
     seat = seated()
     old, new = (Bar("BTC", at_ms, 1.0, 1.0, 1.0, 1.0, 1.0) for at_ms in (60_000, 120_000))
     with capture_logs() as lines:
         seat.rehearse(lambda: seat.strategy.on_bar(seat.view, old), now_ms=old.at_ms)
         seat.call(lambda: seat.strategy.on_bar(seat.view, new), now_ms=new.at_ms)
-    assert [line["at_ms"] for line in lines] == [120_000]
+    assert [line["at_ms"] for line in lines] == seat.source.state["seen"] == [120_000]

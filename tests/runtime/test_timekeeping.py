@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from bot.runtime import rhythm
 from bot.runtime.daemon import Run
@@ -75,13 +76,19 @@ def test_a_lapse_during_the_reading_asks_for_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("skew", "stops"), [(None, False), (2_500, False), (30_000, False), (31_000, True), (-31_000, True)]
-)
-def test_a_clock_that_is_far_off_opens_nothing_on_a_schedule(skew: int | None, stops: bool) -> None:
+    ("skew", "level"),
+    [(None, None), (2_000, None), (2_500, "warning"), (-2_500, "warning"), (30_000, "warning"), (31_000, "error"), (-31_000, "error")],
+)  # fmt: skip
+def test_a_clock_that_is_off_is_warned_of_and_far_off_opens_nothing_on_a_schedule(
+    skew: int | None, level: str | None
+) -> None:
     clocks = Clocks()
     clocks.skew = skew
     times = clocks.keeper()
-    times.look()
+    with capture_logs() as lines:
+        times.look()
+    assert [line["log_level"] for line in lines] == [level] * (level is not None)
+    stops = level == "error"
     no = times.schedule()
     assert (no is not None) is stops
     assert no is None or ("behind" if (skew or 0) > 0 else "ahead of") in no.message
