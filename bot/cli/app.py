@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any, Final, NamedTuple, NoReturn
 
 import click
@@ -142,7 +143,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _plug() -> None:
-    """Standard streams that came closed lead nowhere: no file or socket may get their numbers."""
+    """Standard streams that came closed lead nowhere: no file or socket may get their numbers. A path that is not UTF-8 is printed as it is."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         import fcntl
 
@@ -151,6 +152,8 @@ def _plug() -> None:
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="surrogateescape")
 
 
 def call(args: Sequence[str] | None = None) -> int:
@@ -170,7 +173,7 @@ def call(args: Sequence[str] | None = None) -> int:
         from bot.cli import crash  # imported here: a help text needs neither errors nor logs
 
         if isinstance(error, BrokenPipeError):  # Whoever read our output has gone (`bot strategies | head`).
-            crash.drop_output()
+            crash.reader_has_gone(error)
             return ERROR
         return crash.tell(error)
     return result if isinstance(result, int) else 0

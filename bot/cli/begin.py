@@ -188,11 +188,13 @@ def _names(given: str) -> Mapping[str, str]:
 
 def _write(home: Path, files: Mapping[Path, str]) -> None:
     """All or none: nothing is overwritten."""
-    from bot.cli.files import write_atomic
+    from bot.cli.files import judge_text, write_atomic
 
     taken = [str(home / name) for name in files if (home / name).exists()]
     if taken:
         raise Taken(f"{', '.join(taken)} {'is' if len(taken) == 1 else 'are'} there already; nothing was written")
+    for name, text in files.items():
+        judge_text(home / name, text)
     for name, text in files.items():
         try:
             (home / name).parent.mkdir(parents=True, exist_ok=True)

@@ -11,11 +11,14 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from bot.errors import BotError, Exit
 from bot.logs import redact_text
+
+Stream = Literal["output", "error"]
 
 _place: list[Path] = []
 
@@ -36,22 +39,30 @@ def tell(error: BaseException) -> int:
     if isinstance(error, BotError):
         _say(f"error: {redact_text(str(error))}\n")
         return int(error.exit_code)
-    if isinstance(error, OSError) and _is_of_output(error):
-        _say(f"error: standard output cannot be written: {error.strerror}\n")
-        drop_output()
+    if isinstance(error, OSError) and (stream := _stream_of(error)) is not None:
+        _say(f"error: standard {stream} cannot be written: {error.strerror}\n")
+        drop(stream)
     else:
         report(error)
     return int(Exit.ERROR)
 
 
-def _is_of_output(error: OSError) -> bool:
-    """Whether it is standard output that fails so: raised where a command prints, and not where it writes a file."""
-    return traceback.extract_tb(error.__traceback__)[-1].filename == click.echo.__code__.co_filename
+def _stream_of(error: OSError) -> Stream | None:
+    """The standard stream that fails so: raised where a command prints, and not where it writes a file."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if frame.f_code.co_filename != click.echo.__code__.co_filename:
+        return None
+    return "error" if frame.f_locals.get("err") else "output"
 
 
-def drop_output() -> None:
-    """What is left to print goes nowhere, so that Python does not complain of it again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def drop(stream: Stream) -> None:
+    """What is left to print there goes nowhere, so that Python does not complain of it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stdout if stream == "output" else sys.stderr).fileno())
+
+
+def reader_has_gone(error: BrokenPipeError) -> None:
+    """Whoever read what a command prints needs no more of it."""
+    drop(_stream_of(error) or "output")
 
 
 def _say(text: str) -> None:

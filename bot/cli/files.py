@@ -16,6 +16,7 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
     A link leads to its file. What is there and no file (a pipe, a device) is written to and never replaced.
     """
     given = path
+    judge_text(path, text)
     try:
         if path.exists() and not path.is_file():
             with path.open("w", encoding="utf-8") as stream:
@@ -41,3 +42,13 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
             os.close(folder)
     except OSError as error:
         raise BotError(f"{given} cannot be written: {error.strerror or error}") from None
+
+
+def judge_text(path: Path, text: str) -> None:
+    """BotError for a text that no file in UTF-8 can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BotError(
+            f"{path} cannot be written: it would name a path that is not UTF-8; rename that, or choose another"
+        ) from None

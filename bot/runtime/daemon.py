@@ -167,11 +167,13 @@ async def run(
         if not client.clock.is_sandbox:
             expire_held(journal, wall_ms=SystemClock().now_ms(), boot_id=boot_id())
         armed = any(g.type == "dead_man_switch" and g.status == "armed" for g in snapshot.guardians)
+        last_sign = watching.last_sign(journal, state_dir)
         one = Run(
             settings, client, journal, placed, base_url, api_key, stop, on_ready, operations, reread, hangup, trouble
         )
         if damage is not None:
             one.loop.health.incident("journal.rebuilt", reading.FILE, message=damage)
+        watching.begin(journal, last_sign, now_ms=client.clock.now_ms())
         sources = Sources(one.meter, one.loop, lambda: one.heartbeat, one.notifier, state=lambda: operations.state()[0])
         port = None if settings.metrics is None else settings.metrics.port
         await stack.enter_async_context(watching.notifying(one.notifier))
@@ -180,11 +182,13 @@ async def run(
             end = await one.go(beat_at_once=armed)
         except Exception as error:
             await watching.tell_failed(settings, journal, *watching.failure(error), now_ms=client.clock.now_ms())
+            watching.ended(journal)
             raise
         if end.exit_code is Exit.DONE:
             watching.tell(one.loop, "daemon.stopped", end.message or "as asked")
         else:
             await watching.tell_failed(settings, journal, end.message, end.exit_code, now_ms=client.clock.now_ms())
+        watching.ended(journal)
         return end
 
 

@@ -61,6 +61,8 @@ LOG_PAGES_MAX: Final = 2_000  # as much: then a commit writes it back, where no 
 LOG_WRITES: Final = 500  # statements after which a `checkpoint` is worth its wait for the disk
 FREE_SHARE: Final = 4  # a file from before it could shrink is written anew at its start when a quarter of it is free
 
+ASIDE: Final = "damaged:"  # and its name: a note that could not be read, kept for people
+
 Outcome = Literal["done", "unknown", "no"]
 TraceKind = Literal["bar", "wish", "plan"]
 

@@ -437,6 +437,10 @@ class Loop:
         """What the last run could not tell any more, because it was ended while it built them. What they want leaves when it may."""
         for seat in self.desk.working():
             waiting = Untold.of_journal(self.journal, seat.name, self.mirror.epoch)
+            for name, why in waiting.damaged.items():
+                with self.journal.together():
+                    said = f"what had happened while it was being built stands in a note that cannot be read ({why}), kept as {waiting.set_aside(name)}"
+                    self.health.incident("strategy.untold", name, strategy=seat.name, message=said)
             while waiting:
                 self._forget_unwritten(*await self._tell_next(seat, waiting))
 

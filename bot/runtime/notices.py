@@ -72,6 +72,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     ),
     "strategy.paused": Template("info", "{strategy} is paused", "{message}", _WHY),
     "strategy.daily_loss": Template("warning", "{strategy} has lost its day's limit", "{message}; exits go on", _WHY),
+    "strategy.untold": Template("error", "{strategy} is not told all that happened", "{message}", _WHY),
     "intent.quarantined": Template(
         "error",
         "{market}: an order waits for a person",
@@ -85,6 +86,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "daemon.degraded": Template("error", "{bot} is degraded", "{message}", _WHY),
     "daemon.recovered": Template("info", "{bot} is no longer degraded", "{message}", _WHY),
     "daemon.stopped": Template("warning", "{bot} has stopped", "{message}", _WHY),
+    "daemon.killed": Template("error", "The last run of {bot} ended without a word", "{message}", _WHY),
     "daemon.failed": Template(
         "error",
         "{bot} has failed",

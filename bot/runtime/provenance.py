@@ -12,17 +12,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from bot import __version__
 from bot.config import Settings, StrategySettings
 from bot.errors import ConfigError, StrategyError
 from bot.logs import is_secret_name
 from bot.money import format_decimal
+from bot.runtime.journal import ASIDE
 from bot.runtime.loader import load
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
     from bot.runtime.journal import Journal
+
+log = structlog.get_logger()
 
 NOTE: Final = "runs"  # of the journal: a list of marks, oldest first
 MARKS_KEPT: Final = 100  # starts and reloads; the first of an account stays, because a replay begins there
@@ -49,15 +54,27 @@ def note_run(
     mark = {**mark, "atMs": at_ms, "epoch": epoch, "file": None if config is None else str(config.absolute())}
     if balance_usd is not None:
         mark["balanceUsd"] = format_decimal(balance_usd)
-    kept = [*marks_in(journal.note(NOTE)), mark]
+    text = journal.note(NOTE)
+    before = marks_in(text)
+    if text and not before:
+        journal.write_note(ASIDE + NOTE, text)
+        log.error(
+            "runs.damaged",
+            kept_as=ASIDE + NOTE,
+            message="which config earlier runs had cannot be read; a replay asks for it",
+        )
+    kept = [*before, mark]
     if len(kept) > MARKS_KEPT:
         kept = [kept[0], *kept[1 - MARKS_KEPT :]]
     journal.write_note(NOTE, json.dumps(kept, separators=(",", ":")))
 
 
 def marks_in(text: str | None) -> list[dict[str, Any]]:
-    """The marks of a note; none of a journal that was written before there were any."""
-    found = [] if text is None else json.loads(text)
+    """The marks of a note; none of a journal that was written before there were any, or whose note is damaged."""
+    try:
+        found = [] if text is None else json.loads(text)
+    except ValueError:
+        return []
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 

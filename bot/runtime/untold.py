@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from bot.runtime.books import Part
-from bot.runtime.journal import Journal
+from bot.runtime.journal import ASIDE, Journal
 from bot.wire import Event
 
 NOTE_EVENTS: Final = 20
@@ -31,18 +31,31 @@ class Untold:
         self._prefix = f"untold:{strategy}:"
         self._notes: dict[int, list[Heard]] = {}  # by number, which only grows while something waits
         self._changed = {int(name.removeprefix(self._prefix)) for name in journal.notes_under(self._prefix)}
+        self.damaged: dict[str, str] = {}  # notes that cannot be read, and why; the others are told all the same
 
     @classmethod
     def of_journal(cls, journal: Journal, strategy: str, epoch: int) -> Untold:
         """What a run that was ended in the midst of it had still to tell; nothing of an account before a reset."""
         one = cls(journal, strategy)
         for number in sorted(one._changed):
-            of_epoch, heard, retold = json.loads(journal.note(one._note(number)) or "")
-            if of_epoch == epoch:
+            name = one._note(number)
+            try:
+                of_epoch, said, retold = json.loads(journal.note(name) or "")
+                heard = [_heard_of(*each) for each in said] if of_epoch == epoch else []
+            except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+                one.damaged[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                continue
+            if heard:
                 one._changed.remove(number)
-                one._notes[number] = [_heard_of(*each) for each in heard]
+                one._notes[number] = heard
                 journal.retold.update(retold)
         return one
+
+    def set_aside(self, name: str) -> str:
+        """Keep a damaged note for people, where no start reads it. Under which name."""
+        self._journal.write_note(aside := ASIDE + name, self._journal.note(name) or "")
+        self._journal.forget_note(name)
+        return aside
 
     def __bool__(self) -> bool:
         return bool(self._notes)

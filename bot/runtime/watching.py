@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from bot.clock import boot_ns, monotonic_ns
+from bot.clock import SystemClock, boot_id, boot_ns, iso, monotonic_ns
 from bot.errors import BotError, ConfigError, Exit, JournalError
 from bot.runtime import metrics, notify, reading
 from bot.runtime.control import Problem, read_request, send_answer
 from bot.runtime.journal import Notice, open_journal
 from bot.runtime.notices import notice
+from bot.runtime.progress import ProgressReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +39,7 @@ ASKERS_MAX: Final = 16
 PORT_FILE: Final = "metrics.port"
 TEXT: Final = "text/plain; charset=utf-8"
 EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
+UNENDED: Final = "unended"  # the note of a run that has not come to its end: the boot of the machine that it began in
 FAILED_AGAIN_MS: Final = 600_000  # a run that fails again and again in the same way is told of once in so long
 
 
@@ -99,6 +101,44 @@ def _failed(message: str, code: Exit, *, now_ms: int) -> Notice:
     likeness = hashlib.sha256(message.encode()).hexdigest()[:12]
     ref = f"failed:{now_ms // FAILED_AGAIN_MS}:{likeness}"
     return notice("daemon.failed", ref, at_ms=now_ms, message=message, code=int(code))
+
+
+def last_sign(journal: Journal, folder: Path) -> str | None:
+    """When the last run was heard of last, if it has not come to its end: killed, or gone with its machine. Asked before this run's first stamp."""
+    boot = journal.note(UNENDED)
+    if boot is None:
+        return None
+    with contextlib.suppress(OSError):
+        path = folder / "progress"
+        reader = ProgressReader(str(path))
+        try:
+            stamp = reader.read()
+        finally:
+            reader.close()
+        if stamp is not None and stamp.boot_ns and boot == boot_id():
+            return iso(SystemClock().now_ms() - (boot_ns() - stamp.boot_ns) // 1_000_000)
+        return iso(path.stat().st_mtime_ns // 1_000_000)  # The instants of another boot say nothing in this one.
+    return "an unknown instant"
+
+
+def begin(journal: Journal, last_sign: str | None, *, now_ms: int) -> None:
+    """From here on a run that ends has told so; one whose note is found has not. `last_sign` of the run before says that it had not."""
+    with contextlib.suppress(JournalError), journal.together():
+        if last_sign is not None:
+            message = (
+                f"nothing was heard of it after {last_sign}: killed (kill -9, out of memory, a loop that hung), or the machine stopped."
+                " This run goes on where it was"
+            )
+            log.warning("daemon.killed", last_sign=last_sign, message=message)
+            ref = f"killed:{SystemClock().now_ms() // FAILED_AGAIN_MS}"
+            journal.notify([notice("daemon.killed", ref, at_ms=now_ms, message=message)], now_ms=now_ms)
+        journal.write_note(UNENDED, boot_id())
+
+
+def ended(journal: Journal) -> None:
+    """The run's end has been told."""
+    with contextlib.suppress(JournalError):
+        journal.forget_note(UNENDED)
 
 
 async def _tell_by(journal: Journal, settings: Settings, told: Notice, *, now_ms: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -27,6 +28,7 @@ _REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request 
 class Protocol(HttpToolsProtocol):
     """HTTP/1.1 with bounds, whose app may end the connection: what an injected fault does to a caller."""
 
+    more_headers: Callable[[], Mapping[str, str]] = staticmethod(dict)  # that every answer of the service has
     request_seconds = REQUEST_SECONDS
     look_seconds = LOOK_SECONDS
 
@@ -95,6 +97,7 @@ class Protocol(HttpToolsProtocol):
         verdict = quota.Verdict(quota.POLICIES["public"], quota.POLICIES["public"].burst, 0, 0)
         headers = {API_VERSION_HEADER: API_VERSION, REQUEST_ID_HEADER: request_id, "Cache-Control": "no-store"}
         headers |= {name.decode(): value.decode() for name, value in quota.headers_of(verdict, enabled=True)}
+        headers |= self.more_headers()
         refusal = Refusal("invalid_input", text, details={"fields": [_problem(text)]})
         return refuse(refusal, request_id=request_id, docs=docs, is_order=False, status=status, headers=headers)
 

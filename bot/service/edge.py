@@ -149,9 +149,14 @@ class Edge:
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _Exchange(self, scope, receive, send).run()
 
+    def find(self, scope: Scope) -> tuple[dict[str, Rule], dict[str, str]] | None:
+        """As `Routes.find`, of a request. A slash that was written %2F is part of a name, and no name of ours has one."""
+        raw = scope.get("raw_path") or b""
+        return None if b"%2F" in raw or b"%2f" in raw else self._routes.find(scope["path"])
+
     def rule_of(self, scope: Scope) -> Rule | None:
         """The rule that a request falls under."""
-        found = self._routes.find(scope["path"])
+        found = self.find(scope)
         return None if found is None else found[0].get(scope["method"])
 
     @property
@@ -210,7 +215,7 @@ class _Exchange:
 
     async def _admit(self) -> Call:
         edge, scope = self._edge, self._scope
-        found = edge._routes.find(scope["path"])  # noqa: SLF001
+        found = edge.find(scope)
         if found is None:
             self._take("public")
             raise Refused(Refusal("not_found", f"no route {scope['path'][:200]!r}", fix={"action": "read_docs"}))

@@ -50,6 +50,7 @@ from bot.service.streams import StreamDesk, Streams, add_stream
 from bot.service.view_routes import add_views
 from bot.service.webhooks import WebhookDesk, add_webhooks
 from bot.venue.events import Event
+from bot.wire.headers import SANDBOX_CLOCK_HEADER, format_sandbox_clock
 
 log = structlog.get_logger()
 
@@ -112,6 +113,11 @@ class Service:
     def door(self) -> ASGIApp:
         """What a server serves."""
         return AllowedPages(self.app, self.origins) if self.origins else self.app
+
+    def headers(self) -> dict[str, str]:
+        """What every answer has besides, also one that the server itself gives."""
+        clock = self.machine.clock
+        return {} if clock.is_known else {SANDBOX_CLOCK_HEADER: format_sandbox_clock(clock.now_ms(), clock.speed)}
 
     async def start(self, on_fault: Callable[[], None] | None = None) -> None:
         """Begin to write and to keep time; returns when what the start itself did is on disk."""
@@ -199,10 +205,11 @@ def build(
     control_token: str | None = None,
     on_failure: Callable[[BaseException], None] | None = None,
     real_clock: Clock | None = None,
+    sealer: Sealer | None = None,
 ) -> Service:
     """A service from options: files opened, state made, nothing served yet. ConfigError says what is wrong and the way out.
 
-    `real_clock`: what webhooks go by, the machine's own without it.
+    `real_clock`: what webhooks go by, the machine's own without it. `sealer`: of the service that this one is a fork of.
     """
     db = None if str(options.db) == MEMORY else Path(options.db)
     origins = frozenset(map(_origin_of, options.origins))
@@ -217,7 +224,8 @@ def build(
     add_routes(router, operations)
     add_identity(router, operations)
     add_approval(router, operations)
-    streams, outbox, courier = _add_events_out(router, operations, options, db, real_clock or SystemClock())
+    sealer = sealer or Sealer(None if db is None else db.with_name(db.name + SEAL_SUFFIX))
+    streams, outbox, courier = _add_events_out(router, operations, options, sealer, real_clock or SystemClock())
 
     def changed() -> None:
         streams.interrupt()
@@ -226,7 +234,7 @@ def build(
 
     generations = Generations(machine, prices, machine.clock.speed, changed)
     faults = Faults()
-    forks = Forks(lambda kept, replies, speed: _fork(options, control_token, kept, replies, speed))
+    forks = Forks(lambda kept, replies, speed: _fork(options, control_token, sealer, kept, replies, speed))
     add_control(router, operations, generations, faults, forks)
     add_views(router, operations)
     add_documents(router, operations)
@@ -250,17 +258,20 @@ class _RunningFork:
         await self.service.stop()
 
 
-async def _fork(options: HostOptions, control_token: str | None, kept: Kept, replies: Replies, speed: float) -> Fork:
-    """A second service, in memory, on a port of its own. The webhooks that it begins with stay this one's to serve."""
+async def _fork(
+    options: HostOptions, control_token: str | None, sealer: Sealer, kept: Kept, replies: Replies, speed: float
+) -> Fork:
+    """A second service, in memory, on a port of its own. The webhooks that it begins with stay this one's to serve; the marks of what has been
+    answered are the sealer's, by which the same request is known again."""
     sock = free_port(options.host)
     try:
         clock = f"{speed:g}x" if speed else "manual"
         port = sock.getsockname()[1]
         plain = replace(options, port=port, db=MEMORY, clock=clock, control_socket=None, ready_fd=None, ready_file=None)
-        service = build(plain, control_token=control_token)
+        service = build(plain, control_token=control_token, sealer=sealer)
         service.generations.adopt(kept, replies)
         service.outbox.begin(service.machine.state, silent=True)
-        listener = Listener(service.door, sock)
+        listener = Listener(service.door, sock, service.headers)
         listener.server.on_stop = service.streams.close
         await service.start(on_fault=listener.server.stop)
         try:
@@ -275,7 +286,7 @@ async def _fork(options: HostOptions, control_token: str | None, kept: Kept, rep
 
 
 def _add_events_out(
-    router: Router, operations: Operations, options: HostOptions, db: Path | None, clock: Clock
+    router: Router, operations: Operations, options: HostOptions, sealer: Sealer, clock: Clock
 ) -> tuple[Streams, Outbox, Courier]:
     """What carries events to others: the stream's and the webhooks' routes, the outbox and its courier."""
     machine = operations.machine
@@ -287,7 +298,6 @@ def _add_events_out(
         )
     streams = Streams()
     add_stream(router, StreamDesk(operations, streams))
-    sealer = Sealer(None if db is None else db.with_name(db.name + SEAL_SUFFIX))
     outbox = Outbox(machine.log, clock)
     try:
         if machine.state.webhooks:
@@ -355,7 +365,7 @@ async def _serve(options: HostOptions, on_ready: Callable[[str], None] | None) -
         for sock in sockets:
             sock.close()
         raise
-    server = server_of(service.door)
+    server = server_of(service.door, service.headers)
     server.on_stop = service.streams.close
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

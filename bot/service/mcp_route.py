@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastapi import Request, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bot.service import strict_json
 from bot.service.accounts import BODY_BYTES_MAX
 from bot.service.answers import Answer, Refused, invalid
 from bot.service.auth import OWNER_SCOPES, Access
@@ -50,7 +51,12 @@ class AgentDoor:
         """Hand one POST to the protocol."""
         said = dict(http.scope["headers"])
         check_form(said.get(CONTENT_TYPE), said.get(b"content-encoding"))
-        return _Handed(await self._open(), await _body(http))
+        body = await _body(http)
+        try:
+            strict_json.parse(body)  # What nobody could read in one way only is refused here as everywhere.
+        except strict_json.BadJson as error:
+            raise Refused(invalid("body", str(error))) from None
+        return _Handed(await self._open(), body)
 
     async def close(self) -> None:
         """End with the service."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from bot.service.connections import Protocol
+
+Headers = Callable[[], Mapping[str, str]]
 
 STOP_SECONDS: Final = 1  # for requests under way when the service is told to stop
 
@@ -36,13 +38,17 @@ class Server(uvicorn.Server):
             self.on_started()
 
 
-def server_of(app: ASGIApp, *, loop: str = "uvloop") -> Server:
-    """A server that serves this app on sockets that it is given."""
+def server_of(app: ASGIApp, headers: Headers = dict, *, loop: str = "uvloop") -> Server:
+    """A server that serves this app on sockets that it is given. `headers`: more of them for answers of its own, to what never gets to the app."""
+
+    class Stamping(Protocol):
+        more_headers = staticmethod(headers)
+
     return Server(
         uvicorn.Config(
             app,
             loop=loop,
-            http=Protocol,
+            http=Stamping,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -64,8 +70,8 @@ def free_port(host: str = "127.0.0.1") -> socket.socket:
 class Listener:
     """An app on a socket, in the running loop."""
 
-    def __init__(self, app: ASGIApp, sock: socket.socket) -> None:
-        self.server = server_of(app)
+    def __init__(self, app: ASGIApp, sock: socket.socket, headers: Headers = dict) -> None:
+        self.server = server_of(app, headers)
         self._sock = sock
         self._task: asyncio.Task[None] | None = None
 

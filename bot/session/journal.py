@@ -68,7 +68,7 @@ class SessionJournal(Journal):
         self.noes = Noes()
         self._by_id: dict[str, Intent] = {}
         self._open: dict[str, Intent] = {}  # not final, in the order of the decisions
-        self._unsure: dict[str, bool] = {}  # intents with an attempt that may have arrived
+        self._unsure: dict[str, set[int]] = {}  # intent -> its attempts that may have arrived
         self._taken: dict[str, Event] = {}
         self._cursor: Cursor | None = None
         self._opens: dict[str, Intent] = {}
@@ -115,8 +115,8 @@ class SessionJournal(Journal):
         )
 
     def sending(self, intent: Intent, *, now_ms: int) -> Intent:
-        self._unsure[intent.id] = True
         after = moved(intent, "sending", attempts=intent.attempts + 1)
+        self._unsure.setdefault(intent.id, set()).add(after.attempts)
         if intent.state == "sending":
             self._by_id[intent.id] = self._open[intent.id] = after
             return after
@@ -130,7 +130,7 @@ class SessionJournal(Journal):
 
     def attempt_ended(self, intent: Intent, outcome: Outcome, *, code: str, order_submitted: object) -> None:
         if outcome != "unknown":
-            self._unsure.pop(intent.id, None)
+            self._unsure.get(intent.id, set()).discard(intent.attempts)
 
     def accept(self, intent: Intent, trade_id: str, *, now_ms: int) -> Intent:
         self._unsure.pop(intent.id, None)
@@ -158,7 +158,7 @@ class SessionJournal(Journal):
         return after
 
     def is_ambiguous(self, intent: Intent) -> bool:
-        return intent.id in self._unsure
+        return bool(self._unsure.get(intent.id))
 
     def live(self) -> list[Intent]:
         return list(self._open.values())

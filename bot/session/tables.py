@@ -284,6 +284,10 @@ def scan_parquet(path: Path) -> Any:
     """A Parquet file, read only as far as it is asked for. ConfigError when it is none."""
     pl = research()
     try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{path}: Parquet is read only where its path is UTF-8; rename it") from None
+    try:
         frame = pl.scan_parquet(path, glob=False)
         frame.collect_schema()
     except OSError as error:

@@ -197,7 +197,7 @@ class Sandbox:
         sock = free_port(HOST)
         try:
             service = self._build(sock.getsockname()[1])
-            listener = Listener(service.app, sock)
+            listener = Listener(service.app, sock, service.headers)
         except BaseException:
             sock.close()
             raise

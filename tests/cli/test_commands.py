@@ -330,6 +330,47 @@ def test_a_stream_that_takes_nothing_or_is_closed_changes_no_exit_code(
     assert (done.returncode, done.stderr) == (code, said)
 
 
+@pytest.mark.parametrize(("is_error", "stream", "other"), [(False, "output", 2), (True, "error", 1)])
+def test_which_stream_takes_nothing_is_said_and_the_other_is_kept(
+    is_error: bool, stream: str, other: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from bot.cli import app, crash
+
+    told: list[str] = []
+
+    def prints(**_: object) -> None:
+        click.echo("figures", err=is_error)
+
+    monkeypatch.setattr(app.bot, "main", prints)
+    monkeypatch.setattr(crash, "_say", told.append)
+    with Path("/dev/full").open("w") as full, Path(os.devnull).open() as nowhere, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr" if is_error else "stdout", full)
+        assert call([]) == 1
+        assert os.path.sameopenfile(full.fileno(), nowhere.fileno()), "Python complains of it at exit"
+    assert told == [f"error: standard {stream} cannot be written: No space left on device\n"]
+    os.write(other, b"still read")
+    assert capfd.readouterr()[other - 1] == "still read"
+
+
+def test_a_path_that_is_not_utf_8_works_or_is_refused_in_words(tmp_path: Path, repository: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    config = write(folder, repository, "fast_bars: 5")
+    environ = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+
+    def bot(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
+        line = [sys.executable, "-m", "bot", *words]
+        return subprocess.run(line, cwd=repository, check=False, capture_output=True, env=environ)
+
+    checked = bot("check", config)
+    assert (checked.returncode, checked.stderr) == (0, b"")
+    assert checked.stdout.startswith(os.fsencode(config) + b" is good.\n"), "as it is called"
+    made = bot("new-strategy", "mine", "--dir", folder)
+    assert (made.returncode, made.stdout) == (1, b"")
+    assert b"it would name a path that is not UTF-8" in made.stderr
+    assert list(folder.iterdir()) == [config], "all or none"
+
+
 def test_a_file_that_is_written_whole_takes_the_place_of_no_pipe_and_of_no_link(tmp_path: Path) -> None:
     """`--out /dev/stdout` is that stream, and `--out /dev/null` leaves it there, for root too."""
     link, pipe = tmp_path / "link", tmp_path / "pipe"

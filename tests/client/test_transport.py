@@ -183,6 +183,26 @@ async def test_a_read_that_came_cut_may_come_whole_and_one_of_another_form_will_
 
 
 @pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b'{"coin":"BTC","canceledOids":null}', "CancelCoinResult: canceledOids must be an array"),
+        (b'{"coin":"BTC","canceledOids":[null]}', "CancelCoinResult: canceledOids.0 "),
+        (b'{"market":"BTC"}', "CancelCoinResult: coin is required"),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_names_the_field(server, answer, body, problem):
+    async with client_of(await server.answers(answer("200 OK", body))) as client:
+        with pytest.raises(OutcomeUnknown, match=problem):
+            await client.cancel_coin("BTC")
+
+
+async def test_of_an_answer_what_nobody_here_knows_is_passed_over(server, answer):
+    body = b'{"coin":"BTC","canceledOids":["1"],"unprotected":false,"later":{"a":[]}}'
+    async with client_of(await server.answers(answer("200 OK", body))) as client:
+        assert (await client.cancel_coin("BTC")).canceled_oids == ("1",)
+
+
+@pytest.mark.parametrize(
     ("status", "kind"), [("502 Bad Gateway", TryLater), ("429 Too Many", TryLater), ("404 Not Found", Refused)]
 )
 async def test_a_read_that_meets_a_proxys_page_is_not_in_doubt(server, answer, status, kind):

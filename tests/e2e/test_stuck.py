@@ -69,12 +69,15 @@ def test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_
     ((why,),) = daemon.ask("SELECT value FROM meta WHERE name = 'quarantine:stands'")
     assert "did not return for" in json.loads(why)[0]
     assert "strategy.quarantined" in daemon.log()
+    ((said,),) = daemon.ask("SELECT payload FROM outbox WHERE kind = 'daemon.killed'")
+    assert "nothing was heard of it after" in json.loads(said)["message"]
     assert (daemon.state / calls.FILE).stat().st_mode & 0o077 == 0
     assert daemon.stop() == 0, daemon.log()[-3000:]
     assert calls.stuck(daemon.state) == [], "nothing is said of a run that ended as asked"
     daemon.start()
     daemon.wait_ready()
     assert "strategy.still_quarantined" in daemon.log()
+    assert daemon.log().count('"event":"daemon.killed"') == 1, "the last run ended as asked"
 
 
 def test_what_held_the_interpreter_in_its_first_warm_up_is_in_quarantine_in_the_next_life(daemon: Daemon) -> None:

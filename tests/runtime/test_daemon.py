@@ -723,6 +723,40 @@ async def test_a_damaged_journal_is_set_aside_and_rebuilt_from_the_service(
     assert "journal.rebuilt" in [kind for (kind,) in one.query("SELECT kind FROM outbox")]
 
 
+async def test_a_run_that_was_cut_off_is_told_of_by_the_next_one_and_one_that_ended_is_not(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await place(still)
+
+    async def told() -> int:
+        one.stop.clear()
+        one.ready.clear()
+        await one.ran(one.settings("Idle"))
+        ((count,),) = one.query("SELECT count(*) FROM outbox WHERE kind='daemon.killed'")
+        assert isinstance(count, int)
+        return count
+
+    async def fails(_run: daemon.Run, **_how: Any) -> DaemonEnd:
+        raise AccessLost("unauthorized", "no")
+
+    assert await told() == 0
+    assert (await one.end()).exit_code is Exit.DONE
+    one.stop.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(daemon.Run, "go", fails)
+        with pytest.raises(AccessLost):
+            await one.begin(one.settings("Idle"))
+    assert await told() == 0, "each of the ends before was told by its own run"
+    assert one.task is not None
+    one.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await one.task
+    assert await told() == 1
+    assert (await one.end()).exit_code is Exit.DONE
+    assert await told() == 1, "it is told once"
+    await one.end()
+
+
 async def test_a_run_that_ends_without_its_journal_says_so(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

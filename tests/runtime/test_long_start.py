@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from pathlib import Path
@@ -390,3 +391,40 @@ def test_what_waits_to_be_told_is_written_a_note_at_a_time_however_much_it_is(mo
     assert max(written) <= written[0] * (NOTE_EVENTS + 1)
     Untold(journal, "trend").write(0)
     assert kept() == [], "what was kept for another is told to none"
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "[0, [[", "{}", "[0, [[1]], []]", '[0, [["{}", []]], []]', '[0, [["{}", {}]], []]']
+)
+async def test_a_note_that_cannot_be_read_is_set_aside_and_the_start_goes_on(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "journal.db"
+    venue = await held(path)
+    journal = open_journal(path, address=ADDRESS)
+    journal.write_note("untold:trend:0", damage)
+    journal.close()
+    for _ in range(2):
+        loop, _ = started(venue, path)
+        await loop.recover()
+        assert loop.ready
+        assert loop.journal.notes_under("untold:") == []
+        assert loop.journal.note("damaged:untold:trend:0") == damage
+        told = [
+            json.loads(row["payload"]) for row in loop.journal.db["outbox"].rows if row["kind"] == "strategy.untold"
+        ]
+        assert [one["strategy"] for one in told] == ["trend"], "once"
+        assert "kept as damaged:untold:trend:0" in told[0]["message"]
+        kill(loop)
+
+
+def test_of_notes_of_which_one_is_damaged_the_others_are_told() -> None:
+    journal = open_journal(None, address=ADDRESS)
+    waiting = Untold(journal, "trend")
+    data = {"oid": "1", "tradeId": "trd_1", "side": "long", "size": "1", "triggerPx": "90", "markPx": "90"}
+    for n in range(3 * NOTE_EVENTS):
+        event = {"type": "trigger", "subtype": "stop_loss", "coin": "BTC", "id": f"evt_{n:010d}", "ts": n, "data": data}
+        waiting.append(Heard(Event.model_validate(event), {}))
+    waiting.write(0)
+    journal.write_note("untold:trend:1", "[0, [")
+    again = Untold.of_journal(journal, "trend", 0)
+    assert [one.event.ts for one in again] == [*range(NOTE_EVENTS), *range(2 * NOTE_EVENTS, 3 * NOTE_EVENTS)]
+    assert list(again.damaged) == ["untold:trend:1"]

@@ -23,7 +23,7 @@ async def port(box: Box, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(Protocol, "request_seconds", 0.4)
     monkeypatch.setattr(Protocol, "look_seconds", 0.1)
     sock = free_port()
-    listener = Listener(box.service.app, sock)
+    listener = Listener(box.service.app, sock, box.service.headers)
     await listener.start()
     yield sock.getsockname()[1]
     await listener.stop()
@@ -58,7 +58,14 @@ def refused(answer: bytes, status: int) -> dict[str, Any]:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status), answer
     names = {line.partition(b":")[0].lower() for line in head.split(b"\r\n")[1:]}
-    assert {b"x-api-version", b"x-request-id", b"ratelimit", b"ratelimit-policy", b"content-type"} <= names
+    assert {
+        b"x-api-version",
+        b"x-request-id",
+        b"ratelimit",
+        b"ratelimit-policy",
+        b"content-type",
+        b"x-sandbox-clock",
+    } <= names
     error: dict[str, Any] = json.loads(body)["error"]
     assert error["code"] == "invalid_input"
     assert f"x-request-id: {error['requestId']}".encode() in head.lower()

@@ -165,6 +165,26 @@ async def test_a_fork_is_a_service_of_its_own(box: Box, caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
+async def test_a_webhook_that_was_made_before_a_fork_is_known_again_there_by_its_key(
+    open_box: OpenBox, tmp_path: Path, durable: bool
+) -> None:
+    box = await open_box(db=tmp_path / "s.db" if durable else ":memory:")
+    caller = await box.caller()
+    hook = {"url": "http://127.0.0.1:9/hook", "secret": "a secret of eight or more"}
+    made = await caller.post("/v1/webhooks", hook, key="hook")
+    await control(box, "POST", "/snapshot", {"name": "here"})
+    fork = (await control(box, "POST", "/fork", {"name": "here"})).json()
+    async with httpx.AsyncClient(base_url=fork["baseUrl"], timeout=60, headers=caller.headers) as http:
+        again = await http.post("/v1/webhooks", json=hook, headers={"Idempotency-Key": "hook"})
+        assert (again.status_code, again.headers["idempotency-replayed"]) == (200, "true")
+        assert again.json() == made | {"secret": None}
+        other = await http.post(
+            "/v1/webhooks", json=hook | {"secret": "another one"}, headers={"Idempotency-Key": "hook"}
+        )
+        assert_refused(other, 422, "idempotency_conflict")
+
+
+@pytest.mark.parametrize("durable", [False, True])
 async def test_a_reset_is_the_start(open_box: OpenBox, tmp_path: Path, durable: bool) -> None:
     options: dict[str, Any] = {"hold_prices": False, "db": tmp_path / "s.db" if durable else ":memory:"}
     box = await open_box(**options)

@@ -330,6 +330,14 @@ async def test_the_door_takes_the_bodies_that_rest_takes(box: Box, caller: Calle
         answer = await box.http.post("/mcp", content=body, headers=headers | {name: value})
         error = assert_refused(answer, 415, "invalid_input")
         assert error["details"]["fields"][0]["field"] == name
+    for content, says in (
+        (body[:-1] + b',"method":"tools/list"}', "twice"),
+        (body[:-1] + b',"more":NaN}', "NaN"),
+        (body[:-1], "malformed JSON"),
+        (b"", "malformed JSON"),
+    ):
+        error = assert_refused(await box.http.post("/mcp", content=content, headers=headers), 400, "invalid_input")
+        assert says in error["message"]
 
 
 async def test_a_page_of_another_site_may_not_ask(box: Box, caller: Caller) -> None:

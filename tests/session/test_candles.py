@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from array import array
 from pathlib import Path
 
@@ -297,6 +298,15 @@ def test_a_parquet_file_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "BTC.parquet").write_bytes(b"no parquet at all")
     with pytest.raises(ConfigError, match=r"BTC\.parquet: is no Parquet file|BTC\.parquet: cannot be read"):
         load([tmp_path / "BTC.parquet"])
+
+
+@research
+def test_a_parquet_file_whose_path_is_not_utf_8_is_refused_in_words(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9") / "BTC.parquet"
+    path.parent.mkdir()
+    path.write_bytes(b"PAR1")
+    with pytest.raises(ConfigError, match="only where its path is UTF-8"):
+        load([path])
 
 
 def test_coarser_candles_are_whole() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from bot.runtime.journal import open_journal
+from bot.runtime.intents import Intent
+from bot.runtime.journal import Journal, Outcome, open_journal
 from bot.session.backtest import Backtest
 from bot.session.journal import SessionJournal
 from bot.session.options import Outage, SessionOptions
@@ -77,3 +79,39 @@ def test_the_sessions_journal_writes_nothing_of_an_order_to_its_database():
     test.journal.close = counted  # type: ignore[method-assign]
     assert test.run().book.fills > 5
     assert rows == dict.fromkeys(rows, 0)
+
+
+def opened(journal: Journal) -> Intent:
+    one = Intent(
+        id="KEY", strategy="s0", market="BTC", action="close", path="direct", trigger="bar:1", ordinal=0, leg="order",
+        epoch=0, body=b"{}", not_after_ms=10**15, opened_ms=0, notional_usd=Decimal(0),
+    )  # fmt: skip
+    assert journal.open(one)
+    return one
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        ("no",),
+        ("unknown",),
+        ("unknown", "no"),
+        ("no", "unknown", "no"),
+        (None, "no"),
+        ("no", "no"),
+    ],
+)
+def test_an_attempt_that_may_have_arrived_is_not_forgotten_over_a_later_no(outcomes: tuple[Outcome | None, ...]):
+    said: list[list[bool]] = []
+    for journal in (SessionJournal(address=ADDRESS), open_journal(None, address=ADDRESS)):
+        intent = opened(journal)
+        said.append([])
+        for outcome in outcomes:
+            intent = journal.sending(intent, now_ms=1)
+            said[-1].append(journal.is_ambiguous(intent))
+            if outcome is not None:
+                journal.attempt_ended(intent, outcome, code="internal_error", order_submitted=None)
+            said[-1].append(journal.is_ambiguous(intent))
+        journal.close()
+    assert said[0] == said[1]
+    assert said[0][-1] is (set(outcomes) != {"no"})

@@ -362,6 +362,20 @@ def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path
     assert provenance.changes(marks[0], other) == {"one": [("config", "strategy one: params.bars is another")]}
 
 
+def test_marks_that_cannot_be_read_are_kept_aside_and_a_start_goes_on(tmp_path: Path):
+    made = judged(config(tmp_path, bars=7)).settings
+    journal = open_journal(tmp_path / "journal.db", address="0x1")
+    mark = provenance.mark_of(made, {})
+    for at_ms, damage in enumerate(('[{"atMs"', "7", None)):
+        if damage is not None:
+            journal.write_note(provenance.NOTE, damage)
+        provenance.note_run(journal, mark, at_ms=at_ms, epoch=0)
+        if damage is not None:
+            assert journal.note(f"damaged:{provenance.NOTE}") == damage
+    assert [one["atMs"] for one in provenance.marks_in(journal.note(provenance.NOTE))] == [1, 2]
+    journal.close()
+
+
 @pytest.mark.parametrize(
     ("what", "said"),
     [
