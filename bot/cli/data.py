@@ -399,12 +399,17 @@ def gen(
     as_json: bool,
 ) -> int:
     """Generate candles of MARKET: seeded, with moods, busy and quiet hours, fat tails and an exchange's nights."""
-    from bot.errors import Exit
+    from bot.errors import ConfigError, Exit
     from bot.session.candles import market_name
     from bot.session.generating import Wanted, generate
     from bot.session.store import Store
 
-    name = market_name(market, listed=asset_class is None)
+    try:
+        name = market_name(market, listed=asset_class is None)
+    except ConfigError as error:
+        if asset_class is not None:
+            raise
+        raise ConfigError(f"{error} (of one that it does not list, --class says what it is like)") from None
     wanted = Wanted(name, interval, start_ms, days, seed, asset_class, regimes, gaps, hours)
     with _progress(as_json) as told:
         candles = generate(wanted, lambda day: told(f"{day:,} of {days:,} days"))

@@ -12,7 +12,7 @@ import click
 
 from bot.cli.accepting import accepted, accepting
 from bot.cli.options import Duration, reserved
-from bot.cli.session import Amount, Instant, Sided, fundings_of, rules_of
+from bot.cli.session import Amount, Instant, Sided, fundings_of, rules_of, traded
 
 if TYPE_CHECKING:
     from bot.client import Client
@@ -124,7 +124,7 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
     rates = {market: one.rates for market, one in fundings.items()}
     options = SessionOptions(
         start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=Decimal(balance), path=given["path"] or "adaptive",
-        latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given),
+        latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given, traded(settings)),
     )  # fmt: skip
     return of_journal_again(recorded, settings, candles, options, rates=rates)
 
@@ -156,7 +156,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
             f"{what}: it was run with recorded funding of {', '.join(manifest['funding'])}: give it with --funding"
         )
     options = SessionOptions.of_plain(manifest["options"])
-    rules = rules_of(given)
+    rules = rules_of(given, traded(settings))
     over = {name: one.over(options.rules[name]) if name in options.rules else one for name, one in rules.items()}
     options = replace(
         options,
@@ -178,14 +178,16 @@ def _folder_of(what: Path) -> tuple[Path, Path | None]:
     from bot.cli.place import folder_of
     from bot.cli.statedir import DemoFolder
     from bot.runtime.reading import FILE
+    from bot.session.kept import newest_run
 
     if what.is_dir():
         if not (what / FILE).is_file():
             what = DemoFolder(what).newest() or what
         if not (what / FILE).is_file():
-            raise click.UsageError(
-                f"{what}: has neither a journal.db nor a manifest.json: no daemon has run there, and it is no backtest's"
-            )
+            newest = newest_run(what)
+            way = "no daemon has run there, and it is no backtest's"
+            way = way if newest is None else f"give one of the backtests in it, like {newest}"
+            raise click.UsageError(f"{what}: has neither a journal.db nor a manifest.json: {way}")
         return what, None
     if what.name == FILE and what.is_file():
         return what.parent, None
@@ -225,8 +227,7 @@ def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...]) -
     from bot.session import audit
     from bot.session.candles import drivers, load
 
-    markets = sorted({market for one in settings.strategies for market in one.markets})
-    read = drivers(load([Path(one) for one in given["data"]], markets=markets))
+    read = drivers(load([Path(one) for one in given["data"]], markets=traded(settings)))
     return audit.checked(read, accept=tuple(sorted({*accepted(dict(given)), *also})))[0]
 
 
@@ -290,7 +291,7 @@ async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
 
 
 def _fundings(given: Mapping[str, Any], settings: Settings) -> dict[str, Funding]:
-    return fundings_of(given["funding"], sorted({market for one in settings.strategies for market in one.markets}))
+    return fundings_of(given["funding"], traded(settings))
 
 
 # ── What has changed since a backtest ───────────────────────────────────────────────────────────────────────────────

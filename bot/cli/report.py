@@ -101,15 +101,22 @@ def report_lines(run: KeptRun) -> list[str]:
         costs_of,
         guardian_text,
         monthly,
+        proof_text,
         ran_text,
         refusals_text,
         sums,
     )
 
     summary = run.summary
+    band = summary.get("band") or {"path": "", "figures": {}}
     lines = [f"  {ran_text(run)}"]
     lines += [f"  QUARANTINED {name}: {why}" for name, why in summary.get("quarantined", {}).items()]
-    lines += [f"  {name:<30} {_shown(value):>16}" for name, value in summary["figures"].items()]
+    if summary.get("proof") is not None:
+        lines.append(f"  {proof_text(summary['proof'])}")
+    for name, value in summary["figures"].items():
+        other = band["figures"].get(name, value)
+        beside = "" if other == value else f"   {band['path']}: {_shown(other)}"
+        lines.append(f"  {name:<30} {_shown(value):>16}{beside}")
     lines += [f"  {f'{name} [$]':<30} {_shown(value):>16}" for name, value in costs_of(run).items()]
     lines += [f"  open at the end: {line}" for line in summary.get("left", ())]
     for year, found in monthly(run).items():

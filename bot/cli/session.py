@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -15,6 +15,7 @@ from bot.cli.accepting import accepted, accepting
 from bot.cli.options import Duration, reserved
 
 if TYPE_CHECKING:
+    from bot.config import Settings
     from bot.session.backtest import Backtest
     from bot.session.funding import Funding
     from bot.session.options import MarketRules, Outage, SessionOptions, Settlement
@@ -33,8 +34,11 @@ under a clock that nobody waits for. A fee, a spread, a depth, a tick or a lot i
 A key that may not do everything is tried with its caps, by the interface's names: --cap maxDailyNotionalUsd=5000 --cap allowedCoins=BTC,ETH
 An event market is settled where that is said: --settle event:RATE-CUT=yes   --settle event:RATE-CUT=2025-03-20T18:00=no
 Ctrl-C ends it; what was reached by then is kept. Results go to runs/<name>-<time>/.
+Exit codes: 0 played to the end or to Ctrl-C, 1 the data are refused, or a strategy was quarantined or is not causal (the results are kept then),
+4 a config, a strategy or a file cannot be used.
 """
 SAID: Final = "log.jsonl"
+BESIDES: Final = ("band", "prove_causal")  # what summary.json has only when it was asked for
 CUTS: Final = 5  # repeated runs of --prove-causal
 GUARDIANS_SHOWN: Final = 20
 _SIDED: Final = re.compile(r"(?:((?:event:|perp:)?[A-Za-z0-9][A-Za-z0-9._-]*)=)?(.+)", re.DOTALL)
@@ -275,7 +279,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
 
     from bot import logs
     from bot.clock import SystemClock
-    from bot.errors import BotError
+    from bot.errors import BotError, Exit
     from bot.session import result as results
 
     logs.configure(pretty=None, level="error")
@@ -309,14 +313,16 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
         click.echo(f"\nResults: {folder}")
         if (folder / SAID).is_file():
             click.echo(f"What the strategies said: {folder / SAID}")
+    assert found is not None, "without a result there is no folder, and why has been raised"
+    wrong = [f"{why}: quarantined, and asked nothing from then on" for why in found.course.quarantined.values()]
     if proof is not None and proof["differs"] is not None:
-        click.echo(f"error: not causal: {proof['differs']}", err=True)
-        return 1
-    if proof is not None and not proof["isWhole"]:
+        wrong.append(f"not causal: {proof['differs']}")
+    elif proof is not None and not proof["isWhole"]:
         why = "the range is too short to be cut" if not is_stopped() else "it was stopped"
-        click.echo(f"error: whether the strategies are causal was not proven: {why}", err=True)
-        return 1
-    return 0
+        wrong.append(f"whether the strategies are causal was not proven: {why}")
+    for one in wrong:
+        click.echo(f"error: {one}", err=True)
+    return int(Exit.ERROR if wrong else Exit.DONE)
 
 
 class _Lines:
@@ -356,14 +362,23 @@ class _Asked:
         from bot.cli.judging import judged_without_secrets
         from bot.session import audit
         from bot.session.candles import drivers, load
+        from bot.session.findings import KINDS
 
         self.given = given
         self.config = config
         self.settings, _ = judged_without_secrets(config)  # Nothing in a session asks for a key.
-        markets = sorted({market for one in self.settings.strategies for market in one.markets})
+        markets = traded(self.settings)
+        self.rules = rules_of(given, markets)
         read = drivers(load([Path(one) for one in given["data"]], markets=markets))
         self.accepted = tuple(accepted(dict(given)))
-        self.candles, _ = audit.checked(read, accept=self.accepted)
+        self.candles, reports = audit.checked(read, accept=self.accepted)
+        # Holes are told of as far as they lie in the range.
+        self.mended = [
+            f"{report.market}: {one.text}: {KINDS[one.kind].then}"
+            for report in reports
+            for one in report.faults
+            if one.kind != "gap"
+        ]
         self.recorded = fundings_of(given["funding"], markets)
         self.rates = {market: one.rates for market, one in self.recorded.items()}
         self.funding = {market: one.sha256 for market, one in self.recorded.items()}
@@ -392,7 +407,7 @@ class _Asked:
         }
         return SessionOptions(
             start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
-            latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given),
+            latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=self.rules,
             outages=(*given["outages"], *by_chance), settlements=settlements, seed=given["seed"], caps=dict(given["caps"]),
         )  # fmt: skip
 
@@ -403,6 +418,7 @@ class _Asked:
         return results.manifest_of(
             name=self.settings.name, config_text=self.config.read_text(encoding="utf-8"), strategies=backtest.strategies_of(self.settings),
             candles=self.candles, funding=self.funding, options=self.options, accepted=self.accepted, assumptions=self.assumptions,
+            besides=[name for name in BESIDES if self.given[name]],
         )  # fmt: skip
 
     def prepared(self) -> Backtest:
@@ -413,6 +429,7 @@ class _Asked:
         self.assumptions = results.assumptions_of(
             made.session.ground, self.options, made.stage, funded=list(self.rates)
         )
+        self.assumptions += self.mended
         ground = made.session.ground
         for market, one in self.recorded.items():
             lacking = one.judged(ground.start_ms, ground.end_ms, self.accepted)
@@ -477,6 +494,11 @@ class _Asked:
         return Backtest(self.settings, candles, options, rates=self.rates, journal_path=journal)
 
 
+def traded(settings: Settings) -> list[str]:
+    """Every market of a config's strategies."""
+    return sorted({market for one in settings.strategies for market in one.markets})
+
+
 def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Funding]:
     """The files of --funding by market, which are among `markets`: those that the strategies trade."""
     from bot.errors import ConfigError
@@ -501,10 +523,11 @@ def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Fundi
     return found
 
 
-def rules_of(given: Mapping[str, Any]) -> dict[str, MarketRules]:
-    """What the options --fee, --maker-fee, --spread, --depth, --tick and --lot say of the markets."""
+def rules_of(given: Mapping[str, Any], markets: Collection[str]) -> dict[str, MarketRules]:
+    """What the options --fee, --maker-fee, --spread, --depth, --tick and --lot say of the `markets`, which are those that the strategies trade."""
     from dataclasses import replace
 
+    from bot.errors import ConfigError
     from bot.session.options import MarketRules
 
     names = {
@@ -518,6 +541,9 @@ def rules_of(given: Mapping[str, Any]) -> dict[str, MarketRules]:
     rules: dict[str, MarketRules] = {}
     for option, name in names.items():
         for whose, value in given[option]:
+            if whose not in ("", *_CLASSES, *markets):
+                flag = option.removesuffix("s").replace("_", "-")
+                raise ConfigError(f"--{flag} {whose}: no strategy trades it; they trade {', '.join(sorted(markets))}")
             rules[whose] = replace(rules.get(whose, MarketRules()), **{name: value})
     return rules
 

@@ -18,7 +18,7 @@ from bot.clock import DAY_MS
 from bot.errors import ConfigError
 from bot.session.candles import MS_MAX, MS_MIN, Candles, unit_of
 from bot.session.findings import ACCEPTS, EXAMPLES_MAX, AuditReport, FaultyData, Finding, Severity, finding, rows_of
-from bot.session.holes import CONTINUOUS, HOURS, hours_of, times
+from bot.session.holes import CONTINUOUS, EQUITY, HOURS, holidays, hours_of, is_listed, times
 from bot.venue.numbers import E8
 
 ZERO_VOLUME_SHARE: Final = 0.05
@@ -31,6 +31,8 @@ DEVIATION_SAMPLE: Final = 5_000
 MAD_TO_DEVIATION: Final = 1.4826  # of a normal variate: standard deviation over median absolute deviation
 SPLITS: Final = (2, 3, 4, 5, 7, 10, 20)
 SPLIT_WITHIN: Final = 0.02
+PX_MAX: Final = 1e12  # USD; the venue counts in whole numbers, and a float of hundreds of digits is none of them
+VOLUME_MAX: Final = 1e18
 DIGITS_LOST: Final = 0.0001  # of a price: a basis point, of which spreads are made
 
 
@@ -75,6 +77,7 @@ def mended(candles: Candles, report: AuditReport) -> Candles:
 
 def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
     """Look at every candle. `hours` is continuous, equity or index; by default what the service lists for the market, or what the rows show."""
+    is_known = hours is not None or is_listed(candles.market)
     hours = hours or hours_of(candles)
     if hours not in HOURS:
         raise ConfigError(f"hours {hours!r} are not known; there are {', '.join(HOURS)}")
@@ -85,6 +88,8 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
         if not found:
             is_sound = _is_sound(candles)
             found += [*_prices(candles, is_sound=is_sound), *times(candles, hours)]
+            if is_known and hours == EQUITY:  # A guess may be of currencies, which know no exchange's holidays.
+                found += holidays(candles)
             if not candles.market.startswith("event:") and not any(one.kind == "price" for one in found):
                 found += _digits(candles)
             found += [*(() if is_sound else _ohlc(candles)), *_volumes(candles)]
@@ -117,7 +122,7 @@ def _units(candles: Candles) -> Iterator[Finding]:
 
 
 def _is_sound(candles: Candles) -> bool:
-    """Whether every price is a number above 0, and each high and low hold open and close. No comparison holds of what is no number."""
+    """Whether every price is a number above 0 that can be, and each high and low hold open and close. No comparison holds of what is no number."""
     opens, highs, lows, closes = candles.open, candles.high, candles.low, candles.close
     return (
         all(map(le, lows, opens))
@@ -125,7 +130,7 @@ def _is_sound(candles: Candles) -> bool:
         and all(map(le, opens, highs))
         and all(map(le, closes, highs))
         and min(lows) > 0
-        and max(highs) < math.inf
+        and max(highs) < PX_MAX
     )
 
 
@@ -133,22 +138,26 @@ def _prices(candles: Candles, *, is_sound: bool) -> Iterator[Finding]:
     columns = (("open", candles.open), ("high", candles.high), ("low", candles.low), ("close", candles.close))
     places: list[tuple[int, str]] = []
     for name, column in () if is_sound else columns:
-        if not math.isfinite(sum(column)) or min(column) <= 0:
+        if not math.isfinite(sum(column)) or min(column) <= 0 or max(column) >= PX_MAX:
             places += [
-                (index, f"{name} is {px:g}, it must be above 0")
+                (index, f"{name} is {px:g}, it must be above 0{_bound(px, PX_MAX)}")
                 for index, px in enumerate(column)
-                if not (math.isfinite(px) and px > 0)
+                if not 0 < px < PX_MAX
             ]
-    if not math.isfinite(sum(candles.volume)) or min(candles.volume) < 0:
+    if not math.isfinite(sum(candles.volume)) or min(candles.volume) < 0 or max(candles.volume) >= VOLUME_MAX:
         places += [
-            (index, f"volume is {size:g}, it must be at least 0")
+            (index, f"volume is {size:g}, it must be at least 0{_bound(size, VOLUME_MAX)}")
             for index, size in enumerate(candles.volume)
-            if not (math.isfinite(size) and size >= 0)
+            if not 0 <= size < VOLUME_MAX
         ]
     if places:
         places.sort()
         rows = len({index for index, _ in places})
         yield finding(candles, "price", "fault", f"{rows_of(rows)} with a price or volume that is none", places)
+
+
+def _bound(value: float, most: float) -> str:
+    return f" and below {most:g}" if value >= most else ""
 
 
 def _digits(candles: Candles) -> Iterator[Finding]:

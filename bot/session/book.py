@@ -156,6 +156,7 @@ class Book:
     guardians: list[Fired] = field(default_factory=list)
     _last: dict[str, Step] = field(default_factory=dict)  # of each market
     _row: dict[str, int] = field(default_factory=dict)  # of the trip that is open in a market
+    _exits: dict[str, str] = field(default_factory=dict)  # the trade of the newest exit of each market
     _balance: int = 0  # as the newest event said
     _margin: dict[str, int] = field(default_factory=dict)  # of isolated positions: cash that the balance does not hold
     _caused: dict[str, Fired] = field(default_factory=dict)  # trades that are not over, of the guardians that made them
@@ -232,7 +233,9 @@ class Book:
             trip.realized += realized
             self.realized += realized
             self.cash += realized
-            self.kinds[e.kind] += 1
+            if self._exits.get(e.coin) != e.trade:  # Several fills of one order are one exit.
+                self._exits[e.coin] = e.trade
+                self.kinds[e.kind] += 1
         self._hold(e.coin, self.cash - before, e.balance, is_flat=not e.position_size)
         slipped = 0 if self.slips is None else self.slips.of(e)
         self.slipped += slipped

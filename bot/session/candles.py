@@ -394,7 +394,11 @@ def _read_cells(path: Path) -> tuple[tuple[array[Any], ...], Part]:
                 odd = array("q", range(2, len(columns[0]) + 2))
             if odd is not None:
                 odd.extend(block.rows)
-            columns[0].extend(tables.integers(block, 0, path, "ts"))
+            try:
+                columns[0].extend(tables.integers(block, 0, path, "ts"))
+            except ConfigError as error:
+                way = "`bot data import` reads dates, time zones and other units"
+                raise ConfigError(f"{error} (milliseconds UTC); {way}") from None
             for index, name in enumerate(COLUMNS[1:], start=1):
                 columns[index].extend(tables.floats(block, index, path, name))
     return columns, Part(path, 0, 2, odd)

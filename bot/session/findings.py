@@ -35,6 +35,7 @@ KINDS: Final[dict[str, Kind]] = {
     "off_grid": Kind("off-grid", "each row is moved back to the start of its interval"),
     "ohlc": Kind("ohlc", "high and low are widened to hold open and close"),
     "gap": Kind("gaps", "no price moves in the hole and the next open is a jump; stops fill there"),
+    "holiday": Kind(None, "nothing is done; cut them out where nobody traded then"),
     "jump": Kind("jumps", "the prices are taken as they are"),
     "zero_volume": Kind("zero-volume", "resting limit orders fill nothing in such bars"),
 }

@@ -1,4 +1,4 @@
-"""Candles and time: rows off their grid, out of order and twice, and holes; what of a share's nights, weekends and quiet minutes is none."""
+"""Candles and time: rows off their grid, out of order and twice, on holidays, and holes; what of a share's nights, weekends and quiet minutes is none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ QUIET_MS: Final = 30 * MINUTE_MS  # without a trade in the regular hours of a sh
 CONTINUOUS: Final = "continuous"
 EVENING_MS: Final = 6 * HOUR_MS  # of a Friday in New York is Saturday in UTC
 SATURDAY: Final = 2  # of the days from 1 January 1970, a Thursday, counted by sevens
-HOURS: Final = (CONTINUOUS, "equity", "index")
+EQUITY: Final = "equity"
+SATURDAY_OF_WEEK: Final = 5  # Monday is 0
+HOURS: Final = (CONTINUOUS, EQUITY, "index")
 
 _NEW_YORK: Final = ZoneInfo("America/New_York")
 _OPEN: Final = time_of_day(9, 30)
@@ -146,6 +148,27 @@ def _hole(index: int, before: int, at: int, step: int, hours: str) -> _Hole | No
     return _Hole(index, bars, f"{_missing(bars)} in regular hours", lost > limit) if bars > 0 else None
 
 
+def holidays(candles: Candles) -> Iterator[Finding]:
+    """Rows of days on which the exchange was closed. Where there are rows of Saturdays too, prices come from a venue that never rests."""
+    from bot.service.calendars import is_trading_day
+
+    found: list[tuple[int, str]] = []
+    hour, text = -1, ""
+    for index, at in enumerate(candles.at_ms):
+        if at // HOUR_MS != hour:  # A date ends with an hour, wherever the clock stands.
+            hour, day = at // HOUR_MS, _trading_date(at, candles.step_ms)
+            if day.weekday() == SATURDAY_OF_WEEK:
+                return
+            text = "" if is_trading_day(day) else f"the exchange was closed on {day}"
+        if text:
+            found.append((index, text))
+    if found:
+        said = (
+            f"{rows_of(len(found))} of days on which the exchange was closed: filled in, or of a place that trades on"
+        )
+        yield finding(candles, "holiday", "note", said, found)
+
+
 def _missing(bars: int) -> str:
     return f"{many(bars, 'missing bar')} before it"
 
@@ -180,6 +203,13 @@ def _regular(day: date, start_ms: int, end_ms: int) -> int:
     return max(0, min(end_ms, closes) - max(start_ms, opens))
 
 
+def is_listed(market: str) -> bool:
+    """Whether the service says when prices of this market come."""
+    from bot.service.catalogue import CATALOGUE
+
+    return market in CATALOGUE
+
+
 def hours_of(candles: Candles) -> str:
     """When prices of a market come: as the service lists it. One that it does not list has the hours of an exchange when no candle is on a Saturday."""
     from bot.service.catalogue import CATALOGUE
@@ -193,4 +223,4 @@ def hours_of(candles: Candles) -> str:
         and max(at_ms) - min(at_ms) >= 7 * DAY_MS
         and not any((at - EVENING_MS) // DAY_MS % 7 == SATURDAY for at in at_ms)
     )
-    return "equity" if rests else CONTINUOUS
+    return EQUITY if rests else CONTINUOUS

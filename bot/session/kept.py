@@ -86,9 +86,9 @@ def read_run(folder: Path) -> KeptRun:
         raise NoRun(f"{folder}: is no folder; give the folder that bot backtest has written")
     missing = [name for name in NAMES if name != CHART and not (folder / name).is_file()]
     if missing:
-        raise NoRun(
-            f"{folder}: is no run: {', '.join(missing)} is not there; give the folder that bot backtest has written"
-        )
+        newest = newest_run(folder)
+        way = "the folder that bot backtest has written" if newest is None else f"one of the runs in it, like {newest}"
+        raise NoRun(f"{folder}: is no run: {', '.join(missing)} is not there; give {way}")
     manifest = _json(folder / "manifest.json")
     if manifest.get("format") != FORMAT:
         raise BotError(
@@ -101,6 +101,13 @@ def read_run(folder: Path) -> KeptRun:
         folder.resolve(), manifest, _whole(folder / "summary.json"), _trades(folder / "trades.csv"), at_ms, equity, exposure,
         _json(chart) if chart.is_file() else {},
     )  # fmt: skip
+
+
+def newest_run(folder: Path) -> Path | None:
+    """The newest of the runs that a folder holds, if it holds any."""
+    held = (one / "manifest.json" for one in folder.iterdir())
+    found = [(one.stat().st_mtime_ns, one.parent) for one in held if one.is_file()]
+    return max(found)[1] if found else None
 
 
 def _whole(path: Path) -> dict[str, Any]:

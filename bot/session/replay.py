@@ -169,7 +169,9 @@ def _run(
         made.journal.db.execute("PRAGMA synchronous=OFF")  # Nobody needs it after a power cut.
         made.run(events=io.StringIO())
         with reading.opened(folder) as db:
-            return of_journal(db, name="replay")
+            found = of_journal(db, name="replay")
+        found.start_ms = made.session.ground.start_ms  # Of the whole session, whenever its first decision is.
+        return found
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -393,8 +395,10 @@ class _Comparison:
         """What may make a strategy want something else: its bars, its code and params, what it holds and has."""
         if self._bar_differs(key.market, at_ms):
             return "data", "the bar that it was decided on is another"
-        for whose in (key.strategy, ""):
-            for kind, text in (self.changes or {}).get(whose, ()):
+        changes = self.changes or {}
+        # Of an order that the replay has not, a run's folder does not say whose it was.
+        for whose in (key.strategy, "") if key.strategy else changes:
+            for kind, text in changes.get(whose, ()):
                 return ("code" if kind == "code" else "data" if kind == "data" else "config"), text
         held = self.one.held(key.market, at_ms), self.other.held(key.market, at_ms)
         if held[0] != held[1]:
@@ -460,7 +464,15 @@ class _Comparison:
                 return "follows", "the position that it ends was opened on one side only"
         if there.kind in BY_GUARDIAN:
             return "guardian", "a guardian closed it on one side only"
-        return "follows", "the position ended otherwise there"
+        if self._entry_differs(key.owner):
+            return "follows", "the entry of this position was filled otherwise"
+        if not absent.held(key.market, there.ts + 1):
+            return "follows", "the position ended otherwise there"
+        driving = self._driving.get(key.market)
+        if driving is not None and self._data_changed(key.market, there.ts, there.ts, driving.step_ms):
+            return "data", "the candles around it are others"
+        where = "in the replay" if is_recorded else "then"
+        return "price", f"not met {where}, where it was held on: tick, or the path inside the bar"
 
     def _why_moved(self, key: FillKey, one: Filled, other: Filled) -> tuple[Cause, str] | None:
         """Why size, price, kind or bar of a fill differ; None when they are the same."""

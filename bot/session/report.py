@@ -138,7 +138,7 @@ def _equity(runs: Sequence[KeptRun]) -> Drawing:
         traces.append(
             _scatter(at, [round(run.equity[row], 2) for row in rows], name, line={"color": colour, "width": 1.5})
         )
-        peaks = list(accumulate(run.equity, max))
+        peaks = list(accumulate(run.equity, max, initial=float(run.summary["startUsd"])))[1:]
         falls = [round(100 * (run.equity[row] / peaks[row] - 1), 4) if peaks[row] > 0 else 0.0 for row in rows]
         traces.append(_scatter(
             at, falls, f"Drawdown {run.name if len(runs) > 1 else ''}".strip(), yaxis="y2", fill="tozeroy",
@@ -278,17 +278,22 @@ def ran_text(run: KeptRun) -> str:
     return f"{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC, {course['bars']:,} bars, {usd} USD{ended}"
 
 
-def _proof(run: KeptRun) -> str:
-    """Whether the strategies were proven to be causal, where that was asked."""
-    proof = run.summary.get("proof")
-    if proof is None:
-        return ""
+def proof_text(proof: Mapping[str, Any]) -> str:
+    """Whether the strategies were proven to be causal, of summary.json."""
     if proof["differs"] is not None:
-        return f'<p class="warn">Not causal: {_text(proof["differs"])}</p>'
+        return f"Not causal: {proof['differs']}"
     cuts = (
         f"equal decisions on data cut at {len(proof['cutsMs'])} instants, {proof['eventsCompared']:,} events compared"
     )
-    return f"<p>Causal: {cuts}</p>" if proof["isWhole"] else f'<p class="warn">Not proven causal: {cuts}</p>'
+    return f"Causal: {cuts}" if proof["isWhole"] else f"Not proven causal: {cuts}"
+
+
+def _proof(run: KeptRun) -> str:
+    proof = run.summary.get("proof")
+    if proof is None:
+        return ""
+    kind = "" if proof["isWhole"] and proof["differs"] is None else ' class="warn"'
+    return f"<p{kind}>{_text(proof_text(proof))}</p>"
 
 
 def _cards(run: KeptRun) -> str:

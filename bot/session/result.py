@@ -3,7 +3,8 @@
 runs/<name>-<time>/
   manifest.json   what was run: {"format": 1, "code": {"version", "sha256"}, "python", "config": {"name", "sha256", "text"},
                   "strategies": [{"name", "use", "sha256"}], "data": [{"market", "interval", "candles", "first_ms", "last_ms", "sha256"}],
-                  "funding": {market: sha256}, "options": SessionOptions.plain(), "accepted": [...], "assumptions": [text, ...]}.
+                  "funding": {market: sha256}, "options": SessionOptions.plain(), "accepted": [...],
+                  "besides": ["band", "prove_causal"] (what summary.json has of it), "assumptions": [text, ...]}.
                   Nothing in it says when or where it ran: the same manifest gives the same bytes in every other file.
   events.jsonl    every event of the account, oldest first: the wire's own objects without requestId. SHA-256 of the file = summary.eventDigest.
   log.jsonl       what the strategies said by view.log, where they did: {"atMs", "strategy", "event", "fields"}; at most 100,000 lines.
@@ -206,7 +207,7 @@ def result_of(
         for held in account.positions.values()
     ]
     prices = {
-        lane.coin: (lane.open[lane.first], lane.close[lane.at - 1]) for lane in ground.lanes if lane.at > lane.first
+        lane.coin: (lane.open[lane.first], _last_px(lane, stage)) for lane in ground.lanes if lane.at > lane.first
     }
     is_shared = any(BOTH in trip.strategy for trip in book.trips)
     figures = figures_of(curve, book.trips, start_usd=start_usd, start_ms=ground.start_ms, prices=prices)
@@ -217,12 +218,18 @@ def result_of(
     )  # fmt: skip
 
 
+def _last_px(lane: Lane, stage: Stage) -> float:
+    """What a unit that was held through the session is worth at its end."""
+    outcome = stage.state.markets[lane.coin].outcome_px
+    return lane.close[lane.at - 1] if outcome is None else outcome / E8
+
+
 # ── Manifest ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def manifest_of(
     *, name: str, config_text: str, strategies: Sequence[Mapping[str, Any]], candles: Sequence[Candles], funding: Mapping[str, str],
-    options: SessionOptions, accepted: Sequence[str], assumptions: Sequence[str],
+    options: SessionOptions, accepted: Sequence[str], assumptions: Sequence[str], besides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """manifest.json: everything that the result follows from."""
     return {
@@ -245,6 +252,7 @@ def manifest_of(
         "funding": dict(funding),
         "options": options.plain(),
         "accepted": sorted(accepted),
+        "besides": list(besides),
         "assumptions": list(assumptions),
     }
 
@@ -278,8 +286,9 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
             if options.latency_ms
             else ": an order is there before the next open"
         ),
+        "slippage is what takers paid against the open, or the level, that they met; of liquidations and drawdown guardians it is not reckoned",
         "positions that are open at the end are valued at the last close; nothing is closed for the report",
-        "a year has 365 days: what is annual is of returns from 00:00 to 00:00 UTC; the riskless rate is 0",
+        "a year has 365 days: what is annual is of returns from 00:00 to 00:00 UTC, 0 on a day without prices; the riskless rate is 0",
     ]
     for lane in ground.lanes:
         market = stage.state.markets[lane.coin]
@@ -320,10 +329,12 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
                 f"{lane.coin}: {holes} {'candle is' if holes == 1 else 'candles are'} missing inside the range"
                 f"{', nights and holidays among them' if spec.hours is not None else ''}: no price moves there, the next open is a jump"
             )
-    said += capping.told(options.caps)
+    said += [*ground.cold, *capping.told(options.caps)]
     if options.outages:
         times = "once" if len(options.outages) == 1 else f"{len(options.outages)} times"
-        said.append(f"the daemon was down {times}; it beats every period of its dead-man switch until then")
+        said.append(
+            f"the daemon was down {times}; it beats its dead-man switch, where it has one, every period until then"
+        )
     return said
 
 

@@ -19,6 +19,7 @@ import structlog
 from bot.clock import iso, monotonic_ns
 from bot.config import Settings
 from bot.errors import ConfigError
+from bot.money import format_decimal
 from bot.runtime import beat
 from bot.runtime.desk import Decision, Placed
 from bot.runtime.feed import Closed, Series
@@ -157,16 +158,17 @@ class Looks:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The candles of a session, by lane and by series, and its range."""
+    """The candles of a session, by lane and by series, and its range. `cold` says which series have too short a past for their strategies."""
 
     lanes: list[Lane]
     tracks: list[Track]
     start_ms: int
     end_ms: int
+    cold: tuple[str, ...] = ()
 
 
 def ground_of(
-    candles: Sequence[Candles], series: Sequence[Series], options: SessionOptions, warmups: Mapping[str, int] | None = None
+    candles: Sequence[Candles], series: Sequence[Series], options: SessionOptions, warmups: Mapping[Series, int] | None = None
 ) -> Ground:  # fmt: skip
     """Of each market the finest candles drive; coarser series are made of them. ConfigError for what cannot be played."""
     driving = {one.market: one for one in drivers(candles)}
@@ -194,7 +196,8 @@ def ground_of(
                 f"outage {iso(outage.at_ms)}: the session is of {iso(start_ms)} to {iso(end_ms)}, and the outage begins outside of it"
             )
     by_coin = {lane.coin: lane for lane in lanes}
-    tracks = []
+    tracks: list[Track] = []
+    cold: list[str] = []
     for one in sorted(set(series)):
         if INTERVAL_MS[one.interval] < by_coin[one.market].step_ms:
             raise ConfigError(
@@ -204,14 +207,18 @@ def ground_of(
             by_coin[one.market], driving[one.market], one.interval,
             start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms)),
         )  # fmt: skip
-        needed = (warmups or {}).get(one.market, 0)
+        needed = (warmups or {}).get(one, 0)
         if needed > len(track.candles):
             raise ConfigError(
                 f"the warm-up is longer than the data: a strategy needs {needed} {one.interval} bars of {one.market} "
                 f"before its first decision, and the data hold {len(track.candles)}"
             )
+        if needed > max(1, track.at):
+            cold.append(
+                f"{one.market}: of {needed} {one.interval} bars of warm-up {track.at} lie before the range, the others in it"
+            )
         tracks.append(track)
-    return Ground(lanes, tracks, start_ms, end_ms)
+    return Ground(lanes, tracks, start_ms, end_ms, tuple(cold))
 
 
 def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_ms: int) -> dict[str, int]:
@@ -301,7 +308,7 @@ class Session:
         self.scene.advance(max(outage.at_ms - 1, self._now_ms()))
         self._learn()
         loop = self._running()
-        down = Down(outage, self.scene.count + 1, equity_before_usd=loop.mirror.equity_usd, open_before=_open(loop))
+        down = Down(outage, self.scene.count + 1, equity_before_usd=self._worth_usd(), open_before=_open(loop))
         self._fall(is_over=False)
         end_ms = min(outage.end_ms, self.ground.end_ms)
         before = sum(lane.at - lane.first for lane in self.ground.lanes)
@@ -313,9 +320,12 @@ class Session:
         for track in self.ground.tracks:  # Bars of that time are history for the one who comes.
             track.pass_over(end_ms)
         self._rise()
-        loop = self._running()
-        down.equity_after_usd, down.open_after = loop.mirror.equity_usd, _open(loop)
+        down.equity_after_usd, down.open_after = self._worth_usd(), _open(self._running())
         self.course.downs.append(down)
+
+    def _worth_usd(self) -> float:
+        """The account's value at the newest prices. The loop itself goes by the closes that its strategies hear, which may be a day old."""
+        return float(self._wait(self.port.account()).account_value_usd)
 
     def _rise(self) -> None:
         """A daemon starts: recover, as every run begins, and decide on the newest bar that nobody has decided."""
@@ -582,10 +592,10 @@ def local(
 ) -> tuple[Session, Stage]:  # fmt: skip
     """A session in this process, and its stage."""
     placed = place(settings)
-    warmups: dict[str, int] = {}
+    warmups: dict[Series, int] = {}
     for one in placed:
-        for market in one.strategy.markets:
-            warmups[market] = max(warmups.get(market, 0), one.strategy.warmup_bars)
+        for heard in (Series(market, one.interval) for market in one.strategy.markets):
+            warmups[heard] = max(warmups.get(heard, 0), one.strategy.warmup_bars)
     ground = ground_of(candles, series_of(placed), options, warmups)
     shortest = min(ground.tracks, key=lambda one: one.step_ms)
     if options.latency_ms >= shortest.step_ms:
@@ -648,7 +658,7 @@ def kept_from_collecting() -> Iterator[None]:
 
 
 def _open(loop: Loop) -> tuple[str, ...]:
-    return tuple(f"{p.market} {p.side} {p.size:f}" for p in loop.mirror.positions.values())
+    return tuple(f"{p.market} {p.side} {format_decimal(p.size)}" for p in loop.mirror.positions.values())
 
 
 _NOTHING: Final = Calm(float("inf"), float("-inf"), 0)

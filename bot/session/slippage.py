@@ -1,8 +1,9 @@
 """Slippage: what a taker paid against the price that its order met. Reckoned afterwards, fill by fill, from events and candles; nothing a bar.
 
 A market order is held against the price of the point at which it was filled (a bar's open, as a rule), a stop, a target and a trailing stop against
-its level, or against the open where the bar opened beyond it. Half the spread and what was walked of the book is what is left. Makers slip nowhere;
-of a liquidation and of a drawdown guardian no event says which price they met, so they are left out.
+its level, or against the open where the bar opened beyond it; what of them the book took only later, against the price of then. Half the spread and
+what was walked of the book is what is left. Makers slip nowhere; of a liquidation and of a drawdown guardian no event says which price they met, so
+they are left out.
 """
 
 from __future__ import annotations
@@ -52,20 +53,26 @@ class Slips:
 
     def __init__(self, prices: Prices) -> None:
         self._prices = prices
-        self._levels: dict[str, int | None] = {}  # trade -> the price that it met; None where no event says so
+        self._levels: dict[
+            str, tuple[int, int | None]
+        ] = {}  # trade -> when it met which price; None where no event says so
 
     def triggered(self, e: Triggered) -> None:
-        self._levels[e.trade] = e.mark
+        self._levels[e.trade] = e.ts, e.mark
 
     def fired(self, e: GuardianMoved) -> None:
         if e.mark is not None or e.guardian_type in UNKNOWN_GUARDIANS:
-            self._levels.update(dict.fromkeys(e.trades, e.mark))
+            self._levels.update(dict.fromkeys(e.trades, (e.ts, e.mark)))
 
     def of(self, e: Fill) -> int:
         if e.liquidity != "taker" or e.kind in UNKNOWN:
             return 0
         levels = self._levels
-        met = levels[e.trade] if e.trade in levels else self._prices.at(e.coin, e.ts)
+        met_ms, met = levels.get(e.trade, (0, 0))
+        if (
+            met is not None and met_ms != e.ts
+        ):  # A market order, or what the book had no room for when the level was met.
+            met = self._prices.at(e.coin, e.ts)
         if not e.remaining:
             levels.pop(e.trade, None)
         if met is None:

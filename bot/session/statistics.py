@@ -1,7 +1,7 @@
 """Statistics of a run under the field's own names, out of its equity curve and its trades. Short formulas with their sources; nothing is drawn or kept here.
 
-Returns are those of UTC days, the service's days. A year has 365 of them, since these markets never close: whoever compares with shares elsewhere,
-where a year has 252, multiplies Sharpe and Sortino by sqrt(252 / 365) = 0.83. The riskless rate is 0. What has nothing to divide by is None.
+Returns are those of UTC days, the service's days, and a year has 365 of them. On a day without prices (a weekend of shares) the return is 0: so what is
+annual is what others make of shares by their 252 days a year. The riskless rate is 0. What has nothing to divide by is None.
 """
 
 from __future__ import annotations
@@ -124,11 +124,14 @@ def deviation(values: Sequence[float]) -> float | None:
 
 def daily_returns(at_ms: Sequence[int], usd: Sequence[float], *, start_usd: float) -> list[float]:
     """Returns from one 00:00 UTC to the next, the first and last day as far as they go. A value at midnight belongs to the day that ends there.
-    Days without a value return nothing, and nothing follows a loss of everything."""
+    A day in between without a value returns 0, and nothing follows a loss of everything."""
     found: list[float] = []
     row, before = 0, start_usd
+    last: int | None = None
     while row < len(at_ms) and before > 0:
         midnight = -(-at_ms[row] // DAY_MS) * DAY_MS
+        found += [0.0] * (0 if last is None else (midnight - last) // DAY_MS - 1)
+        last = midnight
         row = bisect_right(at_ms, midnight, row)
         found.append(usd[row - 1] / before - 1)
         before = usd[row - 1]

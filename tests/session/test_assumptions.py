@@ -15,6 +15,7 @@ import pytest
 
 from bot.clock import HOUR_MS
 from bot.errors import ConfigError
+from bot.runtime.feed import Series
 from bot.service.catalogue import CATALOGUE
 from bot.session import run as sessions
 from bot.session.backtest import Backtest, band_of
@@ -62,6 +63,21 @@ def test_an_order_is_filled_at_the_next_open_and_with_latency_at_the_point_after
     assert entry(latency_ms=30_000) == (MINUTE_MS + 40_000, 100_400.0)
     # A millisecond less than the bar: its close, which is its last point.
     assert entry(latency_ms=59_999) == (2 * MINUTE_MS - 1, 100_200.0)
+
+
+def test_a_warm_up_is_that_of_its_own_series_and_what_of_it_lies_in_the_range_is_said():
+    fine, coarse = Series("BTC", "1m"), Series("BTC", "1h")
+    options = SessionOptions(start_ms=START_MS + 30 * MINUTE_MS)
+    found = sessions.ground_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 2})
+    assert found.cold == (
+        "BTC: of 2 1h bars of warm-up 0 lie before the range, the others in it",
+        "BTC: of 40 1m bars of warm-up 30 lie before the range, the others in it",
+    )
+    assert sessions.ground_of([minutes(600)], [fine, coarse], options, {fine: 30, coarse: 1}).cold == ()
+    with pytest.raises(
+        ConfigError, match="a strategy needs 11 1h bars of BTC before its first decision, and the data hold 10"
+    ):
+        sessions.ground_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 11})
 
 
 def test_a_latency_as_long_as_a_bar_is_refused_since_the_next_one_would_know_the_fill():

@@ -71,6 +71,8 @@ FAULTS: dict[str, tuple[Callable[[list[Row]], object], str, str, int, int, str]]
         lambda r: [one.__setitem__(slice(1, 5), [px * 1.23e-9 for px in one[1:5]]) for one in r],
         "digits", "fault", 400, 2, "close is 1.230738e-07, and 0.00000012 would be traded",
     ),
+    "more than a price can be": (lambda r: r[3].__setitem__(2, 1e308), "price", "fault", 1, 5, "high is 1e+308, it must be above 0 and below 1e+12"),
+    "more than a volume can be": (lambda r: r[3].__setitem__(5, 1e308), "price", "fault", 1, 5, "volume is 1e+308, it must be at least 0 and below 1e+18"),
     "a negative volume": (lambda r: r[3].__setitem__(5, -1.0), "price", "fault", 1, 5, "volume is -1"),
     "a wrong price": (lambda r: r[60].__setitem__(slice(1, 5), [100.0, 150.0, 100.0, 150.0]), "jump", "fault", 2, 62, "comes back at once"),
     "a high wick": (lambda r: r[60].__setitem__(2, 120.0), "jump", "fault", 1, 62, "above open and close"),
@@ -102,7 +104,7 @@ def test_a_fault_is_found_with_its_row(tmp_path: Path, name: str) -> None:
 
 
 def test_every_kind_is_in_the_table_of_faults() -> None:
-    assert {kind for _, kind, *_ in FAULTS.values()} == set(KINDS)
+    assert {kind for _, kind, *_ in FAULTS.values()} | {"holiday"} == set(KINDS)
 
 
 def test_the_flags_of_the_command_line_are_those_of_the_audit() -> None:
@@ -178,6 +180,17 @@ def share(days: list[int], minutes: range = range(390), interval: str = "1m") ->
 def test_nights_weekends_and_holidays_of_a_share_are_no_gaps() -> None:
     assert audit(share([0, 1, 2, 4, 7, 8])).findings == ()  # 19 June is a holiday, 21 and 22 a weekend
     assert audit(share([0, 1, 2, 4, 7, 8]), hours="continuous").faults[0].kind == "gap"
+
+
+def test_rows_of_a_holiday_are_told_of_an_exchange_that_is_known_and_of_no_other_place() -> None:
+    (found,) = audit(share([0, 1, 2, 3, 4, 7])).findings  # 19 June is a holiday
+    assert (found.kind, found.severity, found.count) == ("holiday", "note", 390)
+    assert found.examples[0].text == "the exchange was closed on 2025-06-19"
+    assert audit(share([0, 1, 2, 3, 4, 5])).findings == (), "who trades on Saturdays knows no holidays"
+    currency = Candles("EURUSD", "1m", *share([0, 1, 2, 3, 4, 7]).columns)
+    assert audit(currency).hours == "equity"
+    assert audit(currency).findings == (), "its hours are a guess"
+    assert [one.kind for one in audit(currency, hours="equity").findings] == ["holiday"]
 
 
 def test_a_trading_day_that_is_missing_is_a_fault() -> None:

@@ -41,11 +41,11 @@ def config(folder: Path, use: str = "causal:Honest", markets: str = "BTC", **par
     return path
 
 
-def run(folder: Path, made: Path, data: Path, *more: str) -> Path:
+def run(folder: Path, made: Path, data: Path, *more: str, code: int = 0) -> Path:
     """The folder of the newest run."""
     out = folder / "runs"
     before = set(out.iterdir()) if out.exists() else set()
-    assert call(["backtest", str(made), "--data", str(data), "--out", str(out), *more]) == 0
+    assert call(["backtest", str(made), "--data", str(data), "--out", str(out), *more]) == code
     (fresh,) = set(out.iterdir()) - before
     return fresh
 
@@ -66,6 +66,9 @@ def test_the_same_manifest_gives_the_same_bytes(tmp_path: Path, data: Path):
         assert (one / name).read_bytes() == (two / name).read_bytes(), name
     other = run(tmp_path, made, data, "--fee", "0.03%")
     assert (other / "manifest.json").read_bytes() != (one / "manifest.json").read_bytes()
+    more = run(tmp_path, made, data, "--fee", "0.03%", "--band", "--prove-causal")
+    assert (more / "summary.json").read_bytes() != (other / "summary.json").read_bytes()
+    assert json.loads((more / "manifest.json").read_text())["besides"] == ["band", "prove_causal"]
     assert (other / "events.jsonl").read_bytes() != (one / "events.jsonl").read_bytes()
 
 
@@ -422,7 +425,7 @@ def test_what_a_strategy_prints_is_no_part_of_the_json(tmp_path: Path, data: Pat
 
 def test_a_wish_that_is_returned_bare_is_told_how_it_is_given(tmp_path: Path, data: Path):
     made = strategy(tmp_path, "return Close(bar.market)")
-    summary = json.loads((run(tmp_path, made, data) / "summary.json").read_text())
+    summary = json.loads((run(tmp_path, made, data, code=1) / "summary.json").read_text())
     assert summary["quarantined"] == {
         "one": "one: TypeError: 'Close' object is not iterable; a hook yields what it wants, or returns a list of it"
     }
@@ -463,10 +466,12 @@ def test_a_strategy_that_raises_is_quarantined_with_the_line_of_its_own_file(
     (tmp_path / "strategies" / "mine.py").write_text(RAISES.replace("DOES", does))
     made = config(tmp_path, "mine:Raises")
     made.write_text(made.read_text().replace(str(STRATEGIES), "strategies"))
-    summary = json.loads((run(tmp_path, made, data) / "summary.json").read_text())
+    folder = run(tmp_path, made, data, code=1)
     why = f"one: {said} (mine.py:10)"
-    assert summary["quarantined"] == {"one": why}
-    assert f"QUARANTINED one: {why}" in capsys.readouterr().out
+    assert json.loads((folder / "summary.json").read_text())["quarantined"] == {"one": why}
+    told = capsys.readouterr()
+    assert f"QUARANTINED one: {why}" in told.out
+    assert f"\nerror: {why}: quarantined, and asked nothing from then on\n" in f"\n{told.err}"
 
 
 @pytest.mark.parametrize(
@@ -484,6 +489,7 @@ def test_a_strategy_that_raises_is_quarantined_with_the_line_of_its_own_file(
             "outages must have a length and must not overlap",
         ),
         (("--fee", "NOPE=1%"), "market 'NOPE' is not listed"),
+        (("--maker-fee", "ETH=1%"), "--maker-fee ETH: no strategy trades it; they trade BTC"),
         (("--spread", "N.O_PE=1%"), "market 'N.O_PE' is not listed"),
         (("--fee", ""), "'' is no value; write VALUE, CLASS=VALUE or MARKET=VALUE"),
         (("--tick", "perp:BTC="), "'perp:BTC=' is no number"),
@@ -514,6 +520,16 @@ def test_data_with_holes_are_refused_with_the_report_until_they_are_accepted(
     assert "60 candles are missing inside the range" in capsys.readouterr().out
 
 
+def test_what_was_accepted_of_the_data_is_an_assumption(tmp_path: Path):
+    candles = minutes(120)
+    rows = [*range(60), 59, *range(60, 120)]
+    twice = candles.pick(rows)
+    twice.volume[60] += 1
+    folder = run(tmp_path, config(tmp_path), write(twice, tmp_path / "BTC_1m.csv"), "--accept-duplicates")
+    told = json.loads((folder / "manifest.json").read_text())["assumptions"]
+    assert told[-1] == "BTC: 1 row of an instant that another row gives otherwise: the last row of an instant counts"
+
+
 def test_a_market_without_candles_and_a_warm_up_that_is_too_long_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -523,6 +539,9 @@ def test_a_market_without_candles_and_a_warm_up_that_is_too_long_are_named(
     assert "ETH" in capsys.readouterr().err
     assert call(["backtest", str(config(tmp_path, "bench:Cross")), *arguments]) != 0
     assert "the warm-up is longer than the data: a strategy needs 30 1m bars of BTC" in capsys.readouterr().err
+    folder = run(tmp_path, config(tmp_path, "bench:Cross"), write(minutes(60), data), "--from", "2025-06-01T00:10")
+    told = json.loads((folder / "manifest.json").read_text())["assumptions"]
+    assert "BTC: of 30 1m bars of warm-up 10 lie before the range, the others in it" in told
 
 
 def test_the_caps_of_a_key_refuse_in_a_session_what_they_refuse_live(

@@ -41,6 +41,7 @@ def backtest(folder: Path, data: Path, *more: str) -> int:
         (at(70, (ROWS[70][0], -5, 101, 99, 100, 5)), ("FAULT price", "row 72: ", "open is -5, it must be above 0")),
         (at(70, (ROWS[70][0], "nan", 101, 99, 100, 5)), ("FAULT price", "row 72: ", "open is nan")),
         (at(70, (ROWS[70][0], "abc", 101, 99, 100, 5)), ("row 72: open 'abc' is not a number",)),
+        (at(70, ("2025-06-01 01:10", *ROWS[70][1:])), ("row 72: ts '2025-06-01 01:10' is not an integer", "`bot data import` reads dates")),
         (at(70, ROWS[70][:4]), ("row 72: has 4 columns, not 6",)),
         (lambda rows: [(row[0] + 13, *row[1:]) for row in rows], ("FAULT off_grid", "row 2: ", "--accept-off-grid")),
         (lambda rows: [(row[0] + n * 7_000, *row[1:]) for n, row in enumerate(rows)], ("its candles are 67 s apart",)),

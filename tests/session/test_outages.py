@@ -67,6 +67,18 @@ def test_a_stop_at_the_service_acts_while_nobody_is_there():
     assert trip.strategy == "s0"
 
 
+def test_what_being_down_cost_is_reckoned_at_the_prices_of_its_first_and_last_instant():
+    """Of a strategy of quarter hours, too: the last bar that it heard is seven minutes old then."""
+    outage = Outage(START_MS + 2 * HOUR_MS + 7 * MINUTE_MS, HOUR_MS)
+    made = settings(interval="15m")
+    one = ran([minutes(4 * 60, vol=0.002)], made=made, script=always_long, outages=(outage,))
+    (down,) = one.result.course.downs
+    worth = dict(zip(one.result.curve.at_ms, one.result.curve.equity, strict=True))
+    assert down.equity_before_usd == pytest.approx(worth[outage.at_ms], abs=1e-6)
+    assert down.equity_after_usd == pytest.approx(worth[outage.end_ms], abs=1e-6)
+    assert down.open_before == down.open_after == ("BTC long 0.00299",)
+
+
 def test_what_a_strategy_remembers_and_owns_is_there_after_an_outage():
     seen: list[tuple[int, int]] = []
 

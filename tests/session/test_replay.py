@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import json
 import shutil
 import sqlite3
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -466,3 +468,47 @@ def test_what_was_decided_at_the_start_on_the_bar_before_it_is_compared(
             capsys, str(what), "--config", str(made), "--data", str(data), "--balance", "10000", "--path", "sl_first"
         )
         assert (code, found["counts"]["decisions"]) == (0, {"recorded": 1, "replayed": 1})
+
+
+def test_what_a_run_did_before_the_first_decision_of_its_replay_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """It began inside of a bar, and without a dead-man nothing happens before the first order."""
+    data = str(write(minutes(160, vol=0.001), tmp_path / "BTC_1m.csv"))
+    words = ["backtest", str(config(tmp_path)), "--data", data, "--from", "2025-06-01T00:20:30"]
+    assert call([*words, "--out", str(tmp_path / "runs")]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    first = next(event for event in events if event["type"] == "order")
+    other = config(tmp_path, "other.yaml", bars=60)
+    code, found = replayed(capsys, str(folder), "--config", str(other), "--data", data)
+    assert (code, found["fromMs"]) == (1, START_MS + 20 * MINUTE_MS + 30_000)
+    difference = found["differences"][0]
+    assert (difference["what"], difference["cause"], difference["atMs"]) == ("decision", "config", first["ts"])
+    assert difference["why"] == "strategy one: params.bars is another"
+
+
+def test_a_stop_that_only_one_side_met_is_laid_to_the_candles_and_not_to_a_difference_that_nobody_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    candles = minutes(160, vol=0.001)
+    words = ["backtest", str(config(tmp_path)), "--data", str(write(candles, tmp_path / "BTC_1m.csv"))]
+    assert call([*words, "--out", str(tmp_path / "runs")]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    with (folder / "trades.csv").open(newline="") as file:
+        trade = next(
+            one for one in csv.DictReader(file)
+            if one["exit_kind"] != "stop_loss" and int(one["exit_ms"]) - int(one["entry_ms"]) > 3 * MINUTE_MS
+        )  # fmt: skip
+    row = bisect_left(candles.at_ms, int(trade["entry_ms"])) + 1  # It was held all through this bar.
+    lows = candles.low[:]
+    lows[row] = float(trade["stop_px"]) - 10
+    (tmp_path / "other").mkdir()
+    other = write(replace(candles, low=lows), tmp_path / "other" / "BTC_1m.csv")
+    _, found = replayed(capsys, str(folder), "--data", str(other))
+    difference = found["differences"][0]
+    assert (difference["what"], difference["cause"]) == ("fill", "data")
+    assert difference["recorded"] is None
+    assert difference["replayed"].startswith("exit stop_loss long")
+    assert candles.at_ms[row] <= difference["atMs"] < candles.at_ms[row] + MINUTE_MS
+    assert {one["cause"] for one in found["differences"][1:]} <= {"data", "follows"}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import random
 import re
 import shutil
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,6 +99,43 @@ def test_plotlys_own_schema_takes_every_drawing(runs: list[Path]) -> None:
         taken = graph.Figure(one).to_plotly_json()
         assert taken["layout"].pop("template", None) is not None
         assert taken == one
+
+
+def test_the_fall_that_is_drawn_begins_with_the_balance_as_the_one_that_is_told_does(runs: list[Path]) -> None:
+    run = read_run(runs[0])
+    at_ms, usd = array("q", [START_MS + 60_000, START_MS + 120_000]), array("d", [9_000.0, 9_500.0])
+    drawn = report._equity([replace(run, at_ms=at_ms, equity=usd, exposure=array("d", [0.0, 0.0]))])
+    assert drawn["data"][1]["y"] == [-10.0, -5.0]
+
+
+@pytest.mark.parametrize(
+    ("proof", "said"),
+    [
+        ({"differs": None, "isWhole": True}, "Causal: equal decisions on data cut at 2 instants, 1,234 events compared"),
+        ({"differs": None, "isWhole": False}, "Not proven causal: equal decisions on data cut at 2 instants, 1,234 events"),
+        ({"differs": "event 5: <x>", "isWhole": True}, "Not causal: event 5: <x>"),
+    ],
+)  # fmt: skip
+def test_what_was_proven_stands_in_the_terminal_and_on_the_page(
+    runs: list[Path], proof: dict[str, object], said: str
+) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    proven = replace(run, summary=run.summary | {"proof": proof | {"cutsMs": [1, 2], "eventsCompared": 1_234}})
+    assert any(line.strip().startswith(said) for line in report_lines(proven))
+    warns = "" if proof["differs"] is None and proof["isWhole"] else ' class="warn"'
+    assert f"<p{warns}>{html.escape(said)}" in page(proven)
+
+
+def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list[Path]) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    figures = run.summary["figures"]
+    other = figures | {"Equity Final [$]": 9_876.5, "# Trades": figures["# Trades"] + 1_000}
+    both = replace(run, summary=run.summary | {"band": {"path": "olhc", "figures": other}})
+    beside = {line.split("  ")[1]: line.partition("   olhc: ")[2] for line in report_lines(both) if "olhc" in line}
+    assert beside == {"Equity Final [$]": "9,876.50", "# Trades": f"{other['# Trades']:,}"}
+    assert re.findall("<small>olhc: ([^<]+)</small>", page(both)) == list(beside.values())
 
 
 def test_a_run_without_trades_says_so_and_one_with_too_many_says_how_many_are_drawn(
@@ -277,6 +316,18 @@ def test_a_run_that_is_not_there_is_not_found_whatever_is_asked_of_it(runs: list
         assert [call([*one.split(" "), str(gone)]) for one in words] == [2, 2, 2, 2]
     (half / "equity.npy").write_bytes(b"x")
     assert call(["report", str(half)]) == 1, "it is there, and cannot be read"
+
+
+def test_of_a_folder_that_holds_runs_the_newest_is_named(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, at in (("a", 1), ("c", 3), ("b", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+        os.utime(tmp_path / name / "manifest.json", (at, at))
+    for command in (["report"], ["compare", str(runs[0])], ["replay"]):
+        assert call([*command, str(tmp_path)]) == 2
+        assert f"in it, like {tmp_path / 'c'}" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_without_its_candles_a_run_is_still_reported(runs: list[Path], tmp_path: Path) -> None:

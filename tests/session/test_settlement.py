@@ -93,6 +93,8 @@ def test_of_one_market_whose_candles_end_the_last_price_says_the_outcome(last: f
     assert one.result.end_ms == START_MS + 26 * MINUTE_MS
     (found,) = subjects(one.lines, "settlement")
     assert found["data"]["outcomePx"] == ("1" if last > 0.5 else "0")
+    # Whoever holds Yes from 0.4 on is paid, too.
+    assert one.result.figures["Buy & Hold Return [%]"] == pytest.approx(150 if last > 0.5 else -100)
 
 
 def test_no_bar_is_heard_after_a_settlement_and_no_settlement_comes_before_its_time():

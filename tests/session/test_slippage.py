@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +13,7 @@ from bot.session.candles import Candles
 from bot.session.options import MarketRules
 from bot.session.slippage import Prices
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
-from tests.session.rooms import MINUTE_MS, START_MS, ran
+from tests.session.rooms import MINUTE_MS, START_MS, Ran, ran
 
 # Half of 20 bps: whoever takes at 100 pays 100.1.
 RULES = {
@@ -56,6 +58,38 @@ def test_a_stop_slips_from_its_level_and_from_the_open_where_the_bar_opened_beyo
     # 98 * 0.999 = 97.902, and 97 * 0.999 = 96.903.
     assert costs(candles(FLAT, FLAT, through, beyond), {1: entry}) == ("0.198", ["0.198"])
     assert costs(candles(FLAT, FLAT, beyond, beyond), {1: entry}) == ("0.197", ["0.197"])
+
+
+def in_parts() -> Ran:
+    """Twenty levels hold 13.5 where the first has 0.2: of 16 that a stop at 98 sells the rest waits for the bar's close, at 95."""
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms <= START_MS + 2 * MINUTE_MS:
+            yield Open("BTC", "long", size=8, bracket=Bracket(stop_px=98), max_slippage_bps=500)
+
+    thin = {"": replace(RULES[""], depth_usd=Decimal(20))}
+    bars = candles(FLAT, FLAT, FLAT, (100.0, 100.0, 95.0, 95.0), (95.0, 95.0, 95.0, 95.0))
+    return ran([bars], script=script, rules=thin)
+
+
+def test_what_of_a_stop_the_book_takes_later_is_held_against_the_price_of_then():
+    one = in_parts()
+    fills = [event for event in map(json.loads, one.lines) if event["type"] == "fill"]
+    first_ms, last_ms = (pick(one["ts"] for one in fills if one["data"]["intent"] == "close") for pick in (min, max))
+    assert first_ms < last_ms == START_MS + 4 * MINUTE_MS - 1
+    slipped = Decimal(0)
+    for event in fills:
+        px, size = (Decimal(event["data"][name]) for name in ("px", "size"))
+        is_open = event["data"]["intent"] == "open"
+        met = 100 if is_open else 98 if event["ts"] == first_ms else 95
+        slipped += (px - met) * size if is_open else (met - px) * size
+    assert Decimal(one.result.summary()["costs"]["slippageUsd"]) == slipped
+
+
+def test_an_exit_in_many_fills_is_one():
+    one = in_parts()
+    assert len([line for line in one.lines if '"intent":"close"' in line and '"type":"fill"' in line]) > 10
+    assert one.result.summary()["exits"] == {"stop_loss": 1}
 
 
 def test_a_target_a_trailing_stop_and_a_resting_limit_have_their_own_references():

@@ -92,9 +92,21 @@ def test_each_fall_lasts_from_its_peak_until_it_is_reached_again() -> None:
 
 
 def test_a_day_ends_at_midnight_utc() -> None:
-    """The value at midnight is the day's last; a day without any returns nothing; the last day is as long as it is."""
+    """The value at midnight is the day's last; a day without any returns 0; the last day is as long as it is."""
     at = [START + hour * HOUR for hour in (6, 24, 25, 47, 73, 80)]
-    assert stats.daily_returns(at, [110, 100, 120, 150, 300, 75], start_usd=50) == [1.0, 0.5, -0.5]
+    assert stats.daily_returns(at, [110, 100, 120, 150, 300, 75], start_usd=50) == [1.0, 0.5, 0.0, -0.5]
+
+
+def test_ratios_of_a_market_that_rests_at_weekends_are_those_of_252_days_a_year() -> None:
+    """Five days of seven have prices. The same returns, with a year of five sevenths of 365 days, as others reckon shares."""
+    chance = random.Random(6)
+    returns = [chance.gauss(0.001, 0.01) for _ in range(5 * 200)]
+    at = [START + (7 * (n // 5) + n % 5 + 1) * DAY for n in range(len(returns))]
+    usd = [*accumulate(returns, lambda value, move: value * (1 + move), initial=1000.0)][1:]
+    figures = stats.statistics(at, usd, [], start_ms=START, start_usd=1000)
+    root = math.sqrt(365 * 5 / 7)
+    assert figures["Sharpe Ratio"] == pytest.approx(library.fmean(returns) / library.stdev(returns) * root, rel=0.01)
+    assert figures["Volatility (Ann.) [%]"] == pytest.approx(100 * library.stdev(returns) * root, rel=0.01)
 
 
 def test_a_lost_account_ends_the_returns_and_breaks_nothing() -> None:
