@@ -42,9 +42,16 @@ def intents_and_trades(
 
 
 def never_naked(
-    events: Sequence[Event], our_keys: set[str], *, excused: Mapping[str, Sequence[tuple[int, int]]] | None = None
+    events: Sequence[Event],
+    our_keys: set[str],
+    *,
+    excused: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+    sleepers: Set[str] = frozenset(),
 ) -> None:
-    """At the end of each instant, every position that our orders opened has a stop or a trailing guardian. `excused`: market -> spans."""
+    """At the end of each instant, every position that our orders opened has a stop or a trailing guardian. `excused`: market -> spans.
+
+    `sleepers`: guardians that are no stop before they are activated.
+    """
     size: dict[str, Decimal] = {}
     is_ours: dict[str, bool] = {}
     stands: dict[str, set[str]] = {}
@@ -68,7 +75,9 @@ def never_naked(
                 stands.setdefault(coin, set()).discard(data["oid"])
             elif event["type"] == "guardian" and data["guardianType"] == "trailing_stop":
                 here = stands.setdefault(coin, set())
-                (here.add if event["subtype"] in ("armed", "activated") else here.discard)(data["guardianId"])
+                name = data["guardianId"]
+                is_stop = event["subtype"] == "activated" or (event["subtype"] == "armed" and name not in sleepers)
+                (here.add if is_stop else here.discard)(name)
         for coin, held in size.items():
             spans = (excused or {}).get(coin, ())
             if (

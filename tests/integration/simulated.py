@@ -32,6 +32,7 @@ from bot.config import Settings
 from bot.errors import Exit, JournalError, Refused
 from bot.runtime import beat, daemon
 from bot.runtime.beater import Record, classify, first_heart
+from bot.runtime.control import Question
 from bot.runtime.desk import Placed
 from bot.runtime.gate import Allowance
 from bot.runtime.heartbeat import HeartbeatProcess
@@ -47,6 +48,7 @@ from bot.service.machine import LEASE_REAL_MS
 from bot.strategy import Bar, Bracket, Fill, Intent, Open, Strategy, View
 from bot.venue.events import GuardianMoved
 from bot.venue.numbers import E8
+from bot.venue.state import guardian_id
 from tests.fakes import Crash
 from tests.integration import judging
 from tests.integration.rooms import MARKETS, START_MS, START_PX, Hand, busy
@@ -628,6 +630,8 @@ class Rules:
 class World:
     """One seed, one world. `live` ends with an AssertionError when a promise was broken."""
 
+    is_attended = False  # by a person, when all is calm
+    is_hosted = False  # the service's clock goes on while it is down, as the real one does
     is_shared = False  # strategies trade in one market, so that a stop closes what each of them has of it; and may be paused or halted
 
     def __init__(self, seed: int, folder: Path, clocks: Clocks, rules: Rules | None = None) -> None:
@@ -681,6 +685,7 @@ class World:
         self.down_since: float | None = 0.0  # no life has been ready since
         self.trace: list[Any] = []
         self.trades: list[Any] = []
+        self.sleepers: set[str] = set()  # guardians that are no stop before they are activated
         self.buried: set[str] = set()
         self.causes: dict[str, tuple[Any, ...]] = {}  # key -> what the order was for
         self.excused: dict[str, list[tuple[int, int]]] = {}
@@ -893,9 +898,13 @@ class World:
 
         def told(events: list[Any]) -> Any:
             for event in events:
-                if isinstance(event, GuardianMoved) and event.guardian_type == "dead_man_switch":
+                if not isinstance(event, GuardianMoved):
+                    continue
+                if event.guardian_type == "dead_man_switch":
                     self.switch.append((self._real(event.ts), event.subtype, event.guardian))
                     self.note("switch", event.subtype)
+                elif event.guardian_type == "trailing_stop":
+                    self._note_sleeper(event)
             return ()
 
         machine.publish = told
@@ -908,6 +917,12 @@ class World:
         self.hand = Hand(self.box, json.loads(made.content))  # type: ignore[arg-type]
         shutil.copyfile(template(self.path.parent), self.path)
         SafetyFile(self.path, address="").path.unlink(missing_ok=True)
+
+    def _note_sleeper(self, event: GuardianMoved) -> None:
+        account = service().machine.state.accounts[event.account]
+        for one in account.guardians.values():
+            if one.spec.activate_at_r is not None and guardian_id(account, one.number) == event.guardian:
+                self.sleepers.add(event.guardian)
 
     async def _tell(self) -> None:
         loop = asyncio.get_running_loop()
@@ -1003,7 +1018,7 @@ class World:
                 await self._bare()
 
     async def _service_down(self, seconds: float) -> None:
-        """The service ends and starts again later: its clock goes on where it was, and its switches have what was left of them."""
+        """The service ends and starts again later: its clock goes on where it was (a sandbox's), and its switches have what was left of them."""
         machine = service().machine
         machine.catch_up()
         now_ms = machine.clock.now_ms()
@@ -1012,7 +1027,10 @@ class World:
         self.is_service_down = True
         self.downs.append((self.now(), self.now() + seconds))
         await asyncio.sleep(seconds)
-        began_ms = saved.ceiling_ms + (int(seconds * 1000 * self.speed) if self.rules.service_counts_downtime else 0)
+        down_ms = int(seconds * 1000 * self.speed)
+        began_ms = now_ms + down_ms if self.is_hosted else saved.ceiling_ms
+        if self.rules.service_counts_downtime:
+            began_ms = saved.ceiling_ms + down_ms
         machine.clock = type(machine.clock).start(self.speed, began_ms)
         self.service_began = (self.now(), began_ms)
         if not self.rules.service_counts_downtime:
@@ -1024,6 +1042,7 @@ class World:
         await self._judge_epoch()
         self.trades += await self.hand.trades()
         self.excused.clear()
+        self.sleepers.clear()
         self.resets += 1
         await self.hand.ask("POST", "/v1/sandbox/accounts/reset", {})
         self.reset_at = self.now()
@@ -1087,7 +1106,22 @@ class World:
 
     # -- calm, and judging
 
+    async def _look_after(self) -> None:
+        """A person says `bot resume` for what waits for one: a journal that was lost had sent something else under the same key."""
+        while self.is_attended and self.damaged:
+            await asyncio.sleep(5)
+            one = self.one
+            if one is not None and any(intent.code == "idempotency_conflict" for intent in one.loop.live.values()):
+                await one.operations.resume(Question({}))
+
     async def _calm(self, tasks: list[asyncio.Task[None]]) -> None:
+        looking = asyncio.get_running_loop().create_task(self._look_after())
+        try:
+            await self._settle(tasks)
+        finally:
+            looking.cancel()
+
+    async def _settle(self, tasks: list[asyncio.Task[None]]) -> None:
         self.is_calm = True
         self.outages = [(a, min(b, self.now())) for a, b in self.outages]
         await self.wire.arrivals()
@@ -1149,7 +1183,7 @@ class World:
         events = await self.hand.events()
         self.last_events = events
         excused = {coin: [(a, self._mended_ms(b)) for a, b in spans] for coin, spans in self.excused.items()}
-        judging.never_naked(events, self.wire.keys, excused=excused)
+        judging.never_naked(events, self.wire.keys, excused=excused, sleepers=self.sleepers)
         under_way = {
             event.get("requestId") for event in events if any(a <= event["ts"] <= b for a, b in self.unguarded)
         }

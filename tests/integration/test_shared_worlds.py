@@ -130,6 +130,7 @@ class Shared(World):
     """Two or three strategies in one market, and one of them in another too."""
 
     is_shared = True
+    is_attended = True
 
     def __init__(self, seed: int, *more: Any) -> None:
         super().__init__(seed, *more)
@@ -270,21 +271,6 @@ class Shared(World):
         """Who is paused decides on no entry."""
         for name, before in self.paused.items():
             assert _entries(one, name or None) <= before, f"decided while {name or 'all'} paused"
-
-    async def _calm(self, tasks: list[asyncio.Task[None]]) -> None:
-        looking = asyncio.get_running_loop().create_task(self._look_after())
-        try:
-            await super()._calm(tasks)
-        finally:
-            looking.cancel()
-
-    async def _look_after(self) -> None:
-        """A person says `bot resume` for what waits for one: a journal that was lost had sent something else under the same key."""
-        while self.damaged:
-            await asyncio.sleep(5)
-            one = self.one
-            if one is not None and any(intent.code == "idempotency_conflict" for intent in one.loop.live.values()):
-                await one.operations.resume(Question({}))
 
 
 def _entries(one: daemon.Run, strategy: str | None) -> set[str]:
