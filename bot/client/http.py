@@ -25,7 +25,7 @@ from bot.clock import monotonic_ns
 from bot.errors import ConfigError
 
 REPLY_BYTES_MAX: Final = 16 * 1024 * 1024  # 5,000 candles are under 1 MB
-CONNECTIONS_MAX: Final = 32
+CONNECTIONS_MAX: Final = 64
 KEEPALIVE_S: Final = 3.0  # shorter than any server's, so that an idle connection is closed by us and never found dead
 
 Transport = httpx.AsyncBaseTransport

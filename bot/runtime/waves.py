@@ -13,7 +13,7 @@ from typing import Final
 from bot.runtime.feed import Closed
 from bot.runtime.intents import Intent
 
-ABREAST: Final = 24  # questions and orders on their way at once; the client has 32 connections, for a kill too
+ABREAST: Final = 50  # questions and orders on their way at once; the client has 64 connections, for a kill too
 # Exits that are written down together as about to leave, and leave as there is room: one wait for the disk.
 AHEAD: Final = 96
 

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,7 +161,7 @@ def measure(strategies: int, bars: int, *, limits: bool, profile: bool = False) 
     print(
         f"-- {strategies} strategies on {MARKETS} markets, rate limits {'as by default, each entry planned and confirmed' if limits else 'off, direct path'}"
     )
-    with tempfile.TemporaryDirectory(prefix="bot-", dir=os.environ.get("BENCH_DIR")) as name:
+    with tempfile.TemporaryDirectory(prefix="bot-", dir=os.environ.get("BENCH_DIR")) as name, ExitStack() as closing:
         folder = Path(name)
         service, base_url = _service(folder, limits=limits)
         try:
@@ -169,6 +170,7 @@ def measure(strategies: int, bars: int, *, limits: bool, profile: bool = False) 
             command = [sys.executable, "-m", "tests.bench.many", "--daemon", str(folder / "many.yaml"), str(out)]
             with (folder / "log").open("ab") as log:
                 run = subprocess.Popen(command + (["--profile"] if profile else []), stdout=log, stderr=log)
+            closing.callback(run.kill)  # Of one that has ended nothing comes.
             _wait_passes(folder, run)
             started, before = time.monotonic(), {pid: _cpu_s(pid) for pid in (run.pid, service.pid)}
             time.sleep((WARM_BARS + bars) * STEP_MS / 1000 / SPEED)
