@@ -105,13 +105,32 @@ def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> 
             "entry_px",
             "mark_px",
             "unrealized_usd",
-            "stop_px",
+            "stop",
             "target_px",
             "strategy",
         )
-        _table(told["positions"], columns, empty="no open position", marks={"stop_px": "NO STOP"})
-    bare = [one["market"] for one in told["positions"] if not one["protected"] and one["strategy"] is not None]
-    return int(Exit.UNSAFE if bare else Exit.DONE)
+        rows = [{**one, "stop": _stop_of(one), "strategy": _holders(one)} for one in told["positions"]]
+        _table(rows, columns, empty="no open position")
+    return int(Exit.UNSAFE if any(map(_is_unsafe, told["positions"])) else Exit.DONE)
+
+
+def _stop_of(position: Mapping[str, Any]) -> str:
+    """Where its stop stands. A trailing stop moves at the service; a stop order for a part of the position is none."""
+    px = position["stop_px"]
+    if not position["protected"]:
+        return "NO STOP" if px is None else f"NO STOP for all of it, {figures.px(px)} for a part"
+    return "trailing" if px is None else figures.px(px)
+
+
+def _holders(position: Mapping[str, Any]) -> str | None:
+    """Its strategy; of a shared position each one that has a share of it, and which."""
+    shares: Mapping[str, str] = position.get("shares") or {}
+    return " + ".join(f"{name} {size}" for name, size in shares.items()) if len(shares) > 1 else position["strategy"]
+
+
+def _is_unsafe(position: Mapping[str, Any]) -> bool:
+    """Ours and bare, where the config asks for a stop. A daemon that was started before an update does not say whether it does."""
+    return not position["protected"] and position["strategy"] is not None and position.get("needs_stop", True)
 
 
 @click.command(epilog=ORDERS)
@@ -270,7 +289,8 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         if not one["stands"]:
             yield f"  guardian    {one['name']} DOES NOT STAND; it is armed anew"
     for one in told.get("blocked_by", ()):  # A daemon that was started before an update does not say it.
-        yield f"  entries     REFUSED by the service: {one['type']} {one['id']} stands until the account's owner lifts it"
+        until = "until 00:00 UTC, or until" if one["type"] == "account_drawdown" else "until"
+        yield f"  entries     REFUSED by the service: {one['type']} {one['id']} stands {until} the account's owner lifts it"
     for one in told["strategies"]:
         why = f": {one['why']}" if one["why"] else ""
         if one["state"] == "QUARANTINED":
@@ -381,22 +401,19 @@ def _show(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         click.echo(f"{at}  {line.get('level', ''):<8} {line['event']:<22} {said}".rstrip())
 
 
-def _table(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str, marks: Mapping[str, str] | None = None
-) -> None:
-    """`marks`: what stands where a column has nothing."""
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
     if not rows:
         click.echo(empty)
         return
     cells = [[name.replace("_", " ") for name in columns]]
-    cells += [[_cell(name, row.get(name), (marks or {}).get(name, "-")) for name in columns] for row in rows]
+    cells += [[_cell(name, row.get(name)) for name in columns] for row in rows]
     widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
     for line in cells:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _cell(name: str, value: Any, nothing: str) -> str:
-    return nothing if value is None else figures.shown(name, value)
+def _cell(name: str, value: Any) -> str:
+    return "-" if value is None else figures.shown(name, value)
 
 
 def span(ms: int) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 STOP_WITHIN_S: Final = 15.0  # it promises five; a busy machine may need more
 LOOK_S: Final = 0.1
+LAST_LINES: Final = 50  # of a log, among which the end of its run is
 
 PAUSE = """\b
 Examples:
@@ -38,7 +39,13 @@ Examples:
 Exit 4: the config cannot be taken over. 5: the service did not answer. 7: it refuses what is new. Nothing was changed then.
 Exit 4 also when it was taken over, and a strategy that is new or changed in it failed at once: it is in quarantine.
 """
-STOP = "\b\nExample:\n  bot stop --config configs/paper.yaml"
+STOP = """\b
+Example:
+  bot stop --config configs/paper.yaml
+
+\b
+Exit 0: it has ended as it was asked to. Otherwise as the run itself: 5, safety.on_exit could not be finished; 6, a position has no stop.
+"""
 RECONCILE = """\b
 Examples:
   bot reconcile
@@ -77,6 +84,8 @@ def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Pat
             click.echo(f"  {one['name']:<20} {one['state']}{': ' + one['why'] if one['why'] else ''}")
         if told.get("forgotten"):
             click.echo(f"NOT KEPT: {told['forgotten']}")
+        for one in told.get("looked_at", ()):
+            click.echo(f"Taken as looked at by you: {one}")
         if told.get("resting"):
             click.echo(f"Entries that rest may still fill: {', '.join(told['resting'])} (bot orders)")
     return int(Exit.DONE)
@@ -136,7 +145,6 @@ def _agreed() -> bool:
 def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: bool) -> int:
     """Ask the daemon to end as SIGTERM does, and wait until it has: safety.on_exit says what becomes of orders and positions."""
     from bot.cli.place import Denied, Silent, find
-    from bot.errors import Exit
 
     place = find(config, state_dir)
     told = place.ask("GET", "/status")
@@ -151,13 +159,27 @@ def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: b
         raise Silent(
             f"the daemon (pid {told['pid']}) has not ended within {STOP_WITHIN_S:g} s; its log: bot logs {place.flag}"
         )
+    code, message = _end_of(place.folder, asked["at_ms"])
     if as_json:
-        click.echo(json.dumps({"stopped": True, "pid": told["pid"], "on_exit": asked["on_exit"]}))
+        told = {"stopped": True, "pid": told["pid"], "on_exit": asked["on_exit"], "exit_code": code, "message": message}
+        click.echo(json.dumps(told))
     else:
         click.echo(
             f"stopped (pid {told['pid']}, safety.on_exit: {asked['on_exit']}); what stays is in its last lines: bot logs {place.flag}"
         )
-    return int(Exit.DONE)
+    if message:
+        click.echo(f"error: {message}" if code else message, err=True)
+    return code
+
+
+def _end_of(folder: Path, since_ms: int) -> tuple[int, str | None]:
+    """How the run that was asked to end has ended, by the log that it has left; 0 where it has left none."""
+    from bot.runtime.tail import FILE, last_lines
+
+    for line in reversed(last_lines(folder / FILE, LAST_LINES)):
+        if line.get("event") == "daemon.stopped" and line.get("at_ms", 0) >= since_ms:
+            return int(line.get("exit_code") or 0), line.get("message")
+    return 0, None
 
 
 def _ends(place: Place) -> bool:

@@ -125,7 +125,7 @@ class Arming:
         self.ids = {
             name: guardian_id for name, guardian_id in self.ids.items() if name in names or name.startswith(COVER)
         }
-        self.refused = {name: why for name, why in self.refused.items() if name in names}
+        self.refused = {}  # All of them stand.
 
     def outlive(self, epoch: int) -> None:
         """The account of that epoch was reset. Its guardians are gone; a request that is on its way may yet come: it is taken back."""

@@ -22,7 +22,7 @@ from bot.runtime import provenance
 from bot.runtime.desk import Placed
 from bot.runtime.notices import notice
 from bot.runtime.pauses import keep_quarantine
-from bot.runtime.placing import beats_of, loop_settings, place_strategies, source_digests, wanted_guardians
+from bot.runtime.placing import beats_of, loop_settings, place, place_strategies, source_digests, wanted_guardians
 from bot.runtime.reseat import Warm, reseat, warm_up
 from bot.runtime.safety import FOREIGN
 from bot.runtime.state import State, state_of
@@ -30,6 +30,7 @@ from bot.runtime.worker import LIMIT_S, Worker
 
 if TYPE_CHECKING:
     from bot.runtime.daemon import Run
+    from bot.runtime.loop import Loop
 
 log = structlog.get_logger()
 
@@ -121,20 +122,31 @@ class Controls:
             loop.journal.notify([said], now_ms=now_ms)
         return loop.mirror.resting_of(strategy)
 
-    async def resume(self, strategy: str | None = None) -> None:
-        """Entries again. One that is named also leaves its quarantine: it is built anew from its file. BotError when it cannot be."""
+    async def resume(self, strategy: str | None = None) -> tuple[str, ...]:
+        """Entries again. One that is named also leaves its quarantine: it is built anew from its file. BotError when it cannot be.
+
+        For all it answers what a person is taken to have looked at by it.
+        """
         loop = self._run.loop
         self._known(strategy)
         if strategy is not None and loop.pauses.all_paused:
             raise BotError(f"every strategy is paused, so {strategy} would stay so: bot resume lets them all go on")
         if loop.pauses.resume(strategy):
             log.warning("strategies.resumed", strategy=strategy)
+        looked: list[str] = []
         if strategy is None:  # A person has looked at who else trades here, and at what waited for that.
+            looked += [loop.degraded[FOREIGN]] if FOREIGN in loop.degraded else []
+            looked += [
+                f"{one.action} {one.market} of {one.strategy} ({one.id[:12]}), which waits no more"
+                for one in loop.live.values()
+                if one.state == "quarantined"
+            ]
             loop.health.restore(FOREIGN)
             loop.release()
         seat = next((seat for seat in loop.desk.seats if seat.name == strategy), None)
         if seat is not None and seat.quarantined is not None:
             await self._build_anew(seat.name)
+        return tuple(looked)
 
     async def diff(self) -> tuple[Change, ...]:
         """What a reload would change. ConfigError says what is wrong with the file."""
@@ -166,10 +178,12 @@ class Controls:
             why = f"{names} cannot change while it runs: stop the daemon and start it again"
             return self._refused(plan.diff, why, Exit.CONFIG)
         await self._run.breathe()
+        loop = self._run.loop
         try:
             warm = await self._warmed([one for one in plan.placed if one.strategy.name in plan.fresh])
             beats_of(plan.settings, self._run.client.clock.speed)  # ConfigError when nobody could keep it from firing.
-            await self._run.loop.arming.change(wanted_guardians(plan.settings), epoch=self._run.loop.mirror.epoch)
+            await loop.arming.change(wanted_guardians(plan.settings), epoch=loop.mirror.epoch)
+            loop.health.keep("guardian:", loop.arming.refused)
         except (ConfigError, Late) as error:
             return self._refused(plan.diff, str(error), error.exit_code)
         except AccessLost:
@@ -181,7 +195,7 @@ class Controls:
             return self._refused(plan.diff, f"the service {did} ({error.code}): {error.message}", code)
         applied = await self._apply(plan, warm)
         log.warning("config.reloaded", changes=[str(change) for change in plan.diff])
-        failed = any(seat.quarantined for seat in self._run.loop.desk.seats if seat.name in plan.fresh)
+        failed = any(seat.quarantined for seat in loop.desk.seats if seat.name in plan.fresh)
         return ReloadResult(plan.diff, applied, code=Exit.CONFIG if failed else Exit.DONE)
 
     async def _planned(self) -> _Plan:
@@ -268,12 +282,11 @@ class Controls:
             done = "built anew" if name in plan.gone else "started"
             applied.append(f"{name}: {done}" if why is None else f"{name}: in quarantine, {why}")
         for name in plan.gone:
+            left = _left_by(loop, name, seats[name].markets if name in seats else frozenset())
             if name not in seats:
-                held = [p.market for p in loop.mirror.positions.values() if p.owner == name]
-                resting = loop.mirror.resting_of(name)
-                left = f"; its {', '.join(held)} stays with its stop" if held else ""
-                left += f"; entries that rest may still fill: {', '.join(resting)} (bot orders)" if resting else ""
                 applied.append(f"{name}: stopped{left}")
+            elif left:
+                applied.append(f"{name}: asked about fewer markets{left}")
         return tuple(applied or ("settings: in force",))
 
     async def _reseat(self, placed: list[Placed], warm: dict[str, Warm], gone: list[str]) -> None:
@@ -286,14 +299,17 @@ class Controls:
     async def _build_anew(self, name: str) -> None:
         """A quarantined strategy from its file as that is now, and the config as it runs."""
         run = self._run
+        settings = next(one for one in run.settings.strategies if one.name == name)
         worker = Worker("@reload")
         try:
-            placed = await worker.call(lambda: place_strategies(run.settings))
+            mine = await worker.call(lambda: place(run.settings, settings))
+        except StrategyError as error:
+            why = f"its file was not read within {LIMIT_S:g} s" if worker.given_up else error
+            raise ConfigError(f"{name} stays in quarantine: {why}") from error
         finally:
             worker.close()
-        mine = [one for one in placed if one.strategy.name == name]
         try:
-            warm = await self._warmed(mine)
+            warm = await self._warmed([mine])
         except AccessLost:
             raise
         except ApiError as error:
@@ -302,7 +318,10 @@ class Controls:
                 f"{name} stays in quarantine: the service could not be asked for its bars ({error.code})"
             ) from error
         keep_quarantine(run.loop.journal, name, None)
-        kept = [mine[0] if one.name == name else _as_it_runs(run, one) for one in run.settings.strategies]
+        provenance.note_source(
+            run.loop.journal, settings, mine.sha256, at_ms=run.loop.now_ms(), epoch=run.loop.mirror.epoch
+        )
+        kept = [mine if one.name == name else _as_it_runs(run, one) for one in run.settings.strategies]
         await self._reseat(kept, warm, [name])
         seat = next(seat for seat in run.loop.desk.seats if seat.name == name)
         if seat.quarantined is not None:
@@ -316,6 +335,16 @@ class Controls:
     def _refused(self, changes: tuple[Change, ...], why: str, code: Exit) -> ReloadResult:
         log.error("config.refused", message=why)
         return ReloadResult(changes, (), (f"{why}. Nothing was changed.",), code)
+
+
+def _left_by(loop: Loop, strategy: str, markets: frozenset[str]) -> str:
+    """What the strategy has where it is asked nothing any more: outside of these markets."""
+    held = [p.market for p in loop.mirror.positions.values() if p.owner == strategy and p.market not in markets]
+    bare = [market for market in held if not loop.mirror.is_protected(market)]
+    stop = f"WITHOUT A STOP: {', '.join(bare)}" if bare else "with its stop"
+    left = f"; its {', '.join(held)} stays {stop}" if held else ""
+    resting = [oid for oid in loop.mirror.resting_of(strategy) if loop.mirror.orders[oid].market not in markets]
+    return left + (f"; entries that rest may still fill: {', '.join(resting)} (bot orders)" if resting else "")
 
 
 def _as_it_runs(run: Run, one: StrategySettings) -> Placed:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from bot.errors import (
     is_access_lost,
 )
 from bot.runtime import beater, calls, control, notices, provenance, reading, systemd, watching
+from bot.runtime.books import Part
 from bot.runtime.controls import Controls
 from bot.runtime.desk import Placed
 from bot.runtime.doorbell import listen
@@ -286,7 +287,8 @@ class Run:
             self.journal.look(now_ms=self.loop.now_ms())
         if code is Exit.DONE and not self.journal.mend():
             code, message = Exit.UNSAFE, f"{self.journal.fault}; what was done since is at the service only"
-        log.info("daemon.stopped", exit_code=int(code), message=message or None)
+        tell = log.info if code is Exit.DONE else log.error
+        tell("daemon.stopped", exit_code=int(code), message=message or None)
         return DaemonEnd(code, left, message)
 
     # -- passes
@@ -434,9 +436,12 @@ class Run:
             await work()
         self._keep_rhythm()
 
-    def _notices_of(self, event: Event) -> Iterable[Notice]:
+    def _notices_of(self, event: Event, parts: Mapping[str, Part]) -> Iterable[Notice]:
+        """Where a service shows no keys, what is nobody's as yet may be ours."""
         seat = self.loop.desk.seat_of(event.coin or "")
-        return notices.of_event(event, self.loop.owner_of, None if seat is None else seat.name)
+        is_told = self.loop.mirror.events_named or any(not name.startswith("@") for name in parts)
+        owner = notices.whose(parts) if is_told else None
+        return notices.of_event(event, self.loop.owner_of, owner or (None if seat is None else seat.name))
 
     def _knows(self, event: Event) -> bool:
         return not self.journal.unseen([event])

@@ -138,6 +138,9 @@ class Gate:
             return stopped
         if self.in_doubt(intent.market, intent.id):
             return _doubt(intent.market)
+        allowance = self.allowances.get(intent.strategy)
+        if allowance is not None and (no := self.over_leverage(allowance, intent.market, intent.order().leverage)):
+            return no
         return self.strategy_stopped(intent.strategy, now_ms)
 
     def used_usd(self, strategy: str, closing: frozenset[str] = frozenset()) -> Decimal:
@@ -160,6 +163,30 @@ class Gate:
             ):
                 used += (order.size - order.filled) * order.limit_px
         return used + sum((one.notional_usd for one in self.live() if one.strategy == strategy), Decimal(0))
+
+    def over_leverage(self, allowance: Allowance, market: str, leverage: int | None) -> Refusal | None:
+        """An order without a leverage of its own takes that of the position, which another strategy or an earlier config may have chosen."""
+        most, position = allowance.max_leverage, self.mirror.positions.get(market)
+        if leverage is not None:
+            if leverage <= most:
+                return None
+            return Refusal(
+                "over_leverage",
+                f"leverage {leverage} is above max_leverage {most}",
+                {"field": "leverage", "value": most},
+            )
+        has = position.leverage if position is not None else self._accepted_leverage(market)
+        if has <= most:
+            return None
+        return Refusal(
+            "over_leverage",
+            f"the {market} position has a leverage of {has:g}, which an entry takes over; max_leverage is {most}",
+        )
+
+    def _accepted_leverage(self, market: str) -> float:
+        """Of a position that the events have not told yet: of what was accepted there by now."""
+        accepted = (one for one in self.live() if (one.market, one.action, one.state) == (market, "open", "accepted"))
+        return max((one.order().leverage or 1 for one in accepted), default=1)
 
     # -- requests
 
@@ -379,10 +406,7 @@ def protected(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
 def leverage_bound(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
     wish = ask.wish
     assert isinstance(wish, Open)
-    if wish.leverage is None or wish.leverage <= allowance.max_leverage:
-        return None
-    return Refusal("over_leverage", f"leverage {wish.leverage} is above max_leverage {allowance.max_leverage}",
-                   {"field": "leverage", "value": allowance.max_leverage})  # fmt: skip
+    return gate.over_leverage(allowance, wish.market, wish.leverage)
 
 
 def within_budget(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:

@@ -86,6 +86,7 @@ class Settings:
     guardians: Sequence[Wanted] = ()
     foreign_positions: str = "ignore"  # adopt | ignore | flatten
     reconcile_ms: int = RECONCILE_MS
+    require_protection: bool = True  # of a position whose strategy runs no more; the others' allowances say it too
 
 
 SCHEDULED: Final = ("bar:", "timer:")  # causes that are only as right as the clock
@@ -121,7 +122,7 @@ class Loop:
         run: Run = run_inline,
         belief: Callable[[], Refusal | None] = _allowed,
         passed: Callable[[int | None], None] = lambda _at_ms: None,
-        notices_of: Callable[[Event], Iterable[Notice]] | None = None,
+        notices_of: Callable[[Event, Mapping[str, Part]], Iterable[Notice]] | None = None,
         schedule: Callable[[], Refusal | None] = _allowed,
         between: Callable[[], Awaitable[None]] = at_once,
         abreast: int = 1,
@@ -139,7 +140,7 @@ class Loop:
         self.notices_of = notices_of
         self.live: dict[str, Intent] = {}  # not final, or accepted and not seen in the events yet
         self.owners: dict[str, str] = {}  # idempotency key -> strategy, as far as they were asked for
-        self.mirror = Mirror(self.owner_of, self.keys_of)
+        self.mirror = Mirror(self.owner_of, self.keys_of, self._leverage_of)
         self.feed = Feed(wanted_series(placed))
         self.pauses = Pauses(journal)
         self.books = Books.of_journal(journal, owner_of=self.owner_of, mark_at=self._mark_at)
@@ -252,10 +253,10 @@ class Loop:
                     raise
                 log.warning("reconcile.postponed", code=error.code, message=error.message)
                 if isinstance(error, Refused):  # Not away: what is held may differ from what we believe.
-                    self._reconcile_at_ms = self.pacer.mono_ms() + REFUSED_MS
                     self.health.degrade(
                         "reconcile", f"the service refuses a comparison ({error.code}): {error.message}"
                     )
+                self._compare_soon()
         await self._look_closer()
         self.health.keep("market:", self.feed.gone)
         self._mend()
@@ -338,14 +339,22 @@ class Loop:
                 )
                 log.warning("intent.released", intent=intent.id, strategy=intent.strategy, market=intent.market)
 
-    async def reconcile(self) -> list[Drift]:
-        """Compare with the service and repair; the next time is set whatever comes of it. Answers what differed."""
+    async def reconcile(self) -> list[Drift] | None:
+        """Compare with the service and repair; the next time is set whatever comes of it. Answers what differed; None where nothing could be compared."""
         self._reconcile_at_ms = self.pacer.mono_ms() + self.settings.reconcile_ms
         drifts = await repairs.reconcile(self)
-        self.health.restore("reconcile")
+        if drifts is None:
+            self._compare_soon()
+        else:
+            self.health.restore("reconcile")
         await self.arming.retire()
         await self._send_replies()
         return drifts
+
+    def _compare_soon(self) -> None:
+        """After a comparison that came to nothing, where entries wait for one."""
+        if "reconcile" in self.degraded:
+            self._reconcile_at_ms = self.pacer.mono_ms() + REFUSED_MS
 
     def look_again(self) -> None:
         """Others listen from now on: a position that was nobody's may be somebody's. The next pass compares."""
@@ -552,7 +561,7 @@ class Loop:
                 self.mirror.apply(event)
             self.strangers.see(event, self.owner_of)
             if self.notices_of is not None:
-                notices += self.notices_of(event)
+                notices += self.notices_of(event, parts)
             if is_said:
                 tell(event)
             if event.type not in heard:  # As most are: then nothing is built for nobody.
@@ -912,6 +921,11 @@ class Loop:
         """The keys of our orders among these trades: what tells whose they are where the service shows no keys."""
         return self.journal.keys_of_trades(trade_ids, epoch=self.mirror.epoch)
 
+    def _leverage_of(self, key: str) -> int | None:
+        """Of an entry of ours; None where it asked for none."""
+        intent = self.live.get(key) or self.journal.find(key)
+        return None if intent is None or intent.action != "open" else intent.order().leverage
+
     def own_positions(self, *, events_skipped: bool = False) -> None:
         """After a snapshot, which names no owners: a position is its opener's, by the entries that the journal has of it.
 
@@ -981,7 +995,7 @@ class Loop:
 
     def requires_protection(self, position: MirrorPosition) -> bool:
         allowance = self.gate.allowances.get(position.owner or "")
-        return allowance is None or allowance.require_protection
+        return self.settings.require_protection if allowance is None else allowance.require_protection
 
     async def _may_confirm(self, intent: Intent, plan: Plan) -> bool:
         return intent.strategy == RUNTIME or await self.desk.may_confirm(intent.strategy, plan)

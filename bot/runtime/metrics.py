@@ -240,7 +240,7 @@ class Figures:
         yield counter("strategy_fills", "Fills.", [((one,), book.fills) for one, book in books.items()], ["strategy"])
         yield gauge(
             "strategy_paused", "1 for a strategy that opens nothing by a person's word or for its daily loss.",
-            [((seat.name,), float(loop.pauses.refusal(seat.name) is not None or books[seat.name].is_halted)) for seat in loop.desk.seats], ["strategy"],
+            [((seat.name,), float(loop.strategy_stopped(seat.name, loop.now_ms()) is not None)) for seat in loop.desk.seats], ["strategy"],
         )  # fmt: skip
         yield gauge(
             "strategy_quarantined", "1 for a strategy that is asked nothing any more.",

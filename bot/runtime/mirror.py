@@ -110,16 +110,25 @@ def _no_keys(trade_ids: Iterable[str]) -> Mapping[TradeOf, str]:
     return {}
 
 
+def _no_leverage(key: str) -> int | None:
+    return None
+
+
 class Mirror:
-    """`owner_of(key)` names the strategy of an intent, None for a key that is not ours; `keys_of(trade_ids)` says which of them are orders of ours."""
+    """`owner_of(key)` names the strategy of an intent, None for a key that is not ours; `keys_of(trade_ids)` says which of them are orders of ours.
+
+    `leverage_of(key)` is what an entry of ours has asked for: events do not tell it.
+    """
 
     def __init__(
         self,
         owner_of: Callable[[str], str | None] = _no_owner,
         keys_of: Callable[[Iterable[str]], Mapping[TradeOf, str]] = _no_keys,
+        leverage_of: Callable[[str], int | None] = _no_leverage,
     ) -> None:
         self.owner_of = owner_of
         self.keys_of = keys_of
+        self.leverage_of = leverage_of
         self.positions: dict[str, MirrorPosition] = {}
         self.orders: dict[str, MirrorOrder] = {}
         self.guardians: dict[str, MirrorGuardian] = {}
@@ -129,8 +138,6 @@ class Mirror:
         self.keys_proven = False  # this service has shown one of our keys on a trade
         self.events_named = False  # an event has shown one, so that an event or an order without a key is none of ours
         self.marks: dict[str, float] = {}
-        # Market -> that of our newest entry there: a fill does not tell it.
-        self.leverages: dict[str, float] = {}
         self.balance_usd = Decimal(0)
         self.epoch = 0
         self.value_offset_usd = (
@@ -171,6 +178,8 @@ class Mirror:
 
     def of_snapshot(self, snapshot: AccountSnapshot) -> None:
         """Believe the service. What only we know (owners, first stops) is kept for positions that are still the same."""
+        if snapshot.epoch != self.epoch:
+            self.positions = {}  # Those of before a reset are gone, whatever stands in their markets by now.
         self.epoch = snapshot.epoch
         self.balance_usd = snapshot.balance_usd
         self.positions = {one.coin: self._position_of(one) for one in snapshot.positions}
@@ -373,9 +382,10 @@ def _filled(mirror: Mirror, event: Any, data: Any) -> None:
         mirror.owner_of(event.idempotency_key) if event.idempotency_key is not None and data.intent == "open" else None
     )
     if known is None or known.side != data.side:
+        asked = None if owner is None else mirror.leverage_of(event.idempotency_key)
         mirror.positions[event.coin] = MirrorPosition(
-            event.coin, data.side, abs(size), data.entry_px, leverage=mirror.leverages.get(event.coin, 1), opened_ms=event.ts, owner=owner,
-        )  # fmt: skip
+            event.coin, data.side, abs(size), data.entry_px, leverage=asked or 1, opened_ms=event.ts, owner=owner
+        )
         return
     mirror.positions[event.coin] = known._replace(
         size=abs(size),

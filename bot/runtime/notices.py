@@ -99,7 +99,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 def of_event(
     event: Event, owner_of: Callable[[str], str | None] = lambda _key: None, owner: str | None = None
 ) -> Iterable[Notice]:
-    """What an event of the service is told as; nothing for most. `owner`: whose position it is, when the event carries no key of ours."""
+    """What an event of the service is told as; nothing for most. `owner`: whose it is, when that is known by more than its key."""
     kind = f"{event.type}.{event.subtype}"
     template = TEMPLATES.get(kind)
     if template is None:
@@ -108,7 +108,12 @@ def of_event(
     fields = {name: getattr(event.data, name, None) for name in template.fields}
     if event.type == "fill":
         fields["cause"] = event.data.kind
-    return (notice(kind, event.id, market=event.coin, strategy=strategy or owner, at_ms=event.ts, **fields),)
+    return (notice(kind, event.id, market=event.coin, strategy=owner or strategy, at_ms=event.ts, **fields),)
+
+
+def whose(parts: Iterable[str]) -> str | None:
+    """Who has a part of a fill, as a person calls them; None when it was no fill."""
+    return " + ".join("another hand" if name.startswith("@") else name for name in parts) or None
 
 
 def notice(

@@ -257,10 +257,12 @@ class Operations:
             seat = seats.get(one.name)
             quarantined = None if seat is None else seat.quarantined
             why = quarantined or paused.get(one.name)
+            # Without a seat, or with one while what happens is kept for it: it still lives through its past.
+            state = "STARTING" if seat is None or one.name in run.loop.desk.away else "RUNNING"
             found.append({
                 "name": one.name, "use": one.use, "markets": list(one.markets), "interval": one.interval,
                 "budget_usd": format_decimal(one.budget_usd), "max_leverage": one.max_leverage,
-                "state": "QUARANTINED" if quarantined else "PAUSED" if why else "RUNNING", "why": why, "book": _book(run, one.name),
+                "state": "QUARANTINED" if quarantined else "PAUSED" if why else state, "why": why, "book": _book(run, one.name),
                 "resting": resting.get(one.name, []),
             })  # fmt: skip
         return found
@@ -337,8 +339,8 @@ class Operations:
         """Entries again; a strategy that is named also leaves its quarantine."""
         strategy = self._strategy_of(question)
         run = self._run()
-        await self.errands.ask(lambda: run.controls.resume(strategy))
-        return self._how_it_is(run)
+        looked = await self.errands.ask(lambda: run.controls.resume(strategy))
+        return self._how_it_is(run) | {"looked_at": list(looked)}
 
     def _how_it_is(self, run: Run) -> Data:
         state, why = self.state()
@@ -382,6 +384,8 @@ class Operations:
             run.loop.begin_pass()
             found = await run.loop.reconcile()
             run.loop.journal.flush()
+            if found is None:
+                raise TryLater("busy", "the events could not be read to their end")
             return found
 
         return {"drifts": [asdict(one) for one in await self._compared(work)], "applied": True}
@@ -558,8 +562,9 @@ def _position(loop: Any, one: MirrorPosition) -> Data:
         "market": one.market, "side": one.side, "size": format_decimal(one.size), "entry_px": _amount(one.entry_px),
         "mark_px": loop.mirror.marks.get(one.market), "unrealized_usd": round(loop.mirror.unrealized_usd(one), 2),
         "notional_usd": format_decimal(one.notional_usd), "leverage": one.leverage, "strategy": one.owner,
+        "shares": {name: format_decimal(share.size) for name, share in loop.books.shares.get(one.market, {}).items()},
         "stop_px": None if stop is None else _amount(stop.trigger_px), "target_px": None if target is None else _amount(target.trigger_px),
-        "protected": loop.mirror.is_protected(one.market), "opened_ms": one.opened_ms,
+        "protected": loop.mirror.is_protected(one.market), "needs_stop": loop.requires_protection(one), "opened_ms": one.opened_ms,
     }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def loop_settings(settings: Settings) -> LoopSettings:
     """What the loop of any run needs of the config."""
     return LoopSettings(
         guardians=wanted_guardians(settings), foreign_positions=settings.safety.foreign_positions,
-        reconcile_ms=settings.reconcile_seconds * 1000,
+        reconcile_ms=settings.reconcile_seconds * 1000, require_protection=settings.safety.require_protection,
     )  # fmt: skip
 
 

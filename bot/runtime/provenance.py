@@ -1,6 +1,6 @@
 """Provenance: which code and config a run began with, noted in the journal, so that a replay can say later what has changed since.
 
-Digests, never values: params may hold secrets, and one whose name says so is left out. Nothing here decides; a start and a reload write a mark.
+Digests, never values: params may hold secrets, and one whose name says so is left out. Nothing here decides; a start, a reload and a resume write a mark.
 """
 
 from __future__ import annotations
@@ -67,6 +67,15 @@ def note_run(
     if len(kept) > MARKS_KEPT:
         kept = [kept[0], *kept[1 - MARKS_KEPT :]]
     journal.write_note(NOTE, json.dumps(kept, separators=(",", ":")))
+
+
+def note_source(journal: Journal, one: StrategySettings, sha256: str | None, *, at_ms: int, epoch: int) -> None:
+    """A strategy goes on with what its file is by now, and everything else as it was."""
+    marks = marks_in(journal.note(NOTE))
+    if marks:
+        last = {name: value for name, value in marks[-1].items() if name != "balanceUsd"}
+        mark = {**last, "strategies": {**last["strategies"], one.name: _strategy(one, sha256)}}
+        note_run(journal, mark, at_ms=at_ms, epoch=epoch)
 
 
 def marks_in(text: str | None) -> list[dict[str, Any]]:

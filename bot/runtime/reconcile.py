@@ -34,13 +34,13 @@ REPAIR_MS: Final = 60_000  # of service time before a repair's close that was re
 COVER_MS: Final = 10_000  # of real time that a position may wait for its new stop to be taken; then it is closed
 
 
-async def reconcile(loop: Loop) -> list[Drift]:
-    """Compare and repair; answers the drifts that were found."""
+async def reconcile(loop: Loop) -> list[Drift] | None:
+    """Compare and repair; answers the drifts that were found. None: the events could not be read to their end, so nothing was compared."""
     if not await overlaps(loop):
         return await _resync(loop, "the event before the cursor is not the one that we took")
     for _ in range(LOOKS_MAX):
         if not await loop.drain():
-            return []
+            return None
         snapshot = await loop.port.account()
         cursor = loop.journal.cursor
         if cursor is None or cursor.epoch != snapshot.epoch:
@@ -49,7 +49,7 @@ async def reconcile(loop: Loop) -> list[Drift]:
             break
     else:
         log.info("reconcile.postponed", why="events keep coming")
-        return []
+        return None
     claim_orders(loop, snapshot)
     drifts = loop.mirror.diff(snapshot)
     loop.mirror.of_snapshot(snapshot)

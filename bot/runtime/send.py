@@ -336,8 +336,6 @@ class Sender:
             result = await self.port.confirm(intent.confirm_token, key=intent.id, expires_at_ms=intent.token_expires_ms)
         else:
             result = await self.port.place(intent.order(), key=intent.id, expires_at_ms=intent.not_after_ms)
-        if intent.action == "open" and result.trade.leverage is not None:
-            self.mirror.leverages[intent.market] = result.trade.leverage
         return result.trade.id
 
     async def _cancel(self, intent: Intent) -> str:

@@ -21,8 +21,8 @@ class State(NamedTuple):
 
 def state_of(loop: Loop, *, is_stopping: bool = False) -> State:
     """The first that holds: STOPPING, STARTING (not recovered, or the strategies still live through their past), DEGRADED (something keeps
-    entries out, or a strategy is in quarantine), PAUSED (a person has paused every strategy), RUNNING. `is_stopping`: the run has been
-    told to stop."""
+    entries out, here or at the service, or a strategy is in quarantine), PAUSED (a person has paused every strategy), RUNNING.
+    `is_stopping`: the run has been told to stop."""
     if is_stopping or loop.paused == ENDING:
         return State("STOPPING", "asked to stop")
     if not loop.ready:
@@ -35,6 +35,8 @@ def state_of(loop: Loop, *, is_stopping: bool = False) -> State:
     no = loop.entries_stopped(loop.now_ms())
     if no is not None and not reasons:
         reasons.append(no.message)
+    blocking = [one for one in loop.mirror.guardians.values() if one.blocks_opens]
+    reasons += [f"the service refuses entries: {one.type} {one.id} stands" for one in blocking]
     reasons += [f"{seat.name} is in quarantine: {seat.quarantined}" for seat in loop.desk.seats if seat.quarantined]
     if reasons:
         return State("DEGRADED", "; ".join(reasons))

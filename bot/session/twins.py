@@ -216,13 +216,12 @@ class PlanResultTwin:
 
 
 class TradeTwin:
-    """Trade, as it stands when it is read; id and leverage are what the runtime asks for."""
+    """Trade, as it stands when it is read; the id is what the runtime asks for."""
 
-    __slots__ = ("_account", "_trade", "id", "leverage")
+    __slots__ = ("_account", "_trade", "id")
 
     def __init__(self, account: Account, trade: Trade) -> None:
         self.id = trade.id
-        self.leverage = trade.leverage
         self._account = account
         self._trade = trade
 

@@ -28,6 +28,7 @@ from bot.cli import figures, look
 from bot.cli.app import call
 from bot.cli.embedded import Embedded
 from bot.cli.place import Denied, find
+from bot.runtime.tail import FILE, Tail
 from bot.service.auth import SECRET_LETTERS
 from tests.conftest import REPOSITORY
 
@@ -207,8 +208,11 @@ def test_what_is_not_known_to_be_so_now_is_not_shown_as_if_it_were(ran: Ran, ask
     told["other_books"] = [{"name": "@foreign", "book": {"net_usd": "-1234.5"}}]
     told["heartbeat"] |= {"deadline_s": -64.8}
     told["reload"] = {"began_s": 90, "ended_s": None, "applied": [], "refused": []}
+    told["blocked_by"] = [{"type": "account_drawdown", "id": "grd_1"}, {"type": "kill_switch", "id": "grd_2"}]
     lines = "\n".join(look._status_lines(told))
     assert "reload      under way for 1 min 30 s" in lines
+    assert "account_drawdown grd_1 stands until 00:00 UTC, or until the account's owner lifts it" in lines
+    assert "kill_switch grd_2 stands until the account's owner lifts it" in lines
     assert "OLD         not read from the service for 75 s: account, positions and orders are as of then" in lines
     assert "positions   2, each of ours with its stop, NOT OURS AND WITHOUT A STOP: SOL;" in lines
     assert ": raises; mend it, then bot resume mine; entries that rest may still fill: 17, 18 (bot orders)" in lines
@@ -227,6 +231,84 @@ def test_what_is_not_known_to_be_so_now_is_not_shown_as_if_it_were(ran: Ran, ask
 )  # fmt: skip
 def test_figures_are_shown_as_a_person_reads_them(name: str, value: Any, text: str) -> None:
     assert figures.shown(name, value) == text
+
+
+@pytest.mark.parametrize(
+    ("position", "stop", "unsafe"),
+    [
+        ({"stop_px": "95", "protected": True}, "95", False),
+        ({"stop_px": None, "protected": True}, "trailing", False),
+        ({"stop_px": None, "protected": False}, "NO STOP", True),
+        ({"stop_px": "95", "protected": False}, "NO STOP for all of it, 95 for a part", True),
+        ({"stop_px": None, "protected": False, "needs_stop": False}, "NO STOP", False),
+        ({"stop_px": None, "protected": False, "strategy": None}, "NO STOP", False),
+    ],
+)
+def test_a_position_says_whether_it_has_its_stop_and_needs_one(
+    position: dict[str, Any], stop: str, unsafe: bool
+) -> None:
+    position = {"strategy": "mine", "needs_stop": True} | position
+    assert (look._stop_of(position), look._is_unsafe(position)) == (stop, unsafe)
+
+
+@dataclass
+class Stopping:
+    """A daemon that is asked to end, and ends so."""
+
+    folder: Path
+    exit_code: int
+    message: str | None
+    flag: str = "--config bot.yaml"
+
+    def ask(self, _method: str, path: str, _body: Any = None) -> dict[str, Any]:
+        if path == "/stop":
+            tail = Tail(self.folder / FILE)
+            tail({"event": "daemon.stopped", "exit_code": self.exit_code, "message": self.message})
+            tail.close()
+        return {"pid": 7, "on_exit": "flatten", "at_ms": self.at_ms}
+
+    def is_running(self) -> bool:
+        return False
+
+    at_ms: int = 0
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "message", "at_ms", "ends"),
+    [
+        (0, None, 0, (0, "")),
+        (0, "the service did not answer at the end", 0, (0, "the service did not answer at the end\n")),
+        (
+            5,
+            "safety.on_exit: flatten could not be finished",
+            0,
+            (5, "error: safety.on_exit: flatten could not be finished\n"),
+        ),
+        (5, "of an earlier run", 2**53, (0, "")),
+    ],
+)
+def test_stop_ends_as_the_run_does(
+    exit_code: int,
+    message: str | None,
+    at_ms: int,
+    ends: tuple[int, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Ask,
+) -> None:
+    place = Stopping(tmp_path, exit_code, message, at_ms=at_ms)
+    monkeypatch.setattr("bot.cli.place.find", lambda *_: place)
+    code, out, err = ask("stop")
+    assert (code, err) == ends
+    assert out.startswith("stopped (pid 7, safety.on_exit: flatten)")
+
+
+@pytest.mark.parametrize(
+    ("shares", "shown"),
+    [({"one": "1", "two": "0.5"}, "one 1 + two 0.5"), ({"one": "1"}, "one"), ({}, "one"), (None, "one")],
+)
+def test_a_shared_position_names_who_has_which_share(shares: dict[str, str] | None, shown: str) -> None:
+    assert look._holders({"strategy": "one", "shares": shares}) == shown
 
 
 def test_positions_have_their_stops_and_orders_their_strategy(ran: Ran, ask: Ask) -> None:

@@ -15,6 +15,7 @@ from bot.clock import boot_ns
 from bot.errors import NO_ERROR_OBJECT, ApiError, Refusal, Refused
 from bot.runtime import reading, rhythm
 from bot.runtime.arming import Wanted
+from bot.runtime.control import Problem, Question
 from bot.runtime.controls import Controls
 from bot.runtime.daemon import REFUSALS_MAX, RealPacer, Run, until_up
 from bot.runtime.exiting import wind_down
@@ -23,14 +24,14 @@ from bot.runtime.health import Health, key_problem
 from bot.runtime.intents import Intent as Written
 from bot.runtime.journal import open_journal
 from bot.runtime.legs import LEGS, next_leg
-from bot.runtime.loop import EXITS_WAIT_MS, PASS_MS, RECONCILE_MS, Loop, Settings
+from bot.runtime.loop import EXITS_WAIT_MS, PASS_MS, RECONCILE_MS, REFUSED_MS, Loop, Settings
 from bot.runtime.metrics import STUCK_S, Meter, Sources
-from bot.runtime.operating import intents_of
+from bot.runtime.operating import Operations, intents_of
 from bot.runtime.reconcile import COVER_MS, REARM_MS, closing, lost_distance_pct
 from bot.runtime.state import state_of
 from bot.runtime.watching import Scraped
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
-from bot.wire import CloseRequest, GuardianRequest, OrderRequest, OrderResult, Trade
+from bot.wire import CloseRequest, EventsPage, GuardianRequest, OrderRequest, OrderResult, Trade
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused
 from tests.runtime.rooms import DEAD_MAN_60, always, begun, first_bar, kill, later, minutes, room
 from tests.runtime.test_journal import intent
@@ -123,6 +124,44 @@ async def test_a_question_that_is_refused_keeps_entries_out_and_ends_no_pass(que
     await minutes(loop, venue, "100")
     assert (loop.degraded, loop.entries_stopped(loop.now_ms())) == ({}, None)
     assert loop.mirror.is_protected("BTC") is (question != "guardians"), "bare for so long, it was closed"
+
+
+class HalfDeaf(FakeVenue):
+    """`is_deaf`: it says which event came after another, and not all that came."""
+
+    is_deaf = False
+
+    async def events(self, since: str | None = None, *, limit: int = 200, types: Sequence[str] = ()) -> EventsPage:
+        if self.is_deaf and limit > 1:
+            raise AWAY
+        return await super().events(since, limit=limit, types=types)
+
+
+async def test_a_comparison_that_was_not_made_is_neither_an_answer_nor_an_end_of_what_waits_for_one() -> None:
+    venue = HalfDeaf()
+    loop = await opened(venue)
+    venue.faults = [Fault("account", refused("invalid_input", "not today"))]
+    later(loop, RECONCILE_MS)
+    await loop.cycle()
+    assert list(loop.degraded) == ["reconcile"]
+    venue.is_deaf = True
+    later(loop, REFUSED_MS)
+    await loop.cycle()
+    assert list(loop.degraded) == ["reconcile"], "nothing was compared"
+    run: Any = SimpleNamespace(loop=loop)
+    settings: Any = None
+    operations = Operations(settings, base_url="embedded", stop=asyncio.Event(), tail=None, config=None)
+    operations.run = run
+    asked = asyncio.create_task(operations.reconcile(Question({})))
+    await asyncio.sleep(0)
+    await operations.errands.do_all()
+    with pytest.raises(Problem, match="could not be read to their end") as told_so:
+        await asked
+    assert told_so.value.status == 503
+    venue.is_deaf = False
+    later(loop, REFUSED_MS)
+    await loop.cycle()
+    assert loop.degraded == {}, "and not only when the next one is due"
 
 
 async def test_while_it_cannot_be_known_who_else_trades_in_our_market_nothing_is_opened() -> None:
@@ -557,7 +596,7 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     await minutes(loop, venue, "100")
     assert not venue.positions
     run: Any = SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=()))
-    await Controls(run, None).resume()
+    assert await Controls(run, None).resume() == (f"open BTC of trend ({waits.id[:12]}), which waits no more",)
     await minutes(loop, venue, "100")
     assert (loop.journal.live(), set(venue.positions)) == ([], {"BTC"})
 

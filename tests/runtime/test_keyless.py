@@ -149,7 +149,7 @@ async def test_a_notice_names_the_strategy() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
     loop = room(venue, always)
-    loop.notices_of = lambda event: of_event(event, loop.owner_of)
+    loop.notices_of = lambda event, _parts: of_event(event, loop.owner_of)
     await loop.recover()
     await loop.cycle()
     (said,) = [row["payload"] for row in loop.journal.db["outbox"].rows if row["kind"] == "fill.entry"]

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from bot.clock import DAY_MS, MINUTE_MS
 from bot.errors import ApiError
 from bot.runtime.books import FOREIGN
+from bot.runtime.daemon import Run
 from bot.runtime.desk import Placed
 from bot.runtime.exiting import wind_down
 from bot.runtime.feed import Series
@@ -22,11 +25,12 @@ from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop
 from bot.runtime.metrics import Figures, Meter, Sources
 from bot.runtime.notices import render
+from bot.runtime.operating import _position
 from bot.runtime.ports import Calm
 from bot.runtime.safety import HALTED
 from bot.runtime.timers import instants, newest_until, next_after
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, Timer, View
-from bot.wire import CloseRequest
+from bot.wire import CloseRequest, OrderRequest
 from tests.fakes import ADDRESS, START_MS, FakeVenue, Fault, refused
 from tests.runtime.rooms import Scripted, kill, later, minutes, room
 
@@ -87,6 +91,7 @@ async def test_each_has_its_share_and_a_close_takes_no_more_than_that(venue: Fak
     await minutes(loop, venue, "120")
     await minutes(loop, venue, "120")
     assert (a.holds[-1], b.holds[-1]) == (1, 3)
+    assert _position(loop, loop.mirror.positions["BTC"])["shares"] == {"alpha": "1", "beta": "3"}
     b.wants = [Close("BTC")]
     await minutes(loop, venue, "130")
     assert venue.positions["BTC"].size == 1
@@ -196,6 +201,25 @@ async def test_when_the_first_holder_has_left_the_next_one_answers_for_the_posit
     await minutes(loop, venue, "100")
     assert loop.mirror.positions["BTC"].owner == "beta"
     assert loop.mirror.is_protected("BTC")
+
+
+@pytest.mark.parametrize("abreast", [1, 8])
+async def test_an_entry_takes_over_no_leverage_above_its_own_maximum(venue: FakeVenue, abreast: int) -> None:
+    """Without one of its own it has the position's: another's of a shared market, or that of an earlier config."""
+    a, b = Told("alpha"), Told("beta")
+    loop = await begun(venue, a, b, nets=True, max_leverage=5)
+    loop.abreast = abreast
+    loop.gate.allowances = loop.gate.allowances | {"beta": replace(loop.gate.allowances["beta"], max_leverage=2)}
+    a.wants, b.wants = (
+        [Open("BTC", "long", size=1, leverage=5, bracket=STOP)],
+        [Open("BTC", "long", size=1, bracket=STOP)],
+    )
+    await minutes(loop, venue, "100")
+    assert venue.positions["BTC"].size == 1, "it was wanted before there was a position, and did not leave"
+    assert loop.mirror.positions["BTC"].leverage == 5, "as was asked for, before a comparison says it"
+    b.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    assert (codes(loop), venue.positions["BTC"].size) == ([("beta", "over_leverage")], 1)
 
 
 async def test_a_position_of_a_strategy_that_is_gone_is_left_to_its_stop(venue: FakeVenue, tmp_path: Path) -> None:
@@ -415,6 +439,23 @@ async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -
     assert samples["bracketbot_strategy_margin_lost_usd", "alpha"] == 0
 
 
+async def test_a_halt_ends_in_the_metrics_too_when_its_limit_leaves_the_config(venue: FakeVenue) -> None:
+    pytest.importorskip("prometheus_client")
+    a = Told("alpha")
+    loop = await begun(venue, a, daily_loss_usd=Decimal(20))
+    a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
+    await minutes(loop, venue, "100", "89")
+
+    def paused() -> list[float]:
+        figures = Figures(Sources(Meter(), loop, lambda: None, None, state=lambda: "RUNNING"))
+        families = {family.name: family for family in figures.collect()}
+        return [one.value for one in families["bracketbot_strategy_paused"].samples]
+
+    assert paused() == [1]
+    loop.gate.allowances = {"alpha": replace(loop.gate.allowances["alpha"], daily_loss_usd=None)}
+    assert (loop.strategy_stopped("alpha", loop.now_ms()), paused()) == (None, [0])
+
+
 async def test_a_quarantine_names_the_entries_that_rest_and_may_still_fill(venue: FakeVenue) -> None:
     class Raises(Told):
         def act(self, view: View, bar: Bar) -> Iterable[Intent]:
@@ -591,6 +632,26 @@ async def test_another_hands_close_is_booked_as_such(venue: FakeVenue) -> None:
     book = loop.books.of("alpha")
     assert (book.shares[0].size, book.unrealized_usd) == (1, 10)
     assert loop.books.of(FOREIGN).fills == 0
+
+
+async def test_a_notice_of_a_fill_names_those_whose_fill_it_was(venue: FakeVenue) -> None:
+    """Another hand in a strategy's market is not that strategy; what closes all of a shared position is everybody's."""
+    a, b = Told("alpha"), Told("beta")
+    loop = await begun(venue, a, b, nets=True)
+    run: Any = SimpleNamespace(loop=loop)
+    loop.notices_of = partial(Run._notices_of, run)
+    a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(100)), key="STRANGER")
+    await minutes(loop, venue, "100")
+    await venue.close("BTC", CloseRequest(), key="STRANGER TOO")
+    await minutes(loop, venue, "100")
+    assert [strategy for kind, strategy in notices(loop) if kind.startswith("fill.")] == [
+        "alpha",
+        "beta",
+        "another hand",
+        "another hand + alpha + beta",
+    ]
 
 
 async def test_an_entry_in_answer_to_the_very_fill_that_lost_too_much_is_refused(venue: FakeVenue) -> None:

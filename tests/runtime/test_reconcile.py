@@ -14,6 +14,7 @@ import pytest
 from bot.errors import ApiError
 from bot.runtime import reading
 from bot.runtime.arming import Wanted
+from bot.runtime.exiting import wind_down
 from bot.runtime.explaining import explain
 from bot.runtime.loop import Loop, Settings
 from bot.runtime.mirror import DriftKind
@@ -41,8 +42,8 @@ def stop_of(venue: FakeVenue) -> str:
     return next(o.oid for o in venue.working.values() if o.kind == "stop_loss")
 
 
-def kinds(drifts: Iterable[object]) -> list[str]:
-    return [drift.kind for drift in drifts]  # type: ignore[attr-defined]
+def kinds(drifts: Iterable[object] | None) -> list[str]:
+    return [drift.kind for drift in drifts or ()]  # type: ignore[attr-defined]
 
 
 def trailing(venue: FakeVenue) -> list[tuple[str | None, float | None]]:
@@ -336,6 +337,18 @@ async def test_an_adopted_position_is_protected_and_an_ignored_one_left_alone() 
         assert ("BTC" in venue.positions) is left, "no stop, and nobody knows at what distance: it is closed"
 
 
+async def test_a_bare_position_of_another_hand_keeps_no_switch_that_would_close_it() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300)), key="a person")
+    loop = room(venue)
+    await loop.recover()
+    await loop.cycle()
+    left = await wind_down(loop, "leave")
+    assert left.why[0].startswith("positions stay open, BTC WITHOUT A STOP")
+    assert (left.unprotected, venue.guards) == ((), {})
+
+
 @pytest.mark.parametrize("says_gone", [True, False])
 async def test_a_reset_arms_before_it_trades(says_gone: bool) -> None:
     venue = FakeVenue()
@@ -359,6 +372,19 @@ async def test_a_reset_arms_before_it_trades(says_gone: bool) -> None:
     assert venue.calls.index("arm") < venue.calls.index("confirm")
     assert [row["epoch"] for row in loop.journal.db["intents"].rows] == [0, 1]
     assert loop.mirror.positions["BTC"].owner == "trend"
+
+
+async def test_what_another_hand_opens_right_after_a_reset_is_not_ours_because_we_held_the_same_before() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    assert loop.mirror.positions["BTC"].owner == "trend"
+    venue.reset()
+    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
+    await minutes(loop, venue, "100")
+    position = loop.mirror.positions["BTC"]
+    assert (position.owner, position.first_stop_px) == (None, None)
+    assert trailing(venue) == [], "foreign_positions: ignore"
+    assert "BTC" in venue.positions
 
 
 async def test_a_reset_while_an_order_is_in_doubt_orders_nothing_twice() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -23,6 +24,7 @@ from bot.runtime.controls import Controls
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop
 from bot.runtime.loop import Settings as LoopSettings
+from bot.runtime.operating import Operations
 from bot.runtime.placing import place_strategies, wanted_guardians
 from bot.runtime.seats import Seat
 from bot.wire import CloseRequest, OrderRequest
@@ -204,6 +206,43 @@ async def test_a_new_strategy_starts_warm_and_a_removed_one_leaves_its_position_
     assert house.loop.books.of("one").unrealized_usd == 2, "the account still says what it is worth"
 
 
+async def test_a_strategy_that_leaves_a_market_leaves_a_word_on_what_it_has_there(house: House) -> None:
+    house.write(CONFIG.replace("[BTC]", "[BTC, ETH]"))
+    await house.controls.reload()
+    await house.minute()
+    assert {p.owner for p in house.loop.mirror.positions.values()} == {"one"}
+    house.write(CONFIG)
+    assert (await house.controls.reload()).applied == (
+        "one: built anew",
+        "one: asked about fewer markets; its ETH stays with its stop",
+    )
+
+
+BARE = """\
+from bot import Open, Strategy
+
+
+class Bare(Strategy):
+    def on_bar(self, view, bar):
+        if not view.position(bar.market):
+            yield Open(bar.market, "long", usd=100)
+"""
+
+
+async def test_a_position_that_the_config_lets_be_bare_stays_when_its_strategy_leaves(house: House) -> None:
+    waived = CONFIG + "safety: {require_protection: false}\n"
+    house.code("bare", BARE)
+    house.write(waived.replace("strategies:\n", "strategies:\n" + TWO.replace("idle:Idle", "bare:Bare")))
+    await house.controls.reload()
+    await house.minute()
+    assert house.loop.mirror.positions["ETH"].owner == "two"
+    house.write(waived)
+    result = await house.controls.reload()
+    assert result.applied == ("two: stopped; its ETH stays WITHOUT A STOP: ETH",)
+    await house.minute()
+    assert "ETH" in house.venue.positions
+
+
 async def test_other_params_build_it_anew_with_its_durable_state(house: House) -> None:
     before = house.loop.desk.seats[0]
     house.write(CONFIG.replace("budget_usd: 500", "budget_usd: 600, params: {usd: 300}"))
@@ -275,8 +314,17 @@ async def test_while_a_new_strategy_warms_the_others_decide_and_close_and_it_dec
     house.write(
         SHARED + TWO.replace("idle:Idle", "holds:Holds").replace("ETH", "BTC").replace("500}", "500, netting: allow}")
     )
-    rooms = _in_between(house, lambda: house.minute(BTC="102"), lambda: house.minute(BTC="103"))
+    shown: list[str] = []
+
+    async def seen_by_status() -> None:
+        run: Any = house
+        operations = Operations(house.settings, base_url="", stop=house.stop, tail=None, config=None)
+        shown[:] = [one["state"] for one in operations._strategies(run)]
+        await house.minute(BTC="102")
+
+    rooms = _in_between(house, seen_by_status, lambda: house.minute(BTC="103"))
     assert (await house.controls.reload()).applied == ("two: started",)
+    assert shown == ["RUNNING", "STARTING"]
     assert rooms[0] >= 5
     assert house.state("one")["bars"][-2:] == [102, 103], "bars were decided meanwhile"
     assert [fill[3] for fill in house.venue.fills[-2:]] == ["close", "open"], "the exit went, then the new one's entry"
@@ -558,6 +606,21 @@ async def test_new_guardians_stand_before_the_old_ones_go(house: House) -> None:
     assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
 
 
+@pytest.mark.parametrize("mended", [CONFIG.replace("start: 5", "start: 7"), re.sub("guardians: .*\n", "", CONFIG)])
+async def test_a_guardian_that_was_refused_keeps_no_entry_out_once_it_is_mended_or_gone(
+    house: House, mended: str
+) -> None:
+    (drawdown,) = (one.id for one in house.venue.guards.values() if one.type == "account_drawdown")
+    await house.venue.disarm(drawdown)
+    house.venue.faults = [Fault("arm", refused("invalid_input", "no such action"))]
+    await house.minute()
+    assert list(house.loop.degraded) == ["guardian:config-0-account_drawdown"]
+    house.write(mended)
+    assert (await house.controls.reload()).refused == ()
+    await house.minute()
+    assert (house.loop.degraded, house.controls.state.word) == ({}, "RUNNING")
+
+
 async def test_guardians_that_change_places_are_neither_disarmed_nor_doubled(house: House) -> None:
     two = CONFIG.replace("guardians: [", "guardians: [{type: schedule, cron: '0 0 * * *', action: flatten}, ")
     before = {g.id for g in house.venue.guards.values()}
@@ -704,14 +767,29 @@ async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house:
     assert house.loop.mirror.is_protected("BTC")
     with pytest.raises(ConfigError, match="failed again"):
         await house.controls.resume("one")
+    house.code("holds", "def broken(:\n")
+    with pytest.raises(ConfigError, match="one stays in quarantine: .*holds.py"):
+        await house.controls.resume("one")
     house.code("holds", HOLDS)
     house.venue.faults = [Fault("candles", unknown())]
     with pytest.raises(controls.Late, match="one stays in quarantine: the service could not be asked"):
         await house.controls.resume("one")
     await house.controls.resume("one")
     assert (house.controls.state.word, house.loop.desk.seats[0].strategy.seen) == ("RUNNING", 2)
+    newest = provenance.marks_in(house.loop.journal.note(provenance.NOTE))[-1]
+    assert newest["strategies"]["one"]["source"] == sha256(HOLDS.encode()).hexdigest()[:16]
     await house.minute()
     assert house.loop.desk.seats[0].strategy.seen == 3
+
+
+async def test_resume_reads_the_file_of_the_strategy_that_it_names_and_of_no_other(house: House) -> None:
+    house.write(CONFIG + TWO)
+    house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
+    await house.controls.reload()
+    house.code("holds", HOLDS)
+    house.code("idle", "def broken(:\n")
+    await house.controls.resume("one")
+    assert [seat.quarantined for seat in house.loop.desk.seats] == [None, None]
 
 
 async def test_a_quarantined_strategy_stays_so_through_a_reload_of_something_else(house: House) -> None:
@@ -730,9 +808,9 @@ async def test_resume_for_all_is_the_word_of_a_person_on_another_writer_and_on_n
     house.loop.health.degrade("market:ETH", "gone")
     house.loop.health.degrade("foreign_writer", "somebody")
     assert house.controls.state.word == "DEGRADED"
-    await house.controls.resume("one")
+    assert await house.controls.resume("one") == ()
     assert set(house.loop.degraded) == {"market:ETH", "foreign_writer"}
-    await house.controls.resume()
+    assert await house.controls.resume() == ("somebody",)
     assert set(house.loop.degraded) == {"market:ETH"}
     assert house.controls.state.word == "DEGRADED"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bot.runtime.mirror import MirrorGuardian
 from bot.runtime.state import ENDING, WORDS, state_of
 from tests.fakes import FakeVenue
 from tests.runtime.rooms import room
@@ -34,6 +35,13 @@ async def test_the_state_in_a_word_and_why() -> None:
     assert said[3].why == "trend is in quarantine: trend: ZeroDivisionError"
     assert said[4].why == "the key may not trade; trend is in quarantine: trend: ZeroDivisionError"
     assert {one.word for one in said} == set(WORDS)
+
+
+async def test_a_guardian_that_keeps_entries_out_at_the_service_is_degraded_and_named() -> None:
+    loop = room(FakeVenue())
+    await loop.recover()
+    loop.mirror.guardians["grd_9"] = MirrorGuardian("grd_9", "kill_switch", None, latched=True, blocks_opens=True)
+    assert state_of(loop) == ("DEGRADED", "the service refuses entries: kill_switch grd_9 stands")
 
 
 async def test_whatever_keeps_entries_out_of_every_market_is_degraded_and_named() -> None:
