@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Literal
 
 import structlog
 
 from bot.clock import iso
-from bot.errors import ApiError, Refused
+from bot.errors import ApiError, OutcomeUnknown, Refused, TryLater, is_access_lost
 from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.intents import Intent
@@ -20,6 +21,10 @@ log = structlog.get_logger()
 
 OnExit = Literal["leave", "cancel", "flatten"]
 FLATTEN_PASSES: Final = 20  # each is one look at the events; what is open after them is said
+TRIES: Final = (
+    3  # of what may be repeated, when the service does not answer just now: the end of a run has no next pass
+)
+AGAIN_MS: Final = 100  # of real time between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,10 @@ async def _cancel_entries(loop: Loop) -> bool:
     ]
     for order in resting:
         try:
-            await loop.port.cancel(order.oid)
-        except Refused as error:  # Filled or canceled meanwhile, most likely; the events tell.
+            await _tried(loop, partial(loop.port.cancel, order.oid))
+        except ApiError as error:  # Filled or canceled meanwhile, most likely; the events tell. What is left to do is done all the same.
+            if is_access_lost(error):
+                raise
             log.warning("exit.refused", oid=order.oid, code=error.code, message=error.message)
     await loop.drain()
     return not any(order.oid in loop.mirror.orders for order in resting)
@@ -92,17 +99,22 @@ async def _cancel_entries(loop: Loop) -> bool:
 
 async def _flatten(loop: Loop) -> bool:
     """False when something is still open."""
+    deaf = 0  # looks in a row that came to nothing
     for _ in range(FLATTEN_PASSES):
         open_now = [p for p in loop.mirror.positions.values() if _is_ours(loop, p.owner)]
         if not open_now:
             return True
         loop.begin_pass()
-        closes = [repairs.closing(loop, position, "exit") for position in open_now]
-        # All of them leave before anything is learned of the first: its fill is told to a strategy, which may take its time.
-        await loop.open_and_send([one for one in closes if isinstance(one, Intent)])
+        if not deaf:  # Else what was closed may be closed by now, and was not told.
+            closes = [repairs.closing(loop, position, "exit") for position in open_now]
+            # All of them leave before anything is learned of the first: its fill is told to a strategy, which may take its time.
+            await loop.open_and_send([one for one in closes if isinstance(one, Intent)])
         await loop.settle()
-        if not await loop.drain():
+        deaf = 0 if await loop.drain() else deaf + 1
+        if deaf == TRIES:
             break
+        if deaf:
+            await loop.pacer.sleep(AGAIN_MS)
     return not any(_is_ours(loop, p.owner) for p in loop.mirror.positions.values())
 
 
@@ -123,10 +135,25 @@ async def _disarm(loop: Loop, doubtful: Sequence[str]) -> str:
         needs += [f"what is in doubt in {', '.join(doubtful)} is to be closed too"] if doubtful else []
         return f"the dead-man switch stays{when}: {'; '.join(needs)}"
     try:
-        await loop.port.disarm(guardian_id)
+        await _tried(loop, partial(loop.port.disarm, guardian_id))
     except Refused as error:
-        return f"the dead-man switch could not be disarmed ({error.code}): {error.message}"
+        if error.code != "not_found":  # Then it has gone: the answer of a try before was lost.
+            return f"the dead-man switch could not be disarmed ({error.code}): {error.message}"
     return "the dead-man switch was disarmed: nothing is left that needs the daemon alive"
+
+
+async def _tried(loop: Loop, ask: Callable[[], Awaitable[object]]) -> None:
+    """Ask for what is idempotent, up to TRIES times."""
+    for n in range(1, TRIES + 1):
+        try:
+            await ask()
+        except (TryLater, OutcomeUnknown) as error:
+            log.warning("exit.again", code=error.code, message=error.message, tries=n)
+            if n == TRIES:
+                raise
+            await loop.pacer.sleep(AGAIN_MS)
+        else:
+            return
 
 
 def _left(loop: Loop, why: list[str], *, known: bool) -> LeftBehind:

@@ -68,7 +68,7 @@ MARKETS_MAX: Final = 250  # the interface's bound on ?limit
 EXITS_WAIT_MS: Final = (
     6_000  # of real time that a bar waits for events that cannot be read; then it is decided for its exits alone
 )
-REFUSED_MS: Final = 10_000  # of real time before a comparison that the service refused is asked for again
+REFUSED_MS: Final = 10_000  # of real time before a comparison that was not answered, or was refused, is asked for again
 MEND_MS: Final = 5_000  # of real time between two tries to write the journal's file again
 # Of real time, after which what takes long makes room for a pass: strategies that live through their past.
 BREATH_MS: Final = 1_000
@@ -340,7 +340,7 @@ class Loop:
                 log.warning("intent.released", intent=intent.id, strategy=intent.strategy, market=intent.market)
 
     async def reconcile(self) -> list[Drift] | None:
-        """Compare with the service and repair; the next time is set whatever comes of it. Answers what differed; None where nothing could be compared."""
+        """Compare with the service and repair; the next time is set before, so that what is found can bring it forward. Answers what differed; None where nothing could be compared."""
         self._reconcile_at_ms = self.pacer.mono_ms() + self.settings.reconcile_ms
         drifts = await repairs.reconcile(self)
         if drifts is None:
@@ -352,9 +352,8 @@ class Loop:
         return drifts
 
     def _compare_soon(self) -> None:
-        """After a comparison that came to nothing, where entries wait for one."""
-        if "reconcile" in self.degraded:
-            self._reconcile_at_ms = self.pacer.mono_ms() + REFUSED_MS
+        """After a comparison that came to nothing: what asked for it is not put off until the next one is due."""
+        self._reconcile_at_ms = min(self._reconcile_at_ms, self.pacer.mono_ms() + REFUSED_MS)
 
     def look_again(self) -> None:
         """Others listen from now on: a position that was nobody's may be somebody's. The next pass compares."""

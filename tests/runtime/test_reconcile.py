@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from decimal import Decimal
@@ -16,12 +16,12 @@ from bot.runtime import reading
 from bot.runtime.arming import Wanted
 from bot.runtime.exiting import wind_down
 from bot.runtime.explaining import explain
-from bot.runtime.loop import Loop, Settings
+from bot.runtime.loop import REFUSED_MS, Loop, Settings
 from bot.runtime.mirror import DriftKind
 from bot.runtime.reconcile import REPAIRS, reconcile
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, TrailingStop, View
-from bot.wire import BracketRequest, GuardianRequest, LegRequest, OrderRequest
-from tests.fakes import FakeVenue, Fault, refused
+from bot.wire import BracketRequest, CloseRequest, EventsPage, GuardianRequest, LegRequest, OrderRequest, OrderResult
+from tests.fakes import FakeVenue, Fault, refused, unknown
 from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, later, minutes, room
 from tests.runtime.test_loop import once
 
@@ -326,6 +326,21 @@ async def test_a_foreign_position_is_treated_as_the_config_says(policy: str, lef
         assert loop.mirror.positions["BTC"].owner == owner
 
 
+@pytest.mark.parametrize("question", ["account", "trades"])
+async def test_a_question_that_is_lost_puts_off_what_is_found_by_ten_seconds_and_not_to_the_next_comparison(
+    question: str,
+) -> None:
+    venue = FakeVenue()
+    settings = Settings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
+    loop = await opened(venue, settings=settings, markets=("BTC", "ETH"))
+    await venue.place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(300)), key="a person")
+    venue.faults = [Fault(question, "drop")]
+    await loop.cycle()
+    later(loop, REFUSED_MS)
+    await loop.cycle()
+    assert "ETH" not in venue.positions
+
+
 async def test_an_adopted_position_is_protected_and_an_ignored_one_left_alone() -> None:
     for policy, left in (("ignore", True), ("adopt", False)):
         venue = FakeVenue()
@@ -347,6 +362,44 @@ async def test_a_bare_position_of_another_hand_keeps_no_switch_that_would_close_
     left = await wind_down(loop, "leave")
     assert left.why[0].startswith("positions stay open, BTC WITHOUT A STOP")
     assert (left.unprotected, venue.guards) == ((), {})
+
+
+class Falters(FakeVenue):
+    """Tells nothing of what happens twice after a close."""
+
+    silent = 0
+
+    async def close(
+        self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
+    ) -> OrderResult:
+        self.silent = 2
+        return await super().close(market, request, key=key, expires_at_ms=expires_at_ms)
+
+    async def events(self, since: str | None = None, *, limit: int = 200, types: Sequence[str] = ()) -> EventsPage:
+        if self.silent:
+            self.silent -= 1
+            raise unknown()
+        return await super().events(since, limit=limit, types=types)
+
+
+@pytest.mark.parametrize(("made", "op"), [(FakeVenue, "cancel"), (FakeVenue, "disarm"), (Falters, "none")])
+async def test_an_end_that_is_not_answered_once_asks_again(made: type[FakeVenue], op: str) -> None:
+    venue = made()
+
+    def rests_too(view: View, bar: Bar) -> Iterable[Intent]:
+        yield from once(view, bar)
+        if bar.market == "ETH" and not view.orders("ETH"):
+            yield Open("ETH", "long", usd=100, limit_px=90, bracket=Bracket(stop_pct=2))
+
+    venue.minute(BTC="100")
+    loop = room(venue, rests_too, markets=("BTC", "ETH"))
+    await loop.recover()
+    await loop.cycle()
+    assert [order.market for order in loop.mirror.orders.values() if order.could_open] == ["ETH"]
+    venue.faults = [Fault(op, "drop")]
+    left = await wind_down(loop, "flatten")
+    assert (left.complete, venue.positions, venue.working, venue.guards) == (True, {}, {}, {})
+    assert venue.calls.count("close") == 1
 
 
 @pytest.mark.parametrize("says_gone", [True, False])
