@@ -21,9 +21,8 @@ log = structlog.get_logger()
 
 OnExit = Literal["leave", "cancel", "flatten"]
 FLATTEN_PASSES: Final = 20  # each is one look at the events; what is open after them is said
-TRIES: Final = (
-    3  # of what may be repeated, when the service does not answer just now: the end of a run has no next pass
-)
+# Of what may be repeated, when the service does not answer just now: the end of a run has no next pass.
+TRIES: Final = 3
 AGAIN_MS: Final = 100  # of real time between them
 
 

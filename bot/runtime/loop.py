@@ -340,7 +340,10 @@ class Loop:
                 log.warning("intent.released", intent=intent.id, strategy=intent.strategy, market=intent.market)
 
     async def reconcile(self) -> list[Drift] | None:
-        """Compare with the service and repair; the next time is set before, so that what is found can bring it forward. Answers what differed; None where nothing could be compared."""
+        """Compare with the service and repair; the next time is set before, so that what is found can bring it forward.
+
+        Answers what differed; None where nothing could be compared.
+        """
         self._reconcile_at_ms = self.pacer.mono_ms() + self.settings.reconcile_ms
         drifts = await repairs.reconcile(self)
         if drifts is None:

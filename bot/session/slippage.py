@@ -53,9 +53,8 @@ class Slips:
 
     def __init__(self, prices: Prices) -> None:
         self._prices = prices
-        self._levels: dict[
-            str, tuple[int, int | None]
-        ] = {}  # trade -> when it met which price; None where no event says so
+        # Trade -> when it met which price; None where no event says so.
+        self._levels: dict[str, tuple[int, int | None]] = {}
 
     def triggered(self, e: Triggered) -> None:
         self._levels[e.trade] = e.ts, e.mark
@@ -69,9 +68,8 @@ class Slips:
             return 0
         levels = self._levels
         met_ms, met = levels.get(e.trade, (0, 0))
-        if (
-            met is not None and met_ms != e.ts
-        ):  # A market order, or what the book had no room for when the level was met.
+        # A market order, or what the book had no room for when the level was met.
+        if met is not None and met_ms != e.ts:
             met = self._prices.at(e.coin, e.ts)
         if not e.remaining:
             levels.pop(e.trade, None)

@@ -24,6 +24,7 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
 import httpx
+import pytest
 from pydantic import SecretStr
 
 from bot.client import Client
@@ -1419,6 +1420,18 @@ def run_named(seed: int, folder: Path, kind: type[World] = World) -> World:
         return run_world(seed, folder, kind=kind)
     except Exception as error:
         raise AssertionError(f"world {seed} (it comes first with --seed {seed} --worlds 1): {error}") from error
+
+
+def is_caught(
+    bug: Callable[[pytest.MonkeyPatch], None], seed: int, folder: Path, kind: type[World], *, match: str | None = None
+) -> None:
+    """A world of this seed breaks a promise with the bug, and none without it."""
+    template(folder)
+    with pytest.MonkeyPatch.context() as to:
+        bug(to)
+        with pytest.raises(AssertionError, match=match):
+            run_world(seed, folder, kind=kind)
+    run_world(seed, folder, kind=kind)
 
 
 def run_world(seed: int, folder: Path, rules: Rules | None = None, kind: type[World] = World) -> World:

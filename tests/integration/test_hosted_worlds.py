@@ -16,7 +16,7 @@ import pytest
 from bot.runtime.mirror import Mirror
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, MaxHold, Open, TrailingStop, View
 from tests.integration.rooms import MINUTE_MS, START_MS
-from tests.integration.simulated import Wire, World, lived, run_world, service, template
+from tests.integration.simulated import Wire, World, is_caught, lived, service, template
 from tests.integration.virtual import Answer
 
 BARS: Final = 5
@@ -94,11 +94,10 @@ def test_real_time_and_guardians_that_wait_break_nothing(folder: Path, worlds: i
 # ── A test of the test ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def a_stop_that_sleeps_is_one(to: pytest.MonkeyPatch) -> None:
+    to.setattr(Mirror, "_is_trailed", lambda self, market: bool(self._trails(market)))
+    to.setattr(Mirror, "is_unsure_of", lambda _self, _market: False)
+
+
 def test_a_stop_that_sleeps_and_is_taken_for_one_is_caught(folder: Path) -> None:
-    template(folder)
-    with pytest.MonkeyPatch.context() as to:
-        to.setattr(Mirror, "_is_trailed", lambda self, market: bool(self._trails(market)))
-        to.setattr(Mirror, "is_unsure_of", lambda _self, _market: False)
-        with pytest.raises(AssertionError, match="has no stop"):
-            run_world(ASLEEP_AT, folder, kind=Hosted)
-    run_world(ASLEEP_AT, folder, kind=Hosted)  # ... and has nothing against the code as it is.
+    is_caught(a_stop_that_sleeps_is_one, ASLEEP_AT, folder, Hosted, match="has no stop")

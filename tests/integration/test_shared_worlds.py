@@ -27,7 +27,7 @@ from bot.runtime.pauses import Pauses
 from bot.runtime.placing import allowance_of
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from tests.integration.rooms import MARKETS, MINUTE_MS
-from tests.integration.simulated import D_S, Busy, Inline, World, lived, run_world, template
+from tests.integration.simulated import D_S, Busy, Inline, World, is_caught, lived, template
 
 NAMES: Final = ("one", "two", "three")
 ASKED_S: Final = 20.0  # that a person waits for the daemon's answer
@@ -331,9 +331,4 @@ def each_is_charged_the_whole_fee(to: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 def test_a_seeded_bug_is_caught_at_its_seed(seed: int, bug: Callable[[pytest.MonkeyPatch], None], folder: Path) -> None:
-    template(folder)
-    with pytest.MonkeyPatch.context() as to:
-        bug(to)
-        with pytest.raises(AssertionError):
-            run_world(seed, folder, kind=Shared)
-    run_world(seed, folder, kind=Shared)  # ... and has nothing against the code as it is.
+    is_caught(bug, seed, folder, Shared)

@@ -17,7 +17,7 @@ from bot.runtime.arming import Wanted
 from bot.runtime.exiting import wind_down
 from bot.runtime.explaining import explain
 from bot.runtime.loop import REFUSED_MS, Loop, Settings
-from bot.runtime.mirror import DriftKind
+from bot.runtime.mirror import Drift, DriftKind
 from bot.runtime.reconcile import REPAIRS, reconcile
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, TrailingStop, View
 from bot.wire import BracketRequest, CloseRequest, EventsPage, GuardianRequest, LegRequest, OrderRequest, OrderResult
@@ -42,8 +42,9 @@ def stop_of(venue: FakeVenue) -> str:
     return next(o.oid for o in venue.working.values() if o.kind == "stop_loss")
 
 
-def kinds(drifts: Iterable[object] | None) -> list[str]:
-    return [drift.kind for drift in drifts or ()]  # type: ignore[attr-defined]
+def kinds(drifts: Iterable[Drift] | None) -> list[str]:
+    assert drifts is not None, "nothing was compared"
+    return [drift.kind for drift in drifts]
 
 
 def trailing(venue: FakeVenue) -> list[tuple[str | None, float | None]]:

@@ -176,15 +176,17 @@ async def test_a_reply_that_is_lost_in_a_wave_is_settled_with_its_own_key_and_ho
     assert {coin: one.size for coin, one in venue.positions.items()} == dict.fromkeys(MARKETS, 1), "nothing twice"
 
 
-async def test_a_reset_between_two_waves_ends_what_waits(tmp_path: Path) -> None:
-    def both(view: View, bar: Bar) -> Iterable[Wish]:
-        if view.position(bar.market):
-            yield Close(bar.market)
-            yield Open(bar.market, "short", usd=100, bracket=Bracket(stop_pct=5))
-        else:
-            yield from once(view, bar)
+def turns(view: View, bar: Bar) -> Iterable[Wish]:
+    """A reversal of what is held, else the first entry."""
+    if view.position(bar.market):
+        yield Close(bar.market)
+        yield Open(bar.market, "short", usd=100, bracket=Bracket(stop_pct=5))
+    else:
+        yield from once(view, bar)
 
-    loop, venue = three(tmp_path / "journal.db", both)
+
+async def test_a_reset_between_two_waves_ends_what_waits(tmp_path: Path) -> None:
+    loop, venue = three(tmp_path / "journal.db", turns)
     await loop.recover()
     loop.mirror.keys_proven = True
     await minute(loop, venue)
@@ -374,13 +376,6 @@ class Wiped(Closing):
 
 
 async def test_an_exit_that_was_written_and_had_not_left_before_a_reset_never_leaves(tmp_path: Path) -> None:
-    def turns(view: View, bar: Bar) -> Iterable[Wish]:
-        if view.position(bar.market):
-            yield Close(bar.market)
-            yield Open(bar.market, "short", usd=100, bracket=Bracket(stop_pct=5))
-        else:
-            yield from once(view, bar)
-
     loop, venue, passing = await closing(tmp_path / "journal.db", turns, Wiped)
     loop.end_pass()
     venue.free.set()
