@@ -31,7 +31,7 @@ from bot.clock import iso
 from bot.config import Settings, load
 from bot.config.settings import Metrics, Notify
 from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
-from bot.runtime import beat, control, controls, daemon, heartbeat, safety, systemd, worker
+from bot.runtime import beat, control, controls, daemon, heartbeat, notify, safety, systemd, watching, worker
 from bot.runtime import journal as journal_module
 from bot.runtime import loop as loop_module
 from bot.runtime.daemon import DaemonEnd
@@ -173,9 +173,11 @@ orders: {{path: {path}}}
 
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a stop does must not depend on how busy this machine is. A test of its limits sets its own."""
+    """What a stop does must not depend on how busy this machine is, nor on the time of day. A test of its limits sets its own."""
     for name in ENDINGS:
         monkeypatch.setattr(daemon, name, PATIENCE_S)
+    monkeypatch.setattr(notify, "FLUSH_S", PATIENCE_S)
+    monkeypatch.setattr(watching, "FAILED_AGAIN_MS", 10**15)
 
 
 @pytest.fixture
