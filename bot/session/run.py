@@ -50,6 +50,7 @@ SOON_NS, LATE_NS = 50_000_000, 200_000_000  # between two looks: twice as many b
 WATCH_S: Final = 0.1  # so often a thread sees whether the look is late
 # What a session keeps for long (events, trades) forms no cycles; a collector that walks it again and again costs a third of a run.
 GC_THRESHOLDS: Final = (20_000, 20, 1_000)
+LONG: Final = 100_000  # bars of a session that leaves much behind
 EVERYTHING: Final = Calm(float("-inf"), float("inf"), FOREVER_MS + 1)
 
 Told = Callable[[int, int], bool]  # bars done, bars in all; False: stop here
@@ -286,7 +287,7 @@ class Session:
         if progress is not None:
             self._progress = progress
         self._looks = Looks()
-        with kept_from_collecting(), self._looks.watched():
+        with kept_from_collecting(self.course.bars_in_all), self._looks.watched():
             self._rise()
             self._play()
             self._fall(is_over=True)
@@ -644,10 +645,11 @@ class _Arrival:
 
 
 @contextmanager
-def kept_from_collecting() -> Iterator[None]:
-    """The collector's own settings are back when this ends."""
+def kept_from_collecting(bars: int) -> Iterator[None]:
+    """The collector's own settings are back when this ends. What a long session before this one has left is looked for by a long one alone: in a
+    process that holds much, a look through all of it takes a second."""
     before = gc.get_threshold()
-    gc.collect()
+    gc.collect(2 if bars > LONG else 1)
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     try:
