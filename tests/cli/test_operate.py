@@ -639,13 +639,13 @@ def test_the_exported_trades_add_up_to_the_account(ran: Ran, ask: Ask, tmp_path:
         _, out, _ = ask("export", "trades", *at, "--format", "json")
         file = tmp_path / "trades.csv"
         assert ask("export", "trades", *at, "--out", str(file))[1].endswith(f" written to {file}\n")
+        (balance,) = ran.query(
+            "SELECT json_extract(payload, '$.data.balanceUsd') FROM events WHERE type IN ('fill', 'funding') ORDER BY seq DESC LIMIT 1"
+        )[0]
     finally:
         ask("resume", *at)
     trips = json.loads(out)["trades"]
     assert trips
-    (balance,) = ran.query(
-        "SELECT json_extract(payload, '$.data.balanceUsd') FROM events WHERE type IN ('fill', 'funding') ORDER BY seq DESC LIMIT 1"
-    )[0]
     assert sum(Decimal(one["net_usd"]) for one in trips) == Decimal(balance) - 10_000
     for one in trips:
         assert (one["strategy"], one["status"], one["complete"], one["open_size"]) == ("mine", "closed", True, "0")

@@ -231,10 +231,16 @@ async def test_a_service_that_does_not_start_is_tried_again_more_and_more_slowly
 def test_who_is_told_to_stop_waits_for_no_service_that_starts_slowly(
     embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = "import os, sys, time; time.sleep(2); os.write(int(sys.argv[sys.argv.index('--ready-fd') + 1]), b'x')"
-    monkeypatch.setattr(embedded_module, "_python", lambda: [sys.executable, "-c", slow])
     service = embedded()
     service.folder.mkdir(exist_ok=True)
+    slow = """if True:
+        import os, sys, time
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+        os.write(int(sys.argv[sys.argv.index('--ready-fd') + 1]), b'x')
+    """
+    told = service.folder / "told"
+    monkeypatch.setattr(embedded_module, "_python", lambda: [sys.executable, "-c", slow, str(told)])
 
     async def stopped_meanwhile() -> None:
         keeper = asyncio.create_task(service.keep_alive(lambda _running: None))
@@ -246,6 +252,7 @@ def test_who_is_told_to_stop_waits_for_no_service_that_starts_slowly(
     asyncio.run(stopped_meanwhile())  # Which waits for its threads.
     assert service._child is not None
     assert service._child.poll() is None, "it starts on by itself"
+    told.touch()
     assert service._child.wait() != 0, "this one minds that nobody listens"
 
 

@@ -25,6 +25,7 @@ Process = subprocess.Popen[bytes] | Forked
 WAIT_S = 120.0  # far beyond what anything takes; a busy machine must not fail a test
 START_MS = 1_795_132_800_000  # a minute's beginning, so that lockstep bars close when they are told to
 MINUTE_MS = 60_000
+STOPS_MAX = 20  # until one of them leaves nothing in doubt
 
 CHURN = '''\
 """Churn: trades often, in all directions, and counts its bars in view.state: what a crash could spoil."""
@@ -242,6 +243,20 @@ class Daemon:
     def stop(self) -> int:
         """A clean end; its exit code."""
         return self._end(signal.SIGTERM)
+
+    def stop_settled(self) -> None:
+        """A clean end after which no order is in doubt. The service's clock runs on, and on a busy machine what is under way does not end
+        within the time that a stop has: then the next run settles it, as after a crash."""
+        for _ in range(STOPS_MAX):
+            assert self.stop() == 0, self.log()[-3000:]
+            if not self.unsettled():
+                return
+            self.start()
+            self.wait_ready()
+        raise AssertionError(f"{STOPS_MAX} runs in a row left something in doubt: {self.unsettled()}")
+
+    def has_traded(self) -> bool:
+        return bool(self.ask("SELECT 1 FROM intents WHERE state = 'accepted' LIMIT 1"))
 
     def _end(self, number: int) -> int:
         if self._process is None:

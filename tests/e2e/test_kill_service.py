@@ -27,6 +27,7 @@ def test_a_service_killed_at_random_keeps_what_it_acknowledged(pair: MakePair, k
         sandbox.start()
     cycles = daemon.cycles()
     until("the daemon goes on", lambda: daemon.cycles() > cycles + 5)
+    until("something is traded", daemon.has_traded)
     until("every intent is settled", lambda: not daemon.unsettled())
-    assert daemon.stop() == 0, daemon.log()[-3000:]
+    daemon.stop_settled()
     invariants.check(sandbox, daemon)

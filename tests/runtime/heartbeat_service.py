@@ -47,7 +47,7 @@ class Service(BaseHTTPRequestHandler):
         if mode == "drip":
             for byte in body:
                 self.wfile.write(bytes([byte]))
-                time.sleep(0.1)
+                time.sleep(0.5)
             return
         self.wfile.write(body)
 

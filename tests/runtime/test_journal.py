@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from bot.errors import JournalError, Refusal
+from bot.runtime import journal as journal_module
 from bot.runtime.intents import INTENT_MOVES, Intent
 from bot.runtime.journal import Arm, Journal, Notice, open_journal
 from bot.wire import Event
@@ -271,18 +272,23 @@ def test_a_write_that_fails_where_there_is_no_file_is_a_journal_error_and_leaves
     assert [one.id for one in journal.live()] == ["KEY1"]
 
 
-def test_anothers_lock_is_waited_for_only_as_long_as_bars_can_wait(journal: Journal, tmp_path: Path) -> None:
-    """The first time, and again after the file could be written."""
+def test_anothers_lock_is_waited_for_only_as_long_as_bars_can_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time, and again after the file could be written. A start waits longer: here for minutes, so that the two are told apart."""
+    monkeypatch.setattr(journal_module, "OPEN_BUSY_MS", 120_000)
+    journal = open_journal(tmp_path / "journal.db", address=ADDRESS)
     lock = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     for n in range(2):
         lock.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
         journal.open(intent(n))
         assert journal.fault is not None
-        assert 0.4 < time.monotonic() - began < 2.5
+        assert 0.4 < time.monotonic() - began < 60
         lock.rollback()
         assert journal.mend()
     lock.close()
+    journal.close()
 
 
 CHILD = """

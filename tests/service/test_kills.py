@@ -83,12 +83,13 @@ def chain_in(db: Path, scratch: Path) -> str:
         command_log.close()
 
 
-async def waiting(http: httpx.AsyncClient) -> tuple[float, dict[str, int], float]:
-    """What is left of the dead-man switch in real seconds, the instants of the others, and when that was."""
+async def waiting(http: httpx.AsyncClient) -> tuple[float, dict[str, int], float, float]:
+    """What is left of the dead-man switch in real seconds, the instants of the others, and between which two moments that was so."""
+    asked_at = time.monotonic()
     account = (await http.get("/v1/account")).json()
     at = {g["type"]: g["nextDeadline"] for g in account["guardians"]}
     left = (at.pop("dead_man_switch") - account["serverTime"]) / 1000
-    return left, at, time.monotonic()
+    return left, at, asked_at, time.monotonic()
 
 
 @pytest.mark.soak(kills=15, full=100)
@@ -119,12 +120,13 @@ async def test_an_acknowledged_order_is_there_once_after_kill_9_under_load_and_g
             if turn:
                 said = await http.get("/sandbox/v1/digest", headers={"Authorization": f"Bearer {CONTROL}"})
                 assert said.json()["digest"] == digest
-                still, others, now = await waiting(http)
+                still, others, _, now = await waiting(http)
                 assert others == instants and set(others) == {"max_hold", "schedule"}
                 ran = (killed_at - seen_at) + (now - asked_at)  # without what it was away
                 # The place of the clock is written down every second: so much may be given back, and nothing taken.
                 assert left - ran - 0.1 <= still <= left + 4, (turn, left, still, ran)
-                since = "" if turn < 3 else f"&since=evt_{chance.randrange(1, 20):012d}"
+                newest = int((await http.get("/v1/account")).json()["lastEventId"][4:])
+                since = "" if turn < 3 else f"&since=evt_{min(chance.randrange(1, 20), newest - 1):012d}"
                 events = (await http.get(f"/v1/events?limit=200{since}")).json()["events"]
                 numbers = [int(one["id"][4:]) for one in events]
                 assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
@@ -145,7 +147,9 @@ async def test_an_acknowledged_order_is_there_once_after_kill_9_under_load_and_g
                 break
             workers = [asyncio.create_task(account.order(http, worker)) for worker in range(4)]
             await asyncio.sleep(chance.uniform(0.02, 0.3))
-            left, instants, seen_at = await waiting(http)
+            while turn == kills - 1 and len(account.acknowledged) <= kills:
+                await asyncio.sleep(0.01)  # On a busy machine: there is to be something to judge.
+            left, instants, seen_at, _ = await waiting(http)
             await asyncio.sleep(chance.uniform(0, 0.05))
             await asyncio.to_thread(served.kill)
             killed_at = time.monotonic()

@@ -188,15 +188,15 @@ def over_a_wire(
 
 
 @contextmanager
-def served(service: Service, port: int) -> Iterator[None]:
+def served(service: Service, listening: socket.socket) -> Iterator[None]:
     """The service on a real socket, in a thread of its own."""
-    server = uvicorn.Server(uvicorn.Config(service.app, port=port, log_level="error", lifespan="off", access_log=False))
+    server = uvicorn.Server(uvicorn.Config(service.app, log_level="error", lifespan="off", access_log=False))
     started = threading.Event()
 
     async def main() -> None:
         await service.start()
         started.set()
-        await server.serve()
+        await server.serve(sockets=[listening])
         await service.stop()
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
@@ -250,11 +250,11 @@ def test_a_session_straight_on_the_operations_and_one_through_the_client_give_on
 
 def test_the_same_session_over_a_socket_gives_the_same_digest(shared: Path, tmp_path: Path):
     candles = minutes_of(shared, 240)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    listening = socket.socket()  # Held from here on: a port that was only looked up may be another's by then.
+    listening.bind(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
     service = service_of(written(candles, tmp_path), port)
-    with served(service, port), asyncio.Runner() as runner:
+    with listening, served(service, listening), asyncio.Runner() as runner:
         transport = httpx.AsyncHTTPTransport()
         events, address = over_a_wire(
             candles, base_url=f"http://127.0.0.1:{port}", transport=transport, wait=runner.run
