@@ -70,6 +70,8 @@ class FakePacer:
 class FakeClock(ManualClock):
     """The service's clock, moved by hand."""
 
+    is_sandbox = True
+
     def __init__(self, now_ms: int, speed: float = 0) -> None:
         super().__init__(now_ms)
         self.speed = speed

@@ -274,7 +274,9 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     doubt = told["intents"]
     yield f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
     for one in doubt.get("waiting", ()):  # A daemon that was started before an update does not say it.
-        yield f"  waiting     {one['action']} {one['market']} of {one['strategy']}: bot explain {one['id'][:12]}, look at the account, then bot resume"
+        why = f": {one['message']}" if one.get("message") else ""
+        yield f"  waiting     {one['action']} {one['market']} of {one['strategy']}{why}"
+        yield f"              bot explain {one['id'][:12]}, look at the account, then bot resume"
     beat = told["heartbeat"]
     if beat is None:
         yield "  dead-man    no heartbeat process (off, or a clock that is moved by hand)"

@@ -121,6 +121,8 @@ class Caller:
             is_service=is_signed and 200 <= reply.status < 300,
             sent_ns=reply.sent_ns,
             received_ns=reply.received_ns,
+            age=reply.headers.get("Age"),
+            may_be_kept=method == "GET",
         )
         if limiter is not None and (is_signed or reply.status == 429):
             limiter.learn(

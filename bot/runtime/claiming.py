@@ -17,7 +17,7 @@ from bot.clock import MINUTE_MS
 from bot.runtime.gate import FRESH_INTERVALS
 from bot.runtime.intents import FIRST_LEG, intent_key
 from bot.runtime.legs import LEGS
-from bot.runtime.timers import instants
+from bot.runtime.timers import backs_of, instants, trigger_of
 from bot.wire import INTERVAL_MS, TRADES_PAGE_MAX
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def _triggers(loop: Loop, seat: Seat, at_ms: int) -> Iterator[str]:
     for market, close_ms in islice(bars, most):
         yield f"bar:{market}:{close_ms}"
     for name, spec in seat.strategy.timers.items():
+        backs = backs_of(loop.journal, seat.name, name)
         every_ms = spec * 1_000 if isinstance(spec, int) else MINUTE_MS  # at the least
         newest = list(instants(spec, max(first, at_ms - INSTANTS * every_ms), at_ms))
         for due_ms in newest[: -most - 1 : -1]:
-            yield f"timer:{name}:{due_ms}"
+            yield trigger_of(name, due_ms, backs)

@@ -220,7 +220,9 @@ class Run:
         self.beaten_ms = 0
         self.meter = Meter()
         self.notifier = watching.notifier_of(settings, journal)
-        self.times = Timekeeper(skew_ms=lambda: None if client.clock.is_sandbox else client.clock.skew_ms)
+        self.times = Timekeeper(
+            skew_ms=lambda: None if client.clock.is_sandbox else client.clock.skew_ms, stale=lambda: client.clock.stale
+        )
         self.watchdog = systemd.Watchdog()
         self.has_started = False  # once; a resync that reads everything again is no start
         self.lapse_told = 0, 0  # of the machine's clocks and of the dead-man's deadline, how many there were

@@ -114,7 +114,7 @@ def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> li
             Step("event", None, f"event {name}, which the journal keeps no longer", {"id": name})
         ]
     if not intent["strategy"].startswith("@"):
-        return [Step(kind, intent["opened_ms"], intent["cause"], {"cause": intent["cause"]})]
+        return [Step(kind.partition(".")[0], intent["opened_ms"], intent["cause"], {"cause": intent["cause"]})]
     said = _RUNTIME.get(kind, intent["cause"])
     return [Step("cause", intent["opened_ms"], f"no strategy: {said}", {"cause": intent["cause"]})]
 

@@ -138,6 +138,10 @@ class Gate:
             return stopped
         if self.in_doubt(intent.market, intent.id):
             return _doubt(intent.market)
+        return self.of_its_own(intent, now_ms)
+
+    def of_its_own(self, intent: Intent, now_ms: int) -> Refusal | None:
+        """The part of it that keeps out its strategy alone."""
         allowance = self.allowances.get(intent.strategy)
         if allowance is not None and (no := self.over_leverage(allowance, intent.market, intent.order().leverage)):
             return no

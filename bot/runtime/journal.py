@@ -61,6 +61,7 @@ LOG_PAGES_MAX: Final = 2_000  # as much: then a commit writes it back, where no 
 LOG_WRITES: Final = 500  # statements after which a `checkpoint` is worth its wait for the disk
 FREE_SHARE: Final = 4  # a file from before it could shrink is written anew at its start when a quarter of it is free
 
+NUMBER_DIGITS_MAX: Final = 20  # of a note; Python refuses to read thousands of them
 ASIDE: Final = "damaged:"  # and its name: a note that could not be read, kept for people
 
 Outcome = Literal["done", "unknown", "no"]
@@ -512,6 +513,25 @@ class Journal:
     def forget_note(self, name: str) -> None:
         with self._transaction():
             self._execute("DELETE FROM meta WHERE name=?", (name,))
+
+    def set_aside(self, name: str, *, instead: str | None = None) -> str:
+        """Keep a damaged note for people under another name, which is answered; `instead` is what stands in its place from now on."""
+        aside, text = ASIDE + name, self.note(name) or ""
+        with self.together():
+            self.write_note(aside, text)
+            self.forget_note(name)
+            if instead is not None:
+                self.write_note(name, instead)
+        return aside
+
+    def set_aside_if_damaged(self, name: str, is_sound: Callable[[str], bool], *, instead: str | None = None) -> bool:
+        """Whether there is such a note and none of our runs can have written it. It is set aside then, and said."""
+        text = self.note(name)
+        if text is None or is_sound(text):
+            return False
+        kept_as = self.set_aside(name, instead=instead)
+        log.warning("journal.note_damaged", note=name, kept_as=kept_as, instead=instead)
+        return True
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -1088,6 +1108,11 @@ def _migrations_applied(db: Database) -> list[tuple[str]]:
 def _migrations_known() -> set[str]:
     with Database(memory=True) as empty:
         return {one.name for one in migrations.pending(empty)}
+
+
+def is_number(text: str, most: int) -> bool:
+    """Whether a note is a whole number from 0 to `most`."""
+    return text.isascii() and text.isdecimal() and len(text) <= NUMBER_DIGITS_MAX and int(text) <= most
 
 
 def _check_owner(journal: Journal, shown: str) -> None:

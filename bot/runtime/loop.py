@@ -28,7 +28,7 @@ from bot.runtime.feed import Breathe, Closed, Feed, Series, at_once
 from bot.runtime.gate import FRESH_INTERVALS, Ask, Gate, Permit
 from bot.runtime.health import Health, key_problem
 from bot.runtime.intents import FINAL, FIRST_LEG, IN_DOUBT, RUNTIME, Intent, TradeOf, intent_key
-from bot.runtime.journal import Journal, Notice
+from bot.runtime.journal import Journal, Notice, is_number
 from bot.runtime.legs import next_leg
 from bot.runtime.losses import Losses
 from bot.runtime.mirror import Drift, Mirror, MirrorPosition
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 log = logs.Quiet()
 
 BEGUN: Final = "begun_ms"  # the note of when a journal was begun, by the clock of the service
+BEGUN_AHEAD_MS: Final = 10 * MINUTE_MS  # that it may lie ahead of a later start, whose clock was a little behind
 CUT: Final = "begun_cut"  # the note that a run before it was cut off: something stood on the account when it was begun
 RECONCILE_MS: Final = 3 * MINUTE_MS  # of real time between two comparisons when nothing asks for one
 TRIM_MS: Final = MINUTE_MS  # of real time; a look that finds nothing too much is a few questions to an index
@@ -89,7 +90,7 @@ class Settings:
     require_protection: bool = True  # of a position whose strategy runs no more; the others' allowances say it too
 
 
-SCHEDULED: Final = ("bar:", "timer:")  # causes that are only as right as the clock
+SCHEDULED: Final = ("bar:", "timer:", "timer.")  # causes that are only as right as the clock
 
 
 def _allowed() -> Refusal | None:
@@ -163,7 +164,7 @@ class Loop:
         self.sender = Sender(
             port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
             time_left_ms=self._entries_left_ms, stopped=self._stopped,
-            entry_wait_ms=port.entry_wait_ms, name=self._name,
+            entry_wait_ms=port.entry_wait_ms, name=self._name, of_its_own=self._of_its_own,
         )  # fmt: skip
         self.arming = Arming(port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians)
         self.health = Health(journal=journal, now_ms=self.now_ms)
@@ -210,8 +211,7 @@ class Loop:
             with self.journal.together():
                 self.journal.write_note(BEGUN, str(self.now_ms()))
                 self.journal.write_note(CUT, str(int(stood)))
-        self.sender.begun_ms = int(self.journal.note(BEGUN) or 0)
-        self.sender.is_cut = self.journal.note(CUT) == "1"
+        self._learn_beginning()
         if cursor is None or cursor.epoch != snapshot.epoch or not await repairs.overlaps(self):
             await repairs.restart(self, snapshot)
         self._find_owners()  # An exit that is wanted on what is told now is of a position of ours.
@@ -231,6 +231,16 @@ class Loop:
             orders=len(self.mirror.orders),
             open_intents=len(self.live),
         )
+
+    def _learn_beginning(self) -> None:
+        """Of a damaged note what is the most careful: that an earlier journal may have sent all that was decided until now, and was cut off."""
+        now_ms = self.now_ms()
+        self.journal.set_aside_if_damaged(
+            BEGUN, lambda text: is_number(text, now_ms + BEGUN_AHEAD_MS), instead=str(now_ms)
+        )
+        self.journal.set_aside_if_damaged(CUT, lambda text: text in ("0", "1"), instead="1")
+        self.sender.begun_ms = int(self.journal.note(BEGUN) or 0)
+        self.sender.is_cut = self.journal.note(CUT) == "1"
 
     async def cycle(self, *, with_bars: bool = True) -> None:
         """One pass: drain, due bars, settle, reconcile if due. The service being away or refusing a question ends no pass; lost access or a bad journal does."""
@@ -423,6 +433,8 @@ class Loop:
 
     async def fire_timers(self, until_ms: int) -> None:
         """Ask the strategies whose timers are due at or before that instant. A session calls it when the bars of an instant are decided."""
+        if self.port.clock.is_sandbox:  # No other service's time goes back: a clock that does is this machine's.
+            self.timers.go_back(self.journal, now_ms=self.now_ms())
         for due in self.timers.due(until_ms):
             if not self.has_time() or not (await self.drain() or self._behind_for_long()):
                 return  # It stays due.
@@ -450,7 +462,7 @@ class Loop:
             waiting = Untold.of_journal(self.journal, seat.name, self.mirror.epoch)
             for name, why in waiting.damaged.items():
                 with self.journal.together():
-                    said = f"what had happened while it was being built stands in a note that cannot be read ({why}), kept as {waiting.set_aside(name)}"
+                    said = f"what had happened while it was being built stands in a note that cannot be read ({why}), kept as {self.journal.set_aside(name)}"
                     self.health.incident("strategy.untold", name, strategy=seat.name, message=said)
             while waiting:
                 self._forget_unwritten(*await self._tell_next(seat, waiting))
@@ -876,6 +888,10 @@ class Loop:
         """Asked again right before an entry leaves."""
         return self.desk.no_entry(intent.strategy) or self._no_entry(intent.market, intent.trigger)
 
+    def _of_its_own(self, intent: Intent) -> Refusal | None:
+        """What keeps only its strategy from an entry, while others of its market might go."""
+        return self.desk.no_entry(intent.strategy) or self.gate.of_its_own(intent, self.now_ms())
+
     def cursor_lag_s(self) -> float:
         """How long the events could not be read to their end, of real time; 0 when they could."""
         since_ms = self._behind_since_ms
@@ -1078,7 +1094,8 @@ async def repairs_when_up(loop: Loop) -> None:
         return
     try:
         await repairs.protect(loop)
-        await repairs.stand(loop)
+        if loop.has_time():
+            await repairs.stand(loop)
     except ApiError as error:
         if is_access_lost(error):
             raise

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from bot.client.retry import Backoff
 from bot.errors import ConfigError, JournalError
-from bot.runtime.journal import Journal, Owed
+from bot.runtime.journal import Journal, Owed, is_number
 from bot.runtime.notices import LEVELS, Level, Message, digest, not_kept, render
 
 log = structlog.get_logger()
@@ -31,6 +31,9 @@ URGENT: Final = 3  # so many more when an error waits: taken from the hours afte
 DEDUP_MS: Final = 600_000
 SEND_S: Final = 20.0  # for one message to one target
 PAGE: Final = 100
+AGAIN: Final = (
+    50  # notices, told again to a target whose cursor is damaged: one of them may be an alarm that never left
+)
 BACKOFF: Final = Backoff(first_ms=5_000, max_ms=600_000)
 IDLE_MS: Final = 60_000  # between two looks when nothing rings
 FLUSH_S: Final = 1.0  # at the end of a run
@@ -80,10 +83,13 @@ class Lane:
         self._filled_ms = now_ms
         self._not_before_ms = 0
         self._repeats: dict[str, _Repeat] = {}
+        newest = journal.newest_notice()
+        again = str(max(0, newest - AGAIN))
+        journal.set_aside_if_damaged(self.note, lambda text: is_number(text, newest), instead=again)
         known = journal.note(self.note)
         # What was before it was named is not news to it; what comes is, also where this run cannot send it.
         if known is None:
-            journal.write_note(self.note, known := str(journal.newest_notice()))
+            journal.write_note(self.note, known := str(newest))
         self.cursor = self._kept = int(known)  # in memory, and as the journal has it
 
     async def step(self, now_ms: int) -> int:

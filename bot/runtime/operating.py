@@ -478,7 +478,7 @@ def intents_of(loop: Loop) -> Data:
     waiting = [one for one in live if one.state == "quarantined"]
     return {
         "open": len(live), "in_doubt": sum(one.state in IN_DOUBT for one in live), "quarantined": len(waiting),
-        "waiting": [{"id": one.id, "strategy": one.strategy, "action": one.action, "market": one.market} for one in waiting],
+        "waiting": [{"id": one.id, "strategy": one.strategy, "action": one.action, "market": one.market, "message": one.message} for one in waiting],
     }  # fmt: skip
 
 

@@ -39,10 +39,12 @@ class Calm(NamedTuple):
 
 
 class ServiceClock(Protocol):
-    """The service's time: `speed` is 1 (real), more (accelerated) or 0 (moved by hand)."""
+    """The service's time: `speed` is 1 (real), more (accelerated) or 0 (moved by hand). A sandbox's may go back."""
 
     @property
     def speed(self) -> float: ...
+    @property
+    def is_sandbox(self) -> bool: ...
     def now_ms(self) -> int: ...
 
 

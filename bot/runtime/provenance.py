@@ -19,7 +19,6 @@ from bot.config import Settings, StrategySettings
 from bot.errors import ConfigError, StrategyError
 from bot.logs import is_secret_name
 from bot.money import format_decimal
-from bot.runtime.journal import ASIDE
 from bot.runtime.loader import load
 
 if TYPE_CHECKING:
@@ -57,10 +56,9 @@ def note_run(
     text = journal.note(NOTE)
     before = marks_in(text)
     if text and not before:
-        journal.write_note(ASIDE + NOTE, text)
         log.error(
             "runs.damaged",
-            kept_as=ASIDE + NOTE,
+            kept_as=journal.set_aside(NOTE),
             message="which config earlier runs had cannot be read; a replay asks for it",
         )
     kept = [*before, mark]
@@ -84,7 +82,27 @@ def marks_in(text: str | None) -> list[dict[str, Any]]:
         found = [] if text is None else json.loads(text)
     except ValueError:
         return []
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return found if isinstance(found, list) and all(map(_is_mark, found)) else []
+
+
+def _is_mark(found: Any) -> bool:
+    """Whether it has what is read of one; another version's may have more."""
+    return (
+        isinstance(found, dict)
+        and all(isinstance(found.get(name), int) for name in ("atMs", "epoch"))
+        and isinstance(found.get("version"), str)
+        and isinstance(found.get("config"), dict)
+        and isinstance(found.get("strategies"), dict)
+        and all(map(_is_strategy, found["strategies"].values()))
+    )
+
+
+def _is_strategy(found: Any) -> bool:
+    return (
+        isinstance(found, dict)
+        and "source" in found
+        and all(isinstance(found.get(name), dict) for name in ("limits", "params"))
+    )
 
 
 def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:

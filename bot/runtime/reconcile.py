@@ -6,13 +6,13 @@ lost cursor starts the feed anew with the guardians armed first.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from bot.errors import Refused, TryLater, is_access_lost
+from bot.errors import ApiError, Refused, TryLater, is_access_lost
 from bot.runtime.arming import Wanted, cover_name
 from bot.runtime.claiming import claim_orders, claim_positions
 from bot.runtime.intents import FINAL, FIRST_LEG, RUNTIME, Intent, intent_key
@@ -91,23 +91,27 @@ async def protect(loop: Loop) -> list[Drift]:
     """The invariant that is kept in every pass: no position of ours without a stop."""
     unsure = frozenset(filter(loop.mirror.is_unsure_of, (drift.market or "" for drift in _naked(loop))))
     drifts = await _cover_each(loop, besides=unsure)
-    if unsure:  # Last, so that no other position waits for what only the list of guardians tells.
+    if unsure and loop.has_time():  # Last, so that no other position waits for what only the list of guardians tells.
         try:
             await loop.arming.listed()
-        except Refused as error:  # Not to be told what stands is no reason to close.
-            if is_access_lost(error):
-                raise
-            log.warning("repair.postponed", code=error.code, message=error.message, markets=sorted(unsure))
+        except ApiError as error:  # Not to be told what stands is no reason to close.
+            _postpone(error, unsure)
         else:
             drifts += await _cover_each(loop, besides=frozenset(drift.market or "" for drift in drifts))
     return drifts
 
 
 async def _cover_each(loop: Loop, *, besides: frozenset[str]) -> list[Drift]:
+    """Closes first: what asks for the list of guardians may wait for its answer, and keeps no other without a repair."""
     drifts = _found_naked(loop, besides=besides)
-    for drift in drifts:
+    for drift in sorted(drifts, key=lambda one: _new_trail_pct(loop, one.market) is not None):
         log.warning("drift.naked_position", market=drift.market)
-        await _cover(loop, drift)
+        try:
+            await _cover(loop, drift)
+        except ApiError as error:  # Of this one; another may be answered.
+            _postpone(error, [drift.market or ""])
+            if not loop.has_time():
+                break
     _tell_covered(loop)
     return drifts
 
@@ -284,9 +288,8 @@ async def _cover(loop: Loop, drift: Drift) -> None:
     position = loop.mirror.positions.get(drift.market or "")
     if position is None or loop.mirror.is_protected(position.market):
         return
-    trail_pct = lost_distance_pct(loop, position)
-    waited_ms = loop.pacer.mono_ms() - loop.health.bare.get(position.market, loop.pacer.mono_ms())
-    if trail_pct is not None and waited_ms < COVER_MS:
+    trail_pct = _new_trail_pct(loop, position.market)
+    if trail_pct is not None:
         request = GuardianRequest(type="trailing_stop", scope="position", market=position.market, trail_pct=trail_pct)
         wanted = Wanted(cover_name(position.market, position.opened_ms), request)
         listed = await loop.arming.listed()  # Not to be told what stands is no reason to close.
@@ -302,6 +305,22 @@ async def _cover(loop: Loop, drift: Drift) -> None:
         loop.health.degrade(
             f"drift:{position.market}", f"the {position.market} position has no stop and is not closed: {refused}"
         )
+
+
+def _postpone(error: ApiError, markets: Iterable[str]) -> None:
+    """The next pass tries again; it is raised only where the credential is refused."""
+    if is_access_lost(error):
+        raise error
+    log.warning("repair.postponed", code=error.code, message=error.message, markets=sorted(markets))
+
+
+def _new_trail_pct(loop: Loop, market: str | None) -> Decimal | None:
+    """Of the trailing stop that is to stand for the lost one; None: the position is closed."""
+    position = loop.mirror.positions.get(market or "")
+    now_ms = loop.pacer.mono_ms()
+    if position is None or now_ms - loop.health.bare.get(position.market, now_ms) >= COVER_MS:
+        return None
+    return lost_distance_pct(loop, position)
 
 
 def lost_distance_pct(loop: Loop, position: MirrorPosition) -> Decimal | None:

@@ -37,9 +37,29 @@ def is_safety(name: str) -> bool:
 def check(name: str, value: str) -> None:
     """ValueError for a note that none of ours can be."""
     found = json.loads(value) if value else None
-    wanted = {PAUSES: list, HALTED: dict, FOREIGN: str}.get(name, list)
-    if found is not None and not isinstance(found, wanted):
-        raise ValueError(f"the note {name} is no {wanted.__name__}")
+    is_sound = {PAUSES: _is_names, HALTED: _is_days, FOREIGN: _is_sentence}.get(name, _is_quarantine)
+    if found is not None and not is_sound(found):
+        raise ValueError(f"the note {name} is none of ours")
+
+
+def _is_names(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(one, str) for one in found)
+
+
+def _is_days(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(one, list) and len(one) == 2 and all(isinstance(number, int) for number in one)
+        for one in found.values()
+    )
+
+
+def _is_sentence(found: Any) -> bool:
+    return isinstance(found, str)
+
+
+def _is_quarantine(found: Any) -> bool:
+    """As pauses.Quarantine: why, of which version, when."""
+    return isinstance(found, list) and [type(one) for one in found] == [str, str, int]
 
 
 class SafetyFile:

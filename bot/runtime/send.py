@@ -28,8 +28,16 @@ TRIES: Final = 3  # in one pass; the next pass has as many again
 WINDOW_MS: Final = 2_000  # of real time that one pass spends on waiting between tries
 EXIT_AGAIN_MS: Final = 10_000  # of real time: an exit is tried again after so long, whatever Retry-After says
 LOOK_MS: Final = 5_000  # of real time between two looks for an order that a lost journal may have sent
+# Of real time, as long as a plan lives: an entry of which nothing has left and that its own strategy is kept from keeps others of its market
+# out no longer.
+HELD_MS: Final = 60_000
 UNTOLD_MS: Final = 30_000  # of real time after which who refuses to show the trades is not asked for one any more
 PLAN_TTL_MS: Final = 60_000  # of a plan whose answer does not say
+OTHERWISE: Final = (
+    "the service has answered another request under its key, of which there is no order: an earlier run whose journal was lost, or another"
+    " host, asked for the same with another plan or other numbers"
+)
+WAY_OUT: Final = "look at the account, then bot resume"
 UNTOLD: Final = "nothing at the service can tell whether it became an order"
 SMALL_SHARE: Final = (
     "This is all that the strategy has of a shared position, and it is worth too little to be closed by itself. The way out: an entry"
@@ -59,6 +67,7 @@ class Sender:
         self, *, port: VenuePort, journal: Journal, mirror: Mirror, gate: Gate, pacer: Pacer, may_confirm: Veto,
         time_left_ms: Callable[[], int] = lambda: WINDOW_MS, stopped: Callable[[Intent], Refusal | None] = lambda _intent: None,
         entry_wait_ms: Callable[[], int] = lambda: 0, name: Callable[[Intent], None] = lambda _intent: None,
+        of_its_own: Callable[[Intent], Refusal | None] = lambda _intent: None,
     ) -> None:  # fmt: skip
         self.port = port
         self._now_ms = port.clock.now_ms
@@ -70,12 +79,14 @@ class Sender:
         self.time_left_ms = time_left_ms  # of this pass, for entries
         self.stopped = stopped
         self.entry_wait_ms = entry_wait_ms
+        self.of_its_own = of_its_own  # of what `stopped` and the gate say, that which is no other strategy's concern
         self.name = name  # gives what was told of an order under no name to its strategy
         # When this journal was begun: what is decided for an instant before, an earlier one may have sent.
         self.begun_ms = 0
         self.is_cut = False  # the earlier one was lost with its run: requests of that run may still be on their way
         self._next_ms: dict[str, int] = {}  # real time before which an intent is not tried again
         self._tries: dict[str, int] = {}
+        self._held_ms: dict[str, int] = {}  # real time since which its own strategy is kept from an entry
         self._refused_ms: dict[str, int] = {}  # real time since which nothing about an intent could be asked
         # Intents of an earlier run, or of before the account was read anew.
         self.inherited: frozenset[str] = frozenset()
@@ -94,7 +105,7 @@ class Sender:
 
     def forget(self, live: Collection[str]) -> None:
         """What is kept of intents that are none any more: voided by a reset, say."""
-        for kept in (self._next_ms, self._tries, self._ends, self._refused_ms):
+        for kept in (self._next_ms, self._tries, self._ends, self._refused_ms, self._held_ms):
             for intent_id in [one for one in kept if one not in live]:
                 del kept[intent_id]
 
@@ -148,7 +159,7 @@ class Sender:
 
     def _told(self, intent: Intent, before: State) -> Intent:
         if intent.state in FINAL:
-            for kept in (self._next_ms, self._tries, self._ends, self._refused_ms):
+            for kept in (self._next_ms, self._tries, self._ends, self._refused_ms, self._held_ms):
                 if kept:
                     kept.pop(intent.id, None)
         if intent.state != before:
@@ -166,6 +177,10 @@ class Sender:
         seen = self.mirror.trades_by_key.get(intent.id)
         if seen is not None and intent.action != "cancel":
             return self._accept(intent, seen)  # The event came before the answer.
+        if self._held_ms and (no := self._held_for_long(intent)) is not None:
+            return await self._end_unsent(
+                intent, "expired", no.code, f"{no.message} (nothing of it had left for a minute)"
+            )
         if intent.state == "opened":
             intent = await self._prepare(intent)
         elif self._now_ms() >= intent.fence_ms and self._is_put_off(intent):
@@ -202,9 +217,20 @@ class Sender:
         if no is None and (wait_ms := self.entry_wait_ms()) > 0:  # What is left of the rate limit is for exits.
             self._next_ms[intent.id] = self.pacer.mono_ms() + wait_ms
             no = Refusal("rate_limited", f"no room for an entry for {wait_ms} ms")
+        if no is None or self.of_its_own(intent) is None:
+            self._held_ms.pop(intent.id, None)
+        else:
+            self._held_ms.setdefault(intent.id, self.pacer.mono_ms())
         if no is not None:
             log.info("intent.held", intent=intent.id, strategy=intent.strategy, market=intent.market, code=no.code)
         return no is not None
+
+    def _held_for_long(self, intent: Intent) -> Refusal | None:
+        """Why, where only its own strategy is kept from it, and for HELD_MS."""
+        since_ms = self._held_ms.get(intent.id)
+        if since_ms is None or self.pacer.mono_ms() - since_ms < HELD_MS:
+            return None
+        return self.of_its_own(intent) if intent.state == "opened" or self._is_put_off(intent) else None
 
     def _is_unwritten(self, intent: Intent) -> bool:
         """An entry whose journal is not on disk just now. Exits go on: they only reduce, and their keys are what they were."""
@@ -384,7 +410,7 @@ class Sender:
         if absent is not None and found.is_proof:
             if isinstance(absent, End):
                 return self._end(intent, absent.state, absent.code, absent.message)
-            return self._end(intent, "quarantined", error.code, error.message)
+            return self._end(intent, "quarantined", error.code, f"{OTHERWISE} ({error.message})")
         if is_past:
             return self._end(intent, "quarantined", error.code, f"{UNTOLD} ({error.message})")
         self._leave(intent, error, doubt=doubt)
@@ -477,7 +503,9 @@ def _tell(intent: Intent) -> None:
     if intent.state != "quarantined" and not logs.is_said(logs.INFO):
         return
     said = {"code": intent.code, "message": intent.message} if intent.code else {}
-    tell = log.error if intent.state == "quarantined" else log.info
+    tell = log.info
+    if intent.state == "quarantined":
+        said["way_out"], tell = WAY_OUT, log.error
     tell(
         f"intent.{intent.state}", intent=intent.id, strategy=intent.strategy, market=intent.market, action=intent.action,
         trade=intent.trade_id, **said,

@@ -6,15 +6,13 @@ Judges and remembers; the daemon looks, and recovers after a lapse. No deadline 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from bot.clock import HOUR_MS, SystemClock, boot_ns, monotonic_ns
 from bot.errors import Refusal
-
-if TYPE_CHECKING:
-    from bot.runtime.journal import Journal
+from bot.runtime.journal import Journal, is_number
 
 log = structlog.get_logger()
 
@@ -24,10 +22,12 @@ SKEW_WARN_MS: Final = 2_000
 SKEW_STOP_MS: Final = 30_000
 BOOT_ID: Final = "boot_id"  # notes of the journal
 WALL_HIGH: Final = "wall_high_ms"
+WALL_MAX_MS: Final = 10**13  # in the year 2286
 
 
 class Timekeeper:
-    """`skew_ms` is how far the service's clock is ahead of ours, None while nobody knows or where ours follows it."""
+    """`skew_ms` is how far the service's clock is ahead of ours, None while nobody knows or where ours follows it. `stale` counts answers of
+    the service that told no time, because they came out of a cache."""
 
     def __init__(
         self,
@@ -36,8 +36,11 @@ class Timekeeper:
         boot_ns: Callable[[], int] = boot_ns,
         mono_ns: Callable[[], int] = monotonic_ns,
         wall_ms: Callable[[], int] | None = None,
+        stale: Callable[[], int] = lambda: 0,
     ) -> None:
         self._skew_ms = skew_ms
+        self._stale = stale
+        self._has_told_stale = False
         self._clocks = (boot_ns, mono_ns, SystemClock().now_ms if wall_ms is None else wall_ms)
         self._seen = self._read()
         self.lapses = 0
@@ -55,6 +58,7 @@ class Timekeeper:
             self.lapses += 1
             log.warning("clock.jumped", seconds=round((wall - boot) / 1000, 1))
         self._tell_skew()
+        self._tell_stale()
         return self.lapses
 
     @property
@@ -99,6 +103,16 @@ class Timekeeper:
                 message=None if level == 0 else f"this machine's clock is {_said(skew_ms)} the service's",
             )
 
+    def _tell_stale(self) -> None:
+        """Once: what is asked next may be as old."""
+        if self._stale() > 0 and not self._has_told_stale:
+            self._has_told_stale = True
+            log.warning(
+                "clock.stale_answers",
+                message="something on the way to the service answers out of a cache: its Date is not taken for the time, but what it says is as"
+                " old. No cache may lie between the daemon and its service",
+            )
+
     def _read(self) -> tuple[float, float, float]:
         boot, mono, wall = self._clocks
         return boot() / 1e6, mono() / 1e6, float(wall())
@@ -114,17 +128,19 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
     Nobody knows how old they are then. What may have left stays in doubt: its fence is the service's. Answers how many there were.
     """
     before = journal.note(BOOT_ID)
+    is_damaged = _is_high_damaged(journal)
     high_ms = max(journal.newest_ms(), int(journal.note(WALL_HIGH) or 0))
     if before != boot_id:
         journal.write_note(BOOT_ID, boot_id)
     note_wall(journal, wall_ms)
-    if before in (None, boot_id) or wall_ms >= high_ms - JUMP_MS:
+    if before in (None, boot_id) or (wall_ms >= high_ms - JUMP_MS and not is_damaged):
         return 0
-    log.error(
-        "clock.behind",
-        seconds=round((high_ms - wall_ms) / 1000),
-        message="the wall clock is behind what was stored before this boot",
-    )
+    if is_damaged:
+        message = "whether the wall clock is behind what was stored before this boot is not known"
+    else:
+        message = "the wall clock is behind what was stored before this boot"
+    log.error("clock.behind", seconds=max(0, round((high_ms - wall_ms) / 1000)), message=message)
+    journal.write_note(WALL_HIGH, str(wall_ms))  # One that was once far ahead counts at one start.
     held = [one for one in journal.live() if one.action == "open" and journal.is_unsent(one)]
     for one in held:
         journal.end(
@@ -139,5 +155,10 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
 
 def note_wall(journal: Journal, wall_ms: int) -> None:
     """Remember the highest wall clock, now and then."""
+    _is_high_damaged(journal)
     if wall_ms > int(journal.note(WALL_HIGH) or 0) + HOUR_MS:
         journal.write_note(WALL_HIGH, str(wall_ms))
+
+
+def _is_high_damaged(journal: Journal) -> bool:
+    return journal.set_aside_if_damaged(WALL_HIGH, lambda text: is_number(text, WALL_MAX_MS))

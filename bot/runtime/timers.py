@@ -2,6 +2,9 @@
 
 An instant fires once: the newest that was fired is kept in the journal's progress, beside the bars, and is written in one
 transaction with what the strategy wanted on it. Of the instants that passed while nobody looked only the newest fires.
+
+A sandbox may go back to an earlier state: then a timer goes on from there, and instants that come again fire again. How often it went back
+is kept too, and is part of what their orders are known by: under the keys of before they would be taken for those that were sent.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import structlog
 from cronsim import CronSim, CronSimError
 
 from bot.clock import MINUTE_MS, SECOND_MS, datetime_of, ms_of
@@ -19,6 +23,9 @@ from bot.runtime.seats import Seat
 from bot.strategy import Strategy
 from bot.strategy.view import Timer
 
+log = structlog.get_logger()
+
+BACK_MS: Final = MINUTE_MS  # that the newest instant may lie ahead of a clock that was only set a little
 TIMERS_MAX: Final = 20  # of one strategy
 SECONDS_MAX: Final = 31 * 86_400
 NAME_MAX: Final = 40
@@ -32,10 +39,11 @@ class Due(NamedTuple):
     at_ms: int
     strategy: str
     name: str
+    backs: int = 0  # how often the service has gone back
 
     @property
     def trigger(self) -> str:
-        return f"timer:{self.name}:{self.at_ms}"
+        return trigger_of(self.name, self.at_ms, self.backs)
 
     @property
     def timer(self) -> Timer:
@@ -54,6 +62,7 @@ class _Clocked:
     spec: Spec
     last_ms: int
     next_ms: int
+    backs: int
 
 
 class Timers:
@@ -62,6 +71,7 @@ class Timers:
     def __init__(self) -> None:
         self._timers: list[_Clocked] = []
         self.next_ms: int | None = None
+        self._newest_ms: int | None = None  # that has fired
 
     def follow(self, seats: Iterable[Seat], journal: Journal, *, now_ms: int) -> None:
         """From now on the timers of these seats. One that was never seen before begins now: its first instant lies ahead."""
@@ -73,7 +83,20 @@ class Timers:
                 if last_ms is None:
                     last_ms = now_ms
                     journal.bar_done(*done, now_ms)
-                self._timers.append(_Clocked(seat.name, name, spec, last_ms, next_after(spec, last_ms)))
+                backs = backs_of(journal, seat.name, name)
+                self._timers.append(_Clocked(seat.name, name, spec, last_ms, next_after(spec, last_ms), backs))
+        self._look()
+
+    def go_back(self, journal: Journal, *, now_ms: int) -> None:
+        """Where the service went back, its timers go on from now."""
+        if self._newest_ms is None or self._newest_ms <= now_ms + BACK_MS:
+            return
+        for one in self._timers:
+            if one.last_ms > now_ms + BACK_MS:
+                log.warning("timer.went_back", strategy=one.strategy, timer=one.name, from_ms=one.last_ms, to_ms=now_ms)
+                one.last_ms, one.next_ms, one.backs = now_ms, next_after(one.spec, now_ms), one.backs + 1
+                journal.bar_done(progress_name(one.strategy), one.name, now_ms)
+                journal.bar_done(_backs_name(one.strategy), one.name, one.backs)
         self._look()
 
     def due(self, until_ms: int) -> list[Due]:
@@ -81,7 +104,7 @@ class Timers:
         if self.next_ms is None or self.next_ms > until_ms:
             return []
         found = [
-            Due(newest_until(one.spec, until_ms), one.strategy, one.name)
+            Due(newest_until(one.spec, until_ms), one.strategy, one.name, one.backs)
             for one in self._timers
             if one.next_ms <= until_ms
         ]
@@ -96,10 +119,25 @@ class Timers:
 
     def _look(self) -> None:
         self.next_ms = min((one.next_ms for one in self._timers), default=None)
+        self._newest_ms = max((one.last_ms for one in self._timers), default=None)
 
 
 def progress_name(strategy: str) -> str:
     return f"@timer:{strategy}"
+
+
+def _backs_name(strategy: str) -> str:
+    """Where the journal's progress has how often the service went back."""
+    return f"@timer_backs:{strategy}"
+
+
+def backs_of(journal: Journal, strategy: str, name: str) -> int:
+    return journal.done_until(_backs_name(strategy), name) or 0
+
+
+def trigger_of(name: str, at_ms: int, backs: int) -> str:
+    """The count stands before the name, which may have colons."""
+    return f"timer:{name}:{at_ms}" if backs == 0 else f"timer.{backs}:{name}:{at_ms}"
 
 
 def next_after(spec: Spec, at_ms: int) -> int:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from bot.runtime.books import Part
-from bot.runtime.journal import ASIDE, Journal
+from bot.runtime.journal import Journal
 from bot.wire import Event
 
 NOTE_EVENTS: Final = 20
@@ -30,13 +30,14 @@ class Untold:
         self._journal = journal
         self._prefix = f"untold:{strategy}:"
         self._notes: dict[int, list[Heard]] = {}  # by number, which only grows while something waits
-        self._changed = {int(name.removeprefix(self._prefix)) for name in journal.notes_under(self._prefix)}
+        self._changed = {int(name.removeprefix(self._prefix)) for name in self._kept() if self._is_numbered(name)}
         self.damaged: dict[str, str] = {}  # notes that cannot be read, and why; the others are told all the same
 
     @classmethod
     def of_journal(cls, journal: Journal, strategy: str, epoch: int) -> Untold:
         """What a run that was ended in the midst of it had still to tell; nothing of an account before a reset."""
         one = cls(journal, strategy)
+        one.damaged = {name: "its name ends in no number" for name in one._kept() if not one._is_numbered(name)}
         for number in sorted(one._changed):
             name = one._note(number)
             try:
@@ -50,12 +51,6 @@ class Untold:
                 one._notes[number] = heard
                 journal.retold.update(retold)
         return one
-
-    def set_aside(self, name: str) -> str:
-        """Keep a damaged note for people, where no start reads it. Under which name."""
-        self._journal.write_note(aside := ASIDE + name, self._journal.note(name) or "")
-        self._journal.forget_note(name)
-        return aside
 
     def __bool__(self) -> bool:
         return bool(self._notes)
@@ -96,6 +91,13 @@ class Untold:
             retold = [one.event.id for one in heard if one.event.id in self._journal.retold]
             self._journal.write_note(name, json.dumps([epoch, [_text_of(one) for one in heard], retold]))
         self._changed.clear()
+
+    def _kept(self) -> list[str]:
+        return self._journal.notes_under(self._prefix)
+
+    def _is_numbered(self, name: str) -> bool:
+        number = name.removeprefix(self._prefix)
+        return number.isdecimal() and name == self._note(int(number))
 
     def _note(self, number: int) -> str:
         return f"{self._prefix}{number}"

@@ -60,6 +60,11 @@ class ServiceClock:
         """Whether a caller's own clock tells the same time, so that nothing need be said: of one that was set back it does not."""
         return self._follows_wall and self.now_ms() - SystemClock().now_ms() <= SECOND_MS
 
+    @property
+    def is_sandbox(self) -> bool:
+        """As a client knows it, by what it is told."""
+        return not self.is_known
+
     def now_ms(self) -> int:
         if self.speed == 0:
             return self._anchor_ms

@@ -204,6 +204,7 @@ def test_what_is_not_known_to_be_so_now_is_not_shown_as_if_it_were(ran: Ran, ask
     told |= {"positions": 2, "unprotected": [], "foreign_unprotected": ["SOL"]}
     told["strategies"][0] |= {"state": "QUARANTINED", "why": "raises", "resting": ["17", "18"]}
     waits = {"id": "3AGP2Z32Y43L4O2KNEYFLFSFT4E7T3ES", "strategy": "mine", "action": "open", "market": "BTC"}
+    waits["message"] = "nothing can tell"
     told["intents"] |= {"quarantined": 1, "waiting": [waits]}
     told["other_books"] = [{"name": "@foreign", "book": {"net_usd": "-1234.5"}}]
     told["heartbeat"] |= {"deadline_s": -64.8}
@@ -216,7 +217,8 @@ def test_what_is_not_known_to_be_so_now_is_not_shown_as_if_it_were(ran: Ran, ask
     assert "OLD         not read from the service for 75 s: account, positions and orders are as of then" in lines
     assert "positions   2, each of ours with its stop, NOT OURS AND WITHOUT A STOP: SOL;" in lines
     assert ": raises; mend it, then bot resume mine; entries that rest may still fill: 17, 18 (bot orders)" in lines
-    assert "waiting     open BTC of mine: bot explain 3AGP2Z32Y43L, look at the account, then bot resume" in lines
+    assert "waiting     open BTC of mine: nothing can tell\n" in lines
+    assert "              bot explain 3AGP2Z32Y43L, look at the account, then bot resume" in lines
     assert "book        @foreign net -1,234.50 USD: another hand's" in lines
     assert "dead-man    MAY HAVE ACTED: no beat came through for 64.8 s beyond its deadline" in lines
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from decimal import Decimal
+from email.utils import formatdate
 
 import httpx
 import pytest
@@ -224,6 +226,32 @@ async def test_the_clock_follows_the_header_of_each_answer():
         assert (client.clock.now_ms(), client.clock.speed) == (1_000_000, 0)
         await client.status()
         assert client.clock.now_ms() == 1_060_000
+
+
+async def test_what_a_cache_answers_tells_no_time_and_what_it_cannot_have_kept_does():
+    signed = {"X-API-Version": "2026-10-19"}
+    now_s = time.time()
+    answers = iter(
+        [
+            {"Date": formatdate(now_s, usegmt=True)},
+            {"Date": formatdate(now_s - 600, usegmt=True), "Age": "600"},
+            {"Date": formatdate(now_s - 600, usegmt=True)},
+            {"X-Sandbox-Clock": "1000000; speed=0", "Age": "600"},
+            {"Date": formatdate(now_s - 600, usegmt=True)},
+        ]
+    )
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"status": "ok", "guardians": []}, headers=signed | next(answers))
+
+    async with Client("http://localhost", "k", transport=httpx.MockTransport(handle)) as client:
+        for stale in (0, 1, 2, 3):
+            await client.status()
+            assert client.clock.stale == stale
+            assert abs(client.clock.skew_ms) < 3_000
+            assert not client.clock.is_sandbox
+        await client.heartbeat()
+        assert client.clock.skew_ms < -590_000
 
 
 async def test_the_control_client_speaks_over_a_unix_socket(tmp_path):

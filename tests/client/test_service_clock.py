@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
 import pytest
 
 from bot.client import Backoff, ServiceClock, persist
@@ -34,6 +37,8 @@ def see(
     sent_ns: int | None = None,
     is_service: bool = True,
     date: str | None = None,
+    age: str | None = None,
+    may_be_kept: bool = True,
 ) -> None:
     clock.observe(
         sandbox=text,
@@ -41,6 +46,8 @@ def see(
         is_service=is_service,
         sent_ns=elapsed.ns if sent_ns is None else sent_ns,
         received_ns=elapsed.ns,
+        age=age,
+        may_be_kept=may_be_kept,
     )
 
 
@@ -145,6 +152,72 @@ def test_a_machines_clock_that_jumps_takes_the_services_time_with_it_no_further_
     jumped = ManualClock(real.now_ms() + 10_000 + hour_ms)
     clock._real = jumped
     assert 10_000 <= clock.now_ms() - before_ms <= 13_000
+
+
+def told(seconds: int) -> str:
+    """A Date so many seconds after the test's beginning."""
+    return format_datetime(datetime(2025, 6, 1, tzinfo=UTC) + timedelta(seconds=seconds), usegmt=True)
+
+
+def passes(elapsed: Elapsed, real: ManualClock, seconds: int) -> None:
+    elapsed.ns += seconds * S
+    real.advance(seconds * 1_000)
+
+
+@pytest.mark.parametrize("age", ["1", "3600", " 20 ", "soon"])
+def test_an_answer_that_says_it_comes_out_of_a_cache_tells_no_time(age: str):
+    clock, elapsed, real = made()
+    see(clock, elapsed, None, date=told(0))
+    see(clock, elapsed, None, date=told(0), age="0")
+    for _ in range(10):
+        passes(elapsed, real, 30)
+        see(clock, elapsed, None, date=told(0), age=age)
+    assert (clock.now_ms(), clock.skew_ms, clock.stale) == (real.now_ms(), 0, 10)
+    see(clock, elapsed, "1000000; speed=60", age=age)
+    assert not clock.is_sandbox
+
+
+def test_a_date_that_stands_still_does_not_hold_the_time_back():
+    """A cache that says nothing of itself, and asks the service every 45 seconds."""
+    clock, elapsed, real = made()
+    for second in range(300):
+        see(clock, elapsed, None, date=told(second // 45 * 45))
+        assert abs(clock.now_ms() - real.now_ms()) <= 5_000
+        assert abs(clock.skew_ms or 0) <= 5_000
+        passes(elapsed, real, 1)
+    assert clock.stale > 200
+
+
+def test_a_machine_that_runs_fast_is_not_taken_for_a_cache():
+    """By 50 parts in a million: 8 s in two days."""
+    clock, elapsed, real = made()
+    for minute in range(2 * 1_440):
+        see(clock, elapsed, None, date=told(minute * 60 - minute * 60 // 20_000))
+        passes(elapsed, real, 60)
+    assert clock.stale == 0
+    assert (clock.skew_ms or 0) < -7_000
+
+
+def test_a_service_whose_date_went_back_is_followed_after_a_minute_or_by_an_answer_that_no_cache_gives():
+    for kept, seconds in ((True, 60), (False, 0)):
+        clock, elapsed, real = made()
+        for _ in range(5):
+            see(clock, elapsed, None, date=told(0))
+        for second in range(seconds):
+            see(clock, elapsed, None, date=told(second - 20))
+            assert clock.now_ms() == real.now_ms()
+            passes(elapsed, real, 1)
+        see(clock, elapsed, None, date=told(seconds - 20), may_be_kept=kept)
+        assert clock.skew_ms == -20_000
+        assert clock.now_ms() == real.now_ms() - 17_000
+
+
+def test_an_answer_that_was_long_on_its_way_is_not_taken_for_a_kept_one():
+    clock, elapsed, real = made()
+    see(clock, elapsed, None, date=told(0))
+    passes(elapsed, real, 12)
+    see(clock, elapsed, None, date=told(1), sent_ns=elapsed.ns - 11 * S)
+    assert clock.stale == 0
 
 
 def test_reset_forgets_the_date_too():

@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from structlog.testing import capture_logs
 
-from bot.runtime import claiming
+from bot.errors import ApiError
+from bot.runtime import claiming, reading
+from bot.runtime.explaining import explain
 from bot.runtime.loop import PASS_MS, Loop
+from bot.runtime.notices import render
+from bot.runtime.operating import intents_of
+from bot.runtime.send import OTHERWISE, WAY_OUT
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Timer, View
 from bot.wire import OrderRequest
 from tests.fakes import FakePacer, FakeVenue, Fault, refused
@@ -87,6 +93,41 @@ async def test_a_refused_confirm_is_no_end_where_a_lost_journal_may_have_sent_th
     (row,) = loop.journal.db["intents"].rows
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
     assert len((await venue.trades()).trades) == 1
+
+
+@pytest.mark.parametrize("code", ["insufficient_funds", "plan_stale"])
+async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_with_the_way_out(
+    venue: FakeVenue, code: str
+) -> None:
+    """The service keeps its no under the key; the new plan is another request."""
+    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+
+    def no(request: OrderRequest) -> ApiError | None:
+        return None if request.dry_run else refused(code)
+
+    venue.refuse = no
+    await life(venue, Wants(wish))
+    venue.refuse = lambda _request: None
+    again = Wants(wish)
+    with capture_logs() as lines:
+        loop = await life(venue, again)
+    (waits,) = loop.journal.live()
+    why = f"{OTHERWISE} (other body)"
+    assert (waits.state, waits.code, waits.message) == ("quarantined", "idempotency_conflict", why)
+    assert "an earlier run whose journal was lost" in why
+    (line,) = [line for line in lines if line["event"] == "intent.quarantined"]
+    assert (line["message"], line["way_out"]) == (why, WAY_OUT)
+    (row,) = [row for row in loop.journal.db["outbox"].rows if row["kind"] == "intent.quarantined"]
+    message = render(row["kind"], row["payload"], bot="b")
+    assert (message.level, message.title) == ("error", "[b] BTC: an order waits for a person")
+    assert message.text == f"trend: {why} (idempotency_conflict); {WAY_OUT}"
+    assert intents_of(loop)["waiting"][0]["message"] == why
+    with reading.in_rows(loop.journal.db.conn) as db:
+        assert explain(db, waits.id)[-1].text == f"quarantined: waits for a person: {why}; {WAY_OUT}"
+    loop.release()
+    again.wanted = [*wish]
+    await minutes(loop, venue, "100")
+    assert set(venue.positions) == {"BTC"}
 
 
 @pytest.mark.parametrize("arrives", [True, False])

@@ -28,6 +28,7 @@ from bot.runtime.loop import EXITS_WAIT_MS, PASS_MS, RECONCILE_MS, REFUSED_MS, L
 from bot.runtime.metrics import STUCK_S, Meter, Sources
 from bot.runtime.operating import Operations, intents_of
 from bot.runtime.reconcile import COVER_MS, REARM_MS, closing, lost_distance_pct
+from bot.runtime.send import OTHERWISE
 from bot.runtime.state import state_of
 from bot.runtime.watching import Scraped
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
@@ -588,11 +589,12 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     (waits,) = loop.journal.live()
     assert waits.state == "quarantined"
     assert "intent.quarantined" in told(loop)
-    named = {"id": waits.id, "strategy": "trend", "action": "open", "market": "BTC"}
+    why = f"{OTHERWISE} (other body)"
+    named = {"id": waits.id, "strategy": "trend", "action": "open", "market": "BTC", "message": why}
     assert intents_of(loop) == {"open": 1, "in_doubt": 1, "quarantined": 1, "waiting": [named]}
     with reading.in_rows(loop.journal.db.conn) as db:
         answer = explain(db, waits.id[:12])[-1].text
-    assert answer == "quarantined: waits for a person: other body; look at the account, then bot resume"
+    assert answer == f"quarantined: waits for a person: {why}; look at the account, then bot resume"
     await minutes(loop, venue, "100")
     assert not venue.positions
     run: Any = SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=()))

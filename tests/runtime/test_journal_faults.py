@@ -679,13 +679,16 @@ def test_the_copy_beside_the_file_has_nothing_that_is_not_committed(path: Path) 
 
 
 def test_a_note_that_is_none_of_ours_is_damage(path: Path) -> None:
-    for value in ("[", "{}"):
+    for name, value in (
+        ("pauses", "["), ("pauses", "{}"), ("pauses", '[["alpha"]]'), ("halted", '{"alpha": 5}'), ("halted", '{"alpha": ["0", 1]}'),
+        ("foreign_writer", "5"), ("quarantine:alpha", '["why"]'), ("quarantine:alpha", '["why", "1", "soon"]'),
+    ):  # fmt: skip
         journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
         journal.beside = None
-        journal.write_note("pauses", value)
+        journal.write_note(name, value)
         journal.close()
         journal, said = again(path)
-        assert "cannot be used" in said
+        assert "cannot be used" in said, (name, value)
         journal.close()
 
 

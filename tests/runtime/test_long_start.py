@@ -416,6 +416,19 @@ async def test_a_note_that_cannot_be_read_is_set_aside_and_the_start_goes_on(tmp
         kill(loop)
 
 
+@pytest.mark.parametrize("name", ["untold:trend:", "untold:trend:x", "untold:trend:01", "untold:trend:-1"])
+async def test_a_note_whose_name_is_damaged_is_set_aside_and_the_start_goes_on(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "journal.db"
+    venue = await held(path)
+    journal = open_journal(path, address=ADDRESS)
+    journal.write_note(name, "[0, [], []]")
+    journal.close()
+    loop, _ = started(venue, path)
+    await loop.recover()
+    assert loop.journal.notes_under("untold:") == []
+    assert loop.journal.note(f"damaged:{name}") == "[0, [], []]"
+
+
 def test_of_notes_of_which_one_is_damaged_the_others_are_told() -> None:
     journal = open_journal(None, address=ADDRESS)
     waiting = Untold(journal, "trend")

@@ -11,11 +11,12 @@ import pytest
 
 from bot.errors import AccessLost, ApiError
 from bot.runtime.feed import Series
+from bot.runtime.journal import open_journal
 from bot.runtime.loop import Settings
 from bot.runtime.ports import Calm
 from bot.strategy import Bar, Bracket, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
 from bot.wire import CloseRequest, GuardianRequest, OrderRequest
-from tests.fakes import START_MS, FakePacer, FakeVenue, Fault, refused
+from tests.fakes import ADDRESS, START_MS, FakePacer, FakeVenue, Fault, refused
 from tests.runtime.rooms import DEAD_MAN_60, Script, Scripted, begun, first_bar, kill, later, minutes, room
 
 STOP = Bracket(stop_pct=2, target_r=2)
@@ -392,6 +393,44 @@ async def test_a_calm_stretch_without_wishes_is_done_at_its_end() -> None:
     assert loop.decide_run(Series("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (None, None)
     assert loop.journal.done_until("BTC", "1m") == bars[-1].at_ms
     assert len(loop.feed.histories[Series("BTC", "1m")]) == 7
+
+
+@pytest.mark.parametrize("damage", ["", "soon", "-1", "9" * 5_000, "9999999999999"])
+async def test_a_damaged_note_of_the_journals_beginning_is_taken_for_the_most_careful(
+    tmp_path: Path, damage: str
+) -> None:
+    path = tmp_path / "journal.db"
+    venue = FakeVenue()
+    kill(await begun(venue, path=path))
+    first_ms = venue.clock.now_ms()
+    venue.minute()
+    journal = open_journal(path, address=ADDRESS)
+    journal.write_note("begun_ms", damage)
+    journal.write_note("begun_cut", damage)
+    journal.close()
+    at_ms = venue.clock.now_ms()
+    for _ in range(2):
+        loop = room(venue, path=path)
+        await loop.recover()
+        assert (loop.sender.begun_ms, loop.sender.is_cut) == (at_ms, True)
+        assert at_ms > first_ms
+        assert loop.journal.note("damaged:begun_ms") == loop.journal.note("damaged:begun_cut") == damage
+        kill(loop)
+        venue.minute()
+
+
+async def test_the_beginning_of_a_journal_may_lie_a_little_ahead_of_a_clock_that_went_back(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    venue = FakeVenue()
+    venue.clock.advance(120_000)
+    loop = room(venue, path=path)
+    await loop.recover()
+    begun_ms = loop.sender.begun_ms
+    kill(loop)
+    venue.clock.go_back(60_000)
+    again = room(venue, path=path)
+    await again.recover()
+    assert again.sender.begun_ms == begun_ms
 
 
 async def test_an_exit_is_tried_again_soon_though_the_service_says_an_hour() -> None:

@@ -17,17 +17,19 @@ import pytest
 from bot.clock import DAY_MS, MINUTE_MS
 from bot.errors import ApiError
 from bot.runtime.books import FOREIGN
+from bot.runtime.claiming import claimed
 from bot.runtime.daemon import Run
 from bot.runtime.desk import Placed
 from bot.runtime.exiting import wind_down
 from bot.runtime.feed import Series
 from bot.runtime.journal import open_journal
-from bot.runtime.loop import Loop
+from bot.runtime.loop import SCHEDULED, Loop
 from bot.runtime.metrics import Figures, Meter, Sources
 from bot.runtime.notices import render
 from bot.runtime.operating import _position
 from bot.runtime.ports import Calm
 from bot.runtime.safety import HALTED
+from bot.runtime.send import HELD_MS
 from bot.runtime.timers import instants, newest_until, next_after
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, Timer, View
 from bot.wire import CloseRequest, OrderRequest
@@ -65,8 +67,11 @@ def notices(loop: Loop) -> list[tuple[str, str]]:
     return [(row["kind"], json.loads(row["payload"]).get("strategy")) for row in loop.journal.db["outbox"].rows]
 
 
-async def begun(venue: FakeVenue, *told: Strategy, path: Path | None = None, **more: Any) -> Loop:
+async def begun(
+    venue: FakeVenue, *told: Strategy, path: Path | None = None, path_of_orders: str = "plan", **more: Any
+) -> Loop:
     loop = room(venue, strategies=told, path=path, **more)
+    loop.gate.allowances = {name: replace(one, path=path_of_orders) for name, one in loop.gate.allowances.items()}
     await loop.recover()
     await loop.cycle()
     return loop
@@ -364,6 +369,54 @@ async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venu
     assert venue.positions == {}
 
 
+@pytest.mark.parametrize(("op", "path"), [("place", "direct"), ("plan", "plan")])
+async def test_an_entry_that_its_own_strategy_is_kept_from_keeps_the_others_of_its_market_out_for_a_minute(
+    venue: FakeVenue, op: str, path: str
+) -> None:
+    """beta wants the other side, and would be kept out too by an entry that was never asked for."""
+    a, b = Told("alpha"), Told("beta")
+    loop = await begun(venue, a, b, nets=True, path_of_orders=path)
+    loop.mirror.keys_proven = True
+    full = ApiError.of("rate_limited", "too many requests", order_submitted=False, retryable=True)
+    venue.faults = [Fault(op, full, count=3)]
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    (waits,) = loop.live.values()
+    assert waits.state == ("sending" if path == "direct" else "opened")
+    loop.pauses.pause("alpha")
+    later(loop, 20_000)
+    b.wants = [Open("BTC", "short", size=1, bracket=STOP)]
+    venue.close_bar("BTC", "100")
+    await loop.cycle()
+    for waited_ms in (HELD_MS - 1, 1):
+        assert loop.live[waits.id].state == waits.state
+        later(loop, waited_ms)
+        await loop.cycle()
+    ended = loop.journal.find(waits.id)
+    assert ended is not None
+    assert (ended.state, ended.code) == ("expired", "paused")
+    assert ended.message == "alpha is paused; bot resume alpha lets it go on (nothing of it had left for a minute)"
+    b.wants = [Open("BTC", "short", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    assert venue.positions["BTC"].side == "short"
+
+
+async def test_an_entry_that_all_are_kept_from_waits_as_long_as_it_may(venue: FakeVenue) -> None:
+    a = Told("alpha")
+    loop = await begun(venue, a)
+    venue.faults = [Fault("plan", "drop", count=3)]
+    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+    await minutes(loop, venue, "100")
+    loop.health.degrade("service", "it is away")
+    for _ in range(3):
+        later(loop, HELD_MS)
+        await loop.cycle()
+    loop.health.restore("service")
+    later(loop, HELD_MS)
+    await loop.cycle()
+    assert set(venue.positions) == {"BTC"}
+
+
 @pytest.mark.parametrize(("op", "path", "code"), [("place", "direct", "stale_bar"), ("confirm", "plan", "plan_stale")])
 async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_is_paused(
     venue: FakeVenue, op: str, path: str, code: str
@@ -557,6 +610,80 @@ async def test_of_the_instants_missed_while_down_only_the_newest_fires(venue: Fa
     assert one.rung == [], "what fired does not fire again"
 
 
+@pytest.mark.parametrize("is_up", [True, False])
+async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue, tmp_path: Path, is_up: bool) -> None:
+    """An instant that comes again fires again, and what is wanted on it is ordered: the service has forgotten the order of before."""
+    one = Clocked()
+    loop = await begun(venue, one, path=tmp_path / "j.db")
+    venue.clock.advance(600_000)
+    one.wanted = [Open("BTC", "long", size=1, bracket=STOP)]
+    await loop.cycle()
+    at_ms = venue.clock.now_ms()
+    assert one.rung[-1] == Timer("often", at_ms)
+    assert len(venue.fills) == 1
+    if not is_up:
+        kill(loop)
+    venue.clock.go_back(300_000)
+    if not is_up:
+        one = Clocked()
+        loop = await begun(venue, one, path=tmp_path / "j.db")
+    await loop.cycle()
+    one.rung.clear()
+    venue.clock.set(at_ms)
+    one.wanted = [Open("BTC", "long", size=1, bracket=STOP)]
+    await loop.cycle()
+    assert one.rung == [Timer("often", at_ms)]
+    rows = list(loop.journal.db["intents"].rows)
+    assert [(row["cause"], row["state"]) for row in rows] == [
+        (f"timer:often:{at_ms}", "accepted"), (f"timer.1:often:{at_ms}", "accepted"),
+    ]  # fmt: skip
+    assert claimed(loop, rows[1]["id"], "BTC", at_ms) == "alpha"
+    assert rows[1]["cause"].startswith(SCHEDULED), "the clock is to be right for it"
+    kill(loop)
+    one = Clocked()
+    loop = await begun(venue, one, path=tmp_path / "j.db")
+    assert one.rung == [], "what fired does not fire again"
+    venue.clock.advance(30_000)
+    one.wanted = [Close("BTC")]
+    await loop.cycle()
+    assert [row["cause"] for row in loop.journal.db["intents"].rows][2:] == [f"timer.1:often:{at_ms + 30_000}"]
+
+
+async def test_a_clock_that_is_set_back_a_little_fires_no_timer_twice(venue: FakeVenue) -> None:
+    one = Clocked()
+    loop = await begun(venue, one)
+    venue.clock.advance(30_000)
+    await loop.cycle()
+    venue.clock.go_back(60_000)
+    await loop.cycle()
+    venue.clock.advance(60_000)
+    await loop.cycle()
+    assert len(one.rung) == 1
+    assert loop.timers.next_ms == venue.clock.now_ms() + 30_000
+
+
+async def test_a_machine_whose_clock_is_set_back_fires_no_timer_twice(
+    venue: FakeVenue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real service's time does not go back: where it tells none, the clock that did is this machine's, and what was ordered stands."""
+    monkeypatch.setattr(venue.clock, "is_sandbox", False)
+    one = Clocked()
+    loop = await begun(venue, one)
+    venue.clock.advance(600_000)
+    await loop.cycle()
+    rung = list(one.rung)
+    assert rung
+    venue.clock.go_back(300_000)
+    for _ in range(10):
+        await loop.cycle()
+        venue.clock.advance(30_000)
+    await loop.cycle()
+    assert one.rung == rung
+    venue.clock.advance(30_000)
+    await loop.cycle()
+    assert len(one.rung) == len(rung) + 1
+
+
 async def test_a_timer_that_raises_is_quarantined_and_stays_fired(venue: FakeVenue) -> None:
     class Raises(Clocked):
         def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
@@ -615,11 +742,7 @@ async def test_who_looks_at_plans_is_shown_each_of_them_on_the_direct_path_too(v
 
 
 async def begun_direct(venue: FakeVenue, told: Strategy) -> Loop:
-    loop = room(venue, strategies=[told])
-    loop.gate.allowances = {name: replace(one, path="direct") for name, one in loop.gate.allowances.items()}
-    await loop.recover()
-    await loop.cycle()
-    return loop
+    return await begun(venue, told, path_of_orders="direct")
 
 
 async def test_another_hands_close_is_booked_as_such(venue: FakeVenue) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from bot.errors import ConfigError
 from bot.runtime import notices, notify
@@ -142,6 +143,29 @@ async def test_a_new_target_hears_nothing_of_what_was_before_it(journal: Journal
     journal.notify([lost("2", market="ETH")], now_ms=0)
     await lane.step(0)
     assert inbox.titles == ["[b] ETH is without a stop"]
+
+
+@pytest.mark.parametrize("damage", ["", "soon", "-3", "9" * 5_000, "1000000"])
+async def test_a_target_whose_cursor_is_damaged_is_told_the_newest_again_and_what_comes(
+    journal: Journal, damage: str
+) -> None:
+    journal.notify([lost(str(n), message=f"no {n}") for n in range(notify.AGAIN + 5)], now_ms=0)
+    journal.write_note("notify:a", damage)
+    inbox = Inbox()
+    with capture_logs() as lines:
+        lane = lane_of(journal, inbox)
+    assert lane.cursor == 5
+    assert [(line["event"], line["note"], line["log_level"]) for line in lines] == [
+        ("journal.note_damaged", "notify:a", "warning")
+    ]
+    assert journal.note("damaged:notify:a") == damage
+    await lane.step(0)
+    told = len(inbox.titles)
+    assert told > 0
+    again = lane_of(journal, inbox)
+    journal.notify([lost("99", market="ETH")], now_ms=0)
+    await again.step(0)
+    assert inbox.titles[told:] == ["[b] ETH is without a stop"]
 
 
 async def test_a_new_target_that_takes_nothing_in_its_first_run_is_told_by_the_next(journal: Journal) -> None:

@@ -16,11 +16,20 @@ from bot.runtime import reading
 from bot.runtime.arming import Wanted
 from bot.runtime.exiting import wind_down
 from bot.runtime.explaining import explain
-from bot.runtime.loop import REFUSED_MS, Loop, Settings
+from bot.runtime.loop import PASS_MS, REFUSED_MS, Loop, Settings, repairs_when_up
 from bot.runtime.mirror import Drift, DriftKind
-from bot.runtime.reconcile import REPAIRS, reconcile
+from bot.runtime.reconcile import COVER_MS, REPAIRS, reconcile
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, TrailingStop, View
-from bot.wire import BracketRequest, CloseRequest, EventsPage, GuardianRequest, LegRequest, OrderRequest, OrderResult
+from bot.wire import (
+    BracketRequest,
+    CloseRequest,
+    EventsPage,
+    Guardian,
+    GuardianRequest,
+    LegRequest,
+    OrderRequest,
+    OrderResult,
+)
 from tests.fakes import FakeVenue, Fault, refused, unknown
 from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, later, minutes, room
 from tests.runtime.test_loop import once
@@ -146,6 +155,81 @@ async def test_a_list_of_guardians_that_is_not_given_keeps_no_other_position_wit
     later(loop, 6_000)
     await loop.cycle()
     assert trailing(venue) == [("BTC", None), ("BTC", 2.0)]
+
+
+async def both_opened(venue: FakeVenue) -> Loop:
+    """A loop that holds a protected position in BTC and one in ETH."""
+
+    def both(view: View, bar: Bar) -> Iterable[Intent]:
+        if not view.state.get(bar.market):
+            view.state[bar.market] = True
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=2))
+
+    venue.minute(BTC="100", ETH="100")
+    loop = room(venue, both, markets=("BTC", "ETH"))
+    await loop.recover()
+    await loop.cycle()
+    assert set(venue.positions) == {"BTC", "ETH"}
+    return loop
+
+
+async def lose_stop(venue: FakeVenue, coin: str) -> None:
+    await venue.cancel(next(o.oid for o in venue.working.values() if o.kind == "stop_loss" and o.coin == coin))
+
+
+LATER = ApiError.of("rate_limited", "not now", order_submitted=False, retryable=True)
+
+
+@pytest.mark.parametrize("answer", [LATER, unknown(), refused("invalid_input")])
+async def test_a_list_that_one_position_waits_for_keeps_another_from_no_repair(answer: ApiError) -> None:
+    """ETH has waited as long as it may, so that it is closed, which asks for no list; BTC has only just lost its stop."""
+    venue = FakeVenue()
+    loop = await both_opened(venue)
+    venue.faults = [no := Fault("guardians", answer, count=99)]
+    await lose_stop(venue, "ETH")
+    await loop.cycle()
+    later(loop, COVER_MS)
+    await lose_stop(venue, "BTC")
+    await loop.cycle()
+    assert set(venue.positions) == {"BTC"}
+    no.count = 0
+    await loop.cycle()
+    assert trailing(venue) == [("BTC", 2.0)], "the next pass asks again"
+
+
+@pytest.mark.parametrize("op", ["guardians", "arm"])
+async def test_a_question_of_a_repair_that_is_lost_once_ends_no_other_of_that_pass(op: str) -> None:
+    venue = FakeVenue()
+    loop = await both_opened(venue)
+    guardian = next(one for one in venue.guards.values() if one.type == "dead_man_switch")
+    await venue.disarm(guardian.id)
+    await lose_stop(venue, "BTC")
+    await lose_stop(venue, "ETH")
+    venue.faults = [Fault(op, LATER)]
+    await loop.drain()
+    await repairs_when_up(loop)
+    assert trailing(venue) == [("ETH", 2.0)]
+    assert loop.arming.fallen() == [], "the dead-man stands again in the same pass"
+    await loop.cycle()
+    assert trailing(venue) == [("ETH", 2.0), ("BTC", 2.0)]
+
+
+async def test_a_list_that_takes_the_time_of_a_pass_is_asked_for_once_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    venue = FakeVenue()
+    loop = await both_opened(venue)
+    await venue.disarm(next(one.id for one in venue.guards.values() if one.type == "dead_man_switch"))
+    await lose_stop(venue, "BTC")
+    await lose_stop(venue, "ETH")
+    asked = []
+
+    async def hangs() -> list[Guardian]:
+        asked.append(loop.pacer.mono_ms())
+        later(loop, PASS_MS)
+        raise unknown()
+
+    monkeypatch.setattr(venue, "guardians", hangs)
+    await loop.cycle()
+    assert len(asked) == 1
 
 
 async def test_the_repair_of_a_naked_position_survives_a_restart(tmp_path: object) -> None:

@@ -95,6 +95,18 @@ def test_a_clock_that_is_off_is_warned_of_and_far_off_opens_nothing_on_a_schedul
     assert times.belief() is None
 
 
+def test_answers_out_of_a_cache_are_warned_of_once() -> None:
+    stale = 0
+    times = Timekeeper(stale=lambda: stale)
+    with capture_logs() as lines:
+        times.look()
+        stale = 1
+        times.look()
+        stale = 2
+        times.look()
+    assert [(line["event"], line["log_level"]) for line in lines] == [("clock.stale_answers", "warning")]
+
+
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     return open_journal(tmp_path / "journal.db", address=ADDRESS)
@@ -124,6 +136,27 @@ def test_the_highest_wall_clock_is_remembered_without_any_intent(journal: Journa
     assert journal.note("wall_high_ms") == str(START_MS + 2 * HOUR_MS)
     journal.open(intent(1, opened_ms=0))
     assert expire_held(journal, wall_ms=START_MS + HOUR_MS, boot_id="b") == 1
+
+
+@pytest.mark.parametrize("damage", ["", "soon", "-5", "9" * 5_000, "9999999999999"])
+def test_a_damaged_highest_wall_clock_costs_the_held_entries_of_one_boot(journal: Journal, damage: str) -> None:
+    expire_held(journal, wall_ms=START_MS, boot_id="a")
+    journal.write_note("wall_high_ms", damage)
+    journal.open(intent(1, opened_ms=START_MS))
+    assert expire_held(journal, wall_ms=START_MS + 1, boot_id="b") == 1, "nobody knows how old it is"
+    journal.open(intent(2, opened_ms=START_MS + 1))
+    assert expire_held(journal, wall_ms=START_MS + 2, boot_id="c") == 0
+    note_wall(journal, START_MS + 2 * HOUR_MS)
+    assert journal.note("wall_high_ms") == str(START_MS + 2 * HOUR_MS)
+
+
+def test_a_damaged_highest_wall_clock_ends_no_pass(journal: Journal) -> None:
+    journal.write_note("wall_high_ms", "soon")
+    with capture_logs() as lines:
+        note_wall(journal, START_MS)
+    assert journal.note("wall_high_ms") == str(START_MS)
+    assert journal.note("damaged:wall_high_ms") == "soon"
+    assert [(line["event"], line["note"]) for line in lines] == [("journal.note_damaged", "wall_high_ms")]
 
 
 async def test_nothing_is_opened_between_a_lapse_and_the_reading(tmp_path: Path) -> None:

@@ -368,14 +368,25 @@ def test_marks_that_cannot_be_read_are_kept_aside_and_a_start_goes_on(tmp_path: 
     made = judged(config(tmp_path, bars=7)).settings
     journal = open_journal(tmp_path / "journal.db", address="0x1")
     mark = provenance.mark_of(made, {})
-    for at_ms, damage in enumerate(('[{"atMs"', "7", None)):
+    damages = ('[{"atMs"', "7", "[{}]", '[{"atMs": "soon"}]', None)
+    for at_ms, damage in enumerate(damages):
         if damage is not None:
             journal.write_note(provenance.NOTE, damage)
         provenance.note_run(journal, mark, at_ms=at_ms, epoch=0)
         if damage is not None:
             assert journal.note(f"damaged:{provenance.NOTE}") == damage
-    assert [one["atMs"] for one in provenance.marks_in(journal.note(provenance.NOTE))] == [1, 2]
+    assert [one["atMs"] for one in provenance.marks_in(journal.note(provenance.NOTE))] == [3, 4]
     journal.close()
+
+
+def test_a_mark_without_what_is_read_of_it_is_none(tmp_path: Path):
+    made = judged(config(tmp_path, bars=7)).settings
+    mark = {**provenance.mark_of(made, provenance.sources_of(made)), "atMs": 1, "epoch": 0}
+    assert provenance.marks_in(json.dumps([mark])) == [mark]
+    for name in mark:
+        assert provenance.marks_in(json.dumps([{**mark, name: "damaged" if name != "version" else 1}])) == [], name
+    broken = {"strategies": {"one": {**mark["strategies"]["one"], "limits": 1}}}
+    assert provenance.marks_in(json.dumps([mark | broken])) == []
 
 
 @pytest.mark.parametrize(
