@@ -28,6 +28,7 @@ class Exit(IntEnum):
     TIMEOUT = 5
     UNSAFE = 6  # an unprotected position, or a journal that cannot be written
     REFUSED = 7  # refused by the service
+    STOPPED = 130  # by Ctrl-C, before it was done: what a shell says of a command that SIGINT has ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import bot
 import bot.strategy
 from bot.cli import embedded, session, statedir, unit
 from bot.cli.app import COMMANDS, call
+from bot.cli.app import EPILOG as CODES
 from bot.cli.embedded import Embedded
 from bot.cli.sandbox import EPILOG
 from bot.client import limiter
@@ -120,7 +121,10 @@ def test_the_make_commands_of_the_readme_are_known_to_make() -> None:
 
 def test_the_exit_codes_of_the_readme_are_the_ones_there_are() -> None:
     table = README[README.index("### Exit codes") :]
-    assert [int(code) for code in re.findall(r"^\| (\d) \|", table, re.MULTILINE)] == [int(code) for code in Exit]
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == [int(code) for code in Exit]
+    assert [int(code) for code in re.findall(r"\b\d+\b", CODES.split("Exit codes: ")[1])] == [
+        int(code) for code in Exit
+    ]
 
 
 WORDS = {1: "a", 2: "two", 3: "three", 5: "five", 6: "six", 10: "ten"}

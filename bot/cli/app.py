@@ -87,6 +87,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
 COMMANDS: Final[Mapping[str, Entry]] = {name: entry for family in FAMILIES.values() for name, entry in family.items()}
 
 ERROR: Final = 1
+STOPPED: Final = 130
 
 EPILOG: Final = """\b
 Two commands to begin with:
@@ -95,7 +96,7 @@ Two commands to begin with:
 
 \b
 Exit codes: 0 done, 1 error, 2 wrong usage or not found, 3 daemon not running, 4 config error,
-5 timeout, 6 unsafe state, 7 refused by the service.
+5 timeout, 6 unsafe state, 7 refused by the service, 130 stopped by Ctrl-C before it was done.
 """
 
 
@@ -168,7 +169,7 @@ def call(args: Sequence[str] | None = None) -> int:
     except click.Abort:
         with suppress(OSError):
             click.echo("stopped before it was done", err=True)
-        return ERROR
+        return STOPPED
     except Exception as error:  # noqa: BLE001 - the last word: whatever it is, it becomes one line and an exit code
         from bot.cli import crash  # imported here: a help text needs neither errors nor logs
 

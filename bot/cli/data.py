@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.accepting import accepted, accepting
-from bot.cli.session import Instant
+from bot.cli.session import Instant, say_left_out
+from bot.words import many
 
 if TYPE_CHECKING:
     from bot.client import Client
@@ -195,16 +196,16 @@ def import_(
     found: dict[tuple[str, str], list[Candles]] = {}
     with _progress(as_json) as told:
         one_market = market if mapped.market is None else EACH_ROWS_OWN
-        for name, path, _ in sources([Path(one) for one in files], market=one_market, listed=False):
+        for name, path, _ in sources([Path(one) for one in files], market=one_market, listed=False, told=say_left_out):
             if one_market == EACH_ROWS_OWN != name:
                 raise ConfigError(
                     f"{path}: {name}= names its market, and --market {market} says that each row does; leave one out"
                 )
             tell = partial(_tell_rows, told, path.name)
-            many = (
+            reads = (
                 [read_foreign(path, name, mapped, tell)] if mapped.market is None else read_markets(path, mapped, tell)
             )
-            for read in map(ordered, many):
+            for read in map(ordered, reads):
                 found.setdefault((read.market, read.interval), []).append(read)
     if not found:
         raise ConfigError(f"{', '.join(files)}: no candles of {market} here")
@@ -246,7 +247,7 @@ def _written_line(candles: Candles, done: Written) -> str:
     news = [f"{done.added:,} new"] + [
         f"{n:,} {what}" for n, what in ((done.same, "there already"), (done.replaced, "replaced")) if n
     ]
-    return f"{candles.market} {candles.interval}: {done.rows:,} candles in {done.path} ({', '.join(news)}), {_day(done.first_ms)} to {_day(done.last_ms)}"
+    return f"{candles.market} {candles.interval}: {many(done.rows, 'candle')} in {done.path} ({', '.join(news)}), {_day(done.first_ms)} to {_day(done.last_ms)}"
 
 
 def _written_data(candles: Candles, done: Written) -> dict[str, Any]:
@@ -301,7 +302,7 @@ def audit_(
     unread: list[ConfigError] = []
     with _progress(as_json) as told:
         for name, path, interval in sources(
-            [Path(one) for one in files] or [_store_here()], market=market, listed=False, every=True
+            [Path(one) for one in files] or [_store_here()], market=market, listed=False, every=True, told=say_left_out
         ):
             told(path.name)
             try:
@@ -412,7 +413,7 @@ def gen(
         raise ConfigError(f"{error} (of one that it does not list, --class says what it is like)") from None
     wanted = Wanted(name, interval, start_ms, days, seed, asset_class, regimes, gaps, hours)
     with _progress(as_json) as told:
-        candles = generate(wanted, lambda day: told(f"{day:,} of {days:,} days"))
+        candles = generate(wanted, lambda day: told(f"{day:,} of {many(days, 'day')}"))
     done = (
         _put_file(out, candles, replacing=replacing)
         if out is not None
@@ -469,7 +470,7 @@ def list_(store: Path, as_json: bool) -> int:
         click.echo(f"{store} holds no candles; `bot data import` and `bot data gen` put some in.")
     for one in held:
         click.echo(
-            f"{one.market:<24} {one.interval:>3}  {one.rows:>12,} candles  {_day(one.first_ms)} to {_day(one.last_ms)}  {one.size_bytes / 1e6:>8.2f} MB  {one.path.name}"
+            f"{one.market:<24} {one.interval:>3}  {one.rows:>12,} {'candle ' if one.rows == 1 else 'candles'}  {_day(one.first_ms)} to {_day(one.last_ms)}  {one.size_bytes / 1e6:>8.2f} MB  {one.path.name}"
         )
     _refuse(unread)
     return int(Exit.DONE)
@@ -547,7 +548,6 @@ def pull(
 def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: bool, quiet: bool) -> dict[str, Any]:
     """What a service has of one market, judged and put into the store; what is told of it as data, and at once unless `quiet`."""
     from bot.session.audit import checked
-    from bot.session.findings import many
 
     (candles,), (report,) = checked([pulled], accept=(*LEFT_TO_SESSIONS, *accept))
     before = store.read(candles.market, candles.interval)
@@ -675,7 +675,7 @@ def _progress(as_json: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _tell_rows(told: Callable[[str], None], name: str, rows: int) -> None:
-    told(f"{name}: {rows:,} rows")
+    told(f"{name}: {many(rows, 'row')}")
 
 
 def _day(at_ms: int) -> str:

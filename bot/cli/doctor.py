@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from bot.errors import BotError, ConfigError, Exit
+from bot.words import many
 
 if TYPE_CHECKING:
     from bot.cli.place import Place
@@ -328,11 +329,11 @@ def _daemon(patient: Patient) -> None:
         )
     elif told["state"] == "DEGRADED":
         patient.say("daemon", "warn", text, "bot status has the reason; entries wait for it, exits go on")
-    elif told.get("intents", {}).get("quarantined"):
+    elif waiting := told.get("intents", {}).get("quarantined"):
         patient.say(
             "daemon",
             "warn",
-            f"{text}; {told['intents']['quarantined']} intents wait for a person",
+            f"{text}; {many(waiting, 'intent')} {'waits' if waiting == 1 else 'wait'} for a person",
             "bot explain each of them (bot status names them), look at the account, then bot resume",
         )
     else:

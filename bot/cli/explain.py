@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from bot.cli.place import where
+from bot.words import many
 
 FORMATS: Final = ("csv", "json")
 
@@ -99,7 +100,7 @@ def trades(config: Path | None, state_dir: Path | None, kind: str | None, out: P
         click.echo(text, nl=False)
         return int(Exit.DONE)
     write_atomic(out, text)
-    click.echo(f"{len(rows):,} trade{'' if len(rows) == 1 else 's'} written to {out}")
+    click.echo(f"{many(len(rows), 'trade')} written to {out}")
     return int(Exit.DONE)
 
 

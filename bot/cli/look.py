@@ -14,6 +14,7 @@ import click
 
 from bot.cli import figures
 from bot.cli.place import where
+from bot.words import many
 
 if TYPE_CHECKING:
     from bot.cli.place import Place
@@ -270,7 +271,7 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     if foreign := told.get("foreign_unprotected"):
         ours = stops if bare else "each of ours with its stop"
         stops = f"{ours}, NOT OURS AND WITHOUT A STOP: {', '.join(foreign)}"
-    yield f"  positions   {told['positions']}, {stops}; {told['orders']} order{'' if told['orders'] == 1 else 's'}"
+    yield f"  positions   {told['positions']}, {stops}; {many(told['orders'], 'order')}"
     doubt = told["intents"]
     yield f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
     for one in doubt.get("waiting", ()):  # A daemon that was started before an update does not say it.
@@ -286,7 +287,7 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         if left_s is not None and left_s < 0:
             left = f"MAY HAVE ACTED: no beat came through for {-left_s} s beyond its deadline"
         trouble = f", last error {beat['error']}" if beat["error"] else ""
-        yield f"  dead-man    {left}, {beat['beats']} beat{'' if beat['beats'] == 1 else 's'} tried{trouble}"
+        yield f"  dead-man    {left}, {many(beat['beats'], 'beat')} tried{trouble}"
     for one in told["guardians"]:
         if not one["stands"]:
             yield f"  guardian    {one['name']} DOES NOT STAND; it is armed anew"

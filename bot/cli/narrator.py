@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from bot.cli.figures import px, usd
 from bot.clock import SystemClock, datetime_of, iso, monotonic_ns
+from bot.words import many
 
 Event = Mapping[str, Any]
 BARS_EVERY_NS: Final = 900_000_000  # between two bar lines of one market
@@ -199,13 +200,11 @@ class Narrator:
             error = event.get("error")
             text = f"no beat has been answered yet{f' ({error})' if error else ''}"
         else:
-            beats = event.get("beats")
-            text = f"deadline in {left} s unless a beat comes before ({beats} beat{'s' if beats != 1 else ''} so far)"
+            text = f"deadline in {left} s unless a beat comes before ({many(event['beats'], 'beat')} so far)"
         self._line("heartbeat", event, text)
 
     def value(self, event: Event) -> None:
-        count = event.get("positions")
-        text = f"value {_usd(event.get('usd'))}, free {_usd(event.get('free_usd'))}, {count} position{'s' if count != 1 else ''}"
+        text = f"value {_usd(event.get('usd'))}, free {_usd(event.get('free_usd'))}, {many(event['positions'], 'position')}"
         self._line("account", event, text)
 
     def restarted(self, event: Event) -> None:

@@ -12,7 +12,8 @@ import click
 
 from bot.cli.accepting import accepted, accepting
 from bot.cli.options import Duration, reserved
-from bot.cli.session import Amount, Instant, Sided, fundings_of, rules_of, traded
+from bot.cli.session import Amount, Instant, Sided, fundings_of, rules_of, say_left_out, traded
+from bot.words import many
 
 if TYPE_CHECKING:
     from bot.client import Client
@@ -227,7 +228,7 @@ def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...]) -
     from bot.session import audit
     from bot.session.candles import drivers, load
 
-    read = drivers(load([Path(one) for one in given["data"]], markets=traded(settings)))
+    read = drivers(load([Path(one) for one in given["data"]], markets=traded(settings), told=say_left_out))
     return audit.checked(read, accept=tuple(sorted({*accepted(dict(given)), *also})))[0]
 
 
@@ -340,7 +341,8 @@ def lines(found: Replayed) -> list[str]:
     from bot.clock import iso
 
     counted = ", ".join(
-        f"{one:,} {name} then and {other:,} in the replay" for name, (one, other) in found.counts.items()
+        f"{many(one, name.removesuffix('s'))} then and {other:,} in the replay"
+        for name, (one, other) in found.counts.items()
     )
     said = [f"{found.name}: {iso(found.start_ms)[:19]} to {iso(found.end_ms)[:19]}", f"  {counted}"]
     if found.late_ms:
@@ -356,7 +358,7 @@ def lines(found: Replayed) -> list[str]:
         causes[one.cause] = causes.get(one.cause, 0) + 1
     words = ", ".join(f"{name} {count:,}" for name, count in sorted(causes.items(), key=lambda item: -item[1]))
     count = len(found.differences)
-    said.append(f"  {count:,} difference{'' if count == 1 else 's'}: {words}")
+    said.append(f"  {many(count, 'difference')}: {words}")
     for one in found.differences[:SHOWN_MAX]:
         said += _told(one)
     if len(found.differences) > SHOWN_MAX:

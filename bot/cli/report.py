@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bot.words import many
+
 if TYPE_CHECKING:
     from bot.session.kept import KeptRun
 
@@ -135,7 +137,7 @@ def report_lines(run: KeptRun) -> list[str]:
         lines.append("  exits: " + ", ".join(f"{name} {count:,}" for name, count in summary["exits"].items()))
     lines += [f"  {one}" for by in FIRST for one in refusals_text(summary, by)]
     lines += [
-        f"  down {iso(one['atMs'])[:19]} for {one['forMs'] // 1000} s: {one['events']} events, "
+        f"  down {iso(one['atMs'])[:19]} for {one['forMs'] // 1000} s: {many(one['events'], 'event')}, "
         f"equity {one['equityBeforeUsd']:,.2f} -> {one['equityAfterUsd']:,.2f}"
         for one in summary.get("outages", ())
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -13,6 +13,7 @@ import click
 
 from bot.cli.accepting import accepted, accepting
 from bot.cli.options import Duration, reserved
+from bot.words import many
 
 if TYPE_CHECKING:
     from bot.config import Settings
@@ -33,9 +34,9 @@ under a clock that nobody waits for. A fee, a spread, a depth, a tick or a lot i
   --fee 0.05%   --spread stocks=2bps   --depth BTC=50000   --tick BTC=0.1
 A key that may not do everything is tried with its caps, by the interface's names: --cap maxDailyNotionalUsd=5000 --cap allowedCoins=BTC,ETH
 An event market is settled where that is said: --settle event:RATE-CUT=yes   --settle event:RATE-CUT=2025-03-20T18:00=no
-Ctrl-C ends it; what was reached by then is kept. Results go to runs/<name>-<time>/.
-Exit codes: 0 played to the end or to Ctrl-C, 1 the data are refused, or a strategy was quarantined or is not causal (the results are kept then),
-4 a config, a strategy or a file cannot be used.
+Ctrl-C or SIGTERM ends it; what was reached by then is kept. Results go to runs/<name>-<time>/.
+Exit codes: 0 played to the end, 1 the data are refused, or a strategy was quarantined or is not causal (the results are kept then), 4 a config,
+a strategy or a file cannot be used, 130 stopped before the end (what was reached is kept, too).
 """
 SAID: Final = "log.jsonl"
 BESIDES: Final = ("band", "prove_causal")  # what summary.json has only when it was asked for
@@ -315,14 +316,19 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
             click.echo(f"What the strategies said: {folder / SAID}")
     assert found is not None, "without a result there is no folder, and why has been raised"
     wrong = [f"{why}: quarantined, and asked nothing from then on" for why in found.course.quarantined.values()]
+    lacking = []
+    if given["band"] and band is None:
+        lacking.append("how far the two path policies are apart was not found: it was stopped")
     if proof is not None and proof["differs"] is not None:
         wrong.append(f"not causal: {proof['differs']}")
     elif proof is not None and not proof["isWhole"]:
         why = "the range is too short to be cut" if not is_stopped() else "it was stopped"
-        wrong.append(f"whether the strategies are causal was not proven: {why}")
-    for one in wrong:
+        (lacking if is_stopped() else wrong).append(f"whether the strategies are causal was not proven: {why}")
+    for one in (*wrong, *lacking):
         click.echo(f"error: {one}", err=True)
-    return int(Exit.ERROR if wrong else Exit.DONE)
+    if wrong:
+        return int(Exit.ERROR)
+    return int(Exit.STOPPED if lacking or found.course.is_partial else Exit.DONE)
 
 
 class _Lines:
@@ -369,7 +375,7 @@ class _Asked:
         self.settings, _ = judged_without_secrets(config)  # Nothing in a session asks for a key.
         markets = traded(self.settings)
         self.rules = rules_of(given, markets)
-        read = drivers(load([Path(one) for one in given["data"]], markets=markets))
+        read = drivers(load([Path(one) for one in given["data"]], markets=markets, told=say_left_out))
         self.accepted = tuple(accepted(dict(given)))
         self.candles, reports = audit.checked(read, accept=self.accepted)
         # Holes are told of as far as they lie in the range.
@@ -440,11 +446,18 @@ class _Asked:
         self, made: Backtest, folder: Path, *, is_stopped: Callable[[], bool], quiet: bool
     ) -> tuple[Result, OSError | None]:
         """The session. Where its events cannot be written any more it is stopped: what was reached, and why."""
+        from bot.errors import BotError, JournalError
         from bot.runtime import reading
 
         if self.given["with_journal"]:
             made.journal.close()
-            made = self._make(self.options, journal=folder / reading.FILE)
+            try:
+                made = self._make(self.options, journal=folder / reading.FILE)
+            except JournalError as error:  # What it says of stops and guardians is of a daemon's.
+                why = str(error.__cause__ or error)
+                raise BotError(
+                    f"{folder}: the journal cannot be written: {why}; choose another place with --out"
+                ) from None
         with (
             _Lines(folder / "events.jsonl") as lines, _Lines(folder / SAID, is_needed=False) as said, _bar(quiet=quiet) as told,
         ):  # fmt: skip
@@ -492,6 +505,11 @@ class _Asked:
             candles = [part for one in self.candles if len(part := one.slice(None, cut_ms))]
             options = within(options, candles)
         return Backtest(self.settings, candles, options, rates=self.rates, journal_path=journal)
+
+
+def say_left_out(line: str) -> None:
+    """What of a folder is not read."""
+    click.echo(line, err=True)
 
 
 def traded(settings: Settings) -> list[str]:
@@ -553,26 +571,34 @@ def rules_of(given: Mapping[str, Any], markets: Collection[str]) -> dict[str, Ma
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C asks the session to stop at its next look; a second one ends the process as usual."""
+    """Ctrl-C, SIGTERM or a closed terminal asks the session to stop at its next look; a second one ends the process as usual."""
     import signal
+    import threading
 
+    if threading.current_thread() is not threading.main_thread():  # Somebody else has the keyboard.
+        yield lambda: False
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: handler for one in numbers if (handler := signal.getsignal(one)) is not signal.SIG_IGN}
     stopped = False
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def on_signal(_number: int, _frame: object) -> None:
         nonlocal stopped
         stopped = True
-        signal.signal(signal.SIGINT, before)
-        click.echo("stopping; what was reached is kept (Ctrl-C again ends at once)", err=True)
+        restore()
+        with suppress(OSError):  # The terminal may have gone.
+            click.echo("stopping; what was reached is kept (Ctrl-C again ends at once)", err=True)
 
-    try:
-        before = signal.signal(signal.SIGINT, on_signal)
-    except ValueError:  # Not the main thread: somebody else has the keyboard.
-        yield lambda: False
-        return
+    for number in before:
+        signal.signal(number, on_signal)
     try:
         yield lambda: stopped
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()
 
 
 @contextmanager
@@ -622,10 +648,10 @@ def summary_lines(
 
     course, book = found.course, found.book
     lines = [
-        f"{iso(found.start_ms)[:16]} to {iso(found.end_ms)[:16]}   {course.bars:,} bars, {course.touched:,} of them met something"
+        f"{iso(found.start_ms)[:16]} to {iso(found.end_ms)[:16]}   {many(course.bars, 'bar')}, {course.touched:,} of them met something"
     ]
     if course.is_partial:
-        lines.append(f"PARTIAL: stopped after {course.bars:,} of {course.bars_in_all:,} bars")
+        lines.append(f"PARTIAL: stopped after {course.bars:,} of {many(course.bars_in_all, 'bar')}")
     other = {} if band is None else band["figures"]
     for name, value in found.figures.items():
         shown = f"  {name:<28}{_shown(value):>16}"
@@ -651,7 +677,7 @@ def summary_lines(
         lines.append(f"  and {len(book.guardians) - GUARDIANS_SHOWN:,} more: summary.json has all of them")
     for down in course.downs:
         lines.append(
-            f"  down {iso(down.outage.at_ms)[:19]} for {down.outage.ms // 1000} s: {max(0, down.last_event - down.first_event + 1)} events, "
+            f"  down {iso(down.outage.at_ms)[:19]} for {down.outage.ms // 1000} s: {many(max(0, down.last_event - down.first_event + 1), 'event')}, "
             f"equity {down.equity_before_usd:,.2f} -> {down.equity_after_usd:,.2f}"
         )
     lines += [f"  QUARANTINED {name}: {why}" for name, why in course.quarantined.items()]
@@ -659,7 +685,7 @@ def summary_lines(
     if band is not None:
         here, there = band["differing"]["here"], band["differing"]["there"]
         lines.append(
-            f"  band: the path {band['path']} ends at {_shown(other['Equity Final [$]'])}; {here:,} trades here and {there:,} there differ"
+            f"  band: the path {band['path']} ends at {_shown(other['Equity Final [$]'])}; {many(here, 'trade')} here and {there:,} there differ"
             if here or there
             else f"  band: the path {band['path']} gives the same trades"
         )
@@ -668,7 +694,7 @@ def summary_lines(
         if proof["differs"] is not None:
             verdict = "NOT CAUSAL"
         lines.append(
-            f"  {verdict} on data cut at {len(proof['cutsMs'])} instants, {proof['eventsCompared']:,} events compared"
+            f"  {verdict} on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
         )
     lines.append("  assumptions:")
     lines += [f"    {one}" for one in assumptions]

@@ -15,6 +15,7 @@ from bot.money import format_decimal
 from bot.runtime import reading
 from bot.runtime.intents import FINAL
 from bot.runtime.reading import NotFound, Row
+from bot.words import many
 
 PREFIX_MIN: Final = 6  # characters of an intent's id that may stand for it
 EVENTS_MAX: Final = 200  # of a position's life; a longer one is cut, and says so
@@ -257,7 +258,7 @@ def _events(life: list[Row]) -> list[Step]:
             Step(
                 "cut",
                 None,
-                f"{len(life) - EVENTS_MAX} more events: `bot events --since {life[EVENTS_MAX - 1]['id']}`",
+                f"{many(len(life) - EVENTS_MAX, 'more event')}: `bot events --since {life[EVENTS_MAX - 1]['id']}`",
                 {},
             )
         )

@@ -35,6 +35,7 @@ from bot.logs import HIDDEN, is_secret_name, redact_text
 from bot.runtime.timers import check_timers
 from bot.strategy import Strategy
 from bot.strategy.base import declared
+from bot.words import many
 
 GROUP = "bot.strategies"
 IMPORT_S: Final = 30.0  # for so long an import may take; half of what a unit has for its start
@@ -107,7 +108,7 @@ def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[
     """A strategy with its params judged. ConfigError names each bad param and its bound."""
     problems = check_params(loaded.strategy, params)
     if problems:
-        lines = [f"strategy {name!r} ({loaded.use}): {len(problems)} bad param{'s' if len(problems) > 1 else ''}"]
+        lines = [f"strategy {name!r} ({loaded.use}): {many(len(problems), 'bad param')}"]
         lines += [f"  params.{'.'.join(map(str, one.loc))}: {one.message}" for one in problems]
         raise ConfigError("\n".join(lines))
     try:
@@ -273,7 +274,9 @@ def _pick(use: str, module: types.ModuleType, name: str | None, where: str) -> t
         return _usable(use, offered[0], where)
     if offered:
         choices = ", ".join(f"{use}:{one.__name__}" for one in offered)
-        raise ConfigError(f"use: {use!r}: {where} has {len(offered)} strategies; write one of {choices}")
+        raise ConfigError(
+            f"use: {use!r}: {where} has {many(len(offered), 'strategy', 'strategies')}; write one of {choices}"
+        )
     for one in vars(module).values():
         if isinstance(one, type) and issubclass(one, Strategy) and one.__module__ == module.__name__:
             return _usable(use, one, where)  # Says which method it lacks.

@@ -47,6 +47,7 @@ from bot.strategy import Bar, Close, Open
 from bot.strategy import Intent as Wish
 from bot.strategy.history import HISTORY_BARS
 from bot.wire import EVENTS_PAGE_MAX, INTERVAL_MS, Event
+from bot.words import many
 
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot, Plan
@@ -1034,7 +1035,7 @@ class Loop:
             warm = await self.feed.warm_up(self.port, self.journal.done_until, self.now_ms(), self._watch_over)
             for number, closed in enumerate(warm.past, start=1):
                 await self.desk.rehearse(closed)
-                self.warming = f"{number:,} of {len(warm.past):,} bars"
+                self.warming = f"{number:,} of {many(len(warm.past), 'bar')}"
                 await self._watch_over()
             self.books.mend_day()
             self._write_books()

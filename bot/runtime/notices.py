@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from bot.logs import redact_text
 from bot.money import format_decimal
 from bot.runtime.journal import Notice
+from bot.words import many
 
 if TYPE_CHECKING:
     from bot.wire import Event
@@ -192,7 +193,9 @@ def problems(texts: Mapping[str, str], mute: Iterable[str]) -> Iterable[tuple[tu
 def not_kept(count: int, *, bot: str) -> Message:
     """That so many notices were given up before they could leave."""
     return Message(
-        "warning", f"[{bot}] {count} older notices were not kept", "They were written while this address was down."
+        "warning",
+        f"[{bot}] {many(count, 'older notice')} {'was' if count == 1 else 'were'} not kept",
+        f"{'It was' if count == 1 else 'They were'} written while this address was down.",
     )
 
 
@@ -208,5 +211,7 @@ def digest(messages: Iterable[tuple[str, Message]], *, bot: str) -> Message:
     total = sum(counts.values())
     lines = [f"{count} x {kind}" for kind, count in sorted(counts.items(), key=lambda item: -item[1])]
     return Message(
-        worst.level, f"[{bot}] {total} more notices", "\n".join([*lines, f"{worst.title}: {worst.text}"])[:TEXT_MAX]
+        worst.level,
+        f"[{bot}] {many(total, 'more notice')}",
+        "\n".join([*lines, f"{worst.title}: {worst.text}"])[:TEXT_MAX],
     )

@@ -31,6 +31,7 @@ from bot.runtime.intents import FINAL, IN_DOUBT
 from bot.runtime.mirror import Drift, MirrorOrder, MirrorPosition
 from bot.runtime.state import State
 from bot.runtime.tail import LINES_MAX, Tail
+from bot.words import many
 
 if TYPE_CHECKING:
     from bot.runtime.daemon import Run
@@ -165,9 +166,9 @@ class Operations:
         mirror = self.run.loop.mirror
         bare = [p.market for p in mirror.unprotected()]
         parts = [
-            f"{len(self.settings.strategies)} strategies",
-            f"{len(mirror.positions)} positions",
-            f"{len(mirror.orders)} orders",
+            many(len(self.settings.strategies), "strategy", "strategies"),
+            many(len(mirror.positions), "position"),
+            many(len(mirror.orders), "order"),
         ]
         parts += [f"WITHOUT A STOP: {', '.join(bare)}"] if bare else []
         parts += [why] if why else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import zlib
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from bot.money import parse_decimal
 from bot.service.simulation import Candle
 from bot.venue.numbers import E8
 from bot.wire.vocabulary import INTERVAL_MS
+from bot.words import many
 
 COLUMNS: Final = ("ts", "open", "high", "low", "close", "volume")
 MS_MIN: Final = 100_000_000_000  # 1973 in milliseconds; smaller numbers are seconds
@@ -76,7 +78,7 @@ def _candle(path: Path, number: int, row: list[str], lot: int) -> Candle:
         return ConfigError(f"{path}: row {number}: {text}")
 
     if len(row) != len(COLUMNS):
-        raise wrong(f"has {len(row)} columns, not {len(COLUMNS)}")
+        raise wrong(f"has {many(len(row), 'column')}, not {len(COLUMNS)}")
     stamp = row[0].strip()
     if not (stamp.isascii() and stamp.isdigit()):
         raise wrong(f"ts {row[0][:40]!r} is not an integer")
@@ -117,7 +119,7 @@ def interval_of(path: Path, candles: list[Candle]) -> int:
 
 def coin_of(path: Path, known: tuple[str, ...]) -> str:
     """The market that a file's name speaks of: `binance_BTCUSDT_1m_202505.csv.gz` -> BTC. ConfigError when it names none."""
-    for word in path.name.upper().replace("-", "_").replace(".", "_").split("_"):
+    for word in re.split(r"[-_.\s()]", path.name.upper()):
         for coin in sorted(known, key=len, reverse=True):
             if word == coin or any(word == coin + quote for quote in ("USDT", "USDC", "USD", "PERP")):
                 return coin

@@ -113,7 +113,7 @@ def _units(candles: Candles) -> Iterator[Finding]:
     ]
     if len(units) > 1:
         text = "units are mixed: " + ", ".join(
-            f"{count:,} rows in {names[unit]}" for unit, count in units.most_common()
+            f"{rows_of(count)} in {names[unit]}" for unit, count in units.most_common()
         )
     else:
         unit = next(iter(units))

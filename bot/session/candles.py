@@ -14,7 +14,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import islice
@@ -32,6 +32,7 @@ MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are micro- 
 UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
 NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
 STORE_NAMES: Final = tuple(f"{name}{suffix}" for name in INTERVAL_MS for suffix in (".parquet", ".csv.gz"))
+NAMES_SHOWN: Final = 5  # of files that were left out
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # as a config takes it; the interface bounds a coin's length alone
 _GIVEN: Final = re.compile(rf"((?:perp:|event:)?{_NAME})=(.+)", re.DOTALL)
 _EVENT_FOLDER: Final = "event_"  # a colon is no part of a folder's name everywhere
@@ -154,16 +155,20 @@ def load(
     end_ms: int | None = None,
     markets: Collection[str] | None = None,
     listed: bool = True,
+    told: Callable[[str], None] = lambda _line: None,
 ) -> list[Candles]:
     """The candles of files, folders of files, and stores: by market, the finest interval of each first.
 
     `market` names the market of the files; otherwise `MARKET=path` or the file's name does. `markets` keeps only those, and what a store holds
     of others is not even read. Of a store only the finest interval of each market is read. Several files of one market and interval become one,
-    in the order of their first candle. With `listed` a market that the embedded service does not list is a ConfigError.
+    in the order of their first candle. With `listed` a market that the embedded service does not list is a ConfigError. `told` hears what was
+    left out of a folder.
     """
     wanted = None if markets is None else {market_name(one, listed=listed) for one in markets}
     found: dict[tuple[str, int], list[Candles]] = {}
-    named = [one for one in sources(paths, market=market, listed=listed) if wanted is None or one[0] in wanted]
+    named = [
+        one for one in sources(paths, market=market, listed=listed, told=told) if wanted is None or one[0] in wanted
+    ]
     for name, path, interval in named:
         read = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
         if len(read):
@@ -190,34 +195,80 @@ def _span(start_ms: int | None, end_ms: int | None) -> str:
 
 
 def sources(
-    paths: Sequence[Path], *, market: str | None = None, listed: bool = True, every: bool = False
+    paths: Sequence[Path],
+    *,
+    market: str | None = None,
+    listed: bool = True,
+    every: bool = False,
+    told: Callable[[str], None] = lambda _line: None,
 ) -> list[tuple[str, Path, str | None]]:
     """(market, file, interval when a store says it) of everything that is named; of a store the finest interval of each market, or `every` one.
-    ConfigError when a file's market is not known."""
+    ConfigError when a file's market is not known; what of a folder is no candles is left out, and `told`."""
     found: list[tuple[str, Path, str | None]] = []
     for path in paths:
         given = _GIVEN.fullmatch(str(path))
         name = market
-        if given is not None and not path.exists():
-            name, path = given[1], Path(given[2])
-        if path.is_dir():
-            inside = store_files(path)
-            if inside:
-                only = None if name is None else market_name(name, listed=listed)
-                named = [(coin, file, interval) for coin, interval, file in inside if only in (None, coin)]
-                found += named if every else finest(named)
-                continue
-            files = sorted(one for one in path.iterdir() if tables.is_table(one) and one.is_file())
-            if not files:
-                raise ConfigError(
-                    f"{path}: no candles in this folder: neither a store nor .csv, .csv.gz or .parquet files"
-                )
-            found += [(market_of(file, name, listed=listed), file, None) for file in files]
-        elif not path.exists():
-            raise ConfigError(f"{path}: there is no such file or folder")
-        else:
-            found.append((market_of(path, name, listed=listed), path, _store_interval(path)))
+        try:
+            if given is not None and not path.exists():
+                name, path = given[1], Path(given[2])
+            if path.is_dir():
+                found += _inside(path, name, listed=listed, every=every, told=told)
+            elif path.exists():
+                found.append((market_of(path, name, listed=listed), path, _store_interval(path)))
+            else:
+                raise ConfigError(f"{path}: there is no such file or folder")
+        except OSError as error:
+            raise ConfigError(f"{error.filename or path}: cannot be read: {error.strerror or error}") from None
     return found
+
+
+def _inside(
+    folder: Path, name: str | None, *, listed: bool, every: bool, told: Callable[[str], None]
+) -> list[tuple[str, Path, str | None]]:
+    """What `sources` says of a folder."""
+    inside = store_files(folder)
+    if inside:
+        if odd := _beside(folder, [file for _, _, file in inside]):
+            told(
+                f"{folder}: left out, since a store has MARKET/INTERVAL.parquet or .csv.gz alone: {_names(odd, folder)}; "
+                "`bot data import` puts others there"
+            )
+        only = None if name is None else market_name(name, listed=listed)
+        named = [(coin, file, interval) for coin, interval, file in inside if only in (None, coin)]
+        return [*named] if every else finest(named)
+    here = sorted(one for one in folder.iterdir() if one.is_file() and not one.name.startswith("."))
+    known = set(filter(_names_market, here))
+    files = [one for one in here if tables.is_table(one) and (one in known or tables.has_rows(one))]
+    if odd := sorted(set(here).difference(files)):
+        told(f"{folder}: left out, and not taken for candles: {_names(odd, folder)}")
+    if not files:
+        raise ConfigError(f"{folder}: no candles in this folder: neither a store nor .csv, .csv.gz or .parquet files")
+    if name is None and (nameless := next((one for one in files if one not in known), None)):
+        raise ConfigError(
+            f"{nameless}: the name speaks of no known market; rename it, like BTC_{nameless.name}, take it out of the folder, or name the files "
+            f"one by one, this one as MARKET={nameless}"
+        )
+    return [(market_of(file, name, listed=listed), file, None) for file in files]
+
+
+def _names_market(file: Path) -> bool:
+    """Whether a file's name speaks of a known market."""
+    try:
+        return bool(market_of(file, None))
+    except ConfigError:
+        return False
+
+
+def _beside(store: Path, files: Collection[Path]) -> list[Path]:
+    """Tables in a store that are none of its files: at its top, and in the folders of its markets."""
+    folders = [store, *sorted({file.parent for file in files})]
+    found = [one for folder in folders for one in sorted(folder.iterdir()) if tables.is_table(one) and one.is_file()]
+    return [one for one in found if one.name[0] != "." and (one.parent == store or one.name not in STORE_NAMES)]
+
+
+def _names(files: Sequence[Path], folder: Path) -> str:
+    more = f" and {len(files) - NAMES_SHOWN:,} more" if len(files) > NAMES_SHOWN else ""
+    return ", ".join(str(one.relative_to(folder)) for one in files[:NAMES_SHOWN]) + more
 
 
 def finest(files: Iterable[tuple[str, Path, str]]) -> list[tuple[str, Path, str | None]]:
@@ -383,7 +434,7 @@ def _read_cells(path: Path) -> tuple[tuple[array[Any], ...], Part]:
         if not header.strip():
             what = "row 1: is empty" if stream.read(tables.BLOCK_CHARS).strip() else "the file is empty"
             raise ConfigError(f"{path}: {what}; it must start with {','.join(COLUMNS)}")
-        names = [name.lower() for name in tables.split_line(header.rstrip("\r\n"), ",")]
+        names = [name.lower() for name in tables.split_line(header.rstrip("\n"), ",")]
         _judge_header(path, names)
         wanted = [names.index(name) for name in COLUMNS]
         for block in tables.blocks(stream, path, width=len(names), wanted=wanted):

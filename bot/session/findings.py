@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 from bot.clock import MINUTE_MS, iso
 from bot.errors import BotError
 from bot.session.candles import MS_MAX, Candles
+from bot.words import many
 
 Severity = Literal["fault", "note"]
 
@@ -111,7 +112,7 @@ class AuditReport:
         """For a person: one line of what it is, then what was found with its first places and the way out."""
         span = f"{instant(self.first_ms)} to {instant(self.last_ms)}" if self.rows else "no rows"
         state = "a session refuses them" if self.refused(accept) else "usable" if self.findings else "sound"
-        said = [f"{self.market} {self.interval}: {self.rows:,} candles, {span}: {state}"]
+        said = [f"{self.market} {self.interval}: {many(self.rows, 'candle')}, {span}: {state}"]
         for one in self.findings:
             mark = "note " if one.severity == "note" else "FAULT"
             said.append(f"  {mark} {one.kind}: {one.text}")
@@ -170,10 +171,6 @@ def finding(
 
 def rows_of(count: int) -> str:
     return many(count, "row")
-
-
-def many(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def instant(at_ms: int) -> str:

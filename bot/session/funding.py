@@ -18,10 +18,11 @@ from typing import Final
 from bot.clock import HOUR_MS, iso
 from bot.errors import ConfigError
 from bot.session.candles import MS_MAX, MS_MIN, unit_of
-from bot.session.findings import instant, many
+from bot.session.findings import instant
 from bot.session.holes import GAP_BARS
 from bot.session.tables import is_number, is_parquet, opened
 from bot.venue.numbers import E12
+from bot.words import many
 
 TS_NAMES: Final = ("ts", "time", "at_ms", "timestamp", "fundingtime", "funding_time", "calc_time")
 RATE_NAMES: Final = ("rate", "funding_rate", "fundingrate", "last_funding_rate")
@@ -124,7 +125,7 @@ def read_funding(path: Path) -> Funding:
             if not any(cell.strip() for cell in row):
                 continue
             if len(row) != len(header):
-                raise ConfigError(f"{path}: row {number}: has {len(row)} columns, not {len(header)}")
+                raise ConfigError(f"{path}: row {number}: has {many(len(row), 'column')}, not {len(header)}")
             ts = _stamp(row[ts_at].strip(), path, number)
             if stamps and ts <= stamps[-1]:
                 raise ConfigError(f"{path}: row {number}: {_out_of_order(ts, stamps, lines)}")

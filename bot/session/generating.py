@@ -26,6 +26,7 @@ from bot.service.event_prices import EventMarket
 from bot.session.candles import COLUMNS, Candles, resample
 from bot.venue.numbers import E8
 from bot.wire.vocabulary import INTERVAL_MS
+from bot.words import many
 
 
 class Regime(NamedTuple):
@@ -324,7 +325,7 @@ def _holed(candles: Candles, wanted: Wanted) -> Candles:
     chance = Random(f"{wanted.seed}:{wanted.market}:holes")
     longest = (len(candles) - 2) // (2 * wanted.gaps)
     if longest < 1:
-        raise ConfigError(f"--gaps {wanted.gaps} are too many for {len(candles):,} candles")
+        raise ConfigError(f"--gaps {wanted.gaps} are too many for {many(len(candles), 'candle')}")
     gone: set[int] = set()
     for _ in range(wanted.gaps):
         length = min(1 + int(chance.expovariate(1 / HOLE_BARS)), longest)

@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
 from bot.session.candles import MS_MAX, Candles, distances
-from bot.session.findings import Finding, finding, instant, many, rows_of
+from bot.session.findings import Finding, finding, instant, rows_of
+from bot.words import many
 
 GAP_BARS: Final = 5  # so many missing bars in a row are a note; more are a fault
 GAP_SHARE: Final = 0.01  # of all bars: so many small holes are a fault together

@@ -21,6 +21,7 @@ from bot.errors import ConfigError
 from bot.session import tables
 from bot.session.candles import COLUMNS, Candles, Part, interval_in, interval_of, market_name, unit_of
 from bot.wire.vocabulary import INTERVAL_MS
+from bot.words import many
 
 # The names that exports of exchanges, terminals and data sellers use. What is not here is said by --columns.
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -312,7 +313,7 @@ def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str]
     )
     if len(cells) < least:
         raise ConfigError(
-            f"{path}: row {ahead + 1}: {lines[0][:80]!r} has {len(cells)} columns by {delimiter!r}; {what}. --skip-rows leaves out lines before the header"
+            f"{path}: row {ahead + 1}: {lines[0][:80]!r} has {many(len(cells), 'column')} by {delimiter!r}; {what}. --skip-rows leaves out lines before the header"
         )
     names = [cell.strip().strip("<>").strip() for cell in cells]
     is_header = sum(
@@ -326,7 +327,7 @@ def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapp
     if header is None and not mapped.columns:
         if len(cells) < 6:
             raise ConfigError(
-                f"{path}: row 1: there is no header and {len(cells)} columns; say which is which, like --columns ts=1,open=2,high=3,low=4,close=5,volume=none"
+                f"{path}: row 1: there is no header and {many(len(cells), 'column')}; say which is which, like --columns ts=1,open=2,high=3,low=4,close=5,volume=none"
             )
         return {name: [index] for index, name in enumerate(COLUMNS)}
     names = _lower(header)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from bot.errors import BotError, Exit
 from bot.session.folder import COLUMNS, FORMAT, NAMES
+from bot.words import many
 
 CHART: Final = "chart.json"  # for drawing alone: figures are there without it
 ROW_BYTES: Final = 24  # <i8, <f8, <f8
@@ -144,7 +145,7 @@ def _equity(path: Path) -> tuple[array[int], array[float], array[float]]:
     start = 10 + int.from_bytes(raw[8:10], "little")
     body = raw[start:]
     if len(body) % ROW_BYTES:
-        raise BotError(f"{path}: is cut off after {len(body) // ROW_BYTES} rows")
+        raise BotError(f"{path}: is cut off after {many(len(body) // ROW_BYTES, 'row')}")
     columns: tuple[array[Any], ...] = (array("q"), array("d"), array("d"))
     rows = memoryview(body).cast("q")  # Eight bytes at a time, whatever they mean.
     for number, column in enumerate(columns):

@@ -29,6 +29,7 @@ from bot.session.options import SessionOptions, Settlement
 from bot.session.recorded import Decided, Filled, FillKey, Key, Record, of_events, of_journal
 from bot.session.stage import ADDRESS
 from bot.wire import INTERVAL_MS
+from bot.words import many
 
 Cause = Literal["data", "code", "config", "timing", "price", "fee", "guardian", "refused", "down", "follows", "unknown"]
 CAUSES: Final[Mapping[Cause, str]] = {
@@ -250,7 +251,7 @@ class _Comparison:
             if len(known) < len(theirs):
                 notes = [
                     *notes,
-                    f"not compared: {len(theirs) - len(known):,} decisions of the replay that became no order, which the record does not keep",
+                    f"not compared: {many(len(theirs) - len(known), 'decision')} of the replay that became no order, which the record does not keep",
                 ]
             theirs = known
         counts = {

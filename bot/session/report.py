@@ -21,6 +21,7 @@ from bot.clock import HOUR_MS, datetime_of, iso, ms_of
 from bot.errors import BotError
 from bot.session.folder import BY_GUARDIAN
 from bot.session.kept import KeptRun, KeptTrade
+from bot.words import many
 
 POINTS_MAX: Final = 4_000  # of a curve: about one a pixel on the widest screen
 TRADES_MAX: Final = 2_000  # with their stops and targets drawn, of one market; the table has as many
@@ -264,7 +265,7 @@ def _head(runs: Sequence[KeptRun]) -> str:
         )
         lines.append(
             f"<h1>{_text(run.name)}</h1><p>{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC · "
-            f"{course['bars']:,} bars · path {_text(options['path'])} · latency {options['latency_ms']} ms · "
+            f"{many(course['bars'], 'bar')} · path {_text(options['path'])} · latency {options['latency_ms']} ms · "
             f"balance {float(run.summary['startUsd']):,.2f} USD{partial}</p>"
         )
     return "".join(lines)
@@ -275,16 +276,14 @@ def ran_text(run: KeptRun) -> str:
     course = run.summary["course"]
     ended = ", PARTIAL: ended early" if course["isPartial"] else ""
     usd = _usd(run.summary["startUsd"])
-    return f"{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC, {course['bars']:,} bars, {usd} USD{ended}"
+    return f"{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC, {many(course['bars'], 'bar')}, {usd} USD{ended}"
 
 
 def proof_text(proof: Mapping[str, Any]) -> str:
     """Whether the strategies were proven to be causal, of summary.json."""
     if proof["differs"] is not None:
         return f"Not causal: {proof['differs']}"
-    cuts = (
-        f"equal decisions on data cut at {len(proof['cutsMs'])} instants, {proof['eventsCompared']:,} events compared"
-    )
+    cuts = f"equal decisions on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
     return f"Causal: {cuts}" if proof["isWhole"] else f"Not proven causal: {cuts}"
 
 

@@ -40,6 +40,7 @@ from bot.strategy import Bar
 from bot.strategy.indicators import Columns
 from bot.venue.calm import FOREVER_MS
 from bot.wire import INTERVAL_MS
+from bot.words import many
 
 log = structlog.get_logger()
 
@@ -211,12 +212,12 @@ def ground_of(
         needed = (warmups or {}).get(one, 0)
         if needed > len(track.candles):
             raise ConfigError(
-                f"the warm-up is longer than the data: a strategy needs {needed} {one.interval} bars of {one.market} "
+                f"the warm-up is longer than the data: a strategy needs {many(needed, f'{one.interval} bar')} of {one.market} "
                 f"before its first decision, and the data hold {len(track.candles)}"
             )
         if needed > max(1, track.at):
             cold.append(
-                f"{one.market}: of {needed} {one.interval} bars of warm-up {track.at} lie before the range, the others in it"
+                f"{one.market}: of {many(needed, f'{one.interval} bar')} of warm-up {track.at} lie before the range, the others in it"
             )
         tracks.append(track)
     return Ground(lanes, tracks, start_ms, end_ms, tuple(cold))

@@ -21,6 +21,7 @@ from bot.clock import iso
 from bot.errors import BotError, ConfigError
 from bot.session import tables
 from bot.session.candles import COLUMNS, Candles, folder_of_market, read_file, store_files
+from bot.words import many
 
 CSV_ROWS: Final = 8_192  # written at once
 CONFLICTS_SHOWN: Final = 3
@@ -137,7 +138,7 @@ class Store:
                 held = read_file(before, market=candles.market, interval=candles.interval)
                 if held.digest() != candles.digest():
                     raise Conflict(
-                        f"{before} holds {len(held):,} other candles; nothing was changed. Put the new ones in their place with --replace, "
+                        f"{before} holds {many(len(held), 'other candle')}; nothing was changed. Put the new ones in their place with --replace, "
                         "or choose another --store"
                     )
                 return Written(before, len(held), 0, len(held), 0, held.at_ms[0], held.at_ms[-1])
@@ -192,7 +193,7 @@ def merge(held: Candles, more: Candles, *, replacing: bool = False) -> tuple[Can
         )
         rest = f"\n  and {len(other) - CONFLICTS_SHOWN:,} more" if len(other) > CONFLICTS_SHOWN else ""
         raise Conflict(
-            f"{held.market} {held.interval}: {len(other):,} candles are in the store with other values; nothing was changed. "
+            f"{held.market} {held.interval}: {many(len(other), 'candle')} {'is' if len(other) == 1 else 'are'} in the store with other values; nothing was changed. "
             f"Take the new ones with --replace, or keep them apart with another --store\n{shown}{rest}"
         )
     if same == len(more):

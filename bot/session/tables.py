@@ -18,13 +18,26 @@ from typing import Any, Final, NamedTuple, TextIO
 from pydantic_core import from_json
 
 from bot.errors import ConfigError
+from bot.words import many
 
 BLOCK_CHARS: Final = 1 << 15  # read at once; what comes of it stays in the processor's cache
 ROWS_OF_CSV: Final = 4_096
 LINE_CHARS_MAX: Final = 10_000  # a longer line is no row of candles
 TEXT_SUFFIXES: Final = (".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz")
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
+# What a file that is no text begins with, and the way out. A spreadsheet is a zip archive, too.
+OTHERS: Final = {
+    b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as CSV",
+    b"BZh": "is compressed by bzip2: unpack it, or compress it by gzip",
+    b"\xfd7zXZ": "is compressed by xz: unpack it, or compress it by gzip",
+    b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it, or compress it by gzip",
+    b"PAR1": "is Parquet: its name must end with .parquet",
+    b"\xff\xfe": "is not text in UTF-8, but in UTF-16; save it as UTF-8",
+    b"\xfe\xff": "is not text in UTF-8, but in UTF-16; save it as UTF-8",
+}
 DELIMITERS: Final = (",", ";", "\t", "|")
+COLUMNS_MIN: Final = 5  # time, open, high, low, close
+HEAD_CHARS: Final = 4_096
 INT64_MAX: Final = (1 << 63) - 1
 _NUMBER: Final = re.compile(
     r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*|\s*[+-]?(?:nan|inf)\s*", re.ASCII | re.IGNORECASE
@@ -49,17 +62,34 @@ def is_table(path: Path) -> bool:
     return path.name.lower().endswith((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))
 
 
+def has_rows(path: Path) -> bool:
+    """Whether a file begins like a table of candles. One that is empty or cannot be read may be one: its reader says what is wrong."""
+    if is_parquet(path):
+        return True
+    try:
+        with opened(path) as stream:
+            head = stream.read(HEAD_CHARS)
+    except ConfigError:
+        return True
+    return not head.strip() or any(
+        line.count(one) >= COLUMNS_MIN - 1 for line in head.splitlines() for one in DELIMITERS
+    )
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """The text of a file, gzipped or not. What is wrong with the file itself becomes a ConfigError that names it."""
+    """The text of a file, gzipped or not; its lines end with LF, whatever ends them in the file. What is wrong with the file itself becomes a
+    ConfigError that names it."""
     try:
         with path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
+            begins = raw.read(8)
+            zipped = begins.startswith(b"\x1f\x8b")
+            for other, why in OTHERS.items():
+                if begins.startswith(other):
+                    raise ConfigError(f"{path}: {why}")
             raw.seek(0)
             binary: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
-            with io.TextIOWrapper(
-                io.BufferedReader(binary, 1 << 16) if zipped else binary, "utf-8-sig", newline=""
-            ) as text:
+            with io.TextIOWrapper(io.BufferedReader(binary, 1 << 16) if zipped else binary, "utf-8-sig") as text:
                 yield text
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ConfigError(f"{path}: is not a whole gzip file: {error}") from None
@@ -110,8 +140,6 @@ def stream_lines(stream: TextIO) -> Iterator[str]:
 
 def _plain(text: str, path: Path, width: int, wanted: Sequence[int], delimiter: str, row: int) -> tuple[Block, int]:
     """Whole lines without quotes: split at once, and looked at one by one only when a line is odd."""
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
     body = text.removesuffix("\n")
     lines = body.split("\n")
     count = len(lines)
@@ -124,7 +152,7 @@ def _plain(text: str, path: Path, width: int, wanted: Sequence[int], delimiter: 
         ]
         for number, line in kept:
             if line.count(delimiter) != width - 1:
-                raise ConfigError(f"{path}: row {number}: has {line.count(delimiter) + 1} columns, not {width}")
+                raise ConfigError(f"{path}: row {number}: has {many(line.count(delimiter) + 1, 'column')}, not {width}")
         rows = [number for number, _ in kept]
         body = "\n".join(line for _, line in kept)
     if not rows:
@@ -158,7 +186,7 @@ def _quoted(
             if len(cells) == width + 1 and not cells[-1].strip():  # a separator at its end
                 cells.pop()
             if len(cells) != width:
-                raise ConfigError(f"{path}: row {number}: has {len(cells)} columns, not {width}")
+                raise ConfigError(f"{path}: row {number}: has {many(len(cells), 'column')}, not {width}")
             for column, index in zip(columns, wanted, strict=True):
                 column.append(cells[index])
             rows.append(number)
@@ -231,7 +259,7 @@ def read_plain(path: Path, names: Sequence[str]) -> tuple[array[Any], ...] | Non
             raw.seek(0)
             stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
             header = stream.readline(LINE_CHARS_MAX).decode("utf-8-sig").rstrip("\r\n").lower().split(",")
-            if len(set(header)) < len(header):
+            if len(set(header)) < len(header) or any("\r" in name for name in header):
                 return None
             wanted = [header.index(name) for name in names]
             rest = b""

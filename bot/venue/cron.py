@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from bot.words import many
+
 MINUTE_MS: Final = 60_000
 DAY_MS: Final = 86_400_000
 YEARS_MAX: Final = 50  # Within so many years every possible date and weekday has met; what has not is never.
@@ -67,7 +69,9 @@ def parse(text: str) -> Cron:
     """Read five fields; BadCron otherwise, also when they name a day that never comes."""
     parts = text.upper().split()
     if len(parts) != len(_FIELDS):
-        raise BadCron(f"has {len(parts)} fields, not the five of minute, hour, day of month, month, day of week")
+        raise BadCron(
+            f"has {many(len(parts), 'field')}, not the five of minute, hour, day of month, month, day of week"
+        )
     minutes, hours, days, months, weekdays = (_values(field, part) for field, part in zip(_FIELDS, parts, strict=True))
     either = not parts[2].startswith("*") and not parts[4].startswith("*")
     cron = Cron(

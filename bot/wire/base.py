@@ -27,6 +27,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from bot.money import format_decimal
+from bot.words import many
 
 SAFE_INT_MAX = 9_007_199_254_740_991  # the interface's largest integer: exact in every JSON reader
 DIGITS_MAX = 64  # longest amount text; far beyond any balance, and short enough to parse at once
@@ -146,7 +147,7 @@ class Text:
         return (
             f"{self.min}..{self.max} characters"
             if self.max is not None
-            else f"at least {self.min} characters"
+            else f"at least {many(self.min, 'character')}"
             if self.min
             else "a string"
         )

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, get_args
 from pydantic import BaseModel, ValidationError, field_validator
 
 from bot.wire.base import AbsentNone, Request, Resource
+from bot.words import many
 
 FIELDS_SHOWN_MAX = 20  # a body of 64 kB can break thousands of rules; the first ones are enough
 FIELDS_TOLD_MAX = 3  # of them in the message, which people read
@@ -94,9 +95,11 @@ def _problem_of(item: Any, root: type[BaseModel] | None) -> FieldProblem:
     elif kind == "bool_type":
         text, allowed = "must be true or false", [True, False]
     elif kind == "too_long":
-        text, allowed = f"must have at most {ctx['max_length']} entries", f"at most {ctx['max_length']} entries"
+        allowed = f"at most {many(ctx['max_length'], 'entry', 'entries')}"
+        text = f"must have {allowed}"
     elif kind == "too_short":
-        text, allowed = f"must have at least {ctx['min_length']} entries", f"at least {ctx['min_length']} entries"
+        allowed = f"at least {many(ctx['min_length'], 'entry', 'entries')}"
+        text = f"must have {allowed}"
     elif "problem" in ctx:
         text, allowed = ctx["problem"], ctx["allowed"]
     return {"field": _clean(".".join(str(part) for part in loc)) or "body", "problem": text, "allowed": allowed}

@@ -182,7 +182,7 @@ def test_an_audit_as_data_has_file_row_and_instant(tmp_path: Path, capsys: pytes
         ([f"{MS // 1000},1,2,1,2,1", f"{MS // 1000 + 60},1,2,1,2,1"], HEADER, 1, "import the file with --unit s"),
         ([*rows(2), f"{MS // 1000 + 120},1,2,1,2,1"], HEADER, 1, "units are mixed"),
         ([*rows(3), rows(2)[1]], HEADER, 1, "row 5: 2025-06-16 00:01: comes after"),
-        ([*rows(3), "x"], HEADER, 4, "row 5: has 1 columns, not 6"),
+        ([*rows(3), "x"], HEADER, 4, "row 5: has 1 column, not 6"),
         ([], HEADER, 4, "has no candles below its header"),
     ],
 )

@@ -87,6 +87,8 @@ def test_an_odd_interval_is_refused(tmp_path: Path) -> None:
         ("ftx_BTC-PERP_1m.csv", "BTC"),
         ("hl_hype_1d.csv", "HYPE"),
         ("x_aaplusd.csv", "AAPL"),
+        ("ETH 1m.csv", "ETH"),
+        ("BTCUSDT(1).csv", "BTC"),
     ],
 )
 def test_a_files_name_says_its_market(name: str, coin: str) -> None:

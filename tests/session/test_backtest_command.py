@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bot.cli.app import call
 from bot.clock import iso
+from bot.errors import JournalBlocked
 from bot.logs import HIDDEN
 from bot.session import folder as folders
 from bot.session import run as sessions
@@ -209,11 +213,12 @@ def test_nothing_is_called_causal_that_was_not_proven(
     monkeypatch.setattr(session, "_stopping", pressed)
     look_each(100, monkeypatch)
     before = set((tmp_path / "runs").iterdir())
-    assert call(["backtest", str(config(tmp_path)), "--data", str(data), *out]) == 1
+    assert call(["backtest", str(config(tmp_path)), "--data", str(data), *out]) == 130
     said = capsys.readouterr()
     assert "PARTIAL" not in said.out
     assert "not proven causal: equal decisions so far on data cut at " in said.out
-    assert "error: whether the strategies are causal was not proven: it was stopped" in said.err
+    assert "error: how far the two path policies are apart was not found: it was stopped\n" in said.err
+    assert "error: whether the strategies are causal was not proven: it was stopped\n" in said.err
     (folder,) = set((tmp_path / "runs").iterdir()) - before
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["course"]["bars"], summary["band"], summary["proof"]["isWhole"]) == (600, None, False)
@@ -252,7 +257,7 @@ def test_a_run_that_is_stopped_keeps_what_it_reached(
     monkeypatch.setattr(session, "_stopping", pressed)
     look_each(100, monkeypatch)
     data = write(minutes(600), tmp_path / "BTC_1m.csv")
-    folder = run(tmp_path, config(tmp_path), data)
+    folder = run(tmp_path, config(tmp_path), data, code=130)
     assert "PARTIAL: stopped after 100 of 600 bars" in capsys.readouterr().out
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["course"] | {"isPartial": True, "bars": 100} == summary["course"]
@@ -310,6 +315,20 @@ def test_a_disk_that_is_full_in_the_middle_ends_the_session_there_and_what_was_r
         assert "PARTIAL: stopped after " in said.out
 
 
+def test_a_disk_that_takes_no_journal_is_told_as_a_sessions_and_not_as_a_daemons(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from bot.session import backtest
+
+    def full(_path: Path, **_named: str) -> None:
+        raise JournalBlocked("guardians and stops stand at the service") from sqlite3.OperationalError("disk is full")
+
+    monkeypatch.setattr(backtest, "open_journal", full)
+    folder = run(tmp_path, config(tmp_path), data, "--journal", code=1)
+    said = f"error: {folder}: the journal cannot be written: disk is full; choose another place with --out\n"
+    assert capsys.readouterr().err == said
+
+
 TELLS = """\
 from bot import Strategy
 
@@ -363,6 +382,7 @@ from bot import Params, Strategy
 class Presses(Strategy):
     class Params(Params):
         times: int = 1
+        number: int = signal.SIGINT
 
     seen = 0
 
@@ -371,34 +391,60 @@ class Presses(Strategy):
         threading.Event().wait(0.002 if self.seen == 1 else 0)
         if self.seen == 150:
             for _ in range(self.params.times):
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), self.params.number)
         return ()
 """
 
 
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    """A signal that ends this process as Ctrl-C does."""
+    before = signal.signal(request.param, signal.default_int_handler)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+def presses(folder: Path, number: int, *, times: int = 1) -> Path:
+    """A config whose strategy presses."""
+    (folder / "strategies").mkdir(exist_ok=True)
+    (folder / "strategies" / "mine.py").write_text(PRESSES)
+    made = config(folder, "mine:Presses", number=int(number), times=times)
+    made.write_text(made.read_text().replace(str(STRATEGIES), "strategies"))
+    return made
+
+
 def test_in_a_session_a_call_has_no_limit_and_ctrl_c_keeps_what_was_reached(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals,
+    tmp_path: Path,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
-    """A second one, in a call that does not end, keeps nothing."""
+    """So do SIGTERM and a closed terminal. A second one, in a call that does not end, keeps nothing."""
     from bot.runtime import worker
 
     monkeypatch.setattr(worker, "LIMIT_S", 0.001)
     monkeypatch.setattr(worker, "QUICK_S", 0.0001)
     look_each(100, monkeypatch)
-    (tmp_path / "strategies").mkdir()
-    (tmp_path / "strategies" / "mine.py").write_text(PRESSES)
-    made = config(tmp_path, "mine:Presses")
-    made.write_text(made.read_text().replace(str(STRATEGIES), "strategies"))
-    kept = run(tmp_path, made, data)
+    kept = run(tmp_path, presses(tmp_path, number), data, code=130)
+    assert signal.getsignal(number) is signal.default_int_handler
     said = capsys.readouterr()
     assert ("PARTIAL: stopped after 200 of 600 bars" in said.out, "QUARANTINED" in said.out) == (True, False)
     assert said.err == "stopping; what was reached is kept (Ctrl-C again ends at once)\n"
     assert call(["report", str(kept), "--json"]) == 0
-    made.write_text(made.read_text().replace("params: {}", "params: {times: 2}"))
-    assert call(["backtest", str(made), "--data", str(data), "--out", str(tmp_path / "runs")]) == 1
+    made = presses(tmp_path, number, times=2)
+    assert call(["backtest", str(made), "--data", str(data), "--out", str(tmp_path / "runs")]) == 130
     assert capsys.readouterr().err.endswith("stopped before it was done\n")
     (left,) = set((tmp_path / "runs").iterdir()) - {kept}
     assert [one.name for one in left.iterdir()] == ["events.jsonl"]
+
+
+def test_a_session_that_is_to_outlive_its_terminal_does(tmp_path: Path, data: Path, number: signal.Signals):
+    """nohup has the hangup ignored."""
+    signal.signal(number, signal.SIG_IGN)
+    folder = run(tmp_path, presses(tmp_path, number), data)
+    assert json.loads((folder / "summary.json").read_text())["course"]["bars"] == 600
+    assert signal.getsignal(number) is signal.SIG_IGN
 
 
 def strategy(folder: Path, body: str) -> Path:

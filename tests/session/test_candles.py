@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,23 @@ def test_zip_line_ends_column_order_further_columns_and_a_mark_of_utf8_change_no
         assert read.digest() == expected.digest()
 
 
+@pytest.mark.parametrize("count", [1, 5_000])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_lines_that_end_with_cr_alone_are_read_as_those_with_lf(tmp_path: Path, count: int, quote: str) -> None:
+    lines = [
+        ",".join(f"{quote}{cell}{quote}" for cell in [*row.split(","), str(n + 7)]) for n, row in enumerate(rows(count))
+    ]
+    plain = file(tmp_path, lines, header=HEADER + ",trades")
+    (expected,) = load([plain])
+    old = tmp_path / "BTC_old.csv"
+    old.write_bytes(plain.read_bytes().replace(b"\n", b"\r"))
+    (read,) = load([old])
+    foreign = read_foreign(old, "BTC", Mapped(interval="1m"))
+    assert len(read) == count
+    assert read.digest() == foreign.digest() == expected.digest()
+    assert read.where(count - 1) == foreign.where(count - 1) == (old, count + 1)
+
+
 def test_rows_keep_their_numbers_past_empty_lines(tmp_path: Path) -> None:
     lines = rows(5)
     (read,) = load([file(tmp_path, [*lines[:2], "", "  ", *lines[2:]])])
@@ -115,6 +134,56 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="no candles in this folder"):
         load([tmp_path / "empty"])
+
+
+def test_what_of_a_folder_is_no_candles_is_left_out_and_told(tmp_path: Path) -> None:
+    (expected,) = load([file(tmp_path, rows(3))])
+    (tmp_path / "notes.txt").write_text("Downloaded on Monday, in a hurry.\nMore follows.\n")
+    (tmp_path / "BTC.csv.bak").write_text("anything")
+    (tmp_path / "._BTC.csv").write_bytes(b"\x00\x05\x16\x07")
+    for named in (tmp_path, Path(f"BTC={tmp_path}")):
+        told: list[str] = []
+        assert load([named], told=told.append) == [expected]
+        assert told == [f"{tmp_path}: left out, and not taken for candles: BTC.csv.bak, notes.txt"]
+    for n in range(9):
+        (tmp_path / f"x{n}.md").touch()
+    load([tmp_path], told=told.append)
+    assert told[-1].endswith(": BTC.csv.bak, notes.txt, x0.md, x1.md, x2.md and 6 more")
+
+
+@pytest.mark.parametrize("content", ["", "\n".join([HEADER, *rows(3)]), "2025;1;2;3;4\n"])
+def test_what_may_be_candles_of_a_market_that_nobody_knows_refuses_a_folder(tmp_path: Path, content: str) -> None:
+    file(tmp_path, rows(3))
+    (tmp_path / "prices.txt").write_text(content)
+    with pytest.raises(ConfigError) as refused:
+        load([tmp_path])
+    assert str(refused.value).startswith(f"{tmp_path}/prices.txt: the name speaks of no known market; rename it")
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file(tmp_path, rows(3))
+
+    def locked(self: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", locked)
+    with pytest.raises(ConfigError, match=f"{tmp_path}: cannot be read: Permission denied"):
+        load([tmp_path])
+
+
+def test_tables_beside_a_store_are_told_of(tmp_path: Path) -> None:
+    store = tmp_path / "data"
+    Store(store).write(candles(3))
+    file(store, rows(3), "ETH.csv")
+    file(store / "BTC", rows(3), "1m.csv")
+    (store / "README.md").touch()
+    (store / "raw").mkdir()
+    file(store / "raw", rows(3))
+    told: list[str] = []
+    assert [one.market for one in load([store], told=told.append)] == ["BTC"]
+    (line,) = told
+    assert line.startswith(f"{store}: left out, ")
+    assert ": ETH.csv, BTC/1m.csv; `bot data import`" in line
 
 
 def test_a_market_is_given_or_in_the_name_or_refused(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -228,8 +230,9 @@ def test_an_option_that_is_none_is_refused(given: dict[str, str], says: str) -> 
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "the file is empty"), (b"a,b\n1,2\n", "row 1: 'a,b' has 2 columns"), (b"\n#\n" + b"1,2,3,4,5,6\n", "row 2: '#' has 1 columns by ','; candles have at least time, open, high, low, close. --skip-rows"), (gzip.compress(b"ts,open\n" * 999, mtime=0)[:-9], "not a whole gzip file"),
-     (b"\xff\xfe\x00", "not text"), (b"x" * 20_000, "row 1: is longer than")],
+    [(b"", "the file is empty"), (b"a,b\n1,2\n", "row 1: 'a,b' has 2 columns"), (b"\n#\n" + b"1,2,3,4,5,6\n", "row 2: '#' has 1 column by ','; candles have at least time, open, high, low, close. --skip-rows"), (gzip.compress(b"ts,open\n" * 999, mtime=0)[:-9], "not a whole gzip file"),
+     (b"\xff\xfet\x00", "not text in UTF-8, but in UTF-16"), (b"t\xff", "not text in UTF-8: "), (bz2.compress(b"ts,open\n"), "is compressed by bzip2: unpack it"),
+     (lzma.compress(b"ts,open\n"), "is compressed by xz: "), (b"PK\x03\x04\x14\x00", "is a zip archive or a spreadsheet: "), (b"PAR1\x15", "must end with .parquet"), (b"x" * 20_000, "row 1: is longer than")],
 )  # fmt: skip
 def test_a_file_that_is_no_table_is_named(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "x.csv").write_bytes(content)

@@ -1,0 +1,55 @@
+"""Words that a number decides: one of a thing is told of as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bot.cli.app import call
+from bot.runtime.notices import digest, not_kept
+from bot.venue.cron import BadCron, parse
+from bot.words import many
+
+STRATEGIES = Path(__file__).resolve().parent / "session" / "strategies"
+MS = 1_750_032_000_000
+
+
+def test_one_is_one_and_any_other_number_is_many() -> None:
+    assert [many(n, "candle") for n in (0, 1, 2_160)] == ["0 candles", "1 candle", "2,160 candles"]
+    assert [many(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]
+
+
+def test_data_and_a_session_of_one_candle_are_told_of_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    header = "ts,open,high,low,close,volume\n"
+    Path("BTC.csv").write_text(f"{header}{MS},100,101,99,100,5\n")
+    Path("BTC_other.csv").write_text(f"{header}{MS},100,101,99,101,5\n")
+    Path("one.yaml").write_text(
+        f"account: {{base_url: embedded}}\nstrategies_dir: {STRATEGIES}\n"
+        'strategies: [{name: one, use: "causal:Honest", markets: [BTC], interval: 1m, budget_usd: 1000}]\n'
+    )
+    assert call(["data", "import", "BTC.csv"]) == 0
+    assert call(["data", "list"]) == 0
+    assert call(["data", "audit"]) == 0
+    assert call(["backtest", "one.yaml", "--data", "data"]) == 0
+    (run,) = Path("runs").iterdir()
+    assert call(["compare", str(run), str(run)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("1 candle") == 3
+    assert said.count("1 bar,") == 3
+    assert call(["data", "import", "BTC_other.csv"]) == 1
+    said += capsys.readouterr().err
+    assert "1 candle is in the store with other values" in said
+    assert "1 candles" not in said
+    assert "1 bars" not in said
+
+
+def test_one_notice_and_one_field_are_told_of_as_one() -> None:
+    one = not_kept(1, bot="b")
+    assert (one.title, one.text) == ("[b] 1 older notice was not kept", "It was written while this address was down.")
+    assert digest([("fill.entry", one)], bot="b").title == "[b] 1 more notice"
+    with pytest.raises(BadCron, match="has 1 field, not the five"):
+        parse("hourly")
