@@ -72,6 +72,24 @@ def refused(answer: bytes, status: int) -> dict[str, Any]:
     return error
 
 
+async def test_no_answer_waits_for_an_acknowledgement(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nagle's delay is off on asyncio's own loop, too, which the sandbox of a test runs on; each answer would take 40 ms."""
+    taken: list[int] = []
+    made = Protocol.connection_made
+
+    def noted(self: Protocol, transport: asyncio.Transport) -> None:
+        sock = transport.get_extra_info("socket")
+        made(self, transport)
+        taken.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(Protocol, "connection_made", noted)
+    with socket.create_connection(("127.0.0.1", port)):
+        async with asyncio.timeout(20):
+            while not taken:
+                await asyncio.sleep(0.01)
+    assert taken == [1]
+
+
 async def test_a_head_that_drips_ends_with_408(port: int) -> None:
     pieces = [b"GET /v1/system/status HTTP/1.1\r\n", *[b"X-A: b\r\n"] * 1_000]
     refused(await until_closed(port, *pieces, pause=0.02), 408)

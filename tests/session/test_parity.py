@@ -20,6 +20,7 @@ from bot.client import Client
 from bot.runtime.ports import Calm
 from bot.service.desk import Context
 from bot.service.host import HostOptions, Service, build
+from bot.service.server import free_port
 from bot.session.backtest import Backtest
 from bot.session.book import digest_of
 from bot.session.candles import Candles, load
@@ -250,8 +251,7 @@ def test_a_session_straight_on_the_operations_and_one_through_the_client_give_on
 
 def test_the_same_session_over_a_socket_gives_the_same_digest(shared: Path, tmp_path: Path):
     candles = minutes_of(shared, 240)
-    listening = socket.socket()  # Held from here on: a port that was only looked up may be another's by then.
-    listening.bind(("127.0.0.1", 0))
+    listening = free_port()  # Held from here on: a port that was only looked up may be another's by then.
     port = listening.getsockname()[1]
     service = service_of(written(candles, tmp_path), port)
     with listening, served(service, listening), asyncio.Runner() as runner:
