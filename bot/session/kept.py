@@ -89,7 +89,9 @@ def read_run(folder: Path) -> KeptRun:
     if missing:
         newest = newest_run(folder)
         way = "the folder that bot backtest has written" if newest is None else f"one of the runs in it, like {newest}"
-        raise NoRun(f"{folder}: is no run: {', '.join(missing)} is not there; give {way}")
+        raise NoRun(
+            f"{folder}: is no run: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there; give {way}"
+        )
     manifest = _json(folder / "manifest.json")
     if manifest.get("format") != FORMAT:
         raise BotError(
