@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
@@ -110,7 +111,8 @@ class Sandbox:
             client.close()
         self._clients = []
         if self._loop is not None and self._end is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._end.set)
+            with suppress(RuntimeError):  # It has ended by itself, and its thread is about to.
+                self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(START_SECONDS)
 
     def _open_account(self) -> None:

@@ -83,8 +83,16 @@ def test_nothing_is_left_behind() -> None:
 
 
 def test_a_service_that_cannot_start_says_why() -> None:
-    with pytest.raises(Exception, match="no market 'NOPE'"), Sandbox(Options(markets=("NOPE",))):
-        pass
+    """Also when its thread is still there by then, and the loop in it is closed."""
+
+    class Lingers(Sandbox):
+        def _run(self) -> None:
+            super()._run()
+            threading.Event().wait(0.2)
+
+    for made in (Sandbox, Lingers):
+        with pytest.raises(Exception, match="no market 'NOPE'"), made(Options(markets=("NOPE",))):
+            pass
 
 
 def test_a_wrong_option_is_named() -> None:
