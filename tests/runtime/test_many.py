@@ -649,6 +649,22 @@ async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue
     assert [row["cause"] for row in loop.journal.db["intents"].rows][2:] == [f"timer.1:often:{at_ms + 30_000}"]
 
 
+async def test_bars_are_heard_again_from_where_they_had_come_to_when_the_service_went_back(venue: FakeVenue) -> None:
+    """A bar that comes again is decided once: its orders would have the keys of those that were sent."""
+    one = Told("alpha")
+    loop = await begun(venue, one)
+    for _ in range(3):
+        await minutes(loop, venue, "100")
+    heard = len(one.holds)
+    venue.clock.go_back(120_000)
+    del venue.candle_rows["BTC"][-2:]
+    for _ in range(2):
+        await minutes(loop, venue, "101")
+        assert len(one.holds) == heard
+    await minutes(loop, venue, "102")
+    assert len(one.holds) == heard + 1
+
+
 async def test_a_clock_that_is_set_back_a_little_fires_no_timer_twice(venue: FakeVenue) -> None:
     one = Clocked()
     loop = await begun(venue, one)
