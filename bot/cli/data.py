@@ -298,6 +298,8 @@ def audit_(
     from bot.session.candles import join, read_file, sources
 
     accept = accepted(flags)
+    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+        raise ConfigError("the span is empty: --from must lie before --to")
     groups: dict[tuple[str, str], list[Candles]] = {}
     unread: list[ConfigError] = []
     with _progress(as_json) as told:

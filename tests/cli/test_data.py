@@ -208,6 +208,7 @@ def test_a_bad_file_ends_with_its_code_and_its_row(
         (["import", "BTC.csv", "--interval", "2m"], 4, "--interval '2m'"),
         (["import", "BTC.csv", "--columns", "ts"], 4, "write it like ts=Time"),
         (["audit", "BTC.csv", "--from", "2031-01-01"], 4, "no candle in this span"),
+        (["audit", "BTC.csv", "--from", "2025-01-02", "--to", "2025-01-02"], 4, "the span is empty: --from must lie before --to"),
         (["audit", "BTC.csv", "--hours", "nyse"], 4, "there are continuous, equity, index"),
         (["audit", "BTC.csv", "--market", "B/C"], 4, "dots, underscores and dashes"),
         (["gen", "BTCC", "--from", "2025-01-01", "--days", "1"], 4, "did you mean BTC? (of one that it does not list, --class says what it is like)"),
