@@ -443,6 +443,8 @@ class Progress:
         self.cycles += 1
         self.world.stamp = Stamp(self.fence, self.cycles, boot_ns, -1 if last_bar_at_ms is None else last_bar_at_ms)
         self.world.proofs.append(self.world.now())
+        if not self.world.stamp.is_of_start:
+            self.world.passes.append(self.world.now())
         self.world.passed()
 
     def close(self) -> None:
@@ -671,6 +673,8 @@ class World:
         self.belief = Belief()
         self.stamp: Stamp | None = None
         self.proofs: list[float] = []
+        self.passes: list[float] = []  # those of them that are of no start
+        self.readies: list[float] = []  # when a life had come to the end of its start
         self.beats: list[float] = []
         self.carried: list[tuple[float, float]] = []  # beats: when each left, and when it arrived
         self.births: list[float] = []  # of lives
@@ -851,6 +855,7 @@ class World:
     def _is_ready(self) -> None:
         assert self.down_since is not None
         self.blocked.append((self.down_since, self.now() + 1))
+        self.readies.append(self.now())
         self.down_since = None
 
     def _bury(self) -> None:
@@ -1274,6 +1279,7 @@ class World:
             *self.sleeps,
             *self.blocked,
             *waking,
+            *self._unbeaten(end),
             *((a + stale_s, b) for a, b in gaps if b - a > stale_s),
         ]
         stood: dict[str, float] = {}
@@ -1290,6 +1296,13 @@ class World:
                 if which in (one, ""):
                     del stood[one]
                     self._judge_span(since, at, gaps)
+
+    def _unbeaten(self, end: float) -> Iterator[tuple[float, float]]:
+        """From the end of a start to its first pass, where what starts may beat is spent by those before it: of that life only a pass is a proof."""
+        for ready in self.readies:
+            before = max((at for at in self.passes if at <= ready), default=0.0)
+            if sum(before < at <= ready for at in self.beats) >= beat.BOOT_BEATS_MAX:
+                yield ready, min((at for at in self.passes if at > ready), default=end) + 1
 
     def _judge_span(self, since: float, until: float, gaps: list[tuple[float, float]]) -> None:
         """A switch that stood so long: there was no gap in the proofs of life that it should have fired in."""
