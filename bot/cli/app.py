@@ -87,7 +87,6 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
 COMMANDS: Final[Mapping[str, Entry]] = {name: entry for family in FAMILIES.values() for name, entry in family.items()}
 
 ERROR: Final = 1
-STOPPED: Final = 130
 
 EPILOG: Final = """\b
 Two commands to begin with:
@@ -167,9 +166,11 @@ def call(args: Sequence[str] | None = None) -> int:
             told.show()
         return told.exit_code
     except click.Abort:
+        from bot.errors import Exit  # imported here: a help text needs no errors
+
         with suppress(OSError):
             click.echo("stopped before it was done", err=True)
-        return STOPPED
+        return int(Exit.STOPPED)
     except Exception as error:  # noqa: BLE001 - the last word: whatever it is, it becomes one line and an exit code
         from bot.cli import crash  # imported here: a help text needs neither errors nor logs
 

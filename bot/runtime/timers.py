@@ -71,7 +71,6 @@ class Timers:
     def __init__(self) -> None:
         self._timers: list[_Clocked] = []
         self.next_ms: int | None = None
-        self._newest_ms: int | None = None  # that has fired
 
     def follow(self, seats: Iterable[Seat], journal: Journal, *, now_ms: int) -> None:
         """From now on the timers of these seats. One that was never seen before begins now: its first instant lies ahead."""
@@ -89,15 +88,14 @@ class Timers:
 
     def go_back(self, journal: Journal, *, now_ms: int) -> None:
         """Where the service went back, its timers go on from now."""
-        if self._newest_ms is None or self._newest_ms <= now_ms + BACK_MS:
-            return
-        for one in self._timers:
-            if one.last_ms > now_ms + BACK_MS:
-                log.warning("timer.went_back", strategy=one.strategy, timer=one.name, from_ms=one.last_ms, to_ms=now_ms)
-                one.last_ms, one.next_ms, one.backs = now_ms, next_after(one.spec, now_ms), one.backs + 1
-                journal.bar_done(progress_name(one.strategy), one.name, now_ms)
-                journal.bar_done(_backs_name(one.strategy), one.name, one.backs)
-        self._look()
+        ahead = [one for one in self._timers if one.last_ms > now_ms + BACK_MS]
+        for one in ahead:
+            log.warning("timer.went_back", strategy=one.strategy, timer=one.name, from_ms=one.last_ms, to_ms=now_ms)
+            one.last_ms, one.next_ms, one.backs = now_ms, next_after(one.spec, now_ms), one.backs + 1
+            journal.bar_done(progress_name(one.strategy), one.name, now_ms)
+            journal.bar_done(_backs_name(one.strategy), one.name, one.backs)
+        if ahead:
+            self._look()
 
     def due(self, until_ms: int) -> list[Due]:
         """What is due at or before that instant, in its order; of each timer only the newest."""
@@ -119,7 +117,6 @@ class Timers:
 
     def _look(self) -> None:
         self.next_ms = min((one.next_ms for one in self._timers), default=None)
-        self._newest_ms = max((one.last_ms for one in self._timers), default=None)
 
 
 def progress_name(strategy: str) -> str:

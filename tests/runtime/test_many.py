@@ -22,6 +22,7 @@ from bot.runtime.daemon import Run
 from bot.runtime.desk import Placed
 from bot.runtime.exiting import wind_down
 from bot.runtime.feed import Series
+from bot.runtime.intents import Intent as Written
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import SCHEDULED, Loop
 from bot.runtime.metrics import Figures, Meter, Sources
@@ -37,6 +38,7 @@ from tests.fakes import ADDRESS, START_MS, FakeVenue, Fault, refused
 from tests.runtime.rooms import Scripted, kill, later, minutes, room
 
 STOP = Bracket(stop_pct=50)
+FULL = ApiError.of("rate_limited", "too many requests", order_submitted=False, retryable=True)
 
 
 class Told(Scripted):
@@ -357,32 +359,35 @@ async def test_a_pause_stops_entries_of_one_or_all_and_outlives_a_restart(venue:
     assert "BTC" in venue.positions
 
 
-async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venue: FakeVenue) -> None:
-    a = Told("alpha")
-    loop = await begun(venue, a)
-    venue.faults = [Fault("plan", "drop", count=3)]
-    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
+async def kept_back(
+    venue: FakeVenue, op: str, told: Told, *others: Told, by: str | ApiError = FULL, **more: Any
+) -> tuple[Loop, Written]:
+    """The first of them wants an entry, which is kept back at that request."""
+    loop = await begun(venue, told, *others, path_of_orders="direct" if op == "place" else "plan", **more)
+    loop.mirror.keys_proven = True
+    venue.faults = [Fault(op, by, count=3)]
+    told.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(loop, venue, "100")
+    (waits,) = loop.live.values()
+    return loop, waits
+
+
+async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venue: FakeVenue) -> None:
+    loop, _ = await kept_back(venue, "plan", Told("alpha"), by="drop")
     loop.pauses.pause("alpha")
     later(loop, 20_000)
     await loop.cycle()
     assert venue.positions == {}
 
 
-@pytest.mark.parametrize(("op", "path"), [("place", "direct"), ("plan", "plan")])
+@pytest.mark.parametrize("op", ["place", "plan"])
 async def test_an_entry_that_its_own_strategy_is_kept_from_keeps_the_others_of_its_market_out_for_a_minute(
-    venue: FakeVenue, op: str, path: str
+    venue: FakeVenue, op: str
 ) -> None:
     """beta wants the other side, and would be kept out too by an entry that was never asked for."""
     a, b = Told("alpha"), Told("beta")
-    loop = await begun(venue, a, b, nets=True, path_of_orders=path)
-    loop.mirror.keys_proven = True
-    full = ApiError.of("rate_limited", "too many requests", order_submitted=False, retryable=True)
-    venue.faults = [Fault(op, full, count=3)]
-    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    (waits,) = loop.live.values()
-    assert waits.state == ("sending" if path == "direct" else "opened")
+    loop, waits = await kept_back(venue, op, a, b, nets=True)
+    assert waits.state == ("sending" if op == "place" else "opened")
     loop.pauses.pause("alpha")
     later(loop, 20_000)
     b.wants = [Open("BTC", "short", size=1, bracket=STOP)]
@@ -402,11 +407,7 @@ async def test_an_entry_that_its_own_strategy_is_kept_from_keeps_the_others_of_i
 
 
 async def test_an_entry_that_all_are_kept_from_waits_as_long_as_it_may(venue: FakeVenue) -> None:
-    a = Told("alpha")
-    loop = await begun(venue, a)
-    venue.faults = [Fault("plan", "drop", count=3)]
-    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    loop, _ = await kept_back(venue, "plan", Told("alpha"), by="drop")
     loop.health.degrade("service", "it is away")
     for _ in range(3):
         later(loop, HELD_MS)
@@ -417,18 +418,11 @@ async def test_an_entry_that_all_are_kept_from_waits_as_long_as_it_may(venue: Fa
     assert set(venue.positions) == {"BTC"}
 
 
-@pytest.mark.parametrize(("op", "path", "code"), [("place", "direct", "stale_bar"), ("confirm", "plan", "plan_stale")])
+@pytest.mark.parametrize(("op", "code"), [("place", "stale_bar"), ("confirm", "plan_stale")])
 async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_is_paused(
-    venue: FakeVenue, op: str, path: str, code: str
+    venue: FakeVenue, op: str, code: str
 ) -> None:
-    a = Told("alpha")
-    loop = await (begun_direct if path == "direct" else begun)(venue, a)
-    loop.mirror.keys_proven = True
-    full = ApiError.of("rate_limited", "too many requests", order_submitted=False, retryable=True)
-    venue.faults = [Fault(op, full, count=3)]
-    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    (waits,) = loop.live.values()
+    loop, waits = await kept_back(venue, op, Told("alpha"))
     assert waits.state == "sending"
     loop.pauses.pause("alpha")
     later(loop, 20_000)
@@ -445,13 +439,7 @@ async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_i
 
 
 async def test_an_entry_that_the_rate_limit_kept_back_leaves_when_there_is_room(venue: FakeVenue) -> None:
-    a = Told("alpha")
-    loop = await begun_direct(venue, a)
-    loop.mirror.keys_proven = True
-    full = ApiError.of("rate_limited", "too many requests", order_submitted=False, retryable=True)
-    venue.faults = [Fault("place", full, count=3)]
-    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    loop, _ = await kept_back(venue, "place", Told("alpha"))
     assert venue.positions == {}
     later(loop, 20_000)
     await loop.cycle()
@@ -459,13 +447,7 @@ async def test_an_entry_that_the_rate_limit_kept_back_leaves_when_there_is_room(
 
 
 async def test_an_entry_that_the_rate_limit_kept_back_is_given_up_with_the_run(venue: FakeVenue) -> None:
-    a = Told("alpha")
-    loop = await begun(venue, a)
-    full = ApiError.of("rate_limited", "too many requests", order_submitted=False, retryable=True)
-    venue.faults = [Fault("confirm", full, count=3)]
-    a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    (waits,) = loop.live.values()
+    loop, waits = await kept_back(venue, "confirm", Told("alpha"))
     await wind_down(loop, "leave")
     done = loop.journal.find(waits.id)
     assert done is not None
@@ -735,7 +717,7 @@ def test_instants_are_those_of_the_clock() -> None:
 
 async def test_the_direct_path_is_taken_only_when_the_service_is_known_to_keep_keys(venue: FakeVenue) -> None:
     a = Told("alpha")
-    loop = await begun_direct(venue, a)
+    loop = await begun(venue, a, path_of_orders="direct")
     for _ in range(2):
         a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
         await minutes(loop, venue, "100")
@@ -749,16 +731,12 @@ async def test_who_looks_at_plans_is_shown_each_of_them_on_the_direct_path_too(v
             return plan.size < 2
 
     a = Choosy("alpha")
-    loop = await begun_direct(venue, a)
+    loop = await begun(venue, a, path_of_orders="direct")
     for size in (1, 1, 3):
         a.wants = [Open("BTC", "long", size=size, bracket=STOP)]
         await minutes(loop, venue, "100")
     assert [call for call in venue.calls if call in ("plan", "confirm", "place")] == ["plan", "confirm"] * 2 + ["plan"]
     assert [row["code"] for row in loop.journal.db["intents"].rows] == [None, None, "vetoed"]
-
-
-async def begun_direct(venue: FakeVenue, told: Strategy) -> Loop:
-    return await begun(venue, told, path_of_orders="direct")
 
 
 async def test_another_hands_close_is_booked_as_such(venue: FakeVenue) -> None:
