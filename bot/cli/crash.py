@@ -6,12 +6,13 @@ BOT_DEBUG=1 shows that story at once.
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import click
 
@@ -19,6 +20,11 @@ from bot.errors import BotError, Exit
 from bot.logs import redact_text
 
 Stream = Literal["output", "error"]
+
+# What a file system says of a path that somebody named, or of itself: no mistake of ours, outside of a run that has its folder.
+_NOT_OURS: Final = frozenset(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP)
+)
 
 _place: list[Path] = []
 
@@ -42,9 +48,21 @@ def tell(error: BaseException) -> int:
     if isinstance(error, OSError) and (stream := _stream_of(error)) is not None:
         _say(f"error: standard {stream} cannot be written: {error.strerror}\n")
         drop(stream)
+    elif not _place and os.environ.get("BOT_DEBUG") != "1" and (told := _of_path(error)) is not None:
+        _say(f"error: {redact_text(told)}\n")
     else:
         report(error)
     return int(Exit.ERROR)
+
+
+def _of_path(error: BaseException) -> str | None:
+    """Of what a file system says of a path: the path, what is wrong with it, and the way out."""
+    if not isinstance(error, OSError) or error.errno not in _NOT_OURS or not isinstance(error.filename, (str, bytes)):
+        return None
+    told = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if error.errno not in (errno.EACCES, errno.EPERM):
+        return told
+    return f"{told} (as user {os.geteuid()}): run this as the user that it belongs to, or with sudo"
 
 
 def _stream_of(error: OSError) -> Stream | None:

@@ -135,6 +135,11 @@ def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False)
     if len(found) == 1:
         return Place(found[0])
     if not found:
+        closed = _closed_units()
+        if closed:
+            raise NotRunning(
+                f"no daemon of this user has run here; of a system unit there is {', '.join(map(str, closed))}, which this user may not look into: use sudo"
+            )
         raise NotRunning(
             "no daemon has run here yet: start one (bot run CONFIG), or say where it is with --config or --state-dir"
         )
@@ -257,6 +262,15 @@ def _known() -> list[Path]:
                 if (one.parent / FILE).exists() or (one.parent / SOCKET).exists()  # No journal: its first start waits.
             ]
     return found + [one for one in folders_held() if one not in found]
+
+
+def _closed_units() -> list[Path]:
+    """State directories of system units that are there, and of which this user may see no more."""
+    with contextlib.suppress(OSError):
+        return [
+            one for one in sorted(SYSTEM_STATE.glob(unit_state("*")))[:TRIES_OF_A_NAME] if not os.access(one, os.X_OK)
+        ]
+    return []
 
 
 # -- the socket

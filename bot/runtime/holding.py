@@ -241,8 +241,8 @@ def runtime_dir(environ: Mapping[str, str] = os.environ) -> Path | None:
     given = environ.get("XDG_RUNTIME_DIR", "")
     places = [Path(given)] if given.startswith("/") else []
     places += [Path(f"/run/user/{user}")]
-    for place in places:
-        if place.is_dir() and (made := _private(place / "bot", user)) is not None:
+    for place in places:  # One that is not there, or that a unit's ProtectHome= hides, is passed over.
+        if (made := _private(place / "bot", user)) is not None:
             return made
     return _private(Path(tempfile.gettempdir()) / f"bot-{user}", user)
 

@@ -85,6 +85,15 @@ def test_a_daemon_whose_state_dir_is_its_own_is_found_while_it_runs(
         find(None, None)
 
 
+def test_a_system_units_folder_that_this_user_may_not_look_into_is_named(home: Path) -> None:
+    (home / "system").mkdir()
+    (home / "system" / "bot-live").symlink_to("private/bot-live")  # As DynamicUser= has it; private is root's.
+    with pytest.raises(
+        NotRunning, match=f"there is {home}/system/bot-live, which this user may not look into: use sudo"
+    ):
+        find(None, None)
+
+
 def test_a_first_start_that_waits_for_its_service_is_found_and_the_folder_around_a_demos_runs_is_none(
     home: Path, held: ExitStack
 ) -> None:

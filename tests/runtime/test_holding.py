@@ -176,6 +176,11 @@ def test_locks_go_to_a_folder_that_is_ours_alone(tmp_path: Path) -> None:
     assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) != tmp_path / "bot", "somebody else's link"
 
 
+def test_a_place_that_cannot_be_looked_at_is_passed_over() -> None:
+    """As /run/user of a hardened unit, which ProtectHome= hides."""
+    assert runtime_dir({"XDG_RUNTIME_DIR": f"/{'x' * 1_000}"}) is not None
+
+
 def test_a_state_directory_that_cannot_be_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     before = os.umask(0o022)
