@@ -28,6 +28,7 @@ import pytest
 from pydantic import SecretStr
 
 from bot.client import Client
+from bot.client.retry import MAX_MS, SPREAD
 from bot.clock import boot_ns, monotonic_ns
 from bot.config import Settings
 from bot.errors import Exit, JournalError, Refused
@@ -42,6 +43,7 @@ from bot.runtime.journal import open_journal, open_or_rebuild
 from bot.runtime.operating import Operations
 from bot.runtime.progress import Stamp
 from bot.runtime.safety import SafetyFile
+from bot.runtime.settle import SETTLE_MS
 from bot.service import accounts, auth, orders, prices
 from bot.service.host import HostOptions, Service, build
 from bot.service.log import SavedClock
@@ -64,6 +66,7 @@ LATE_MAX_S: Final = 90.0  # from a brain's last proof of life to the switch
 SETTLED_S: Final = (
     80.0  # within which everything has come right, once nothing fails: a plan's life of 60 s, and two waits of backoff
 )
+RETRY_MAX_S: Final = MAX_MS * (1 + SPREAD) / 1000  # between two tries of an order
 PASS_MAX_S: Final = 5.0  # that a pass which has begun may take to its last order
 ROUNDS_MAX: Final = 40  # of waiting until the daemon has been told of everything, in calm
 RACE_S: Final = 1.0  # between a look at the events and an order: a reset that falls there cannot be known
@@ -1154,8 +1157,10 @@ class World:
         lost journal may have sent too."""
         one = self.one
         held = [] if one is None else [i for i in one.loop.live.values() if i.state not in FINAL]
+        # Of what is in doubt the fence tells, at the first try after it.
+        told_s = RETRY_MAX_S + 2 * self.pass_s
         return bool(held) and all(
-            self.now() < self._real(i.not_after_ms) + 2 * self.pass_s
+            self.now() < self._real(i.not_after_ms + SETTLE_MS) + told_s
             and (
                 (i.state == "sending" and (i.action == "close" or i.id in self.wire.refused))
                 or ((self.hand_rate > 0 or self.is_shared) and i.state in ("opened", "planned"))
