@@ -1163,7 +1163,7 @@ class World:
             self.now() < self._real(i.not_after_ms + SETTLE_MS) + told_s
             and (
                 (i.state == "sending" and (i.action == "close" or i.id in self.wire.refused))
-                or ((self.hand_rate > 0 or self.is_shared) and i.state in ("opened", "planned"))
+                or ((self.hand_rate > 0 or self.is_shared) and one.loop.journal.is_unsent(i))
                 or one.loop.sender.may_be_out(i)
             )
             for i in held
