@@ -102,6 +102,8 @@ def test_it_leaves_a_market_alone_that_stands_still(sandbox):
     assert sandbox.client().get("/v1/trades").json()["trades"] == []
 '''
 
+OWN_NAMES: Final = ("Bracket", "Field", "Open", "Params", "Strategy")  # of the classes that STRATEGY imports
+
 IGNORE: Final = "__pycache__/\n.pytest_cache/\nstate/\n*.key\n"
 
 
@@ -178,12 +180,12 @@ def _names(given: str) -> Mapping[str, str]:
         raise click.UsageError(
             f"{given!r} is no name for a strategy: letters, digits and -, beginning with a letter, at most 40"
         )
-    return {
-        "module": module,
-        "kind": "".join(word.capitalize() for word in words),
-        "name": "-".join(words),
-        "title": " ".join(words).capitalize(),
-    }
+    kind = "".join(word.capitalize() for word in words)
+    if kind in OWN_NAMES:
+        raise click.UsageError(
+            f"{given!r} would be called {kind}, as a class of bot's own that it needs; choose another name"
+        )
+    return {"module": module, "kind": kind, "name": "-".join(words), "title": " ".join(words).capitalize()}
 
 
 def _write(home: Path, files: Mapping[Path, str]) -> None:

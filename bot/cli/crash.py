@@ -97,12 +97,12 @@ def report(error: BaseException) -> None:
         _say(story)
         return
     line = redact_text(f"{type(error).__name__}: {error}".splitlines()[0])
-    path = _place[0] if _place else _default()
     try:
+        path = _place[0] if _place else _default()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
             file.write(story)
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: this user has no home.
         _say(f"error: a mistake of Bracketbot's own: {line}. BOT_DEBUG=1 shows where\n")
         return
     _say(f"error: a mistake of Bracketbot's own: {line}. The whole story is in {path}; BOT_DEBUG=1 shows it here\n")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.accepting import accepted, accepting
+from bot.cli.options import Group
 from bot.cli.session import Instant, say_left_out
 from bot.words import many
 
@@ -119,7 +120,7 @@ _HOURS = click.option(
 )
 
 
-@click.group(epilog=DATA)
+@click.group(cls=Group, epilog=DATA)
 def data() -> None:
     """Candles for sessions: import, audit, generate, list and pull them."""
 

@@ -273,6 +273,9 @@ def _journal(patient: Patient) -> None:
     except reading.NotFound:
         patient.say("journal", "ok", "none yet: the first run makes it")
         return
+    except reading.Closed as error:
+        patient.say("journal", "fail", str(error), "ask as the user who runs the daemon, or as root (sudo)")
+        return
     except JournalError as error:
         is_shut = isinstance(error.__cause__, sqlite3.OperationalError)
         patient.say("journal", "fail", str(error), _OPEN if is_shut else _ANEW, int(Exit.UNSAFE))

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from bot.cli.options import Group
 from bot.cli.place import where
 from bot.words import many
 
@@ -60,7 +61,7 @@ def explain(order: str, config: Path | None, state_dir: Path | None, *, as_json:
     return int(Exit.DONE)
 
 
-@click.group(epilog=EXPORT)
+@click.group(cls=Group, epilog=EXPORT)
 def export() -> None:
     """Write what the journal has for other programs."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
@@ -12,6 +13,19 @@ import click
 
 SPEED_MAX: Final = 3600  # the service's bound on an accelerated clock
 _UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class Group(click.Group):
+    """A group that lists its commands with the whole of what they do; click's own cuts it off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, inspect.cleandoc(one.help or "").partition("\n\n")[0])
+                    for name, one in sorted(self.commands.items())
+                ]
+            )
 
 
 class Duration(click.ParamType[float]):

@@ -70,6 +70,13 @@ class Place:
 
         return is_held(self.folder)
 
+    def judge_open(self) -> None:
+        """Closed, where this user cannot see whether anything runs."""
+        from bot.runtime.reading import Closed
+
+        if _is_closed(self.folder):
+            raise Closed(self.folder)
+
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None
     ) -> Any:
@@ -135,18 +142,27 @@ def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False)
     if len(found) == 1:
         return Place(found[0])
     if not found:
-        closed = _closed_units()
-        if closed:
-            raise NotRunning(
-                f"no daemon of this user has run here; of a system unit there is {', '.join(map(str, closed))}, which this user may not look into: use sudo"
-            )
+        closed = [str(one) for one in sorted(SYSTEM_STATE.glob(unit_state("*"))) if _is_closed(one)]
+        unseen = f"; what runs in {', '.join(closed)} is for root to see (sudo)" if closed else ""
         raise NotRunning(
-            "no daemon has run here yet: start one (bot run CONFIG), or say where it is with --config or --state-dir"
+            f"no daemon has run here yet: start one (bot run CONFIG), or say where it is with --config or --state-dir{unseen}"
         )
     told = f"{'these run' if running else 'none runs, and these have been'}: {', '.join(map(str, found))}; say which with --state-dir or --config"
     if running or dead_too:
         raise click.UsageError(told)
     raise NotRunning(told)
+
+
+def _is_closed(folder: Path) -> bool:
+    from bot.runtime.holding import LOCK
+
+    try:
+        (folder / LOCK).stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _of_config(config: Path) -> Place:
@@ -203,6 +219,7 @@ def unit_state(name: str) -> str:
 
 def outline(config: Path) -> tuple[str, Path | None]:
     """A config's name and its `state_dir`."""
+    from bot.config.references import NO_HOME
     from bot.config.source import name_of
 
     data = plain_data(config)
@@ -211,7 +228,10 @@ def outline(config: Path) -> tuple[str, Path | None]:
         name = name_of(config)
     if not isinstance(given, str) or not given:
         return name, None
-    return name, Path(os.path.normpath(config.absolute().parent / Path(given).expanduser()))
+    try:
+        return name, Path(os.path.normpath(config.absolute().parent / Path(given).expanduser()))
+    except RuntimeError:
+        raise ConfigError(f"{config}: state_dir: {NO_HOME}") from None
 
 
 def plain_data(config: Path) -> Mapping[str, Any]:
@@ -264,15 +284,6 @@ def _known() -> list[Path]:
     return found + [one for one in folders_held() if one not in found]
 
 
-def _closed_units() -> list[Path]:
-    """State directories of system units that are there, and of which this user may see no more."""
-    with contextlib.suppress(OSError):
-        return [
-            one for one in sorted(SYSTEM_STATE.glob(unit_state("*")))[:TRIES_OF_A_NAME] if not os.access(one, os.X_OK)
-        ]
-    return []
-
-
 # -- the socket
 
 
@@ -297,6 +308,7 @@ def _ask(place: Place, method: str, path: str, body: Mapping[str, Any] | None, q
 
     from bot.runtime.control import SOCKET, answer_s
     from bot.runtime.holding import holder_pid
+    from bot.runtime.reading import Closed
 
     target = path + (
         f"?{urlencode({name: value for name, value in query.items() if value is not None})}" if query else ""
@@ -307,7 +319,7 @@ def _ask(place: Place, method: str, path: str, body: Mapping[str, Any] | None, q
         answer = connection.getresponse()
         data = json.loads(answer.read())
     except PermissionError:
-        raise Denied(f"{place.folder} belongs to another user: ask as that user, or as root (sudo)") from None
+        raise Closed(place.folder) from None
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         if place.is_running():
             raise Silent(

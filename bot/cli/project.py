@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bot.cli.options import Group
+
 if TYPE_CHECKING:
     from bot.config import Settings
 
@@ -96,7 +98,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
     return int(Exit.DONE)
 
 
-@click.group(epilog=CONFIG)
+@click.group(cls=Group, epilog=CONFIG)
 def config() -> None:
     """Show a config as it is understood, what differs between two, or the JSON Schema."""
 

@@ -6,6 +6,7 @@ candle files) is bound in, read-only. A config that a unit could not start is re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from bot.config import Settings
 
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
+USER_UNITS: Final = Path(".config/systemd/user")  # in a user's home
 CREDENTIALS: Final = Path("/etc/bot")  # where a system unit takes its secrets from; root's alone
 HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - by ProtectHome= and PrivateTmp=
 WATCHDOG_S: Final = 20
@@ -140,17 +142,17 @@ def unit_name(name: str) -> str:
 def unit_of(config: Path, *, is_user: bool) -> Unit:
     """The unit that runs this config with this installation. ConfigError when a unit could not start it."""
     from bot.cli.judging import judged_without_secrets
+    from bot.config.settings import home
 
     settings, references = judged_without_secrets(config)
     config = config.resolve()
     _check(config, settings, references, is_user=is_user)
-    home = Path.home()
-    store = home / ".config" / "bot" if is_user else CREDENTIALS
+    store = home() / ".config" / "bot" if is_user else CREDENTIALS
     credentials = {name: store / name for kind, name in references if kind == "credential"}
     bound = _bound(config, settings)
     lines = _system_lines(settings, bound) if not is_user else ()
     text = "\n".join(_text(config, settings, credentials, lines, is_user=is_user)) + "\n"
-    folder = home / ".config" / "systemd" / "user" if is_user else SYSTEM_UNITS
+    folder = home() / USER_UNITS if is_user else SYSTEM_UNITS
     closed = () if is_user else _closed(config, settings, bound)
     return Unit(unit_name(settings.name), text, folder / unit_name(settings.name), is_user, credentials, closed)
 
@@ -180,7 +182,7 @@ def credential_file(config: Path, name: str) -> Path | None:
     from bot.cli.place import outline
 
     file_name = unit_name(outline(config)[0])
-    for folder in (Path.home() / ".config" / "systemd" / "user", SYSTEM_UNITS):
+    for folder in _unit_folders():
         try:
             text = (folder / file_name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -193,8 +195,15 @@ def credential_file(config: Path, name: str) -> Path | None:
 
 def installed(name: str) -> Path | None:
     """Where a unit of that daemon is installed, if it is."""
-    places = (Path.home() / ".config" / "systemd" / "user", SYSTEM_UNITS)
-    return next((folder / unit_name(name) for folder in places if (folder / unit_name(name)).is_file()), None)
+    return next((folder / unit_name(name) for folder in _unit_folders() if (folder / unit_name(name)).is_file()), None)
+
+
+def _unit_folders() -> Iterator[Path]:
+    from bot.config.settings import home
+
+    with contextlib.suppress(ConfigError):  # Who has no home has no units of his own.
+        yield home() / USER_UNITS
+    yield SYSTEM_UNITS
 
 
 def _text(

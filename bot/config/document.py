@@ -24,9 +24,15 @@ DEPTH_MAX: Final = 32  # deeper than any config; stops an alias that holds itsel
 NODES_MAX: Final = 20_000  # far beyond any config; stops aliases that multiply
 
 _TAG: Final = "tag:yaml.org,2002:"
-_PAIR: Final = re.compile(
-    r"""(["']?)([\w-]+)\1\s*:\s+(\S.*)"""
-)  # a key and what follows it, in a line that could not be parsed
+# In a text that could not be parsed, and of keys that swallowed their value: a word, and what parts it from its value.
+_NAMED: Final = re.compile(r"""([\w-]+)["']?[ \t]*[:=]""")
+_GLUED: Final = re.compile(r"([\w-]+)[:=](?=\S)")
+_REFERENCE: Final = re.compile(r"\$\{(?:credential|file|env):[^{}\n]*\}")
+_OTHER_VERSION: Final = re.compile(r"^%YAML[ \t]+(?!1\.2\b).*", re.MULTILINE)
+_SYNTAX_HINTS: Final = {  # by what the parser says, or was about
+    "alias": '; a text that begins with * needs quotes: cron: "* * * * *"',
+    "'\\t' that cannot start": "; indent with blanks, not with tabs",
+}
 _DECIMAL: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NO_TAGS: Final = "tags (a word after an exclamation mark) are not read here"
 _RESOLVER: Final = VersionedResolver(version=(1, 2))
@@ -69,6 +75,10 @@ class Document:
         line, column = (mark.line, mark.column) if mark is not None else (0, 0)
         return self._problem_at(line, column, path(loc), message)
 
+    def is_empty(self, loc: Loc) -> bool:
+        """Whether a key stands there with nothing after it; null that is written is something."""
+        return loc in self._keys and self._values[loc] is self._keys[loc]
+
     def hide(self, loc: Loc) -> None:
         """Show nothing of the value at a path from now on, such as that of a key that is misspelt."""
         if loc in self._ends:
@@ -82,6 +92,8 @@ class Document:
             text = text[:start] + re.sub(r"\S", "*", text[start:end]) + text[end:]
         lines = SECRET_TEXT.sub(lambda match: "*" * len(match.group()), text).splitlines()
         shown = lines[line] if line < len(lines) else ""
+        if not shown.strip():
+            return problem
         return replace(problem, shown=f"    {shown}\n    {''.join(map(_blank, shown[:column]))}^")
 
     def _problem_at(self, line: int, column: int, key: str, message: str) -> Problem:
@@ -91,6 +103,10 @@ class Document:
         """Fill `data`, or note why not."""
         if not self.text.strip():
             self.problems.append(self._problem_at(0, 0, "", "the file is empty; start from configs/paper.yaml"))
+            return
+        if other := _OTHER_VERSION.search(self.text):
+            line = self.text.count("\n", 0, other.start())
+            self.problems.append(self._problem_at(line, 0, "", "this is read as YAML 1.2; take the line out"))
             return
         yaml = YAML(typ="safe", pure=True)
         yaml.version = (1, 2)
@@ -109,6 +125,9 @@ class Document:
                     f"a character that YAML does not allow: U+{error.character:04X}",
                 )
             )
+            return
+        except RecursionError:
+            self.problems.append(self._problem_at(0, 0, "", "nested too deeply"))
             return
         except (YAMLError, ValueError) as error:
             self.problems.append(self._problem_at(0, 0, "", f"not YAML: {str(error).splitlines()[0]}"))
@@ -129,16 +148,34 @@ class Document:
         self.data = self._value(root, (), "", lookup)
 
     def _syntax(self, error: MarkedYAMLError) -> None:
-        for match in _PAIR.finditer(self.text):
-            if is_secret_name(match.group(2)):
-                self._hidden.append(match.span(3))
+        self._hide_unparsed()
         mark = error.problem_mark or error.context_mark
-        line, column = (mark.line, mark.column) if mark is not None else (0, 0)
+        line, column, index = (mark.line, mark.column, mark.index) if mark is not None else (0, 0, 0)
         message = f"not YAML: {error.problem or error.context}"
+        if any(start <= index < end for start, end in self._hidden):
+            message = re.sub(r" '[^'<]{2,}'", "", message)  # It quotes what stands there.
+        said = f"{error.context} {error.problem}"
+        message += next((hint for words, hint in _SYNTAX_HINTS.items() if words in said), "")
         lines = self.text.splitlines()
         if line < len(lines) and "${" in lines[line]:
             message += '; inside braces a ${...} needs quotes: {api_key: "${env:NAME}"}'
         self.problems.append(self._problem_at(line, column, "", message))
+
+    def _hide_unparsed(self) -> None:
+        """Hide what may be the value of a secret name: the rest of its line, and what stands below it. A reference is none."""
+        for match in _NAMED.finditer(self.text):
+            if not is_secret_name(match[1]):
+                continue
+            start = self.text.rfind("\n", 0, match.start()) + 1
+            margin = len(self.text[start:]) - len(self.text[start:].lstrip(" \t"))
+            below = rf"[ \t]*(?=\n)|[ \t]{{{margin}}}(?:[ \t]|- ).*"  # blank, deeper, or an item of a list
+            value = re.compile(rf".*(?:\n(?:{below}))*").match(self.text, match.end())
+            assert value is not None
+            at = match.end()
+            for reference in _REFERENCE.finditer(self.text, at, value.end()):
+                self._hidden.append((at, reference.start()))
+                at = reference.end()
+            self._hidden.append((at, value.end()))
 
     def _hide(self, node: Node, key: str, depth: int) -> None:
         """Note where values of secret names stand, before anything is shown."""
@@ -156,8 +193,7 @@ class Document:
 
     def _value(self, node: Node, loc: Loc, key: str, lookup: Lookup) -> Any:
         # A value that is not there has no place of its own but its key's.
-        unwritten = isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index
-        self._values.setdefault(loc, self._keys.get(loc, node.start_mark) if unwritten else node.start_mark)
+        self._values.setdefault(loc, self._keys.get(loc, node.start_mark) if _is_unwritten(node) else node.start_mark)
         self._ends.setdefault(loc, int(node.end_mark.index))
         self._nodes += 1
         if len(loc) > DEPTH_MAX or self._nodes > NODES_MAX:
@@ -190,6 +226,21 @@ class Document:
             if key == "<<":
                 self._values[here] = name.start_mark
                 self.problems.append(self.problem(here, "merge keys are not read here; write the keys out"))
+                continue
+            glued = _GLUED.match(key) if name.style is None else None
+            if glued is not None and (is_secret_name(glued[1]) or _is_unwritten(value)):
+                if is_secret_name(glued[1]):
+                    after = name.start_mark.index + glued.end()
+                    self._hidden.append((after, max(name.end_mark.index, value.end_mark.index)))
+                self.problems.append(
+                    self._problem_at(
+                        name.start_mark.line,
+                        name.start_mark.column,
+                        path((*loc, glued[1])),
+                        f"a key ends with a colon and a blank: write `{glued[1]}: ` before its value",
+                    )
+                )
+                found.setdefault(glued[1], MISSING)
                 continue
             if key in found:
                 again = self._problem_at(
@@ -225,6 +276,11 @@ class Document:
         if kind in ("str", "timestamp", "value"):
             return replaced
         raise Rejected(_NO_TAGS)
+
+
+def _is_unwritten(node: Node) -> bool:
+    """`key:` with nothing after it."""
+    return isinstance(node, ScalarNode) and bool(node.start_mark.index == node.end_mark.index)
 
 
 class _Missing:

@@ -15,8 +15,10 @@ from bot.logs import is_secret_name
 SECRET_BYTES_MAX: Final = 65_536  # a key or a certificate; not a disk that someone named by mistake
 
 FORMS: Final = "${credential:NAME} (systemd), ${file:PATH} (readable by you alone) or ${env:NAME}"
+NO_HOME: Final = "the folder that ~ means is not known here; write the whole path"
 
 _REFERENCE: Final = re.compile(r"\$\{([^{}]*)\}")
+_API_KEY: Final = re.compile(r"[!-~]+", re.ASCII)  # what fits into the header that carries it
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*", re.ASCII)
 
 
@@ -39,6 +41,10 @@ class References:
         if secret and not _REFERENCE.fullmatch(text):
             raise Rejected(f"a secret is one reference and nothing else: {FORMS}")
         replaced = _REFERENCE.sub(lambda match: self._one(match.group(1), secret=secret), text)
+        if key == "api_key" and not _API_KEY.fullmatch(replaced):
+            raise Rejected(
+                f"{text} holds no API key: that is one word of ASCII, without blanks, line breaks or a byte order mark"
+            )
         return Referred(replaced)
 
     def _one(self, reference: str, *, secret: bool) -> str:
@@ -59,7 +65,11 @@ class References:
             value = self._credential(name)
         else:
             what = f"the file {name}"
-            value = _read(self._folder / Path(name).expanduser(), what, private=True)
+            try:
+                file = self._folder / Path(name).expanduser()
+            except RuntimeError:
+                raise Rejected(f"{what}: {NO_HOME}") from None
+            value = _read(file, what, private=True)
         if not value and secret:
             raise Rejected(f"{what} is empty")
         return value

@@ -33,7 +33,8 @@ from pydantic import (
 from pydantic.alias_generators import to_snake
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from bot.config.references import FORMS, Referred
+from bot.config.references import FORMS, NO_HOME, Referred
+from bot.errors import ConfigError
 from bot.wire.base import Flag, Integer, Leverage, Number
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.vocabulary import GuardianAction, GuardianType, Interval
@@ -65,7 +66,10 @@ def _path(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str | Path) or not str(value):
         raise _no("must be a path")
     folder = (info.context or {}).get("folder")
-    path = Path(value).expanduser()
+    try:
+        path = Path(value).expanduser()
+    except RuntimeError:
+        raise _no(NO_HOME) from None
     return Path(os.path.normpath(folder / path)) if folder is not None else path
 
 
@@ -371,7 +375,17 @@ def default_state_dir(name: str, environ: Mapping[str, str] = os.environ) -> Pat
     if given:
         return Path(given)
     state = environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "bot" / name
+    return (Path(state) if state.startswith("/") else home() / ".local" / "state") / "bot" / name
+
+
+def home() -> Path:
+    """This user's own folder. ConfigError for one that has none, such as a number without a name in a container."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise ConfigError(
+            "this user has no home folder: set HOME, or name the folder (state_dir, --state-dir)"
+        ) from None
 
 
 def _shared_markets(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc, str]]:

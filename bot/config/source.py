@@ -68,6 +68,8 @@ def read_text(
     data = dict(document.data)
     if "name" not in data:
         data["name"] = name_of(path)
+    if document.is_empty(("dead_man",)):  # Its keys may all be comments: that is no wish to be without it.
+        document.problems.append(document.problem(("dead_man",), "is empty; give its keys, or off"))
     if "state_dir" not in data:
         name = data["name"]
         data["state_dir"] = default_state_dir(name if isinstance(name, str) else "bot", environ)
@@ -150,6 +152,8 @@ def _said(document: Document, error: ErrorDetails) -> Problem:
     ).replace("a valid string", "text")
     if kind == "bool_type" and isinstance(error["input"], str):
         message += " (in YAML 1.2 yes, no, on and off are words)"
+    elif loc == ("dead_man",):
+        message += ", or off"
     elif kind == "string_pattern_mismatch":
         message = "must be 1 to 40 of a-z, 0-9 and -"
     elif kind == "too_short":

@@ -35,6 +35,7 @@ from bot.logs import HIDDEN, is_secret_name, redact_text
 from bot.runtime.timers import check_timers
 from bot.strategy import Strategy
 from bot.strategy.base import declared
+from bot.strategy.params import Params
 from bot.words import many
 
 GROUP = "bot.strategies"
@@ -100,7 +101,7 @@ def load(use: str, folder: Path) -> Loaded:
     if point is not None:
         return _from_entry_point(use, point)
     if "." in module:
-        return _from_module(use, module, name)
+        return _from_module(use, module, name, folder)
     raise ConfigError(_nothing_named(use, module, folder))
 
 
@@ -170,15 +171,21 @@ def _from_file(use: str, path: Path, name: str | None) -> Loaded:
     return Loaded(use, _pick(use, module, name, str(path)), "file", path, sha256, warnings)
 
 
-def _from_module(use: str, module_name: str, name: str | None) -> Loaded:
+def _from_module(use: str, module_name: str, name: str | None, folder: Path) -> Loaded:
     with _without_current_directory():
         try:
             with _in_time():
                 module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+                stem, _, rest = module_name.partition(".")
+                way_out = (
+                    f"a class of {stem}.py in the strategies folder is written {stem}:{name or (rest if rest != 'py' else 'Class')}"
+                    if _is_file(folder / f"{stem}.py")
+                    else "install it, or put a file into the strategies folder"
+                )
                 raise ConfigError(
-                    f"use: {use!r}: no module {error.name!r} is installed for {sys.executable}; install it, or put a file into the strategies folder"
+                    f"use: {use!r}: no module {error.name!r} is installed for {sys.executable}; {way_out}"
                 ) from error
             raise _blame(error, use, None) from error
         except BaseException as error:
@@ -293,6 +300,11 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
     missing = sorted(getattr(target, "__abstractmethods__", ()))
     if missing:
         raise StrategyError(f"{where}: {target.__name__} is abstract: give it {', '.join(missing)}")
+    params: object = target.Params
+    if not (isinstance(params, type) and issubclass(params, Params)):
+        raise StrategyError(
+            f"{where}: {target.__name__}.Params is not made of bot's Params: write class Params(Params)"
+        )
     for label, period in [("warmup", target.warmup)] + [(one.name, one.period) for one in declared(target).values()]:
         if isinstance(period, str) and period not in target.Params.model_fields:
             known = list(target.Params.model_fields)
@@ -419,7 +431,8 @@ def _blame(error: BaseException, where: str, path: Path | None) -> StrategyError
         )
     if isinstance(error, SystemExit):
         return StrategyError(f"{where}: calls sys.exit while it is imported; a strategy file only defines things")
-    text = f"{where}: raises {type(error).__name__} while it is imported: {error}"
+    said = str(error).partition("\n\nFor further information")[0]  # pydantic ends with an address of its own
+    text = f"{where}: raises {type(error).__name__} while it is imported: {said}"
     if isinstance(error, ModuleNotFoundError) and path is not None and error.name is not None:
         if (path.parent / f"{error.name.partition('.')[0]}.py").is_file():
             return StrategyError(

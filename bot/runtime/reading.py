@@ -31,6 +31,15 @@ INTENT_COLUMNS: Final = (
 )  # Never the confirm token: it is a secret until it is used.
 
 
+class Closed(BotError):
+    """The state directory is one that this user may not enter: nothing can be said of what is in it."""
+
+    exit_code = Exit.USAGE
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"{folder} belongs to another user: ask as that user, or as root (sudo)")
+
+
 class NotFound(BotError):
     """There is no journal, or nothing of that name in it."""
 
@@ -52,9 +61,13 @@ class LastState(NamedTuple):
 
 @contextlib.contextmanager
 def opened(state_dir: Path) -> Iterator[sqlite3.Connection]:
-    """The journal of a state directory. NotFound where there is none; JournalError when it cannot be read."""
+    """The journal of a state directory. NotFound where there is none; Closed where that cannot be seen; JournalError when it cannot be read."""
     path = state_dir / FILE
-    if not path.is_file():
+    try:
+        is_there = path.is_file()
+    except PermissionError:
+        raise Closed(state_dir) from None
+    if not is_there:
         raise NotFound(f"{state_dir} has no journal: no daemon has run there yet")
     try:
         connection = _connected(path)

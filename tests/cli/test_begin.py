@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bot.cli.app import call
+from bot.cli.begin import OWN_NAMES, STRATEGY
 from bot.cli.place import Place
 
 
@@ -62,6 +64,21 @@ def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str, capsys: pytes
     assert call(["new-strategy", name, "--dir", str(tmp_path / "strategies")]) == 2
     assert "is no name for a strategy" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["open", "Bracket", "params", "strategy", "field"])
+def test_a_name_of_what_a_strategy_needs_itself_is_refused(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["new-strategy", name, "--dir", str(tmp_path / "strategies")]) == 2
+    assert "as a class of bot's own that it needs; choose another name" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_class_that_a_new_strategy_imports_is_such_a_name() -> None:
+    imported = re.search(r"^from bot import (.+)$", STRATEGY, re.MULTILINE)
+    assert imported is not None
+    assert [one for one in imported[1].split(", ") if one[0].isupper()] == list(OWN_NAMES)
 
 
 def test_a_strategy_that_raises_fails_the_test_that_runs_it(tmp_path: Path) -> None:

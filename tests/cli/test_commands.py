@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -66,6 +67,52 @@ def every_command(name: str = "bot", command: click.Command = bot) -> Iterator[t
             found = command.get_command(ctx, inner)
             assert found is not None
             yield from every_command(f"{name} {inner}", found)
+
+
+@pytest.mark.parametrize("group", ["config", "data", "export"])
+def test_a_group_says_of_each_command_all_that_it_does(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = COMMANDS[group]
+    assert call([group, "--help"]) == 0
+    listed = " ".join(capsys.readouterr().out.split())
+    found: click.Group = getattr(import_module(command.module), command.name)
+    for one in found.commands.values():
+        assert " ".join((one.help or "").split("\n\n")[0].split()) in listed
+
+
+def test_a_user_without_a_home_is_told_what_to_set(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert call(["check", str(config)]) == 0  # It says where its files are.
+    config.write_text(config.read_text().replace("state_dir: state\n", ""))
+    capsys.readouterr()
+    assert call(["check", str(config)]) == 4
+    assert capsys.readouterr().err == (
+        "error: this user has no home folder: set HOME, or name the folder (state_dir, --state-dir)\n"
+    )
+
+
+def test_a_mistake_of_ours_is_told_to_a_user_without_a_home(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bot.cli import app, crash
+
+    def fail(**_: object) -> None:
+        raise RuntimeError("oh")
+
+    monkeypatch.setattr(crash, "_place", [])
+    monkeypatch.setattr(app.bot, "main", fail)
+    monkeypatch.setattr(Path, "home", fail)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("BOT_DEBUG", raising=False)
+    assert call([]) == 1
+    assert (
+        capsys.readouterr().err == "error: a mistake of Bracketbot's own: RuntimeError: oh. BOT_DEBUG=1 shows where\n"
+    )
 
 
 def test_a_shell_completes_commands_and_options_as_the_readme_says(repository: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -82,15 +84,6 @@ def test_a_daemon_whose_state_dir_is_its_own_is_found_while_it_runs(
         assert find(None, None).folder == there, "a broken config hides it no more than another"
     (home / "bot.yaml").unlink()
     with pytest.raises(NotRunning, match="no daemon has run here yet"):
-        find(None, None)
-
-
-def test_a_system_units_folder_that_this_user_may_not_look_into_is_named(home: Path) -> None:
-    (home / "system").mkdir()
-    (home / "system" / "bot-live").symlink_to("private/bot-live")  # As DynamicUser= has it; private is root's.
-    with pytest.raises(
-        NotRunning, match=f"there is {home}/system/bot-live, which this user may not look into: use sudo"
-    ):
         find(None, None)
 
 
@@ -230,6 +223,47 @@ def test_a_dead_daemon_whose_journal_cannot_be_read_is_said_to_be_dead(
     (folder / "journal.db").unlink()
     assert call(["status", "--state-dir", str(folder)]) == 3
     assert "it has left no journal" in capsys.readouterr().out
+
+
+@pytest.fixture
+def closed(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state directory of another user's daemon: nothing in it can be looked at."""
+    folder = been(home / "system" / "bot-one")
+    look = Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.parent == folder:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command", ["events", "events --type fill", "explain 5", "export trades", "replay", "kill", "kill --lift"]
+)
+def test_of_another_users_daemon_nothing_is_claimed(
+    command: str, home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = home / "one.yaml"
+    config.write_text(f"account: {{base_url: embedded}}\nstate_dir: {closed}\nstrategies: []\n")
+    which = [str(closed)] if command == "replay" else ["--config", str(config)]
+    assert call([*command.split(), *which]) == 2
+    assert f"error: {closed} belongs to another user: ask as that user, or as root (sudo)\n" in capsys.readouterr().err
+
+
+def test_doctor_says_that_a_journal_is_another_users(
+    home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["doctor", "--state-dir", str(closed), "--json"]) == 1
+    (found,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "journal"]
+    assert (found["level"], found["message"].startswith(f"{closed} belongs to another user")) == ("fail", True)
+
+
+def test_who_finds_no_daemon_is_told_of_those_that_only_root_can_see(home: Path, closed: Path) -> None:
+    with pytest.raises(NotRunning, match=rf"no daemon has run here yet: .*; what runs in {closed} is for root to see"):
+        find(None, None)
 
 
 @pytest.mark.parametrize(

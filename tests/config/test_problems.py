@@ -327,6 +327,45 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         "log.level",
         "holds a secret, and this key is shown",
     ),
+    "a key that has swallowed its value": (
+        strategy("name: a, use: b, markets: [BTC], budget_usd:500"),
+        3,
+        39,
+        "strategies[0].budget_usd",
+        "a key ends with a colon and a blank: write `budget_usd: ` before its value",
+    ),
+    "a dead-man whose keys are all comments": (
+        with_("dead_man:\n#  heartbeat_seconds: 300"),
+        4,
+        1,
+        "dead_man",
+        "is empty; give its keys, or off",
+    ),
+    "a dead-man that is neither": (with_("dead_man: no"), 4, 11, "dead_man", "like {key: value}, or off"),
+    "a home that is not known": (
+        with_("state_dir: ~nobody-of-this-name/x"),
+        4,
+        12,
+        "state_dir",
+        "the folder that ~ means is not known here",
+    ),
+    "YAML of another version": ("%YAML 1.1\n---\n" + with_("safety: {require_protection: yes}"), 1, 1, "", "YAML 1.2"),
+    "a cron line without quotes": (
+        with_("guardians:\n  - {type: schedule, cron: * * * * *, action: flatten}"),
+        5,
+        29,
+        "",
+        'a text that begins with * needs quotes: cron: "* * * * *"',
+    ),
+    "a cron line of steps without quotes": (
+        with_("guardians:\n  - type: schedule\n    cron: */5 * * * *"),
+        6,
+        11,
+        "",
+        "needs quotes",
+    ),
+    "a tab": ("account:\n\tbase_url: embedded\n", 2, 1, "", "indent with blanks, not with tabs"),
+    "a nest without an end": ("a: " + "[" * 5_000, 1, 1, "", "nested too deeply"),
     "a word that outruns the bound": (
         strategy(f"name: a, use: {'b' * 201}, markets: [BTC], budget_usd: 1"),
         3,
@@ -381,6 +420,11 @@ def test_an_empty_file_says_where_to_start(tmp_path: Path, text: str) -> None:
     (found,) = problems(tmp_path, text)
     assert (found.line, found.column) == (1, 1) or text == "---\n"
     assert "empty" in found.message or "comments" in found.message or "mapping" in found.message
+
+
+def test_a_line_that_is_blank_is_not_shown(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "")
+    assert str(found) == f"{tmp_path / 'bad.yaml'}:1:1: the file is empty; start from configs/paper.yaml"
 
 
 @pytest.mark.parametrize("text", ["[a, b]", "just words", "42"])

@@ -82,6 +82,7 @@ def test_a_file_that_others_can_reach_is_refused(tmp_path: Path, mode: int) -> N
         ("${file:.}", "the file . is not a file"),
         ("${file:empty}", "the file empty is empty"),
         ("${file:bytes}", "the file bytes is not UTF-8 text"),
+        ("${file:~nobody-of-this-name/key}", "the folder that ~ means is not known here; write the whole path"),
         ("${file:large}", "the file large is larger than 65536 bytes"),
         ("${credential:key}", "is handed over by systemd (LoadCredential=), and this process was not started so"),
         ("${vault:key}", "${vault:key} is no reference; write ${credential:NAME} (systemd), ${file:PATH}"),
@@ -97,6 +98,19 @@ def test_a_secret_that_cannot_be_had_says_why(tmp_path: Path, reference: str, me
     (found,) = refused(config(tmp_path, f'"{reference}"'), {"EMPTY": ""})
     assert (found.line, found.column, found.key) == (1, 49, "account.api_key")
     assert message in found.message
+
+
+@pytest.mark.parametrize(
+    "held", [f"{SECRET}\nof live", f"{SECRET} ", f" {SECRET}", f"\ufeff{SECRET}", f"{SECRET}é", "  "]
+)
+def test_what_fits_into_no_header_is_no_key(tmp_path: Path, held: str) -> None:
+    private(tmp_path / "key", held)
+    for reference in ("${file:key}", "${env:KEY}"):
+        (found,) = refused(config(tmp_path, f'"{reference}"'), {"KEY": held})
+        assert (found.key, found.message) == (
+            "account.api_key",
+            f"{reference} holds no API key: that is one word of ASCII, without blanks, line breaks or a byte order mark",
+        )
 
 
 @pytest.mark.parametrize("name", ["../key", "a/b", ".", "..", "none"])
@@ -129,12 +143,29 @@ def test_a_secret_in_the_file_is_refused_with_the_way_out(tmp_path: Path, litera
         f"account: {{base_url: https://c.example, api_key: |\n  {SECRET}\n  }}\n{STRATEGIES}",
         f"account:\n  base_url: nowhere\n  api_key: >-\n    {SECRET}\n    {SECRET}\n{STRATEGIES}",
         f"account: {{base_url: embedded}}\n{STRATEGIES}log: {{token: {SECRET}}}\n",
+        f"account: {{base_url: https://c.example, api_key:{SECRET}}}\n{STRATEGIES}",
+        f"account: {{base_url: https://c.example, api_key={SECRET}}}\n{STRATEGIES}",
+        f"account: {{api_key:{SECRET} base_url: https://c.example}}\n{STRATEGIES}",
+        # No YAML, with the place of the mistake in the secret's own line.
+        f"account: {{base_url: https://c.example, api_key: {SECRET}]\n{STRATEGIES}",
+        f"account:\n  api_key: {SECRET} base_url: https://c.example\n{STRATEGIES}",
+        f"account:\n  api_key:{SECRET} base_url: https: x\n{STRATEGIES}",
+        f"account:\n  api_key:\n    {SECRET}: a: b\n{STRATEGIES}",
+        f'account:\n  "api_key": "{SECRET}\\q"\n{STRATEGIES}',
+        f"account:\n  api_key: @{SECRET}\n{STRATEGIES}",
+        f"account:\n  api_key: *{SECRET}\n{STRATEGIES}",
+        f"account: {{base_url: embedded}}\nnotify:\n  urls:\n  - @{SECRET}\n{STRATEGIES}",
     ],
 )
 def test_no_message_shows_a_secret_wherever_it_was_put(tmp_path: Path, text: str) -> None:
     file = tmp_path / "live.yaml"
     file.write_text(text)
     assert refused(file, {})
+
+
+def test_a_reference_is_shown_where_the_file_is_no_yaml(tmp_path: Path) -> None:
+    (found,) = refused(config(tmp_path, "${env:KEY}"), {"KEY": SECRET})
+    assert "api_key: ${env:KEY}" in found.shown
 
 
 def test_no_message_shows_what_a_reference_stands_for(tmp_path: Path) -> None:

@@ -130,6 +130,9 @@ CONFIG_ERRORS = [
     ("/etc/passwd", "is neither"),
     ("trend.py:", "is neither"),
     ("", "is neither"),
+    ("trend.py", "a class of trend.py in the strategies folder is written trend:Class"),
+    ("trend.py:Trend", "is written trend:Trend"),
+    ("trend.Trend", "is written trend:Trend"),
     ("acme.gone:One", "no module 'acme.gone' is installed"),
     ("nowhere.at.all:One", "no module 'nowhere' is installed"),
 ]
@@ -188,6 +191,15 @@ BROKEN = [
         r"One.on_fill is called with \(self, view, fill\), and does not take that",
     ),
     (GOOD + "    def on_stop(self): pass\n", r"One.on_stop is called with \(self, view\)"),
+    (
+        GOOD.replace("class Params(Params)", "class Params"),
+        r"One.Params is not made of bot's Params: write class Params",
+    ),
+    (GOOD + "    Params = {'usd': 5}\n", "One.Params is not made of bot's Params"),
+    (
+        GOOD.replace("lookback: int = Field(20, ge=2, le=500)", "lookback = 20"),
+        "type annotation[^\\n]*\\Z",
+    ),
     ("raise BaseException('x')\n", "raises BaseException"),
 ]
 
