@@ -31,6 +31,10 @@ COMPARE_EPILOG = """\b
 Examples:
   bot compare runs/paper-20261120T165637Z runs/paper-20261120T170012Z
   bot compare RUN RUN --out page.html
+
+\b
+What differs in what was run is told by what each run has recorded: options, config, and digests of code, strategies and candles. The files of then
+are not read again, so a file that has changed since changes nothing here; `bot replay RUN` runs with what is there now.
 """
 
 
@@ -66,7 +70,7 @@ def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
 def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Show two runs side by side: their figures, and what differs in what was run."""
     from bot.session.kept import read_run
-    from bot.session.report import compared, differences, ran_text
+    from bot.session.report import compared, differences, ran_text, unexplained
 
     one, two = read_run(run), read_run(other)
     differing = differences(one, two)
@@ -86,7 +90,7 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
             click.echo(f"  {name:<30} " + " ".join(f"{_shown(value):>14}" for value in values))
         same = one.summary["eventDigest"] == two.summary["eventDigest"]
         click.echo("  the events are equal to the byte" if same else "  the events differ")
-        for line in differing:
+        for line in differing or filter(None, [unexplained(one, two)]):
             click.echo(_narrow(f"  differs: {line}"))
     if out is not None or shown:
         _write(out or run / f"compare-{two.name}.html", one, two, shown=shown)

@@ -523,13 +523,15 @@ def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Fundi
     from bot.service.recorded import coin_of
     from bot.session.candles import market_name
     from bot.session.funding import read_funding
+    from bot.session.tables import judge_file
 
     found: dict[str, Funding] = {}
     for text in texts:
         name, _, file = text.rpartition("=")
         path = Path(file)
-        if not path.is_file():
+        if not path.exists() or path.is_dir():
             raise ConfigError(f"--funding {path}: there is no such file")
+        judge_file(path)
         market = market_name(name) if name else coin_of(path, tuple(markets))
         if market not in markets:
             raise ConfigError(f"--funding {text}: no strategy trades {market}; they trade {', '.join(markets)}")

@@ -214,6 +214,7 @@ def sources(
             if path.is_dir():
                 found += _inside(path, name, listed=listed, every=every, told=told)
             elif path.exists():
+                tables.judge_file(path)
                 found.append((market_of(path, name, listed=listed), path, _store_interval(path)))
             else:
                 raise ConfigError(f"{path}: there is no such file or folder")

@@ -54,6 +54,7 @@ ABOUT: Final = 0.1  # samples are taken every so often, give or take this share 
 SAMPLE_CHARS: Final = 65_536
 SAMPLE_LINES: Final = 20
 DATE_CHARS: Final = 10  # 2025-06-01
+HOURS: Final = ("%H", "%I", "%X", "%c")  # what of a strptime format says the hour
 QUARTER_MS: Final = 900_000  # time zones change at quarters of an hour, if not at hours
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock's reading, of whatever zone
 _PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
@@ -248,15 +249,15 @@ def _text(
             by_index = dict(zip(wanted, block.columns, strict=True))
             times = [by_index[index] for index in places["ts"]]
             texts = times[0] if len(times) == 1 else list(map(" ".join, zip(*times, strict=True)))
-            columns[0].extend(stamps.read(texts, block.rows))
+            names = [name.strip() for index in market_at for name in by_index[index]]
+            columns[0].extend(stamps.read(texts, block.rows, names))
             for number, name in enumerate(COLUMNS[1:], start=1):
                 if not places[name]:
                     columns[number].frombytes(bytes(8 * len(block.rows)))
                     continue
                 texts = by_index[places[name][0]]
                 columns[number].extend(_floats(texts, block.rows, path, name, mapped, is_plain=block.plain))
-            for index in market_at:
-                markets += map(str.strip, by_index[index])
+            markets += names
             rows.extend(block.rows)
             told(len(rows))
     return columns, rows, markets
@@ -398,9 +399,9 @@ class _Stamps:
         self._unit = mapped.unit
         self._title = title.lower()
         self._zone = _Zone(path, mapped.tz)
-        self._last = -(1 << 62)
 
-    def read(self, texts: Sequence[str], rows: Sequence[int]) -> array[int]:
+    def read(self, texts: Sequence[str], rows: Sequence[int], markets: Sequence[str] = ()) -> array[int]:
+        """`markets` says whose each row is, where a file has several."""
         if (self._unit == "auto" or self._unit in _PER_MS) and _EXPONENT.fullmatch(texts[0].strip()):
             texts = [self._in_full(text.strip(), row) for text, row in zip(texts, rows, strict=True)]
         if self._unit == "auto":
@@ -411,25 +412,31 @@ class _Stamps:
                 self._unit = "iso" if not re.fullmatch(r"[0-9]{4}\.[0-9]{2}\.[0-9]{2}.*", text) else "dotted"
         if self._unit in _PER_MS:
             return self._numbers(texts, rows)
-        found = array("q")
         parse = self._parser()
+        moments: list[datetime] = []
         for text, row in zip(texts, rows, strict=True):
             try:
-                moment = parse(text.strip())
+                moments.append(parse(text.strip()))
             except ValueError:
                 self._refuse_title(text, row)
                 raise ConfigError(f"{self._path}: row {row}: {text.strip()[:40]!r} is no time {self._wish()}") from None
-            if moment.tzinfo is None and len(text.strip()) <= DATE_CHARS:
-                at = (moment - _EPOCH) // timedelta(
-                    milliseconds=1
-                )  # A date is a day of candles, which the service counts in UTC.
-            elif moment.tzinfo is None:
-                at = self._zone.utc((moment - _EPOCH) // timedelta(milliseconds=1), row, self._last)
+        names = markets or [""] * len(moments)
+        walls = [(moment.replace(tzinfo=None) - _EPOCH) // timedelta(milliseconds=1) for moment in moments]
+        self._zone.look(walls, names)
+        found = array("q")
+        for text, row, moment, wall_ms, name in zip(texts, rows, moments, walls, names, strict=True):
+            offset = moment.utcoffset()
+            if offset is not None:
+                found.append(wall_ms - offset // timedelta(milliseconds=1))
+            elif self._is_date(text.strip()):
+                found.append(wall_ms)  # A date is a day of candles, which the service counts in UTC.
             else:
-                at = (moment.astimezone(UTC).replace(tzinfo=None) - _EPOCH) // timedelta(milliseconds=1)
-            found.append(at)
-            self._last = at
+                found.append(self._zone.utc(wall_ms, row, name))
         return found
+
+    def _is_date(self, text: str) -> bool:
+        """Whether a time says no hour."""
+        return not any(one in self._unit for one in HOURS) if "%" in self._unit else len(text) <= DATE_CHARS
 
     def _in_full(self, text: str, row: int) -> str:
         """1.750032000000e+12 as 1750032000000. What a spreadsheet has rounded to 1.75003E+12 is no instant any more."""
@@ -489,8 +496,8 @@ _UNIT_NAMES: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"
 
 
 class _Zone:
-    """Wall clock readings of a time zone as UTC. The hour that a clock repeats in autumn is taken in the order of the rows; the hour that it leaves
-    out in spring is an error."""
+    """Wall clock readings of a time zone as UTC. The hour that a clock repeats in autumn is taken in the order of each market's rows, oldest or newest
+    first; the hour that it leaves out in spring is an error."""
 
     def __init__(self, path: Path, tz: str) -> None:
         self._path = path
@@ -498,18 +505,35 @@ class _Zone:
         self._zone = ZoneInfo(tz)
         self.is_utc = tz in ("UTC", "Etc/UTC", "Z", "GMT", "Zulu")
         self._known: dict[int, tuple[int, int]] = {}
+        self._last: dict[str, int] = {}  # the instant of the row before, of each market
+        self._falls: bool | None = None  # newest first; None: nobody knows yet
 
-    def utc(self, wall_ms: int, row: int, last_ms: int) -> int:
-        """`last_ms` is the instant of the row before."""
+    def look(self, walls_ms: Sequence[int], markets: Sequence[str]) -> None:
+        """The next rows are these: which way they go, by the first two readings of one market that differ."""
+        if self.is_utc or self._falls is not None:
+            return
+        first: dict[str, int] = {}
+        for wall_ms, market in zip(walls_ms, markets, strict=True):
+            before_ms = first.setdefault(market, wall_ms)
+            if wall_ms != before_ms:
+                self._falls = wall_ms < before_ms
+                return
+
+    def utc(self, wall_ms: int, row: int, market: str) -> int:
+        """The instant of a reading. Every row is read once, in its order."""
         if self.is_utc:
             return wall_ms
         quarter = wall_ms // QUARTER_MS
         known = self._known.get(quarter)
         if known is None:
             known = self._known[quarter] = self._offsets(wall_ms, row)
-        first, second = known
-        at = wall_ms - first
-        return at if first == second or at > last_ms else wall_ms - second
+        at, later = (wall_ms - offset for offset in known)
+        if at != later:
+            last = self._last.get(market)
+            is_second = (last is None or later < last) if self._falls else (last is not None and at <= last)
+            at = later if is_second else at
+        self._last[market] = at
+        return at
 
     def _offsets(self, wall_ms: int, row: int) -> tuple[int, int]:
         wall = _EPOCH + timedelta(milliseconds=wall_ms)
@@ -538,14 +562,15 @@ def _parquet(path: Path, mapped: Mapped) -> tuple[tuple[array[Any], ...], array[
     if not len(table):
         raise ConfigError(f"{path}: has no candles")
     rows = array("q", range(1, len(table) + 1))
-    columns: list[array[Any]] = [_parquet_times(path, table.get_column(header[places["ts"][0]]), mapped, rows)]
+    at = _market_place(path, mapped, header, len(header))
+    markets = [str(value).strip() for index in at for value in table.get_column(header[index])]
+    times = table.get_column(header[places["ts"][0]])
+    columns: list[array[Any]] = [_parquet_times(path, times, mapped, rows, markets)]
     for name in COLUMNS[1:]:
         if not places[name]:
             columns.append(array("d", bytes(8 * len(table))))
             continue
         columns.append(_parquet_numbers(path, name, table.get_column(header[places[name][0]]), mapped, rows))
-    at = _market_place(path, mapped, header, len(header))
-    markets = [str(value).strip() for index in at for value in table.get_column(header[index])]
     return tuple(columns), rows, markets
 
 
@@ -572,7 +597,7 @@ def _is_text(series: Any) -> bool:
     return series.dtype in (pl.String, pl.Categorical, pl.Enum)
 
 
-def _parquet_times(path: Path, series: Any, mapped: Mapped, rows: Sequence[int]) -> array[int]:
+def _parquet_times(path: Path, series: Any, mapped: Mapped, rows: Sequence[int], markets: Sequence[str]) -> array[int]:
     pl = tables.research()
     if series.dtype.is_float():
         series = series.fill_nan(None)
@@ -581,18 +606,16 @@ def _parquet_times(path: Path, series: Any, mapped: Mapped, rows: Sequence[int])
     if series.dtype in (pl.Date, pl.Datetime):
         zone = getattr(series.dtype, "time_zone", None)
         stamps = tables.column_of(pl.DataFrame({"ts": series.cast(pl.Datetime("ms", zone)).dt.epoch("ms")}), "ts", "q")
-        if zone is not None:
+        if zone is not None or series.dtype == pl.Date:  # A date is a day of UTC, as in text.
             return stamps
-        place, last, found = _Zone(path, mapped.tz), -(1 << 62), array("q")
-        for wall, row in zip(stamps, rows, strict=True):
-            last = place.utc(wall, row, last)
-            found.append(last)
-        return found
+        names, place = markets or [""] * len(stamps), _Zone(path, mapped.tz)
+        place.look(stamps, names)
+        return array("q", map(place.utc, stamps, rows, names))
     if series.dtype.is_float():
-        return _Stamps(path, mapped).read([f"{value:f}" for value in series], rows)
+        return _Stamps(path, mapped).read([f"{value:f}" for value in series], rows, markets)
     if not (series.dtype.is_integer() or _is_text(series)):
         raise ConfigError(f"{path}: column {series.name!r} holds {series.dtype}, which is no time")
-    return _Stamps(path, mapped).read([str(value) for value in series], rows)
+    return _Stamps(path, mapped).read([str(value) for value in series], rows, markets)
 
 
 def ordered(candles: Candles) -> Candles:

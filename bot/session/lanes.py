@@ -65,6 +65,11 @@ class Lane:
     def is_over(self) -> bool:
         return self.at >= self.end
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether a bar is missing between the first and the last."""
+        return self.ts[self.end - 1] - self.ts[self.first] != (self.end - 1 - self.first) * self.step_ms
+
     def next_close_ms(self) -> int | None:
         """When the bar that is next closes."""
         return self.ts[self.at] + self.step_ms if self.at < self.end else None

@@ -318,8 +318,9 @@ def _compared(run: KeptRun, other: KeptRun) -> str:
         (name, _figure(mine), _figure(theirs), "" if gap is None else f"{gap:+,.4g}")
         for name, mine, theirs, gap in compared(run, other)
     ]
+    told = differences(run, other) or filter(None, [unexplained(run, other)])
     return _table(("", run.name, other.name, "difference"), rows, whole=True) + _section(
-        "What differs in what was run", _list(differences(run, other))
+        "What differs in what was run", _list(told)
     )
 
 
@@ -342,6 +343,16 @@ def differences(run: KeptRun, other: KeptRun) -> list[str]:
     found: list[str] = []
     _differ("", run.manifest, other.manifest, found)
     return found
+
+
+def unexplained(run: KeptRun, other: KeptRun) -> str | None:
+    """What is to be said where two runs of equal manifests have other events."""
+    if differences(run, other) or run.summary["eventDigest"] == other.summary["eventDigest"]:
+        return None
+    return (
+        "nothing that the runs have recorded, and yet the events differ: a run that was stopped early, a module that a strategy imports, "
+        "a file that it reads, or chance in it are not among that"
+    )
 
 
 def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:

@@ -272,7 +272,8 @@ class Session:
             for track in ground.tracks
             for series in [Series(track.lane.coin, track.interval)]
         ]
-        # One market and one series of its own candles: then chunks are the loop's own, and each is foreseen there.
+        self._coarse = [track for track in ground.tracks if not track.is_base]
+        # One market and one series of its own candles, in which no timer is due in a hole: then chunks are the loop's own, and each is foreseen there.
         self._is_alone = (
             len(ground.lanes) == 1 and len(ground.tracks) == 1 and ground.tracks[0].is_base and not options.latency_ms
         )
@@ -346,6 +347,8 @@ class Session:
         self._wait(loop.recover())
         self._seen = self.scene.count
         self._beat()
+        if loop.timers.next_ms is not None and self.ground.lanes[0].has_holes:
+            self._is_alone = False
         self.since_ms = self._now_ms()
         for closed in loop.take_due():
             loop.begin_pass()
@@ -449,15 +452,21 @@ class Session:
     # -- many markets, intervals, or orders that take their time
 
     def _together(self, until_ms: int) -> bool:
-        """Slot after slot: all markets up to the next close, then whoever hears a bar of it."""
-        ground = self.ground
+        """Slot after slot: all markets up to the next close, then whoever hears a bar of it. In a hole a coarser bar may close, and a timer be due."""
+        ground, coarse = self.ground, self._coarse
         since = unseen = 0
         while True:
             closes = [close for lane in ground.lanes if (close := lane.next_close_ms()) is not None]
-            slot_ms = min(closes, default=None)
-            if slot_ms is None or slot_ms > until_ms:
+            if not closes:
                 return True
-            self._slot(slot_ms)
+            close_ms = min(closes)
+            closes += [close for track in coarse if (close := track.next_close_ms) is not None]
+            if (timer_ms := self._timer_in_hole_ms()) is not None:
+                closes.append(timer_ms)
+            slot_ms = min(closes)
+            if slot_ms > until_ms:
+                return True
+            self._slot(slot_ms, is_close=slot_ms == close_ms)
             since += 1
             unseen += 1
             if since >= CHUNK:
@@ -468,10 +477,22 @@ class Session:
                 if not self._goes_on():
                     return all(lane.is_over for lane in ground.lanes)
 
-    def _slot(self, slot_ms: int) -> None:
+    def _timer_in_hole_ms(self) -> int | None:
+        """When the next timer is due, where no market has a bar until then. It fires as it would if the bars that are missing were there and stood still."""
+        due_ms = self._running().timers.next_ms
+        if due_ms is None:
+            return None
+        lanes = [lane for lane in self.ground.lanes if not lane.is_over]
+        step_ms = min(lane.step_ms for lane in lanes)
+        at_ms = -(-due_ms // step_ms) * step_ms
+        is_ahead = at_ms - 1 > self._now_ms()
+        return at_ms if is_ahead and all(lane.ts[lane.at] >= at_ms for lane in lanes) else None
+
+    def _slot(self, slot_ms: int, *, is_close: bool = True) -> None:
+        """Up to an instant. Where no candle closes the venue is always asked: bars alone say that it need not be, and in a hole there are none."""
         scene, loop = self.scene, self._running()
         lanes = self.ground.lanes
-        bands = scene.bands() if self.options.skip and not loop.live else None
+        bands = scene.bands() if is_close and self.options.skip and not loop.live else None
         if bands is not None and scene.is_calm(slot_ms - 1, bands):
             # Of a longer bar the venue may have had the beginning.
             self.course.touched += len([1 for lane in lanes if lane.step and lane.next_close_ms() == slot_ms])

@@ -66,7 +66,7 @@ def statistics(
     end_ms, end_usd = (at_ms[-1], usd[-1]) if at_ms else (start_ms, start_usd)
     falls = drawdowns(at_ms, usd, start_ms=start_ms, start_usd=start_usd)
     deepest = max((one.depth for one in falls), default=0.0)
-    daily = daily_returns(at_ms, usd, start_usd=start_usd)
+    daily = daily_returns(at_ms, usd, start_ms=start_ms, start_usd=start_usd)
     growth = annual_growth(start_usd, end_usd, end_ms - start_ms)
     held = exposed if exposed is not None else exposure(trades, start_ms, end_ms)
     figures: dict[str, float | int | None] = {
@@ -122,15 +122,15 @@ def deviation(values: Sequence[float]) -> float | None:
     return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
 
 
-def daily_returns(at_ms: Sequence[int], usd: Sequence[float], *, start_usd: float) -> list[float]:
+def daily_returns(at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, start_usd: float) -> list[float]:
     """Returns from one 00:00 UTC to the next, the first and last day as far as they go. A value at midnight belongs to the day that ends there.
-    A day in between without a value returns 0, and nothing follows a loss of everything."""
+    A day without a value returns 0, from the start on, and nothing follows a loss of everything."""
     found: list[float] = []
     row, before = 0, start_usd
-    last: int | None = None
+    last = start_ms // DAY_MS * DAY_MS
     while row < len(at_ms) and before > 0:
         midnight = -(-at_ms[row] // DAY_MS) * DAY_MS
-        found += [0.0] * (0 if last is None else (midnight - last) // DAY_MS - 1)
+        found += [0.0] * ((midnight - last) // DAY_MS - 1)
         last = midnight
         row = bisect_right(at_ms, midnight, row)
         found.append(usd[row - 1] / before - 1)

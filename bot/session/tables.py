@@ -62,6 +62,14 @@ def is_table(path: Path) -> bool:
     return path.name.lower().endswith((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))
 
 
+def judge_file(path: Path) -> None:
+    """ConfigError for what is there and no file: a table is read from its start more than once, and a pipe gives it once."""
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}: is no file but a pipe or a device, which can be read only once: write what comes out of it into a file, and name that"
+        )
+
+
 def has_rows(path: Path) -> bool:
     """Whether a file begins like a table of candles. One that is empty or cannot be read may be one: its reader says what is wrong."""
     if is_parquet(path):

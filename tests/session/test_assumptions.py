@@ -65,6 +65,23 @@ def test_an_order_is_filled_at_the_next_open_and_with_latency_at_the_point_after
     assert entry(latency_ms=59_999) == (2 * MINUTE_MS - 1, 100_200.0)
 
 
+@pytest.mark.parametrize("others", [[], ["ETH"]])
+def test_a_coarser_bar_that_closes_in_a_hole_is_decided_there_whoever_else_trades(others: list[str]):
+    """The last two minutes of a quarter are missing: the order fills at the first open after it, as where they are there."""
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.market == "BTC" and view.position("BTC") is None:
+            yield Open("BTC", "long", size=0.01, bracket=Bracket(stop_pct=20))
+
+    whole = minutes(40)
+    holed = whole.pick([row for row in range(40) if row not in (13, 14)])
+    made = settings(("BTC", *others), interval="15m")
+    one = ran([holed, *(minutes(40, market=name) for name in others)], made=made, script=script, rules=FREE)
+    (trip,) = one.result.book.trips
+    assert (trip.entry_ms - START_MS) / MINUTE_MS == 15
+    assert trip.entry_notional * 100 == round(whole.open[15] * E8)
+
+
 def test_a_warm_up_is_that_of_its_own_series_and_what_of_it_lies_in_the_range_is_said():
     fine, coarse = Series("BTC", "1m"), Series("BTC", "1h")
     options = SessionOptions(start_ms=START_MS + 30 * MINUTE_MS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,23 @@ def test_files_that_are_none_or_of_something_else_are_named(
     assert said in err
     assert "Traceback" not in err
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("option", ["--data", "--funding"])
+def test_a_pipe_in_the_place_of_a_file_is_refused_with_the_way_out(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+):
+    data = tmp_path / "BTC_1m.csv"
+    data.write_text(f"{HEAD}\n" + "".join(",".join(map(str, row)) + "\n" for row in ROWS))
+    reads, writes = os.pipe()
+    os.write(writes, data.read_bytes())
+    os.close(writes)
+    try:
+        assert backtest(tmp_path, data, option, f"BTC=/dev/fd/{reads}") == 4
+    finally:
+        os.close(reads)
+    assert f"/dev/fd/{reads}: is no file but a pipe or a device" in (err := capsys.readouterr().err)
+    assert "write what comes out of it into a file" in err
 
 
 def test_a_range_beside_the_data_and_an_outage_beside_the_range_say_what_there_is(

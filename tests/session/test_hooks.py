@@ -76,6 +76,83 @@ def test_timers_of_a_strategy_on_coarse_bars_fire_between_them():
     assert {at % (60 * MINUTE_MS) // MINUTE_MS for at in timers} == set(range(0, 60, 7))
 
 
+class Timed(Strategy):
+    """Buys at the third of its timers and writes them all down."""
+
+    timers: ClassVar[dict[str, str | int]] = {"often": "*/7 * * * *", "each": 60}
+
+    def __init__(self, *, name: str, markets: Any) -> None:
+        super().__init__(name=name, markets=markets)
+        self.rung: list[tuple[str, int]] = []
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        return ()
+
+    def on_timer(self, view: View, timer: Any) -> Iterable[Intent]:
+        self.rung.append((timer.name, timer.at_ms))
+        if timer.name == "often" and len([one for one in self.rung if one[0] == "often"]) == 3:
+            yield Open("BTC", "long", size=0.01, bracket=Bracket(stop_pct=20))
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_in_a_hole_timers_fire_as_if_the_price_had_stood_still_there(skip: bool):
+    """A hole of 15 to 20: the timer at 21 is due at the open that follows, and what it wants is filled at that open."""
+    whole = minutes(60, seed=3)
+    gone = range(15, 21)
+    for row in gone:
+        for column in whole.columns[1:5]:
+            column[row] = whole.close[14]
+    holed = whole.pick([row for row in range(60) if row not in gone])
+    found = []
+    for candles in (whole, holed):
+        strategies: list[Timed] = []
+
+        def place(config: Any, made: list[Timed] = strategies) -> Any:
+            (one,) = placing()(config)
+            made.append(Timed(name=one.strategy.name, markets=one.strategy.markets))
+            return [one._replace(strategy=made[-1])]
+
+        result = Backtest(settings(), [candles], SessionOptions(skip=skip), place=place).run()
+        (trip,) = result.book.trips
+        found.append((strategies[-1].rung, trip.entry_ms, trip.entry_notional))
+    assert found[0] == found[1]
+    assert found[1][1] == START_MS + 21 * MINUTE_MS
+    assert [at for name, at in found[1][0] if name == "each"] == [START_MS + n * MINUTE_MS for n in range(1, 61)]
+
+
+class Held(Strategy):
+    """Buys for 28 minutes at most, and writes down when it was told that these were over."""
+
+    def __init__(self, *, name: str, markets: Any) -> None:
+        super().__init__(name=name, markets=markets)
+        self.told: list[int] = []
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        if not self.told and view.position("BTC") is None:
+            yield Open("BTC", "long", size=0.01, bracket=Bracket(stop_pct=20), guardians=(MaxHold(seconds=1_680),))
+
+    def on_guardian(self, view: View, note: Any) -> Iterable[Intent]:
+        if note.happened == "fired":
+            self.told.append(view.now_ms)
+        return ()
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_guardian_that_acts_in_a_hole_is_told_at_the_next_bar_that_closes_there(skip: bool):
+    """Bought at 15, over at 43, in a hole of 40 to 70: the bar of 30 to 45 closes there."""
+    whole = minutes(100)
+    strategies: list[Held] = []
+
+    def place(config: Any) -> Any:
+        (one,) = placing()(config)
+        strategies.append(Held(name=one.strategy.name, markets=one.strategy.markets))
+        return [one._replace(strategy=strategies[-1])]
+
+    holed = whole.pick([row for row in range(100) if not 40 <= row < 70])
+    Backtest(settings(interval="15m"), [holed], SessionOptions(skip=skip), place=place).run()
+    assert strategies[-1].told == [START_MS + 45 * MINUTE_MS - 1]
+
+
 def test_what_is_heard_does_not_depend_on_bars_being_skipped():
     assert listened() == listened(skip=False)
 

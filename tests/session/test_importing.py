@@ -169,7 +169,22 @@ def test_the_hour_that_a_clock_repeats_is_taken_in_the_order_of_the_rows(tmp_pat
     wall = [one.astimezone(NEW_YORK).strftime("%Y-%m-%d %H:%M") for one in moments]
     assert len(set(wall)) == 12
     read = read_foreign(foreign(tmp_path, None, wall), "SPY", Mapped(tz="America/New_York"))
-    assert list(read.at_ms) == [int(one.timestamp()) * 1000 for one in moments]
+    instants = [int(one.timestamp()) * 1000 for one in moments]
+    assert list(read.at_ms) == instants
+    newest_first = read_foreign(foreign(tmp_path, None, wall[::-1]), "SPY", Mapped(tz="America/New_York"))
+    assert list(ordered(newest_first).at_ms) == instants
+    both = samples(tmp_path, [f"{at},{name},0.5,1" for at in wall for name in ("a", "b")])
+    for one in read_markets(both, replace(SAMPLES, interval=None, tz="America/New_York")):
+        assert list(one.at_ms) == instants, one.market
+
+
+def test_a_time_that_says_its_hour_is_no_date_however_short_it_is(tmp_path: Path) -> None:
+    hours = foreign(tmp_path, None, ["2025060113", "2025060114", "2025060115"])
+    read = read_foreign(hours, "SPY", Mapped(tz="America/New_York", unit="%Y%m%d%H"))
+    assert datetime.fromtimestamp(read.at_ms[0] / 1000, UTC) == datetime(2025, 6, 1, 17, tzinfo=UTC)
+    days = foreign(tmp_path, None, ["June 02 2025", "June 03 2025", "June 04 2025"])
+    read = read_foreign(days, "SPY", Mapped(tz="America/New_York", unit="%B %d %Y"))
+    assert all(at % 86_400_000 == 0 for at in read.at_ms)
 
 
 @pytest.mark.parametrize(
@@ -353,6 +368,10 @@ def test_frames_of_parquet_are_read_by_their_types(tmp_path: Path) -> None:
         read = read_foreign(tmp_path / "x.parquet", "BTC", mapped)
         assert list(read.at_ms) == stamps(), name
         assert list(read.close) == figures["close"]
+    days = pl.Series("date", [(moments[0] + timedelta(days=n)).date() for n in range(5)])
+    pl.DataFrame({"date": days, **figures}).write_parquet(tmp_path / "x.parquet")
+    read = read_foreign(tmp_path / "x.parquet", "SPY", Mapped(tz="America/New_York"))
+    assert all(at % 86_400_000 == 0 for at in read.at_ms), "a date is a day of UTC, as in text"
     pl.DataFrame({"date": [True, False], **{key: column[:2] for key, column in figures.items()}}).write_parquet(
         tmp_path / "y.parquet"
     )

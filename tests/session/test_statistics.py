@@ -94,7 +94,16 @@ def test_each_fall_lasts_from_its_peak_until_it_is_reached_again() -> None:
 def test_a_day_ends_at_midnight_utc() -> None:
     """The value at midnight is the day's last; a day without any returns 0; the last day is as long as it is."""
     at = [START + hour * HOUR for hour in (6, 24, 25, 47, 73, 80)]
-    assert stats.daily_returns(at, [110, 100, 120, 150, 300, 75], start_usd=50) == [1.0, 0.5, 0.0, -0.5]
+    assert stats.daily_returns(at, [110, 100, 120, 150, 300, 75], start_ms=START, start_usd=50) == [1.0, 0.5, 0.0, -0.5]
+
+
+def test_days_without_prices_before_the_first_candle_are_days_of_the_run_too() -> None:
+    """From a Saturday on, of a market that opens on Monday: as if its price had stood still on both days."""
+    at, usd = days(1000, 1000, 1010, 1005, 1020)
+    late = stats.statistics(at[2:], usd[2:], [], start_ms=START, start_usd=1000)
+    assert late == stats.statistics(at, usd, [], start_ms=START, start_usd=1000)
+    found = stats.daily_returns([START + 50 * HOUR], [150], start_ms=START + 30 * HOUR, start_usd=100)
+    assert found == [0.0, 0.5]
 
 
 def test_ratios_of_a_market_that_rests_at_weekends_are_those_of_252_days_a_year() -> None:
@@ -113,7 +122,7 @@ def test_a_lost_account_ends_the_returns_and_breaks_nothing() -> None:
     at, usd = days(50, 0, 0)
     figures = stats.statistics(at, usd, [trade(-100)], start_ms=START, start_usd=100)
     assert (figures["Return [%]"], figures["Max. Drawdown [%]"], figures["Return (Ann.) [%]"]) == (-100, -100, -100)
-    assert stats.daily_returns(at, usd, start_usd=100) == [-0.5, -1.0]
+    assert stats.daily_returns(at, usd, start_ms=START, start_usd=100) == [-0.5, -1.0]
 
 
 @pytest.mark.parametrize("usd", [[], [100.0], [100.0] * 5])
@@ -137,7 +146,7 @@ def test_random_returns_agree_with_the_standard_librarys_formulas() -> None:
     chance = random.Random(5)
     returns = [chance.gauss(0.001, 0.02) for _ in range(500)]
     at, usd = days(*accumulate(returns, lambda value, move: value * (1 + move), initial=1000.0))
-    found = stats.daily_returns(at, usd, start_usd=1000)
+    found = stats.daily_returns(at, usd, start_ms=START, start_usd=1000)
     assert found[0] == 0
     assert found[1:] == pytest.approx(returns)
     root = math.sqrt(365)
