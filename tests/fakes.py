@@ -543,6 +543,7 @@ class FakeVenue:
                 "trail_r",
                 "activate_at_r",
                 "max_loss_pct_from_day_start",
+                "order_template",
             )
         }
         numbers = {k: float(v) if isinstance(v, Decimal) else v for k, v in given.items()}

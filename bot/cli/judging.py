@@ -46,10 +46,10 @@ def _judged(path: Path, source: Source) -> Source:
         at = ("strategies", index)
         try:
             loaded = loader.load(one.use, source.settings.strategies_dir)
+            bad = loader.check_params(loaded.strategy, one.params)
         except (ConfigError, StrategyError) as error:
             problems.append(source.problem((*at, "use"), str(error).removeprefix(f"use: {one.use!r}").lstrip(": ")))
             continue
-        bad = loader.check_params(loaded.strategy, one.params)
         problems += [source.problem((*at, "params", *param.loc), param.message) for param in bad]
         if not bad:
             try:

@@ -64,7 +64,7 @@ class Arming:
 
     def missing(self, listed: Sequence[Guardian]) -> list[Wanted]:
         """What the config asks for and the list does not have."""
-        return [one for one in self.wanted if _standing(one.request, listed) is None]
+        return [one for one in self.wanted if _standing(one.request, listed, self.ids.get(one.name)) is None]
 
     def fallen(self) -> list[Wanted]:
         """What the config asks for and does not stand, as far as the events say. A fired dead-man does not; a cap that blocks does."""
@@ -200,7 +200,8 @@ class Arming:
             self._set_aside(arm, epoch=epoch)
         is_spent = False  # the last key: it was answered with a guardian that does not stand, or has another body
         for _ in range(ARM_TRIES):
-            standing = None if is_unclear else _standing(one.request, listed, arm.guardian_id)
+            known = arm.guardian_id if arm.body == body else None
+            standing = None if is_unclear else _standing(one.request, listed, known)
             if standing is not None:
                 self.journal.write_arm(arm._replace(guardian_id=standing.id, body=body))
                 self.ids[one.name] = standing.id
@@ -273,14 +274,25 @@ class Arming:
 
 
 def _standing(request: GuardianRequest, listed: Sequence[Guardian], known: str | None = None) -> Guardian | None:
-    """A guardian that stands for the request: the one that is `known` to, where there are two."""
-    found = [one for one in listed if stands_for(request, one)]
-    return next((one for one in found if one.id == known), found[0] if found else None)
+    """A guardian that stands for the request: the one that is `known` to have been made by it, where there are two. Of that one the template
+    is what was asked for, however the service writes it."""
+    own = next((one for one in listed if one.id == known and _does_the_same(request, one)), None)
+    return own or next((one for one in listed if stands_for(request, one)), None)
 
 
 def stands_for(request: GuardianRequest, guardian: Guardian) -> bool:
     """Whether an armed guardian is what the request asks for. A fired dead-man is not: it must be armed anew. Nor is a trailing stop that sleeps
-    what was to trail at once."""
+    what was to trail at once, nor a schedule that places another order at the same instants."""
+    return _does_the_same(request, guardian) and _template_of(request) == guardian.order_template
+
+
+def _template_of(request: GuardianRequest) -> object:
+    """As it comes back: a number is a number, whatever a config has made of it."""
+    return json.loads(request.body()).get("orderTemplate")
+
+
+def _does_the_same(request: GuardianRequest, guardian: Guardian) -> bool:
+    """As `stands_for`, whatever a schedule orders."""
     if guardian.type != request.type or (guardian.status == "latched" and guardian.type == "dead_man_switch"):
         return False
     if not guardian.active and request.activate_at_r is None:

@@ -20,7 +20,7 @@ from decimal import ROUND_DOWN, Context, Decimal, getcontext, localcontext, setc
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.clock import DAY_MS, utc_day_start_ms
-from bot.runtime.mirror import MirrorPosition
+from bot.runtime.mirror import MirrorPosition, is_no
 
 if TYPE_CHECKING:
     from bot.runtime.journal import Journal
@@ -57,13 +57,18 @@ class BookRow(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one strategy holds of a market's position. `cost_usd` is the notional of its entries."""
+    """What one strategy holds of a market's position. `cost_usd` is size times price of its entries."""
 
     market: str
     strategy: str
     side: str
     size: Decimal
     cost_usd: Decimal
+
+    @property
+    def notional_usd(self) -> Decimal:
+        """At entry: what it takes of a budget."""
+        return self.size - self.cost_usd if is_no(self.market, self.side) else self.cost_usd
 
     @property
     def entry_px(self) -> Decimal:
@@ -166,7 +171,7 @@ class Books:
             return StrategyBook(
                 strategy=strategy, fills=row.fills, fees_usd=row.fees_usd, funding_usd=row.funding_usd, realized_usd=row.realized_usd,
                 margin_lost_usd=row.margin_lost_usd, unrealized_usd=unrealized, day_usd=row.net_usd + unrealized - row.base_usd,
-                notional_usd=sum((one.cost_usd for one in shares), NOUGHT), is_halted=self.is_halted(strategy), shares=shares,
+                notional_usd=sum((one.notional_usd for one in shares), NOUGHT), is_halted=self.is_halted(strategy), shares=shares,
             )  # fmt: skip
 
     def names(self) -> list[str]:

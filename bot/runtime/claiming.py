@@ -97,10 +97,10 @@ def _triggers(loop: Loop, seat: Seat, at_ms: int) -> Iterator[str]:
     step = INTERVAL_MS[seat.interval]
     last = at_ms // step * step
     first = at_ms - FRESH_INTERVALS * step - loop.hold_ms(FRESH_INTERVALS * step)
-    bars = ((market, close_ms) for close_ms in range(last, first, -step) for market in seat.strategy.markets)
+    bars = ((market, close_ms) for close_ms in range(last, first, -step) for market, _ in seat.series)
     for market, close_ms in islice(bars, most):
         yield f"bar:{market}:{close_ms}"
-    for name, spec in seat.strategy.timers.items():
+    for name, spec in seat.timers.items():
         backs = backs_of(loop.journal, seat.name, name)
         every_ms = spec * 1_000 if isinstance(spec, int) else MINUTE_MS  # at the least
         newest = list(instants(spec, max(first, at_ms - INSTANTS * every_ms), at_ms))

@@ -198,7 +198,7 @@ class Desk:
         if len(crew) != 1:
             return self._decide_run_by_all(series, bars, calm, seen)
         seat = crew[0]
-        update = seat.strategy.indicators.updater(market)
+        update = seat.indicators.updater(market)
         on_bar = seat.strategy.on_bar if seat.quarantined is None else _nothing
         view, source = seat.view, seat.source
         is_durable = seat.has_state
@@ -273,8 +273,8 @@ class Desk:
         decision: Decision | None = None
         for seat in crew:
             strategy, source = seat.strategy, seat.source
-            if strategy.indicators.names:
-                strategy.indicators.update(bar)
+            if seat.indicators.names:
+                seat.indicators.update(bar)
             if seat.quarantined is not None:
                 continue
             source.now_ms = at_ms
@@ -351,7 +351,7 @@ class Desk:
         if not is_marked:
             self.mirror.mark(closed.market, closed.bar.close)
         for seat in self._listeners[closed.series]:
-            seat.strategy.indicators.update(closed.bar)
+            seat.indicators.update(closed.bar)
 
     # -- inside
 

@@ -16,7 +16,7 @@ from bot.errors import Refusal
 from bot.money import format_decimal
 from bot.runtime.books import Share
 from bot.runtime.intents import FINAL, Action, CancelOrders, Intent, Path, Request
-from bot.runtime.mirror import PROTECTIVE, Mirror, MirrorOrder
+from bot.runtime.mirror import EVENT, PROTECTIVE, Mirror, MirrorOrder, unit_px
 from bot.strategy import Bracket, Cancel, Close, MaxHold, Number, Open, TrailingStop
 from bot.strategy import Intent as Wish
 from bot.wire import BracketRequest, CloseRequest, InlineGuardian, LegRequest, OrderRequest, bare_coin
@@ -153,19 +153,14 @@ class Gate:
         used = Decimal(0)
         if (allowance := self.allowances.get(strategy)) is not None and allowance.nets:
             shares = (self.share_of(market, strategy) for market in mirror.positions if market not in closing)
-            used += sum((share.cost_usd for share in shares if share is not None), Decimal(0))
+            used += sum((share.notional_usd for share in shares if share is not None), Decimal(0))
         else:
             for p in mirror.positions.values():
                 if p.owner == strategy and p.market not in closing:
                     used += p.notional_usd
         for order in mirror.orders.values():
-            if (
-                order.action == "open"
-                and order.limit_px is not None
-                and order.key is not None
-                and mirror.owner_of(order.key) == strategy
-            ):
-                used += (order.size - order.filled) * order.limit_px
+            if order.action == "open" and order.key is not None and mirror.owner_of(order.key) == strategy:
+                used += order.resting_usd
         return used + sum((one.notional_usd for one in self.live() if one.strategy == strategy), Decimal(0))
 
     def over_leverage(self, allowance: Allowance, market: str, leverage: int | None) -> Refusal | None:
@@ -221,7 +216,7 @@ class Gate:
                 return Refusal(
                     "closing", f"its share of the {wish.market} position is being closed", {"action": "wait"}
                 )
-        price = None if ask.price is None else _unit_px(wish.market, position.side, ask.price)
+        price = None if ask.price is None else unit_px(wish.market, position.side, ask.price)
         size = self._part(wish, whole, price)
         if isinstance(size, Refusal):
             return size
@@ -305,7 +300,7 @@ class Gate:
         coin = bare_coin(market)
         if coin in self.grids:
             return self.grids[coin]
-        if market.startswith("event:"):
+        if market.startswith(EVENT):
             return Grid(EVENT_PX_DECIMALS)
         decimals = self.size_decimals.get(coin)
         return Grid(SIZE_DECIMALS) if decimals is None else Grid(max(0, PX_DECIMALS - decimals), PX_FIGURES)
@@ -507,12 +502,7 @@ def _notional(wish: Open, price: Decimal | None) -> Decimal | None:
         return _exact(wish.usd)
     assert wish.size is not None
     px = _maybe(wish.limit_px) or price
-    return None if px is None else _exact(wish.size) * _unit_px(wish.market, wish.side, px)
-
-
-def _unit_px(market: str, side: str, px: Decimal) -> Decimal:
-    """What one unit of this side is worth: the price, of a No what is missing to 1 USD."""
-    return 1 - px if side == "short" and market.startswith("event:") else px
+    return None if px is None else _exact(wish.size) * unit_px(wish.market, wish.side, px)
 
 
 def _bracket(bracket: Bracket, *, stop: Rounding, target: Rounding) -> BracketRequest:

@@ -355,6 +355,24 @@ class Journal:
         )
         return [row[0] for row in rows]
 
+    def opened_ms(self, coin: str, *, epoch: int) -> int:
+        """When the position that a coin has now began: by the fill that opened it from nothing; where the newest event left nothing, after
+        that one. 0 where the journal has neither."""
+        newest = self._read(
+            "SELECT ts, type='fill' AND CAST(json_extract(payload, '$.data.positionSize') AS REAL)!=0 FROM events WHERE coin=? AND epoch=?"
+            " AND (type IN ('fill', 'settlement') OR (type='liquidation' AND subtype!='partial')) ORDER BY seq DESC LIMIT 1",
+            (coin, epoch),
+        ).fetchone()
+        if newest is not None and not newest[1]:
+            return int(newest[0]) + 1
+        began = self._read(
+            "SELECT ts FROM events WHERE coin=? AND epoch=? AND type='fill' AND subtype='entry'"
+            " AND CAST(json_extract(payload, '$.data.size') AS REAL)=abs(CAST(json_extract(payload, '$.data.positionSize') AS REAL))"
+            " ORDER BY seq DESC LIMIT 1",
+            (coin, epoch),
+        ).fetchone()
+        return 0 if began is None else int(began[0])
+
     # -- bars, state, refusals
 
     def has_seen_own_key(self) -> bool:

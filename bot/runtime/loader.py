@@ -35,6 +35,7 @@ from bot.logs import HIDDEN, is_secret_name, redact_text
 from bot.runtime.timers import check_timers
 from bot.strategy import Strategy
 from bot.strategy.base import declared
+from bot.strategy.indicators import Indicators
 from bot.strategy.params import Params
 from bot.words import many
 
@@ -112,25 +113,32 @@ def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[
         lines = [f"strategy {name!r} ({loaded.use}): {many(len(problems), 'bad param')}"]
         lines += [f"  params.{'.'.join(map(str, one.loc))}: {one.message}" for one in problems]
         raise ConfigError("\n".join(lines))
+    where = f"strategy {name!r} ({loaded.use})"
     try:
-        return loaded.strategy(name=name, markets=markets, params=params)
+        made = loaded.strategy(name=name, markets=markets, params=params)
     except StrategyError as error:
-        raise StrategyError(f"strategy {name!r} ({loaded.use}): {error}") from error
-    except TypeError as error:
-        if "__init__" not in vars(loaded.strategy):
-            raise
-        raise StrategyError(
-            f"strategy {name!r} ({loaded.use}): {error}; leave __init__ alone and prepare in on_start"
-        ) from error
+        raise StrategyError(f"{where}: {error}") from error
+    except BaseException as error:
+        if isinstance(error, TypeError) and "__init__" in vars(loaded.strategy):
+            raise StrategyError(f"{where}: {error}; leave __init__ alone and prepare in on_start") from error
+        raise _blame(error, where, loaded.path, "built") from error
+    if not isinstance(getattr(made, "indicators", None), Indicators):
+        raise StrategyError(f"{where}: its __init__ calls no super().__init__; leave it alone and prepare in on_start")
+    return made
 
 
 def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[ParamProblem]:
-    """Every problem of `params`, none when they are good."""
+    """Every problem of `params`, none when they are good. StrategyError where the author's own check of them fails."""
     try:
         strategy.Params.model_validate(dict(params))
     except ValidationError as error:
         known = list(strategy.Params.model_fields)
         return [_problem(one, known) for one in error.errors(include_url=False)]
+    except (Exception, SystemExit) as error:  # Of a validator of the author's own. What it says may hold a secret.
+        name = type(error).__name__
+        raise StrategyError(
+            f"{strategy.__name__}.Params: raises {name} while it checks them; what is wrong with one is a ValueError"
+        ) from error
     return []
 
 
@@ -417,8 +425,8 @@ def _shown(loc: tuple[str | int, ...], value: Any) -> str:
     return redact_text(repr(value))
 
 
-def _blame(error: BaseException, where: str, path: Path | None) -> StrategyError:
-    """What an import raised, with the deepest line of the strategy's own file. A person's Ctrl-C is raised again."""
+def _blame(error: BaseException, where: str, path: Path | None, done: str = "imported") -> StrategyError:
+    """What an import raised, or whatever else is `done` with a strategy, with the deepest line of its own file. A person's Ctrl-C is raised again."""
     if isinstance(error, KeyboardInterrupt):
         raise error
     if path is not None:
@@ -430,9 +438,9 @@ def _blame(error: BaseException, where: str, path: Path | None) -> StrategyError
             f"{where}: its import has not come to an end within {IMPORT_S:g} s; a strategy file only defines things"
         )
     if isinstance(error, SystemExit):
-        return StrategyError(f"{where}: calls sys.exit while it is imported; a strategy file only defines things")
+        return StrategyError(f"{where}: calls sys.exit while it is {done}; a strategy file only defines things")
     said = str(error).partition("\n\nFor further information")[0]  # pydantic ends with an address of its own
-    text = f"{where}: raises {type(error).__name__} while it is imported: {said}"
+    text = f"{where}: raises {type(error).__name__} while it is {done}: {said}"
     if isinstance(error, ModuleNotFoundError) and path is not None and error.name is not None:
         if (path.parent / f"{error.name.partition('.')[0]}.py").is_file():
             return StrategyError(

@@ -185,9 +185,11 @@ class Loop:
         self._entries_end_ms: int | None = None  # of this pass, once one has left abreast of others
         self._is_cut_short = False  # orders wait that this pass had no time for
         self._behind_since_ms: int | None = None
-        # The last pass was over when it had asked for its events, as where their feed hangs. The next one asks for none before exits and stops,
-        # which would wait for ever.
+        # The last pass was over when it had asked for its events and bars, as where such questions hang. The next one asks for none before exits
+        # and stops, which would wait for ever.
         self._is_starved = False
+        # The last pass was over when it had asked for them. The next bars are decided first, whose exits would wait for ever.
+        self.repairs_were_long = False
         self._mend_at_ms = 0
         self.rearm_at_ms = 0
 
@@ -249,8 +251,13 @@ class Loop:
         hurries = self._is_starved
         if hurries:
             self._entries_end_ms = self.pacer.mono_ms()  # What may be opened is judged on newer events.
+            await self.settle()
+            if not self.repairs_were_long:
+                await repairs_when_up(self)
         else:
             await self.drain()
+        if with_bars and not self._due and self.has_time():
+            self._due = await self.feed.poll(self.port, self.now_ms(), self.has_time, abreast=self.abreast)
         self._is_starved = not (hurries or self.has_time())
         if with_bars:
             await self._decide_due()
@@ -279,11 +286,11 @@ class Loop:
         self.passed(self.last_bar_ms)
 
     async def _decide_due(self) -> None:
-        """Ask for the bars that have closed, decide them, and let the timers fire."""
-        if not self._due and self.has_time():
-            self._due = await self.feed.poll(self.port, self.now_ms(), self.has_time, abreast=self.abreast)
-        if self._due:
+        """Decide the bars that have closed, and let the timers fire."""
+        if self._due and not self.repairs_were_long:
             await repairs_when_up(self)  # Guardians stand again before anything is decided, or it would be refused.
+        elif self._due:
+            self.repairs_were_long = False
         while self._due and self.has_time():  # What there was no time for stays due: no bar is ever skipped.
             together = side_by_side(self._due, self.desk.listeners()) if self.abreast > 1 else 1
             group, self._due = self._due[:together], self._due[together:]
@@ -955,6 +962,11 @@ class Loop:
 
     def _find_owners(self, *, events_skipped: bool = False) -> None:
         for position in list(self.mirror.positions.values()):
+            # The interface does not show it; without it every earlier entry would be one of this position.
+            if not position.opened_ms:
+                position = self.mirror.date(
+                    position.market, self.journal.opened_ms(position.market, epoch=self.mirror.epoch)
+                )
             if position.owner is not None:
                 continue
             keys = self.journal.entry_keys(position.market, epoch=self.mirror.epoch, since_ms=position.opened_ms)
@@ -1101,6 +1113,7 @@ async def repairs_when_up(loop: Loop) -> None:
         if is_access_lost(error):
             raise
         log.warning("repair.postponed", code=error.code, message=error.message)
+    loop.repairs_were_long = not loop.has_time()
 
 
 def wanted_series(placed: Sequence[Placed]) -> dict[Series, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from bot.runtime.intents import TradeOf
 from bot.wire import Event
@@ -24,6 +24,17 @@ DriftKind = Literal[
     "missing_fill", "foreign_order", "foreign_position", "naked_position", "guardian_gone", "order_gone", "cursor_lost"
 ]
 PROTECTIVE: Final = ("stop_loss", "take_profit")
+EVENT: Final = "event:"  # what the names of markets begin with whose long is a Yes and whose short is a No
+Px = TypeVar("Px", Decimal, float)
+
+
+def is_no(market: str, side: str) -> bool:
+    return side == "short" and market.startswith(EVENT)
+
+
+def unit_px(market: str, side: str, px: Px) -> Px:
+    """What one unit of this side is worth: the price, of a No what is missing to 1 USD."""
+    return 1 - px if is_no(market, side) else px
 
 
 class MirrorPosition(NamedTuple):
@@ -41,7 +52,9 @@ class MirrorPosition(NamedTuple):
     @property
     def notional_usd(self) -> Decimal:
         """At entry: what the position takes of a budget."""
-        return self.size * (self.entry_px or Decimal(0))
+        if self.entry_px is None:
+            return Decimal(0)
+        return self.size * unit_px(self.market, self.side, self.entry_px)
 
 
 class MirrorOrder(NamedTuple):
@@ -59,6 +72,13 @@ class MirrorOrder(NamedTuple):
     trade_id: str | None
     key: str | None
     created_ms: int = 0
+
+    @property
+    def resting_usd(self) -> Decimal:
+        """Notional of what is left of an entry at its limit; 0 of what has none."""
+        if self.limit_px is None:
+            return Decimal(0)
+        return (self.size - self.filled) * unit_px(self.market, self.side, self.limit_px)
 
     @property
     def could_open(self) -> bool:
@@ -198,6 +218,11 @@ class Mirror:
     def adopt(self, market: str, owner: str) -> None:
         """From now on this strategy answers for the position."""
         self.positions[market] = self.positions[market]._replace(owner=owner)
+
+    def date(self, market: str, opened_ms: int) -> MirrorPosition:
+        """When the position began, where the service does not tell."""
+        position = self.positions[market] = self.positions[market]._replace(opened_ms=opened_ms)
+        return position
 
     def mark(self, market: str, px: float) -> None:
         self.marks[market] = px
@@ -358,7 +383,7 @@ class Mirror:
             entry_px=one.entry_px,
             leverage=one.leverage,
             first_stop_px=first_stop if first_stop is not None else one.stop_px,
-            opened_ms=one.opened_at or 0,
+            opened_ms=one.opened_at or (known.opened_ms if same and known is not None else 0),
             owner=known.owner if same and known is not None else None,
         )
 

@@ -277,9 +277,12 @@ class AppriseTarget:
             "error": apprise.NotifyType.FAILURE,
         }
         self.name = f"{self._apprise[0].service_name}#{index}"
+        self._sending: threading.Thread | None = None
 
     async def send(self, message: Message) -> bool:
-        """In a thread of its own, which neither the loop nor the end of the process waits for."""
+        """In a thread of its own, which neither the loop nor the end of the process waits for. While the last one hangs still, no other joins it."""
+        if self._sending is not None and self._sending.is_alive():
+            return False
         loop = asyncio.get_running_loop()
         took: asyncio.Future[bool] = loop.create_future()
 
@@ -299,7 +302,8 @@ class AppriseTarget:
                 with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits for it any more.
                     loop.call_soon_threadsafe(settle, answer)
 
-        threading.Thread(target=work, name=f"notify-{self.name}", daemon=True).start()
+        self._sending = threading.Thread(target=work, name=f"notify-{self.name}", daemon=True)
+        self._sending.start()
         return await took
 
 

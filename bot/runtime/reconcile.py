@@ -57,11 +57,20 @@ async def reconcile(loop: Loop) -> list[Drift] | None:
     await claim_positions(loop)
     loop.foreign_known &= loop.mirror.positions.keys()
     drifts += _unowned(loop) + _found_naked(loop) + _unguarded(loop, snapshot)
+    unanswered: ApiError | None = None
     for drift in drifts:
         log.warning(f"drift.{drift.kind}", market=drift.market, subject=drift.subject, message=drift.message)
-        await REPAIRS[drift.kind](loop, drift)
+        try:
+            await REPAIRS[drift.kind](loop, drift)
+        except ApiError as error:  # Of this one; another may be answered.
+            _postpone(error, [drift.market or drift.subject])
+            unanswered = unanswered or error
+            if not loop.has_time():
+                break
     loop.align_books()
     _tell_covered(loop)
+    if unanswered is not None:  # What is left to do is compared again soon.
+        raise unanswered
     return drifts
 
 

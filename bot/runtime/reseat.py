@@ -124,7 +124,7 @@ async def _built(loop: Loop, one: Placed, warm: Warm, breathe: Breathe) -> Seat:
     for closed in warm.past:
         warm.feed.take(closed)
         loop.mirror.marks.setdefault(closed.market, closed.bar.close)
-        seat.strategy.indicators.update(closed.bar)
+        seat.indicators.update(closed.bar)
         await desk.rehearse_one(seat, closed)
         await breathe()
     return seat
@@ -149,7 +149,7 @@ async def _catch_up(loop: Loop, seat: Seat, feed: Feed, decided: Mapping[Series,
             return
         closed = missed[0]
         feed.take(closed)
-        seat.strategy.indicators.update(closed.bar)
+        seat.indicators.update(closed.bar)
         is_newest = not any(later.series == closed.series for later in missed[1:])
         if not is_newest or closed.at_ms <= decided.get(closed.series, 0):
             await loop.desk.rehearse_one(seat, closed)

@@ -21,7 +21,7 @@ import structlog
 from bot.errors import StrategyError
 from bot.runtime.books import Books, Part, Share
 from bot.runtime.feed import Feed, Series
-from bot.runtime.mirror import Mirror, MirrorOrder, MirrorPosition
+from bot.runtime.mirror import Mirror, MirrorOrder, MirrorPosition, unit_px
 from bot.strategy import (
     Cancel,
     Close,
@@ -109,6 +109,9 @@ class Seat:
         self.name = strategy.name
         self.interval = interval
         self.markets = frozenset(strategy.markets)
+        # As they were when it was built: a hook may give these names to something of its own.
+        self.indicators = strategy.indicators
+        self.timers = strategy.timers
         # Nobody is told what nobody has asked for: a hook that is still the base's own wants nothing.
         self.hears = frozenset(
             type_ for type_, hook in HOOKS.items() if getattr(type(strategy), hook) is not getattr(Strategy, hook)
@@ -242,7 +245,7 @@ def _position_view(p: MirrorPosition, mirror: Mirror) -> PositionView:
         stop_px=None if stop is None else _float(stop.trigger_px),
         target_px=None if target is None else _float(target.trigger_px),
         unrealized_usd=mirror.unrealized_usd(p),
-        notional_usd=mark * float(p.size),
+        notional_usd=unit_px(p.market, p.side, mark) * float(p.size),
         leverage=p.leverage,
         risk_usd=risk,
         opened_at_ms=p.opened_ms,

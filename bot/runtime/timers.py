@@ -76,7 +76,7 @@ class Timers:
         """From now on the timers of these seats. One that was never seen before begins now: its first instant lies ahead."""
         self._timers = []
         for seat in seats:
-            for name, spec in seat.strategy.timers.items():
+            for name, spec in seat.timers.items():
                 done = (progress_name(seat.name), name)
                 last_ms = journal.done_until(*done)
                 if last_ms is None:

@@ -188,14 +188,18 @@ async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> 
     server = await asyncio.start_server(scraped.accept, sock=listener)
     path = folder / PORT_FILE
     taken = listener.getsockname()[1]
-    path.write_text(f"{taken}\n")
+    try:
+        path.write_text(f"{taken}\n")
+    except OSError as error:  # A full disk: they are there all the same, and the log says where.
+        log.warning("metrics.port_not_noted", path=str(path), message=error.strerror or str(error))
     log.info("metrics.exposed", url=f"http://{HOST}:{taken}/metrics")
     try:
         yield
     finally:
         server.close()
         await scraped.close()
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 class Scraped:

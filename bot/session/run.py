@@ -527,7 +527,7 @@ class Session:
         """A chunk of this series begins: what is declared is reckoned of all of it at once, and handed out bar by bar."""
         for seat in self._running().desk.seats:
             if series in seat.series:
-                seat.strategy.indicators.foresee(series.market, columns)
+                seat.indicators.foresee(series.market, columns)
 
     # -- what the loop does
 

@@ -257,6 +257,14 @@ def test_an_unknown_key_is_shown_with_the_likely_one(config: Path, capsys: pytes
     assert (problem["line"], "did you mean state_dir" in problem["message"]) == (2, True)
 
 
+FAILING = """\
+from bot import Params, Strategy
+class Trend(Strategy):
+ %s
+ def on_bar(self, view, bar): return ()
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -264,8 +272,10 @@ def test_an_unknown_key_is_shown_with_the_likely_one(config: Path, capsys: pytes
         ("raise RuntimeError('not today')\n", "not today"),
         ("def broken(:\n", "invalid syntax"),
         ("x = 1\n", "has no class Trend"),
+        (FAILING % "def __init__(self, **given): {}['lookback']", "raises KeyError while it is built: 'lookback'"),
+        (FAILING % "class Params(Params):\n  def model_post_init(self, _): 1 / 0", "raises ZeroDivisionError while it checks them"),
     ],
-)
+)  # fmt: skip
 def test_a_strategy_that_does_not_load_is_a_config_error_without_a_traceback(
     text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

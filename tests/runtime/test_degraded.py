@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from bot.clock import boot_ns
+from bot.clock import MINUTE_MS, boot_ns
 from bot.errors import NO_ERROR_OBJECT, ApiError, Refusal, Refused
 from bot.runtime import reading, rhythm
 from bot.runtime.arming import Wanted
@@ -28,9 +29,9 @@ from bot.runtime.loop import EXITS_WAIT_MS, PASS_MS, RECONCILE_MS, REFUSED_MS, L
 from bot.runtime.metrics import STUCK_S, Meter, Sources
 from bot.runtime.operating import Operations, intents_of
 from bot.runtime.reconcile import COVER_MS, REARM_MS, closing, lost_distance_pct
-from bot.runtime.send import OTHERWISE
+from bot.runtime.send import EXIT_AGAIN_MS, OTHERWISE
 from bot.runtime.state import state_of
-from bot.runtime.watching import Scraped
+from bot.runtime.watching import PORT_FILE, Scraped, exposing
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from bot.wire import CloseRequest, EventsPage, GuardianRequest, OrderRequest, OrderResult, Trade
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused
@@ -381,6 +382,74 @@ async def test_a_lost_stop_is_replaced_however_long_the_events_take() -> None:
     for _ in range(2):
         await loop.cycle()
     assert trailing(venue)
+
+
+class SlowBars(Slow):
+    """Takes as long for its bars. Of a market that stands still they are asked for in every pass."""
+
+    are_slow = (True, True)  # the events, the bars
+
+    async def events(self, since: str | None = None, *, limit: int = 200, types: Sequence[str] = ()) -> Any:
+        self.pacer.now_ms -= 0 if self.are_slow[0] else self.takes_ms
+        return await super().events(since, limit=limit, types=types)
+
+    async def candles(self, coin: str, interval: str, limit: int) -> Any:
+        self.pacer.now_ms += self.takes_ms if self.are_slow[1] else 0
+        return await super().candles(coin, interval, limit)
+
+
+@pytest.mark.parametrize("are_slow", [(True, True), (False, True)])
+async def test_an_exit_does_not_wait_for_bars_however_long_those_take(are_slow: tuple[bool, bool]) -> None:
+    venue = SlowBars()
+    loop = await begun(venue, pacer=venue.pacer)
+    venue.faults = [Fault("close", AWAY, 3)]
+    await minutes(loop, venue, "101")
+    assert [one.action for one in loop.live.values()] == ["close"]
+    venue.takes_ms, venue.are_slow = PASS_MS + 1_000, are_slow
+    venue.clock.advance(MINUTE_MS)
+    for _ in range(4):
+        later(loop, EXIT_AGAIN_MS)
+        await loop.cycle()
+    assert venue.positions == {}
+
+
+@pytest.mark.parametrize("are_slow", [(True, True), (False, True)])
+async def test_a_lost_stop_does_not_wait_for_bars_however_long_those_take(are_slow: tuple[bool, bool]) -> None:
+    venue = SlowBars()
+    loop = await begun(venue, pacer=venue.pacer)
+    venue.takes_ms, venue.are_slow = PASS_MS + 1_000, are_slow
+    venue.clock.advance(MINUTE_MS)
+    venue._cancel(stop_of(venue))
+    for _ in range(3):
+        await loop.cycle()
+    assert trailing(venue)
+
+
+class SlowArms(Slow):
+    """Takes so long to take no guardian."""
+
+    async def arm(self, request: GuardianRequest, *, key: str) -> Any:
+        if self.takes_ms:
+            self.pacer.now_ms += self.takes_ms
+            raise AWAY
+        return await super().arm(request, key=key)
+
+    async def events(self, since: str | None = None, *, limit: int = 200, types: Sequence[str] = ()) -> Any:
+        return await FakeVenue.events(self, since, limit=limit, types=types)
+
+
+async def test_a_bar_is_decided_however_long_a_guardian_takes() -> None:
+    venue = SlowArms()
+    loop = await begun(venue, pacer=venue.pacer)
+    await venue.disarm(next(iter(venue.guards)))
+    venue.takes_ms = PASS_MS + 1_000
+    await minutes(loop, venue, "101")
+    for _ in range(2):
+        await loop.cycle()
+    assert venue.positions == {}
+    venue.takes_ms = 0
+    await minutes(loop, venue, "102")
+    assert [one.type for one in venue.guards.values()] == ["dead_man_switch"]
 
 
 async def test_neither_an_entry_nor_a_part_goes_while_the_events_cannot_be_read() -> None:
@@ -843,3 +912,18 @@ def test_a_run_is_ready_also_degraded_and_neither_before_it_has_recovered_nor_wh
     status, _, text = scraped.ANSWERS["/readyz"](scraped)
     assert (status, text) == ready
     assert scraped.ANSWERS["/livez"](scraped)[0] == live
+
+
+async def test_metrics_are_shown_also_where_their_port_cannot_be_noted(tmp_path: Path) -> None:
+    """As on a full disk: a start there is to look after the account, and is not to end for a note."""
+    pytest.importorskip("prometheus_client")
+    (tmp_path / PORT_FILE).mkdir()
+    loop: Any = SimpleNamespace(ready=True)
+    with capture_logs() as said:
+        async with exposing(0, tmp_path, Sources(Meter(), loop, lambda: None, None, lambda: "RUNNING")):
+            url = next(line["url"] for line in said if line["event"] == "metrics.exposed")
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2].split("/")[0]))
+            writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+    assert [line["event"] for line in said] == ["metrics.port_not_noted", "metrics.exposed"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bot.errors import Refusal
+from bot.runtime.books import Share
 from bot.runtime.gate import Allowance, Ask, Gate, Permit
 from bot.runtime.intents import CancelOrders, Intent
 from bot.runtime.mirror import Mirror, MirrorOrder, MirrorPosition
@@ -123,6 +124,22 @@ def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
     assert isinstance(answer, Refusal)
     assert answer.fix == {"field": "usd", "value": "220"}
     assert code(judge(it, Open("BTC", "long", usd=700, bracket=STOP), closing=frozenset({"ETH"}))) == "permitted"
+
+
+@pytest.mark.parametrize(
+    ("side", "used"),
+    [("long", 5 * Decimal("0.2") + 2 * Decimal("0.3")), ("short", 5 * Decimal("0.8") + 2 * Decimal("0.7"))],
+)
+@pytest.mark.parametrize("nets", [False, True])
+def test_a_no_takes_of_the_budget_what_it_has_cost(side: str, used: Decimal, nets: bool) -> None:
+    it = gate(markets=frozenset({"event:X"}), nets=nets)
+    held = position("event:X", "5")._replace(side=side, entry_px=Decimal("0.2"))
+    it.mirror.positions["event:X"] = held
+    it.share_of = lambda market, name: Share(market, name, side, Decimal(5), Decimal(1))
+    it.mirror.orders["1"] = order()._replace(
+        market="event:X", side=side, size=Decimal(2), limit_px=Decimal("0.3"), filled=Decimal(0)
+    )
+    assert it.used_usd("trend") == used
 
 
 def test_a_foreign_position_is_not_added_to() -> None:

@@ -281,6 +281,28 @@ def test_a_constructor_of_its_own_is_refused_with_the_way_out(folder: Path) -> N
         build(load("one", folder), name="mine", markets=["BTC"], params={"usd": 1})
 
 
+BUILDS = "    def __init__(self, **given):\n        super().__init__(**given)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD + BUILDS + "        1 / 0\n", r"one\.py:\d+: raises ZeroDivisionError while it is built: division by zero"),
+        (GOOD + BUILDS + "        int(None)\n", "leave __init__ alone and prepare in on_start"),
+        (GOOD + BUILDS + "        raise SystemExit\n", r"one\.py:\d+: calls sys.exit while it is built"),
+        (GOOD + "    def __init__(self, **given):\n        pass\n", r"its __init__ calls no super\(\).__init__; leave it alone"),
+        (
+            GOOD.replace("    def on_bar", "        def model_post_init(self, _):\n            {}[self.usd]\n    def on_bar"),
+            "One.Params: raises KeyError while it checks them; what is wrong with one is a ValueError",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_strategy_raises_while_it_is_built_is_the_strategys(folder: Path, text: str, message: str) -> None:
+    put(folder, "one", text)
+    with pytest.raises(StrategyError, match=message):
+        build(load("one", folder), name="mine", markets=["BTC"], params={"usd": 1})
+
+
 def test_a_file_that_others_can_change_is_warned_of(folder: Path) -> None:
     path = put(folder, "one", GOOD)
     path.chmod(0o666)

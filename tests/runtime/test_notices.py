@@ -353,5 +353,7 @@ async def test_a_target_that_hangs_holds_up_neither_the_loop_nor_its_end(monkeyp
         await sending
     left = [one for one in threading.enumerate() if one.name.startswith("notify-")]
     assert [one.daemon for one in left] == [True]
+    assert await target.send(Message("info", "title", "again")) is False
+    assert [one for one in threading.enumerate() if one.name.startswith("notify-")] == left, "no other hangs beside it"
     ended.set()
     left[0].join(10)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bot.errors import ApiError
+from bot.errors import ApiError, OutcomeUnknown
 from bot.runtime import reading
 from bot.runtime.arming import Wanted
 from bot.runtime.exiting import wind_down
@@ -29,6 +29,7 @@ from bot.wire import (
     LegRequest,
     OrderRequest,
     OrderResult,
+    Position,
 )
 from tests.fakes import FakeVenue, Fault, refused, unknown
 from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, later, minutes, room
@@ -396,6 +397,59 @@ async def test_two_arms_that_come_after_a_reset_leave_the_one_that_is_known(
     assert set(venue.guards) == set(loop.arming.ids.values())
 
 
+def ordering(market: str, usd: float = 15.5) -> Wanted:
+    """The service itself is to order every night."""
+    template = {"market": market, "side": "long", "usdAmount": usd, "bracket": {"stopLoss": {"pct": 1}}}
+    request = GuardianRequest(type="schedule", cron="0 0 * * *", order_template=template)
+    return Wanted(f"config-{market}-schedule", request)
+
+
+def ordered(venue: FakeVenue) -> list[tuple[str, float]]:
+    templates = [g.order_template for g in venue.guards.values() if g.order_template is not None]
+    return [(one["market"], one["usdAmount"]) for one in templates]
+
+
+async def test_two_schedules_of_the_same_instants_are_two_when_they_order_something_else() -> None:
+    venue = FakeVenue()
+    settings = Settings(guardians=(DEAD_MAN_60, ordering("BTC"), ordering("ETH")))
+    loop = await opened(venue, settings=settings)
+    await loop.reconcile()
+    assert ordered(venue) == [("BTC", 15.5), ("ETH", 15.5)]
+
+
+async def test_a_schedule_whose_order_has_changed_is_armed_anew_and_the_old_one_goes() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue, settings=Settings(guardians=(DEAD_MAN_60, ordering("BTC"))))
+    await loop.arming.change((DEAD_MAN_60, ordering("BTC", 20)), epoch=0)
+    await loop.arming.retire()
+    assert ordered(venue) == [("BTC", 20)]
+    await loop.reconcile()
+    assert ordered(venue) == [("BTC", 20)]
+
+
+class Rewrites(FakeVenue):
+    """Lists the order of a schedule in words of its own."""
+
+    async def guardians(self) -> list[Guardian]:
+        listed = await super().guardians()
+        return [
+            one if one.order_template is None else one.model_copy(update={"order_template": {"coin": "BTC"}})
+            for one in listed
+        ]
+
+
+async def test_a_schedule_that_the_service_writes_otherwise_is_armed_once(tmp_path: Path) -> None:
+    venue, path = Rewrites(), tmp_path / "journal.db"
+    settings = Settings(guardians=(DEAD_MAN_60, ordering("BTC")))
+    loop = await opened(venue, settings=settings, path=path)
+    kill(loop)
+    loop = room(venue, once, settings=settings, path=path)
+    await loop.recover()
+    await minutes(loop, venue, "100")
+    await loop.reconcile()
+    assert ordered(venue) == [("BTC", 15.5)]
+
+
 @pytest.mark.parametrize(
     ("policy", "left", "owner"), [("ignore", True, None), ("adopt", True, "trend"), ("flatten", False, None)]
 )
@@ -409,6 +463,50 @@ async def test_a_foreign_position_is_treated_as_the_config_says(policy: str, lef
     assert ("BTC" in venue.positions) is left
     if left:
         assert loop.mirror.positions["BTC"].owner == owner
+
+
+class Plain(FakeVenue):
+    """Its positions are as the interface has them: nothing of when they began, and of their stops."""
+
+    def _position(self, coin: str) -> Position:
+        return super()._position(coin).model_copy(update={"opened_at": None, "stop_px": None})
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_another_hands_position_is_not_ours_because_we_held_one_there_before(
+    is_restarted: bool, tmp_path: Path
+) -> None:
+    venue, path = Plain(), tmp_path / "journal.db"
+    loop = await opened(venue, path=path)
+    await minutes(loop, venue, "90")
+    assert venue.positions == {}, "its stop was touched"
+    if is_restarted:
+        kill(loop)
+    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
+    if is_restarted:
+        loop = room(venue, once, path=path)
+        await loop.recover()
+    await minutes(loop, venue, "90", "90")
+    assert loop.mirror.positions["BTC"].owner is None
+    assert "BTC" in venue.positions, "it has no stop, and foreign_positions is ignore"
+    assert trailing(venue) == []
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_when_a_position_began_is_known_where_the_service_does_not_tell(
+    is_restarted: bool, tmp_path: Path
+) -> None:
+    venue, path = Plain(), tmp_path / "journal.db"
+    loop = await opened(venue, path=path)
+    at_ms = venue.clock.now_ms()
+    await minutes(loop, venue, "100")
+    if is_restarted:
+        kill(loop)
+        loop = room(venue, once, path=path)
+        await loop.recover()
+    await loop.reconcile()
+    position = loop.mirror.positions["BTC"]
+    assert (position.owner, position.opened_ms) == ("trend", at_ms)
 
 
 @pytest.mark.parametrize("question", ["account", "trades"])
@@ -447,6 +545,23 @@ async def test_a_bare_position_of_another_hand_keeps_no_switch_that_would_close_
     left = await wind_down(loop, "leave")
     assert left.why[0].startswith("positions stay open, BTC WITHOUT A STOP")
     assert (left.unprotected, venue.guards) == ((), {})
+
+
+async def test_a_repair_that_is_not_answered_keeps_no_other_from_its_own() -> None:
+    venue = FakeVenue()
+    settings = Settings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
+    loop = await opened(venue, settings=settings, markets=("BTC", "ETH"))
+    limit = OrderRequest(market="ETH", side="long", usd_amount=Decimal(300), type="limit", limit_px="90")
+    for key in ("a person", "a person again"):
+        await venue.place(limit, key=key)
+    first, other = [o.oid for o in venue.working.values() if o.kind == "limit"]
+    venue.faults = [Fault("cancel", "drop")]
+    with pytest.raises(OutcomeUnknown):
+        await loop.reconcile()
+    assert first in venue.working
+    assert other not in venue.working
+    await loop.reconcile()
+    assert first not in venue.working
 
 
 class Falters(FakeVenue):

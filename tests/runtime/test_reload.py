@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from bot.config import Settings, load
-from bot.errors import ApiError, BotError, ConfigError, Exit, OutcomeUnknown
+from bot.errors import ApiError, BotError, ConfigError, Exit, OutcomeUnknown, StrategyError
 from bot.runtime import controls, provenance, worker
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.books import Share
@@ -216,6 +216,40 @@ async def test_a_strategy_that_leaves_a_market_leaves_a_word_on_what_it_has_ther
         "one: built anew",
         "one: asked about fewer markets; its ETH stays with its stop",
     )
+
+
+async def test_a_strategy_that_cannot_be_built_is_refused_and_ends_no_run(house: House) -> None:
+    house.code("holds", HOLDS.replace("    seen = 0\n", "    def __init__(self, **given):\n        {}['lookback']\n"))
+    with pytest.raises(StrategyError, match="raises KeyError while it is built: 'lookback'"):
+        await house.controls.diff()
+    result = await house.controls.reload()
+    assert result.code is Exit.CONFIG
+    assert "raises KeyError while it is built: 'lookback'" in result.refused[0]
+    await house.minute(BTC="101")
+
+
+SHADOWS = """\
+from bot import Strategy
+
+
+class Shadows(Strategy):
+    def on_start(self, view):
+        self.indicators, self.timers = {"rsi": 0}, ["BTC"]
+
+    def on_bar(self, view, bar):
+        view.state["bars"] = view.state.get("bars", 0) + 1
+        return ()
+"""
+
+
+async def test_a_strategy_that_gives_a_name_of_the_base_to_something_of_its_own_ends_no_run(house: House) -> None:
+    house.code("idle", SHADOWS.replace("Shadows", "Idle"))
+    house.write(CONFIG + TWO)
+    assert (await house.controls.reload()).applied == ("two: started",)
+    await house.minute(BTC="100", ETH="100")
+    await house.loop.recover()
+    await house.minute(BTC="100", ETH="100")
+    assert house.state("two")["bars"] >= 2
 
 
 BARE = """\
