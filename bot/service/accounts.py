@@ -129,7 +129,7 @@ class AccountDesk(Desk):
         return {
             "limitsVersion": LIMITS_VERSION,
             "platform": self.platform(),
-            "account": views.account_limits(account, now),
+            "account": views.account_limits(state, account, now),
             "key": None if (key := self.key(principal)) is None else views.key_limits(state, account, key, now),
             "rate": self.quota.views(principal.caller, context.ip),
         }

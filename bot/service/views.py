@@ -363,13 +363,14 @@ def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Bod
 # ── Limits, health, credit ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def account_limits(account: Account, now_ms: int) -> Body:
+def account_limits(state: State, account: Account, now_ms: int) -> Body:
     used = account.day_notional if account.day == now_ms // DAY_MS else 0
+    left = None if account.daily_cap is None else max(0, account.daily_cap - used - limits.waiting(state, account))
     return {
         "maxTradeUsd": opt(account.max_trade),
         "dailyTradeCapUsd": opt(account.daily_cap),
         "usedTodayUsd": format_e8(used),
-        "remainingTodayUsd": None if account.daily_cap is None else format_e8(max(0, account.daily_cap - used)),
+        "remainingTodayUsd": opt(left),
         "resetsAt": limits.resets_at_ms(now_ms),
     }
 

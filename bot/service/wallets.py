@@ -15,7 +15,7 @@ from bot.service.keeping import peek, peek_all
 from bot.service.machine import Machine
 from bot.service.quota import Quota
 from bot.venue import ledger, pages
-from bot.venue.state import Account, State
+from bot.venue.state import Account, State, Trade
 from bot.wire.queries import NavQuery, WalletTradesQuery
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]{40}", re.ASCII)
@@ -128,7 +128,7 @@ class WalletDesk(Desk):
         # What has not filled is an order, which is the owner's alone.
         filled = (trade for trade in pages.trades_before(account, query.before) if trade.filled)
         made = list(islice(filled, query.limit + 1))
-        page = [views.trade(account, trade) | HIDDEN_OF_TRADE for trade in made[: query.limit]]
+        page = [public_trade(account, trade) for trade in made[: query.limit]]
         return {"trades": page, "nextBefore": page[-1]["seq"] if len(made) > query.limit else None}
 
     # ── Addresses ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,6 +172,14 @@ class WalletDesk(Desk):
             tallies.clear()
         tallies[account.id] = (account.event_seq, len(filled), rate)
         return len(filled), rate
+
+
+def public_trade(account: Account, made: Trade) -> dict[str, Any]:
+    """A trade as a stranger sees it: of one whose rest still waits, what has filled of it, as if that were all."""
+    seen = views.trade(account, made) | HIDDEN_OF_TRADE
+    return (
+        seen if made.status != "open" else seen | {"size": seen["filledSize"], "fillStatus": "filled", "status": "done"}
+    )
 
 
 def public_positions(state: State, account: Account | None) -> list[dict[str, Any]]:

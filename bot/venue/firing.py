@@ -69,29 +69,31 @@ def act(
     # The event stands before its effects (responses.md) and names them: each exit below makes one trade, in this order.
     sweeps = action in ("cancel_orders", "flatten")
     gone = tuple(oid_text(account, order.number) for order in orders.entries(account)) if sweeps else ()
-    leaving = _without_exit(state, account) if action == "flatten" else []
+    leaving = _staying(state, account) if action == "flatten" else []
     trades = tuple(trade_id(account, account.trade_seq + n) for n in range(1, len(leaving) + 1))
     emit_guardian(state, account, guardian, "fired", reason=reason, action=action, value=ledger.account_value(state, account), canceled=gone,
                   trades=trades)  # fmt: skip
     if sweeps:
         canceled = orders.cancel_entries(state, account, kind)
         assert canceled == gone
-    for position, trade in zip(leaving, trades, strict=True):
+    for (position, size), trade in zip(leaving, trades, strict=True):
         market = state.markets[position.coin]
-        made = orders.force_exit(state, account, market, position, kind=kind, reason=kind, ref_px=market.mid,
+        made = orders.force_exit(state, account, market, position, size=size, kind=kind, reason=kind, ref_px=market.mid,
                                  guardian=guardian_id(account, guardian.number))  # fmt: skip
         assert made.id == trade
     return gone, trades
 
 
-def _without_exit(state: State, account: Account) -> list[Position]:
-    """Positions that no exit of the whole is at work on already."""
-    return [position for position in account.positions.values() if not _is_leaving(state, account, position)]
+def _staying(state: State, account: Account) -> list[tuple[Position, int]]:
+    """Positions, each with as much of it as no exit is at work on already."""
+    found = [(position, _left(state, account, position)) for position in account.positions.values()]
+    return [(position, size) for position, size in found if size]
 
 
-def _is_leaving(state: State, account: Account, position: Position) -> bool:
-    working = state.markets[position.coin].working
-    return any(a == account.id and account.orders[n].kind == "close" for a, n in working)
+def _left(state: State, account: Account, position: Position) -> int:
+    """How much of a position stays when the exits at work on it are done: what was added since they began is none of theirs."""
+    at_work = [o for o in protection.working_exits(account, state.markets[position.coin]) if o.kind == "close"]
+    return max(0, position.size - sum(order.size - order.filled for order in at_work))
 
 
 def close_position(
@@ -102,20 +104,20 @@ def close_position(
     guardian.deadline_ms = None
     _count(state, guardian)
     position = account.positions[market.spec.coin]
-    leaves = _is_leaving(state, account, position)
-    children = [] if leaves else [
+    left = _left(state, account, position)
+    children = [] if not left else [
         account.orders[oid]
         for oid in (position.stop_oid, position.target_oid)
         if oid is not None and account.orders[oid].status == "armed"
     ]  # fmt: skip
-    trades = () if leaves else (trade_id(account, account.trade_seq + 1),)
+    trades = (trade_id(account, account.trade_seq + 1),) if left else ()
     emit_guardian(state, account, guardian, "fired", reason=reason, mark=market.mark, action="close",
                   canceled=tuple(oid_text(account, o.number) for o in children), trades=trades)  # fmt: skip
-    if leaves:  # An exit of the whole is under way; a second one would only stand beside it.
+    if not left:  # An exit of the whole is under way; a second one would only stand beside it.
         return
     for child in children:
         protection.drop_child(state, account, market, position, child, "guardian")
-    orders.force_exit(state, account, market, position, kind="guardian", reason="guardian", ref_px=ref_px,
+    orders.force_exit(state, account, market, position, size=left, kind="guardian", reason="guardian", ref_px=ref_px,
                       guardian=guardian_id(account, guardian.number))  # fmt: skip
 
 

@@ -39,15 +39,32 @@ def used_today(owner: Account | Key, now_ms: int) -> int:
     return owner.day_notional if owner.day == now_ms // DAY_MS else 0
 
 
+def waiting(state: State, account: Account, key: Key | None = None) -> int:
+    """Notional of the resting entries, which may fill at any moment; of a key its own ones."""
+    resting = [account.orders[number] for number in account.resting]
+    return sum(opening_notional(state, order) for order in resting if key is None or order.key == key.id)
+
+
+def spoken_for_today(state: State, account: Account, key: Key | None = None) -> int:
+    """What of a daily cap, the account's or the key's, another opening finds taken: what has filled today and what may yet."""
+    return used_today(account if key is None else key, state.now_ms) + waiting(state, account, key)
+
+
 def exposure(state: State, account: Account) -> int:
     """|notional| at mark of positions and of the open rest of resting entries."""
     total = 0
     for coin, position in account.positions.items():
         market = state.markets[coin]
         total += outcome.worth(market.spec, position.side, market.mark, position.size)
-    for number in account.resting:
-        total += opening_notional(state, account.orders[number])
-    return total
+    return total + waiting(state, account)
+
+
+def exposure_beside(state: State, account: Account, market: Market, side: int) -> int:
+    """What stays of the exposure beside an opening: without the position of the other side, which the order closes first."""
+    position = account.positions.get(market.spec.coin)
+    turned = position is not None and position.side != side
+    closed = outcome.worth(market.spec, position.side, market.mark, position.size) if position and turned else 0
+    return exposure(state, account) - closed
 
 
 def opening_notional(state: State, order: Order) -> int:
@@ -126,15 +143,15 @@ def refuse_opening(
     if account.max_trade is not None and notional > account.max_trade:
         return Refusal(
             "limit_exceeded", f"the order opens {text_of(notional)} USD, maxTradeUsd is {text_of(account.max_trade)}",
-            fix=_way_out(state, account, key, largest), details={"cap": "maxTradeUsd"},
+            fix=_way_out(state, account, key, market, order.side, largest), details={"cap": "maxTradeUsd"},
         )  # fmt: skip
-    if account.daily_cap is not None and (used := used_today(account, state.now_ms)) + notional > account.daily_cap:
+    if account.daily_cap is not None and (used := spoken_for_today(state, account)) + notional > account.daily_cap:
         left = max(0, account.daily_cap - used)
         return Refusal(
             "limit_exceeded", f"dailyTradeCapUsd is {text_of(account.daily_cap)}, {text_of(left)} USD of it is left today",
-            fix=_way_out(state, account, key, largest), details={"cap": "dailyTradeCapUsd", "resetsAt": resets_at_ms(state.now_ms)},
+            fix=_way_out(state, account, key, market, order.side, largest), details={"cap": "dailyTradeCapUsd", "resetsAt": resets_at_ms(state.now_ms)},
         )  # fmt: skip
-    return refuse_key(state, account, key, market, notional, largest) if key is not None else None
+    return refuse_key(state, account, key, market, order.side, notional, largest) if key is not None else None
 
 
 def refuse_key(
@@ -142,24 +159,28 @@ def refuse_key(
     account: Account,
     key: Key,
     market: Market,
+    side: int,
     notional: int,
     largest: Largest,
 ) -> Refusal | None:
     """The key's own caps."""
     if (
         key.max_daily_notional is not None
-        and (used := used_today(key, state.now_ms)) + notional > key.max_daily_notional
+        and (used := spoken_for_today(state, account, key)) + notional > key.max_daily_notional
     ):
         left = max(0, key.max_daily_notional - used)
         return Refusal(
             "key_limit_exceeded", f"maxDailyNotionalUsd is {text_of(key.max_daily_notional)}, {text_of(left)} USD of it is left today",
-            fix=_way_out(state, account, key, largest), details={"cap": "maxDailyNotionalUsd", "resetsAt": resets_at_ms(state.now_ms)},
+            fix=_way_out(state, account, key, market, side, largest), details={"cap": "maxDailyNotionalUsd", "resetsAt": resets_at_ms(state.now_ms)},
         )  # fmt: skip
-    if key.max_exposure is not None and (held := exposure(state, account)) + notional > key.max_exposure:
+    if (
+        key.max_exposure is not None
+        and (held := exposure_beside(state, account, market, side)) + notional > key.max_exposure
+    ):
         left = max(0, key.max_exposure - held)
         return Refusal(
             "key_limit_exceeded", f"maxExposureUsd is {text_of(key.max_exposure)}, {text_of(left)} USD of it is left",
-            fix=_way_out(state, account, key, largest), details={"cap": "maxExposureUsd"},
+            fix=_way_out(state, account, key, market, side, largest), details={"cap": "maxExposureUsd"},
         )  # fmt: skip
     if is_full(account, key, market):
         return Refusal(
@@ -171,17 +192,19 @@ def refuse_key(
     return None
 
 
-def _way_out(state: State, account: Account, key: Key | None, largest: Largest) -> dict[str, Any]:
+def _way_out(
+    state: State, account: Account, key: Key | None, market: Market, side: int, largest: Largest
+) -> dict[str, Any]:
     """The largest order that every cap lets through; where the tightest leaves less than the least order, what helps against that one."""
     rooms: list[tuple[int, dict[str, Any]]] = []
     if account.max_trade is not None:
         rooms.append((account.max_trade, {"action": "raise_limit", "field": "maxTradeUsd"}))
     if account.daily_cap is not None:
-        rooms.append((account.daily_cap - used_today(account, state.now_ms), {"action": "wait"}))
+        rooms.append((account.daily_cap - spoken_for_today(state, account), {"action": "wait"}))
     if key is not None and key.max_daily_notional is not None:
-        rooms.append((key.max_daily_notional - used_today(key, state.now_ms), {"action": "wait"}))
+        rooms.append((key.max_daily_notional - spoken_for_today(state, account, key), {"action": "wait"}))
     if key is not None and key.max_exposure is not None:
-        rooms.append((key.max_exposure - exposure(state, account), {"action": "close_first"}))
+        rooms.append((key.max_exposure - exposure_beside(state, account, market, side), {"action": "close_first"}))
     left, otherwise = min(rooms, key=itemgetter(0))
     return largest(left) or otherwise
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-from bot.venue import acting, firing, funding, index, ledger, liquidation, orders, outcome, protection
+from bot.venue import acting, firing, funding, index, ledger, limits, liquidation, orders, outcome, protection
 from bot.venue.book import walk
 from bot.venue.commands import PassBar, PricePoint
 from bot.venue.events import Triggered
@@ -184,8 +184,8 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
 
 
 def _is_shut(account: Account, market: Market, order: Order) -> bool:
-    """Would this fill open while a market of strict hours opens nothing? It waits for the next session."""
-    if market.external != "closed" or not market.spec.strict_hours:
+    """Would this fill open while a market of strict hours or a guardian opens nothing? It waits for the next session, or until the block ends."""
+    if (market.external != "closed" or not market.spec.strict_hours) and not limits.blocking_guardians(account):
         return False
     position = account.positions.get(order.coin)
     return position is None or position.side == order.buy or order.size - order.filled > position.size
@@ -228,7 +228,7 @@ def fire_trigger(state: State, account: Account, market: Market, order: Order, r
     else:
         position.target_oid = None
     fills = walk(
-        market, ref_px, order.buy, order.size, orders.bound_of_trigger(ref_px if gapped else trigger, order.buy)
+        market, ref_px, order.buy, order.size, orders.bound_of_trigger(market, ref_px if gapped else trigger, order.buy)
     )
     whole = sum([size for _, size in fills]) == order.size
     if sibling is not None and (whole or order.kind == "stop_loss"):
@@ -303,6 +303,8 @@ def _fill_pending(state: State, market: Market) -> None:
         reason = None
         if not fills:
             reason = "slippage_bound" if size else "reduce_only"
+        elif opening > 0 and limits.blocking_guardians(account):
+            reason = "guardian"
         elif opening > 0 and protection.lacks_stop(account, order):
             reason = "position_closed"
         elif opening > 0:

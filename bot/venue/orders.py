@@ -400,19 +400,20 @@ def force_exit(
     market: Market,
     position: Position,
     *,
+    size: int,
     kind: str,
     reason: str,
     ref_px: int,
     guardian: str | None = None,
 ) -> Trade:
-    """Close the whole position at once around `ref_px`, at most ten per cent away; what the book lacks is tried again at each point."""
+    """Close `size` of the position at once around `ref_px`, at most ten per cent away; what the book lacks is tried again at each point."""
     order = exit_order(
         state,
         account,
         market,
         position,
-        size=position.size,
-        bound_px=bound_of_trigger(ref_px, -position.side),
+        size=size,
+        bound_px=bound_of_trigger(market, ref_px, -position.side),
         reason=reason,
     )
     trade = open_trade(
@@ -422,7 +423,7 @@ def force_exit(
         kind=kind,
         intent="close",
         side=position.side,
-        size=position.size,
+        size=size,
         guardian=guardian,
         reason=reason,
     )
@@ -431,7 +432,10 @@ def force_exit(
     return trade
 
 
-def bound_of_trigger(px: int, buy: int) -> int:
+def bound_of_trigger(market: Market, px: int, buy: int) -> int:
+    """Worst price of a stop, a target or a guardian's exit around `px`: ten per cent of it, of an event's share ten cents, as `bound_of` has it."""
+    if outcome.is_paid(market.spec):
+        return outcome.clamp(market.spec, px + buy * outcome.PAYOUT * TRIGGER_SLIPPAGE_BPS // BPS)
     return max(1, px + buy * px * TRIGGER_SLIPPAGE_BPS // BPS)
 
 
@@ -471,7 +475,7 @@ def work(state: State, account: Account, market: Market, order: Order) -> None:
             market,
             order,
             trade,
-            walk(market, market.mid, order.buy, size, bound_of_trigger(market.mid, order.buy)),
+            walk(market, market.mid, order.buy, size, bound_of_trigger(market, market.mid, order.buy)),
         )
         if position.size and order.kind == "stop_loss" and position.stop_oid is None:
             position.stop_oid = order.number
@@ -538,7 +542,8 @@ def cancel(state: State, account: Account, oid: str) -> Canceled | Refusal:
 def cancel_coin(state: State, account: Account, coin: str) -> Canceled | Refusal:
     if coin not in state.markets:
         return Refusal("not_found", f"no market {coin}")
-    orders = [o for o in account.orders.values() if o.coin == coin]
+    # What a guardian still closes is no open order, and in no list of them: it goes on until the position is flat.
+    orders = [o for o in account.orders.values() if o.coin == coin and (o.kind != "close" or o.status != "working")]
     for order in orders:
         drop(state, account, order, "user")
     return Canceled(

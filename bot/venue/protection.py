@@ -135,7 +135,7 @@ def drop_child(state: State, account: Account, market: Market, position: Positio
     if child.status == "working":
         market.working.remove((account.id, child.number))
         trade = account.trade(child.trade or "")
-        trade.status, trade.reason, trade.updated_ms = "done", reason, state.now_ms
+        trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
     else:
         index.unwatch_order(market, child)
     del account.orders[child.number]

@@ -492,7 +492,15 @@ def _largest(
     if most * min(dearest, market.mid) // E8 < MIN_NOTIONAL:
         return None
     if order.usd is not None:
-        return {"field": "usdAmount", "value": text_of(left)} if left >= MIN_NOTIONAL else None
+        # What the part that closes fetches, and what may be opened.
+        sizing_px = _sizing_px(market, market.mid, order.side, limit_px or 0, limit=limit_px is not None)
+        room = max(0, left)
+        if reduce and outcome.is_paid(
+            market.spec
+        ):  # Such an order's shares are reckoned at the first price, whatever the later ones are.
+            room = room * outcome.share_px(market.spec, order.side, sizing_px) // dearest
+        usd = reduce * outcome.share_px(market.spec, -order.side, sizing_px) // E8 + room
+        return {"field": "usdAmount", "value": text_of(usd)} if usd >= MIN_NOTIONAL else None
     return {"field": "size", "value": text_of(most)}
 
 
@@ -701,6 +709,9 @@ def suggest(
         if leverage and used < leverage:
             warnings.append(("leverage_clamped", f"leverage {leverage} is clamped to {used}"))
         most = min(depth, _affordable(state, account, key, market, used, buy))
+        if market.spec.strict_hours and market.external == "closed":
+            most = min(most, position.size if position is not None and position.side != side else 0)
+            warnings.append(("external_closed", f"{coin} opens no position while its outside price is closed"))
     if limits.refuse_coin(market, key) is not None:
         most = 0
     want = (
@@ -740,16 +751,18 @@ def _affordable(state: State, account: Account, key: Key | None, market: Market,
     """Largest opening size that margin and caps leave, in lots."""
     free = ledger.free_margin(state, account) - max(0, _extra_margin(account, market, leverage, buy) or 0)
     usd = free * leverage * E8 // (E8 + leverage * market.spec.taker_rate) * 999 // 1000
-    if limits.blocking_guardians(account) or (key is not None and limits.is_full(account, key, market)):
+    if limits.blocking_guardians(account) or limits.refuse_orders(account) is not None:
         return 0
-    today = limits.used_today(account, state.now_ms)
+    if key is not None and limits.is_full(account, key, market):
+        return 0
+    today = limits.spoken_for_today(state, account)
     for cap in (account.max_trade, None if account.daily_cap is None else account.daily_cap - today):
         usd = usd if cap is None else min(usd, cap)
     if key is not None:
         if key.max_exposure is not None:
             usd = min(usd, key.max_exposure - limits.exposure(state, account))
         if key.max_daily_notional is not None:
-            usd = min(usd, key.max_daily_notional - limits.used_today(key, state.now_ms))
+            usd = min(usd, key.max_daily_notional - limits.spoken_for_today(state, account, key))
     usd = max(usd, 0)  # Caps may have been lowered below what was used, and losses may exceed what is free.
     size = usd * E8 // outcome.share_px(market.spec, buy, market.mid) // market.lot * market.lot
     fills = outcome.paid(market.spec, buy, walk(market, market.mid, buy, size)) if size else []

@@ -195,6 +195,19 @@ async def test_the_daily_cap_is_the_keys_own_and_starts_anew_at_midnight(box: Bo
     assert (await trader.send("POST", "/v1/orders", order(200, leverage=5))).status_code == 200
 
 
+async def test_what_rests_is_taken_from_what_is_left_of_the_day_and_is_not_used_yet(box: Box, caller: Caller) -> None:
+    await box.price("BTC", "100000")
+    await caller.send("PATCH", "/v1/settings", {"dailyTradeCapUsd": 1000})
+    order = {"market": "BTC", "side": "long", "usdAmount": 900, "type": "limit", "limitPx": "90000"}
+    oid = (await caller.post("/v1/orders", order))["trade"]["venueOid"]
+    limits = (await caller.get("/v1/limits"))["account"]
+    assert (limits["usedTodayUsd"], limits["remainingTodayUsd"]) == ("0", "100")
+    refused = (await caller.send("POST", "/v1/orders", order)).json()["error"]
+    assert (refused["code"], refused["fix"]) == ("limit_exceeded", {"field": "usdAmount", "value": 100})
+    await caller.delete(f"/v1/orders/{oid}")
+    assert (await caller.get("/v1/account"))["budget"]["remainingTodayUsd"] == "1000"
+
+
 async def test_a_reset_gives_the_daily_caps_of_account_and_keys_back(caller: Caller) -> None:
     trader = await make(caller, scopes=TRADER, maxDailyNotionalUsd=500)
     assert (await caller.send("PATCH", "/v1/settings", {"dailyTradeCapUsd": 600})).status_code == 200

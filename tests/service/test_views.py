@@ -59,6 +59,18 @@ async def test_a_wallet_is_read_without_a_credential_and_shows_no_plan(box: Box,
     assert {traded[name] for name in ("requestId", "idempotencyKey", "source", "venueOid", "guardianId")} == {None}
 
 
+async def test_a_wallet_shows_of_an_order_that_has_partly_filled_no_more_than_that(box: Box, caller: Caller) -> None:
+    placed = await buy(caller, 9000, type="limit", limitPx="90000")
+    await box.price("BTC", "89000", volume="0.2")
+    mine = (await caller.get("/v1/trades"))["trades"][0]
+    assert (mine["status"], mine["fillStatus"], mine["size"], mine["filledSize"]) == ("open", "partial", "0.1", "0.02")
+    seen = (await box.http.get(f"/v1/wallets/{address(caller)}/trades")).json()["trades"][0]
+    assert (seen["status"], seen["fillStatus"], seen["size"], seen["filledSize"]) == ("done", "filled", "0.02", "0.02")
+    await caller.delete(f"/v1/orders/{placed['trade']['venueOid']}")
+    seen = (await box.http.get(f"/v1/wallets/{address(caller)}/trades")).json()["trades"][0]
+    assert (seen["status"], seen["fillStatus"], seen["filledSize"]) == ("canceled", "partial", "0.02")
+
+
 async def test_a_wallet_shows_no_order_that_has_not_filled(box: Box, caller: Caller) -> None:
     async def seen(query: str = "") -> tuple[list[int], int | None]:
         page = (await box.http.get(f"/v1/wallets/{address(caller)}/trades{query}")).json()
@@ -239,6 +251,18 @@ async def test_home_shows_the_largest_positions_first(open_box: OpenBox) -> None
     assert home["portfolio"]["openPositions"] == 2
     assert [held["coin"] for held in home["portfolio"]["positions"]] == ["ETH", "BTC"]
     assert any("No stop stands" in said for said in home["guidance"])
+
+
+async def test_home_takes_a_no_for_what_it_is_worth(open_box: OpenBox) -> None:
+    box: Box = await open_box(markets=("BTC", "event:RAIN-TOMORROW"))
+    await box.price("BTC", "100000")
+    await box.price("event:RAIN-TOMORROW", "0.05")
+    caller = await box.caller()
+    await caller.post("/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 400})
+    await caller.post("/v1/orders", {"market": "event:RAIN-TOMORROW", "side": "short", "usdAmount": 500})
+    held = (await caller.get("/v1/home"))["portfolio"]["positions"]
+    assert [one["coin"] for one in held] == ["event:RAIN-TOMORROW", "BTC"]
+    assert Decimal(held[0]["notionalUsd"]) > Decimal(held[1]["notionalUsd"])
 
 
 async def test_the_page_of_a_wallet_is_escaped_and_loads_nothing(box: Box) -> None:

@@ -135,6 +135,18 @@ def test_a_cancel_says_whether_the_position_has_a_stop_left():
     assert canceled(desk, c.CancelCoin("a", "BTC")).unprotected is False
 
 
+def test_an_exit_that_is_taken_away_at_work_is_canceled_and_says_by_what():
+    for ends, reason in ((c.CancelCoin("a", "BTC"), "user"), (c.ClosePosition("a", "BTC"), "position_closed")):
+        desk = Desk((market(level_size=10**7, level_step=600_000), "100"))
+        for size in ("1.5", "0.3"):
+            desk.place(order(size=size, stop="95", allow_partial=True))
+        desk.move("BTC", "94.9")
+        assert desk.account.orders[desk.position().stop_oid].status == "working"
+        desk.do(ends)
+        stop = next(trade for trade in desk.account.trades if trade.kind == "stop_loss")
+        assert (stop.status, stop.reason, stop.fill_status()) == ("canceled", reason, "partial")
+
+
 def test_canceling_nothing_is_an_answer_by_coin_and_not_found_by_order():
     desk = Desk((market(), "100"))
     assert canceled(desk, c.CancelCoin("a", "BTC")).oids == ()

@@ -66,6 +66,33 @@ def test_a_share_is_paid_at_once_and_pays_its_outcome(side: int, cost: str, outc
     assert not desk.account.positions
 
 
+@pytest.mark.parametrize("side", [1, -1])
+@pytest.mark.parametrize("px", ["0.03", "0.97"])
+def test_a_flatten_closes_a_share_at_any_price_across_a_wide_spread(side: int, px: str) -> None:
+    desk = desk_at(px, half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    desk.place(order(COIN, side, size="500"))
+    desk.do(c.Kill("a", flatten=True))
+    assert not desk.account.positions
+
+
+def test_a_stop_of_a_cheap_share_fills_across_a_wide_spread() -> None:
+    desk = desk_at("0.03", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    desk.place(order(COIN, -1, size="500", stop="0.04"))
+    desk.move(COIN, "0.041")
+    assert not desk.account.positions
+
+
+def test_the_largest_order_in_usd_that_turns_shares_passes_across_several_levels() -> None:
+    desk = desk_at("0.4", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    desk.place(order(COIN, 1, size="500"))
+    desk.do(c.ChangeSettings("a", e8("921"), None))
+    refused = desk.place(order(COIN, -1, usd="4000")).answer
+    assert isinstance(refused, Refusal) and refused.details == {"cap": "maxTradeUsd"} and refused.fix is not None
+    placed = desk.place(order(COIN, -1, usd=refused.fix["value"])).answer
+    assert not isinstance(placed, Refusal)
+    assert e8("900") < desk.position(COIN).margin <= e8("921")
+
+
 def test_a_yes_and_a_no_are_worth_exactly_one_at_all_times() -> None:
     desk = desk_at()
     desk.do(c.OpenAccount("b", "0x" + "1" * 40, None, e8("10000")))

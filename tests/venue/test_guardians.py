@@ -8,7 +8,7 @@ from bot.venue import commands as c
 from bot.venue.events import Fill, GuardianMoved
 from bot.venue.numbers import text_of
 from bot.venue.state import GuardianSpec, Rules
-from tests.builders import Desk, code_of, dead_man, market, order, trail
+from tests.builders import Desk, code_of, dead_man, e8, hold, market, order, trail
 from tests.scenario import run
 
 # ── Dead-man switch ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -131,6 +131,76 @@ def test_flatten_goes_on_until_a_thin_book_has_taken_everything():
     desk.bar("BTC", "100", "100", "100", "100")
     assert not desk.account.positions and not desk.account.orders
     assert desk.account.trades[-1].status == "done"
+
+
+def at_work() -> Desk:
+    """A position whose max_hold has fired, in a book that did not take all of it."""
+    desk = Desk((market(level_size=10**7, level_step=600_000), "100"))
+    for _ in range(2):
+        desk.place(order(size="1.5", allow_partial=True))
+    desk.arm(hold(60, "BTC"))
+    desk.wait(60_000)
+    assert [o.status for o in desk.account.orders.values()] == ["working"]
+    return desk
+
+
+def test_a_flatten_takes_what_was_added_while_another_exit_was_at_work():
+    desk = at_work()
+    desk.place(order(size="1", stop="5%"))
+    killed = desk.do(c.Kill("a", flatten=True)).answer
+    assert [desk.account.trade(made).size for made in killed.trades] == [e8("1")]
+    desk.bar("BTC", "100", "100", "100", "100")
+    assert not desk.account.positions and not desk.account.orders
+    assert {trade.status for trade in desk.account.trades} == {"done"}
+
+
+def test_a_second_flatten_puts_no_exit_beside_one_of_the_whole():
+    desk = at_work()
+    assert desk.do(c.Kill("a", flatten=True)).answer.trades == ()
+    assert len(desk.account.orders) == 1
+
+
+def test_a_flatten_at_work_outlives_the_cancel_of_all_orders_of_its_market():
+    desk = at_work()
+    desk.place(order(size="1", limit_px="50"))
+    assert len(desk.do(c.CancelCoin("a", "BTC")).answer.oids) == 1
+    desk.bar("BTC", "100", "100", "100", "100")
+    assert not desk.account.positions and not desk.account.orders
+
+
+def test_a_trailing_stop_closes_what_was_added_while_another_exit_was_at_work():
+    desk = at_work()
+    desk.place(order(size="1", guardians=(trail("1%"),)))
+    desk.move("BTC", "98.9")
+    desk.bar("BTC", "98.9", "98.9", "98.9", "98.9")
+    assert not desk.account.positions and not desk.account.orders
+
+
+def test_what_rests_does_not_fill_while_openings_are_blocked_and_fills_when_they_are_not():
+    run("""
+        mark BTC 100
+        long BTC 5
+        long BTC 1 limit 95
+        short BTC 2 limit 103
+        deadman 60 block_opens
+        wait 60s
+        bar BTC 100 100 94 94          | -
+        bar BTC 94 104 94 104          | limit 2 @ 103
+        orders BTC                     | limit 1 @ 95
+        deadman 60 cancel_orders
+        bar BTC 104 104 94 94          | open 1 @ 95
+    """)
+
+
+def test_an_order_that_waits_for_the_next_point_opens_nothing_once_openings_are_blocked():
+    desk = Desk((market(), "100"), rules=Rules(fill_at="next"))
+    desk.arm(dead_man(60, "block_opens"))
+    desk.now_ms += 59_000
+    desk.place(order(size="5"))
+    desk.wait(1_000)
+    desk.bar("BTC", "100", "100", "100", "100")
+    assert not desk.account.positions
+    assert (desk.account.trades[-1].status, desk.account.trades[-1].reason) == ("canceled", "guardian")
 
 
 def test_the_fired_event_names_what_it_canceled_and_the_trades_it_made():

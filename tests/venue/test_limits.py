@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.venue import commands as c
-from bot.venue.state import DAY_MS, KEYS_MAX, Key
+from bot.venue.state import DAY_MS, KEYS_MAX, Key, oid_text
 from tests.builders import Desk, code_of, e8, hold, market, order, trail
 from tests.scenario import run
 
@@ -103,6 +103,35 @@ def test_a_keys_daily_notional_is_its_own_and_starts_anew_each_day():
     assert by_key(desk, order("ETH", usd="101")).code == "key_limit_exceeded"
     desk.wait(DAY_MS)
     assert by_key(desk, order("ETH", usd="1000")).trade
+
+
+def test_an_order_that_turns_a_position_is_judged_by_what_it_leaves():
+    desk = with_key(max_exposure=e8("1000"))
+    by_key(desk, order(usd="900"))
+    refused = by_key(desk, order(side=-1, usd="2000"))
+    assert (refused.details["cap"], refused.fix) == ("maxExposureUsd", {"field": "usdAmount", "value": "1900"})
+    assert by_key(desk, order(side=-1, usd="1900")).trade
+    assert (desk.position().side, desk.position().size) == (-1, e8("10"))
+
+
+def test_what_rests_counts_against_a_daily_cap_until_it_is_canceled():
+    desk = Desk((market(), "100"))
+    desk.do(c.ChangeSettings("a", None, e8("1000")))
+    resting = desk.place(order(usd="900", limit_px="90")).answer
+    refused = desk.place(order(usd="200", limit_px="80")).answer
+    assert (refused.code, refused.fix) == ("limit_exceeded", {"field": "usdAmount", "value": "100"})
+    assert desk.do(c.CancelOrder("a", oid_text(desk.account, resting.trade.oid))).answer.filled == 0
+    assert code_of(desk.place(order(usd="1000", limit_px="80"))) == ""
+
+
+def test_a_keys_daily_notional_counts_what_its_own_orders_may_yet_fill():
+    desk = with_key(max_daily_notional=e8("1000"))
+    desk.place(order(usd="5000", limit_px="90"))
+    assert by_key(desk, order(usd="600", limit_px="90")).trade
+    assert by_key(desk, order(usd="600")).code == "key_limit_exceeded"
+    desk.bar("BTC", "90", "90", "80", "80")
+    assert desk.state.keys["key_1"].day_notional <= e8("1000")
+    assert by_key(desk, order("ETH", usd="400")).trade
 
 
 def test_open_positions_count_markets_with_a_position_or_a_resting_entry():

@@ -11,7 +11,7 @@ from bot.errors import Refusal
 from bot.venue import commands as c
 from bot.venue.numbers import E8
 from bot.venue.quote import Suggestion, suggest
-from bot.venue.state import OrderSpec
+from bot.venue.state import OPEN_ORDERS_MAX, OrderSpec
 from tests.builders import Desk, code_of, dead_man, e8, market, order
 
 
@@ -35,6 +35,24 @@ def test_nothing_is_feasible_while_a_guardian_blocks_openings():
     desk = Desk((market(), "100"))
     desk.arm(dead_man(60, "block_opens"))
     desk.wait(60_000)
+    assert not suggested(desk).feasible
+
+
+def test_nothing_is_feasible_that_a_market_of_strict_hours_would_refuse():
+    desk = Desk((market(strict_hours=True, hours="equity", margin_mode="isolated"), "100"))
+    desk.place(order(size="5"))
+    desk.do(c.SetMarket("BTC", external="closed", turns_ms=desk.now_ms + 1))
+    shut = suggested(desk)
+    assert not shut.feasible and "external_closed" in [code for code, _ in shut.warnings]
+    less = suggested(desk, side=-1, size=e8("9"))
+    assert less.feasible and less.size == e8("5")
+    assert code_of(desk.place(OrderSpec("BTC", -1, size=less.size))) == ""
+
+
+def test_nothing_is_feasible_with_as_many_orders_open_as_there_may_be():
+    desk = Desk((market(), "100"), cash="100000")
+    for _ in range(OPEN_ORDERS_MAX):
+        assert code_of(desk.place(order(size="1", limit_px="90"))) == ""
     assert not suggested(desk).feasible
 
 
