@@ -311,16 +311,22 @@ async def test_a_query_is_encoded_and_a_body_that_is_not_there_has_a_length(serv
 
 def test_another_event_loop_does_as_well() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.readuntil(b"\r\n\r\n"):
-            writer.write(said("{}"))
+        with suppress(asyncio.IncompleteReadError):  # That is its end.
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(said("{}"))
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
 
     async def ask() -> None:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as served:
             exchange = Exchange(f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}")
             assert [(await exchange.send("GET", "/")).body for _ in range(2)] == [b"{}"] * 2
             await exchange.aclose()
+            await ended.wait()
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, suppress(asyncio.IncompleteReadError):
+    ended = asyncio.Event()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(ask())
 
 
