@@ -414,7 +414,7 @@ def _metrics(patient: Patient) -> None:
     port, taken = settings.metrics.port, ""
     with contextlib.suppress(OSError):
         taken = (patient.place.folder / PORT_FILE).read_text(encoding="utf-8").strip()
-    if patient.place.is_running() and taken and (port == 0 or taken == str(port)):
+    if taken and patient.place.is_running() and (port == 0 or taken == str(port)):
         patient.say("metrics", "ok", f"http://{HOST}:{taken}/metrics, the running daemon's, on this machine alone")
         return
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:

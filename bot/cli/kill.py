@@ -122,7 +122,6 @@ async def _way(place: Place, reference: str | None) -> tuple[str, str] | None:
     if not isinstance(base_url, str):
         raise ConfigError(f"{config}: account.base_url is required: it says where the service is")
     if base_url == "embedded":
-        place.judge_open()
         if place.is_running():
             return None
         service = Embedded(place.folder)

@@ -66,16 +66,11 @@ class Place:
         return f"{name} {quote(str(path))}"
 
     def is_running(self) -> bool:
-        from bot.runtime.holding import is_held
+        """Whether a daemon holds the folder. Closed where this user cannot see that."""
+        from bot.runtime.holding import LOCK, is_held
+        from bot.runtime.reading import is_there
 
-        return is_held(self.folder)
-
-    def judge_open(self) -> None:
-        """Closed, where this user cannot see whether anything runs."""
-        from bot.runtime.reading import Closed
-
-        if _is_closed(self.folder):
-            raise Closed(self.folder)
+        return is_there(self.folder / LOCK) and is_held(self.folder)
 
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None
@@ -125,9 +120,15 @@ def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False)
     if config is not None and state_dir is not None:
         raise click.UsageError("give --config or --state-dir, not both")
     if state_dir is not None:
-        if not state_dir.is_dir():
-            raise click.UsageError(f"there is no folder {state_dir}")
         from bot.cli.statedir import DemoFolder
+        from bot.runtime.reading import Closed
+
+        try:
+            is_folder = state_dir.is_dir()
+        except PermissionError:
+            raise Closed(state_dir) from None
+        if not is_folder:
+            raise click.UsageError(f"there is no folder {state_dir}")
 
         return Place(DemoFolder(state_dir.absolute()).newest() or state_dir.absolute())
     if config is not None:
@@ -155,13 +156,12 @@ def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False)
 
 def _is_closed(folder: Path) -> bool:
     from bot.runtime.holding import LOCK
+    from bot.runtime.reading import Closed, is_there
 
     try:
-        (folder / LOCK).stat()
-    except PermissionError:
+        is_there(folder / LOCK)
+    except Closed:
         return True
-    except OSError:
-        return False
     return False
 
 

@@ -90,10 +90,11 @@ def replay(what: Path, config: Path | None, *, as_json: bool, **given: Any) -> i
 
     from bot import logs
     from bot.errors import Exit
+    from bot.runtime.reading import is_there
 
     logs.configure(pretty=None, level="error")
     with reserved(for_json=as_json):
-        found = _of_run(what, config, given) if _is_file(what / "manifest.json") else _of_journal(what, config, given)
+        found = _of_run(what, config, given) if is_there(what / "manifest.json") else _of_journal(what, config, given)
     if as_json:
         click.echo(json.dumps(found.plain(), indent=1, ensure_ascii=False))
     else:
@@ -174,25 +175,15 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     return of_run_again(what, manifest, settings, candles, options, rates=rates, changed=changed, stopped_ms=stopped_ms)
 
 
-def _is_file(path: Path) -> bool:
-    """Closed where that cannot be seen: a state directory is for its owner alone."""
-    from bot.runtime.reading import Closed
-
-    try:
-        return path.is_file()
-    except PermissionError:
-        raise Closed(path.parent) from None
-
-
 def _folder_of(what: Path) -> tuple[Path, Path | None]:
     """The state directory that is meant, and the config when that was named."""
     from bot.cli.place import folder_of
     from bot.cli.statedir import DemoFolder
-    from bot.runtime.reading import FILE
+    from bot.runtime.reading import FILE, is_there
     from bot.session.kept import newest_run
 
     if what.is_dir():
-        if not _is_file(what / FILE):
+        if not is_there(what / FILE):
             what = DemoFolder(what).newest() or what
         if not (what / FILE).is_file():
             newest = newest_run(what)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -59,15 +60,21 @@ class LastState(NamedTuple):
     positions: list[Row]
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is such a file. Closed where this user may not look: a state directory is for its owner alone."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except PermissionError:
+        raise Closed(path.parent) from None
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 @contextlib.contextmanager
 def opened(state_dir: Path) -> Iterator[sqlite3.Connection]:
     """The journal of a state directory. NotFound where there is none; Closed where that cannot be seen; JournalError when it cannot be read."""
     path = state_dir / FILE
-    try:
-        is_there = path.is_file()
-    except PermissionError:
-        raise Closed(state_dir) from None
-    if not is_there:
+    if not is_there(path):
         raise NotFound(f"{state_dir} has no journal: no daemon has run there yet")
     try:
         connection = _connected(path)

@@ -9,8 +9,8 @@ from bot.service import views
 from bot.service.answers import Answer
 from bot.service.auth import Principal
 from bot.service.desk import Desk
-from bot.venue import ledger, outcome
-from bot.venue.state import DAY_MS, Account, Position, State
+from bot.venue import ledger, limits
+from bot.venue.state import DAY_MS, Account
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION, LIMITS_VERSION
 
 HOME_POSITIONS: Final = 5  # the interface's "portfolio slice"
@@ -67,7 +67,7 @@ class PortfolioDesk(Desk):
         """GET /v1/home."""
         self.look()
         state, account = self.machine.state, self.account(principal)
-        largest = sorted(account.positions.values(), key=lambda held: (-_worth(state, held), held.coin))
+        largest = sorted(account.positions.values(), key=lambda held: (-limits.worth(state, held), held.coin))
         return Answer.ok(
             {
                 "nickname": account.name,
@@ -131,9 +131,3 @@ class PortfolioDesk(Desk):
         if not account.positions:
             said.append("No open positions: GET /v1/markets shows what trades; POST /v1/orders/suggest sizes an order.")
         return said
-
-
-def _worth(state: State, held: Position) -> int:
-    """What notionalUsd says of a position: a No is worth what is missing to 1 USD."""
-    market = state.markets[held.coin]
-    return outcome.worth(market.spec, held.side, market.mark, held.size)

@@ -14,7 +14,6 @@ from bot.venue.guardians import has_trail
 from bot.venue.numbers import E8
 from bot.venue.quote import Quote, Suggestion, resolve_bracket
 from bot.venue.state import (
-    DAY_MS,
     Account,
     Bracket,
     Guardian,
@@ -70,7 +69,7 @@ def position(state: State, account: Account, held: Position) -> Body:
         "marginUsedUsd": format_e8(held.margin if held.isolated else ledger.initial_margin(market, held)),
         "book": market.spec.book,
         "market": market_name(held.coin),
-        "notionalUsd": format_e8(outcome.worth(market.spec, held.side, mark, held.size)),
+        "notionalUsd": format_e8(limits.worth(state, held)),
         "stopPx": opt(stop.trigger_px) if stop is not None else None,
         "takeProfitPx": opt(target.trigger_px) if target is not None else None,
         "riskUsd": format_e8(held.r_px * held.size // E8) if held.r_px is not None and stop is not None else None,
@@ -364,7 +363,7 @@ def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Bod
 
 
 def account_limits(state: State, account: Account, now_ms: int) -> Body:
-    used = account.day_notional if account.day == now_ms // DAY_MS else 0
+    used = limits.used_today(account, now_ms)
     left = None if account.daily_cap is None else max(0, account.daily_cap - used - limits.waiting(state, account))
     return {
         "maxTradeUsd": opt(account.max_trade),
@@ -382,7 +381,7 @@ def key_limits(state: State, account: Account, key: Key, now_ms: int) -> Body:
         "maxExposureUsd": opt(key.max_exposure),
         "exposureUsd": format_e8(limits.exposure(state, account)),
         "maxDailyNotionalUsd": opt(key.max_daily_notional),
-        "usedTodayUsd": format_e8(key.day_notional if key.day == now_ms // DAY_MS else 0),
+        "usedTodayUsd": format_e8(limits.used_today(key, now_ms)),
         "maxLeverage": key.max_leverage,
         "allowedCoins": None if key.allowed_coins is None else list(key.allowed_coins),
         "maxOpenPositions": key.max_open_positions,

@@ -461,7 +461,7 @@ class Session:
                 return True
             close_ms = min(closes)
             closes += [close for track in coarse if (close := track.next_close_ms) is not None]
-            if (timer_ms := self._timer_in_hole_ms()) is not None:
+            if (timer_ms := self._timer_in_hole_ms(close_ms)) is not None:
                 closes.append(timer_ms)
             slot_ms = min(closes)
             if slot_ms > until_ms:
@@ -477,10 +477,10 @@ class Session:
                 if not self._goes_on():
                     return all(lane.is_over for lane in ground.lanes)
 
-    def _timer_in_hole_ms(self) -> int | None:
-        """When the next timer is due, where no market has a bar until then. It fires as it would if the bars that are missing were there and stood still."""
+    def _timer_in_hole_ms(self, close_ms: int) -> int | None:
+        """When the next timer is due, where no market has a bar until then; the next one closes at `close_ms`. It fires as it would if the bars that are missing were there and stood still."""
         due_ms = self._running().timers.next_ms
-        if due_ms is None:
+        if due_ms is None or due_ms >= close_ms:
             return None
         lanes = [lane for lane in self.ground.lanes if not lane.is_over]
         step_ms = min(lane.step_ms for lane in lanes)

@@ -18,6 +18,7 @@ from bot.venue.state import (
     Market,
     Order,
     OrderSpec,
+    Position,
     State,
     guardian_id,
 )  # fmt: skip
@@ -39,6 +40,12 @@ def used_today(owner: Account | Key, now_ms: int) -> int:
     return owner.day_notional if owner.day == now_ms // DAY_MS else 0
 
 
+def worth(state: State, position: Position) -> int:
+    """|Notional| of a position at mark: of a No what is missing to 1 USD."""
+    market = state.markets[position.coin]
+    return outcome.worth(market.spec, position.side, market.mark, position.size)
+
+
 def waiting(state: State, account: Account, key: Key | None = None) -> int:
     """Notional of the resting entries, which may fill at any moment; of a key its own ones."""
     resting = [account.orders[number] for number in account.resting]
@@ -52,18 +59,13 @@ def spoken_for_today(state: State, account: Account, key: Key | None = None) -> 
 
 def exposure(state: State, account: Account) -> int:
     """|notional| at mark of positions and of the open rest of resting entries."""
-    total = 0
-    for coin, position in account.positions.items():
-        market = state.markets[coin]
-        total += outcome.worth(market.spec, position.side, market.mark, position.size)
-    return total + waiting(state, account)
+    return sum(worth(state, position) for position in account.positions.values()) + waiting(state, account)
 
 
 def exposure_beside(state: State, account: Account, market: Market, side: int) -> int:
     """What stays of the exposure beside an opening: without the position of the other side, which the order closes first."""
     position = account.positions.get(market.spec.coin)
-    turned = position is not None and position.side != side
-    closed = outcome.worth(market.spec, position.side, market.mark, position.size) if position and turned else 0
+    closed = 0 if position is None or position.side == side else worth(state, position)
     return exposure(state, account) - closed
 
 

@@ -433,9 +433,9 @@ def force_exit(
 
 
 def bound_of_trigger(market: Market, px: int, buy: int) -> int:
-    """Worst price of a stop, a target or a guardian's exit around `px`: ten per cent of it, of an event's share ten cents, as `bound_of` has it."""
+    """Worst price of a stop, a target or a guardian's exit around `px`: ten per cent of it, of an event's share ten cents."""
     if outcome.is_paid(market.spec):
-        return outcome.clamp(market.spec, px + buy * outcome.PAYOUT * TRIGGER_SLIPPAGE_BPS // BPS)
+        return bound_of(market, px, buy, TRIGGER_SLIPPAGE_BPS)
     return max(1, px + buy * px * TRIGGER_SLIPPAGE_BPS // BPS)
 
 

@@ -495,9 +495,8 @@ def _largest(
         # What the part that closes fetches, and what may be opened.
         sizing_px = _sizing_px(market, market.mid, order.side, limit_px or 0, limit=limit_px is not None)
         room = max(0, left)
-        if reduce and outcome.is_paid(
-            market.spec
-        ):  # Such an order's shares are reckoned at the first price, whatever the later ones are.
+        # Shares of an order that turns are reckoned at the first price, whatever the later ones are.
+        if reduce and outcome.is_paid(market.spec):
             room = room * outcome.share_px(market.spec, order.side, sizing_px) // dearest
         usd = reduce * outcome.share_px(market.spec, -order.side, sizing_px) // E8 + room
         return {"field": "usdAmount", "value": text_of(usd)} if usd >= MIN_NOTIONAL else None
@@ -760,7 +759,7 @@ def _affordable(state: State, account: Account, key: Key | None, market: Market,
         usd = usd if cap is None else min(usd, cap)
     if key is not None:
         if key.max_exposure is not None:
-            usd = min(usd, key.max_exposure - limits.exposure(state, account))
+            usd = min(usd, key.max_exposure - limits.exposure_beside(state, account, market, buy))
         if key.max_daily_notional is not None:
             usd = min(usd, key.max_daily_notional - limits.spoken_for_today(state, account, key))
     usd = max(usd, 0)  # Caps may have been lowered below what was used, and losses may exceed what is free.

@@ -253,6 +253,15 @@ def test_of_another_users_daemon_nothing_is_claimed(
     assert f"error: {closed} belongs to another user: ask as that user, or as root (sudo)\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["status", "positions", "orders", "events", "logs", "pause", "kill", "doctor"])
+def test_a_folder_that_this_user_cannot_even_look_for_is_wrong_usage(
+    command: str, home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = closed / "inner"
+    assert call([command, "--state-dir", str(folder)]) == 2
+    assert f"error: {folder} belongs to another user: ask as that user, or as root (sudo)\n" in capsys.readouterr().err
+
+
 def test_doctor_says_that_a_journal_is_another_users(
     home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,18 @@ async def opened(venue: FakeVenue, **more: object) -> Loop:
     return loop
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+async def begun_again(venue: FakeVenue, path: Path, **more: object) -> Loop:
+    """A loop over the journal that another has left."""
+    loop = room(venue, once, path=path, **more)  # type: ignore[arg-type]
+    await loop.recover()
+    return loop
+
+
 def stop_of(venue: FakeVenue) -> str:
     return next(o.oid for o in venue.working.values() if o.kind == "stop_loss")
 
@@ -233,14 +245,12 @@ async def test_a_list_that_takes_the_time_of_a_pass_is_asked_for_once_in_it(monk
     assert len(asked) == 1
 
 
-async def test_the_repair_of_a_naked_position_survives_a_restart(tmp_path: object) -> None:
-    path = tmp_path / "journal.db"  # type: ignore[operator]
+async def test_the_repair_of_a_naked_position_survives_a_restart(path: Path) -> None:
     venue = FakeVenue()
     loop = await opened(venue, path=path)
     loop.journal.db.close()
     await venue.cancel(stop_of(venue))
-    again = room(venue, once, path=path)
-    await again.recover()
+    await begun_again(venue, path)
     assert trailing(venue) == [("BTC", 2.0)]
 
 
@@ -438,13 +448,12 @@ class Rewrites(FakeVenue):
         ]
 
 
-async def test_a_schedule_that_the_service_writes_otherwise_is_armed_once(tmp_path: Path) -> None:
-    venue, path = Rewrites(), tmp_path / "journal.db"
+async def test_a_schedule_that_the_service_writes_otherwise_is_armed_once(path: Path) -> None:
+    venue = Rewrites()
     settings = Settings(guardians=(DEAD_MAN_60, ordering("BTC")))
     loop = await opened(venue, settings=settings, path=path)
     kill(loop)
-    loop = room(venue, once, settings=settings, path=path)
-    await loop.recover()
+    loop = await begun_again(venue, path, settings=settings)
     await minutes(loop, venue, "100")
     await loop.reconcile()
     assert ordered(venue) == [("BTC", 15.5)]
@@ -472,11 +481,14 @@ class Plain(FakeVenue):
         return super()._position(coin).model_copy(update={"opened_at": None, "stop_px": None})
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
+restarted = pytest.mark.parametrize("is_restarted", [False, True])
+
+
+@restarted
 async def test_another_hands_position_is_not_ours_because_we_held_one_there_before(
-    is_restarted: bool, tmp_path: Path
+    is_restarted: bool, path: Path
 ) -> None:
-    venue, path = Plain(), tmp_path / "journal.db"
+    venue = Plain()
     loop = await opened(venue, path=path)
     await minutes(loop, venue, "90")
     assert venue.positions == {}, "its stop was touched"
@@ -484,26 +496,22 @@ async def test_another_hands_position_is_not_ours_because_we_held_one_there_befo
         kill(loop)
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
     if is_restarted:
-        loop = room(venue, once, path=path)
-        await loop.recover()
+        loop = await begun_again(venue, path)
     await minutes(loop, venue, "90", "90")
     assert loop.mirror.positions["BTC"].owner is None
     assert "BTC" in venue.positions, "it has no stop, and foreign_positions is ignore"
     assert trailing(venue) == []
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
-async def test_when_a_position_began_is_known_where_the_service_does_not_tell(
-    is_restarted: bool, tmp_path: Path
-) -> None:
-    venue, path = Plain(), tmp_path / "journal.db"
+@restarted
+async def test_when_a_position_began_is_known_where_the_service_does_not_tell(is_restarted: bool, path: Path) -> None:
+    venue = Plain()
     loop = await opened(venue, path=path)
     at_ms = venue.clock.now_ms()
     await minutes(loop, venue, "100")
     if is_restarted:
         kill(loop)
-        loop = room(venue, once, path=path)
-        await loop.recover()
+        loop = await begun_again(venue, path)
     await loop.reconcile()
     position = loop.mirror.positions["BTC"]
     assert (position.owner, position.opened_ms) == ("trend", at_ms)
