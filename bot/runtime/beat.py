@@ -165,7 +165,8 @@ def _failed(lengths: Rhythm, heart: Heart, answer: Answer, *, now_ns: int) -> He
     wait_ns = RETRY_NS[min(failures, len(RETRY_NS)) - 1]
     if answer.after_ns > wait_ns:
         # Patience that was asked for is kept, unless the switch would fire meanwhile.
+        # Where no deadline is known, one may be near: then as long as between two beats.
         deadline_ns = believed_deadline_ns(lengths, heart)
-        latest_ns = None if deadline_ns is None else deadline_ns - MARGIN_NS - ATTEMPT_NS - now_ns
-        wait_ns = answer.after_ns if latest_ns is None else max(wait_ns, min(answer.after_ns, latest_ns))
+        latest_ns = lengths.period_ns if deadline_ns is None else deadline_ns - MARGIN_NS - ATTEMPT_NS - now_ns
+        wait_ns = max(wait_ns, min(answer.after_ns, latest_ns))
     return heart._replace(failures=failures, error=answer.error, next_ns=now_ns + wait_ns)

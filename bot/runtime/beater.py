@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import queue
+import selectors
 import signal
 import socket
 import sys
 import threading
 import time
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.clock import boot_ns, monotonic_ns
 from bot.runtime import beat
 from bot.runtime.beat import SECOND, Answer, Heart
 from bot.runtime.progress import ProgressReader, Stamp
 from bot.runtime.records import MappedRecord
+
+if TYPE_CHECKING:
+    import ssl
 
 BELIEF: Final = "belief"  # the belief file's name, in the state directory
 LAYOUT: Final = "QQqqqqIIIIQBQ32s"
@@ -33,6 +38,7 @@ VERSION: Final = 1
 
 TICK_S: Final = 0.25  # How often the stamp, the parent and the clocks are looked at between beats.
 BODY_BYTES_MAX: Final = 64 * 1024
+STAGGER_S: Final = 0.25  # as the client's, between tries of a name's addresses: one that swallows packets holds up none
 ATTEMPTS_AT_ONCE_MAX: Final = (
     8  # Connections that hang in name resolution cannot be cut short; they are not to pile up.
 )
@@ -57,6 +63,7 @@ class Orders(NamedTuple):
     parent_pid: int
     fence: int
     may_beat: bool = True  # False: it only writes down that it sees the brain live
+    ca_file: str | None = None  # whom https trusts: the same as the client does
 
 
 class Record(NamedTuple):
@@ -173,7 +180,10 @@ class Beater:
         self.belief.write(self.orders.fence, boot_ns(), self.heart)
 
     def attempt(self) -> tuple[int, Answer]:
-        """One attempt of at most two seconds; a second connection joins after one. The first good answer counts, with ITS sending."""
+        """One attempt of at most two seconds; a second connection joins after one, to another address where there is one.
+
+        The first good answer counts, with ITS sending.
+        """
         answers: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
         start = boot_ns()
         end = start + beat.ATTEMPT_NS
@@ -193,7 +203,7 @@ class Beater:
                 # Beyond the end the host was asleep: whether a beat may leave is judged anew.
                 if tried == 1 and hedge_at <= boot_ns() < end:
                     tried = 2
-                    self.connect(answers)
+                    self.connect(answers, from_last=True)
                 continue
             if got[1].kind != "retry":
                 return got
@@ -202,25 +212,30 @@ class Beater:
                 return worst  # Every connection has failed: the fast retry is quicker than the rest of the wait.
         return worst
 
-    def connect(self, answers: queue.SimpleQueue[tuple[int, Answer]]) -> None:
+    def connect(self, answers: queue.SimpleQueue[tuple[int, Answer]], *, from_last: bool = False) -> None:
         def work() -> None:
             sent = boot_ns()  # Before the connection: the belief counts from the earliest instant.
-            answers.put((sent, post(self.orders)))
+            answers.put((sent, post(self.orders, from_last=from_last)))
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         self.running.append(thread)
 
 
-def post(orders: Orders) -> Answer:
-    """One heartbeat over one connection. Never raises: every fault of the world is a row of `Answer`."""
+def post(orders: Orders, *, from_last: bool = False) -> Answer:
+    """One heartbeat over one connection; `from_last`: the last of the service's addresses is tried first.
+
+    Never raises: every fault of the world is a row of `Answer`.
+    """
     request = (
         f"POST {orders.path} HTTP/1.1\r\nHost: {orders.host_header}\r\nAuthorization: Bearer {orders.api_key}\r\n"
         "User-Agent: bracketbot-heartbeat\r\nAccept-Encoding: identity\r\nConnection: close\r\n"
         "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
     )
     try:
-        status, headers, body = exchange(orders, request.encode("ascii"), boot_ns() + beat.ATTEMPT_NS)
+        status, headers, body = exchange(
+            orders, request.encode("ascii"), boot_ns() + beat.ATTEMPT_NS, from_last=from_last
+        )
     except TimeoutError:
         return Answer("retry", "timeout")
     except (OSError, ValueError) as error:
@@ -228,14 +243,16 @@ def post(orders: Orders) -> Answer:
     return classify(status, headers.get("retry-after"), body)
 
 
-def exchange(orders: Orders, request: bytes, end_ns: int) -> tuple[int, dict[str, str], bytes]:
+def exchange(
+    orders: Orders, request: bytes, end_ns: int, *, from_last: bool = False
+) -> tuple[int, dict[str, str], bytes]:
     """One request and its answer on a new connection, all of it by `end_ns`. TimeoutError, OSError, ValueError (no HTTP).
 
     A dozen lines instead of http.client: that one costs more memory than the rest of this process, and has no deadline
     for the whole of an answer.
     """
     with (
-        socket.create_connection((orders.host, orders.port), timeout=_left_s(end_ns)) as plain,
+        _connected(orders, end_ns, from_last=from_last) as plain,
         _secured(orders, plain, end_ns) as connection,
     ):
         connection.sendall(request)
@@ -260,13 +277,57 @@ def exchange(orders: Orders, request: bytes, end_ns: int) -> tuple[int, dict[str
         return int(rest[:3]), headers, bytes(raw)
 
 
+def _connected(orders: Orders, end_ns: int, *, from_last: bool) -> socket.socket:
+    """The first of the name's addresses that connects; the next begins when one before has failed, or STAGGER_S after it."""
+    waiting = socket.getaddrinfo(orders.host, orders.port, type=socket.SOCK_STREAM)
+    if from_last:
+        waiting.reverse()
+    tries: list[socket.socket] = []
+    winner: socket.socket | None = None
+    failed = OSError("the name has no address")
+    try:
+        with selectors.DefaultSelector() as under_way:
+            while waiting or under_way.get_map():
+                if waiting:
+                    family, kind, protocol, _, address = waiting.pop(0)
+                    try:
+                        tries.append(socket.socket(family, kind, protocol))
+                        tries[-1].settimeout(0)
+                        with contextlib.suppress(BlockingIOError):  # It is on its way.
+                            tries[-1].connect(address)
+                        under_way.register(tries[-1], selectors.EVENT_WRITE, tries[-1])
+                    except OSError as error:  # Also of a family that this host does not speak.
+                        failed = error
+                        continue
+                left_s = _left_s(end_ns)
+                for key, _ in under_way.select(min(STAGGER_S, left_s) if waiting else left_s):
+                    number = key.data.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                    if not number:
+                        key.data.settimeout(_left_s(end_ns))
+                        winner = key.data
+                        return winner
+                    failed = OSError(number, os.strerror(number))
+                    under_way.unregister(key.data)
+        raise failed
+    finally:
+        for one in tries:
+            if one is not winner:
+                one.close()
+
+
 def _secured(orders: Orders, plain: socket.socket, end_ns: int) -> socket.socket:
     if not orders.tls:
         return plain
+    plain.settimeout(_left_s(end_ns))
+    return _trust(orders.ca_file).wrap_socket(plain, server_hostname=orders.host)
+
+
+@functools.cache
+def _trust(ca_file: str | None) -> ssl.SSLContext:
+    """Read once, as by the client: a file that is replaced or gone later keeps no beat back."""
     import ssl  # Megabytes, for those who need it.
 
-    plain.settimeout(_left_s(end_ns))
-    return ssl.create_default_context().wrap_socket(plain, server_hostname=orders.host)
+    return ssl.create_default_context(cafile=ca_file)
 
 
 def _more(connection: socket.socket, raw: bytearray, end_ns: int) -> bool:

@@ -144,22 +144,23 @@ class HeartbeatProcess:
 
 
 def _orders(base_url: str, api_key: str) -> Orders:
-    from urllib.parse import urlsplit  # These two are megabytes, and the child imports this module.
+    """Where the client's requests go, by the names and the certificates that it goes by."""
+    import certifi  # These are megabytes, and the child imports this module.
+    import httpx
 
+    from bot.client.http import checked_base_url
     from bot.errors import ConfigError
 
-    url = urlsplit(base_url)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ConfigError(f"base_url: {base_url!r} is not an http or https address")
+    url = httpx.URL(checked_base_url(base_url))
     if not api_key.isascii() or not api_key.isprintable() or " " in api_key:
         raise ConfigError("api_key: has characters that no header may carry")
     tls = url.scheme == "https"
-    path = f"{url.path.rstrip('/')}/v1/heartbeat"
+    path = f"{url.raw_path.decode('ascii').rstrip('/')}/v1/heartbeat"
     return Orders(
-        url.hostname,
+        url.raw_host.decode("ascii"),
         url.port or (443 if tls else 80),
         tls,
-        url.netloc.rpartition("@")[2],
+        url.netloc.decode("ascii"),
         path,
         api_key,
         "",
@@ -167,6 +168,7 @@ def _orders(base_url: str, api_key: str) -> Orders:
         [],
         0,
         0,
+        ca_file=certifi.where() if tls else None,
     )
 
 
@@ -174,7 +176,7 @@ def _environment() -> dict[str, str]:
     """Only what the process needs: a secret in the daemon's environment is none of its business."""
     from pathlib import Path
 
-    kept = ("PATH", "PYTHONHOME", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR")
+    kept = ("PATH", "PYTHONHOME", "LANG", "LC_ALL")
     code = str(Path(__file__).resolve().parents[2])  # The very package that the daemon runs.
     return {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": code, "PYTHONSAFEPATH": "1"}
 

@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -63,6 +64,7 @@ class Wording:
 @dataclass(slots=True)
 class _Repeat:
     until_ms: int
+    kind: str
     message: Message
     count: int = 0
     seq: int = 0  # of the newest that was counted
@@ -83,6 +85,7 @@ class Lane:
         self._filled_ms = now_ms
         self._not_before_ms = 0
         self._repeats: dict[str, _Repeat] = {}
+        self._damaged_seq = 0  # the newest that was said to be
         newest = journal.newest_notice()
         again = str(max(0, newest - AGAIN))
         journal.set_aside_if_damaged(self.note, lambda text: is_number(text, newest), instead=again)
@@ -97,9 +100,10 @@ class Lane:
         if now_ms < self._not_before_ms:
             return self._not_before_ms
         self._fill(now_ms)
-        if not await self._tell_repeats(now_ms):
+        self._repeats = {key: one for key, one in self._repeats.items() if one.count or now_ms < one.until_ms}
+        if not await self._tell_repeats(self._counted(now_ms), now_ms):
             return self._not_before_ms
-        while rows := self.journal.owed(self.cursor, PAGE):
+        while rows := [self._legible(row) for row in self.journal.owed(self.cursor, PAGE)]:
             if (lost := rows[0].seq - self.cursor - 1) > 0:  # Trimmed while the target was down.
                 if self._tokens < 1:
                     return now_ms + self._refill_ms()
@@ -111,7 +115,20 @@ class Lane:
                 return again_ms
             self._move(rows[-1].seq)
             await asyncio.sleep(0)  # Of a long page of quiet ones nothing else was waited for.
-        return min((one.until_ms for one in self._repeats.values() if one.count), default=now_ms + IDLE_MS)
+        again_ms = min((one.until_ms for one in self._repeats.values() if one.count), default=now_ms + IDLE_MS)
+        return again_ms if again_ms > now_ms else now_ms + self._refill_ms()
+
+    async def end(self, now_ms: int) -> int:
+        """A run's last step. What was only counted is told, too: the next run does not know of it. As one message where the allowance is less."""
+        again_ms = await self.step(now_ms)
+        counted = self._counted(math.inf)
+        if now_ms < self._not_before_ms or not counted:
+            return again_ms
+        if self._tokens < len(counted):
+            await self._tell_all((), counted, now_ms)
+        else:
+            await self._tell_repeats(counted, now_ms)
+        return again_ms
 
     async def _page(self, rows: Sequence[Owed], now_ms: int) -> int | None:
         """Send what of these is to be told; when to go on, or None when all of them are done with.
@@ -124,11 +141,12 @@ class Lane:
                 if self._tokens < 1 and self._tokens < (needed := self._needed(rows[place:])):
                     return now_ms + self._refill_ms(needed)
                 is_last = place == len(rows) - 1 and len(rows) < PAGE
-                if self._tokens < 2 and not is_last:  # The rest of the allowance tells of all that waits.
-                    return None if await self._send(self._digest(rows[place:]), now_ms) else self._not_before_ms
+                counted = self._counted(now_ms)
+                if counted or (self._tokens < 2 and not is_last):  # The rest of the allowance tells of all that waits.
+                    return None if await self._tell_all(rows[place:], counted, now_ms) else self._not_before_ms
                 if not await self._send(message, now_ms):
                     return self._not_before_ms
-                self._repeats[_likeness(row)] = _Repeat(now_ms + DEDUP_MS, message)
+                self._repeats[_likeness(row)] = _Repeat(now_ms + DEDUP_MS, row.kind, message)
                 self._move(row.seq)
             self.cursor = row.seq
         return None
@@ -144,10 +162,26 @@ class Lane:
         is_quiet = row.kind in self.wording.mute or LEVELS.index(message.level) < LEVELS.index(self.wording.level)
         return None if is_quiet else message
 
-    def _digest(self, rows: Sequence[Owed]) -> Message:
-        return digest(
-            [(row.kind, message) for row in rows if (message := self._message(row)) is not None], bot=self.wording.bot
-        )
+    def _legible(self, row: Owed) -> Owed:
+        """One that is damaged is told by its kind alone: it may be an alarm, and what is behind it is to leave as well."""
+        try:
+            if isinstance(json.loads(row.payload), dict):
+                return row
+        except (ValueError, TypeError, RecursionError):
+            pass
+        if row.seq > self._damaged_seq:
+            log.error("notice.damaged", target=self.target.name, seq=row.seq, kind=row.kind)
+            self._damaged_seq = row.seq
+        return row._replace(payload="{}")
+
+    async def _tell_all(self, rows: Sequence[Owed], counted: Sequence[tuple[str, _Repeat]], now_ms: int) -> bool:
+        """As one message. The rows come first: of equals the first is told in full, and what was counted has been told before."""
+        told = [(row.kind, message) for row in rows if (message := self._message(row)) is not None]
+        again = [(one.kind, one.message) for _, one in counted for _ in range(one.count)]
+        took = await self._send(digest([*told, *again], bot=self.wording.bot), now_ms)
+        for key, _ in counted if took else ():
+            del self._repeats[key]
+        return took
 
     def _is_repeat(self, row: Owed, now_ms: int) -> bool:
         """Whether the same was said lately; then it is counted."""
@@ -158,19 +192,21 @@ class Lane:
         repeat.seq = row.seq
         return True
 
-    async def _tell_repeats(self, now_ms: int) -> bool:
+    def _counted(self, now_ms: float) -> list[tuple[str, _Repeat]]:
         """All that were counted once the first of them is due, the newest last: of what comes and goes the last word is what is so."""
-        is_due = any(one.count and now_ms >= one.until_ms for one in self._repeats.values())
-        for likeness, one in sorted(self._repeats.items(), key=lambda item: item[1].seq):
-            if now_ms < one.until_ms and not (is_due and one.count):
-                continue
-            if one.count:
-                times = "once more" if one.count == 1 else f"{one.count} more times"
-                again = Message(one.message.level, f"{one.message.title} ({times})", one.message.text)
-                if self._tokens < 1 or not await self._send(again, now_ms):
-                    self._not_before_ms = max(self._not_before_ms, now_ms + self._refill_ms())
-                    return False
-            del self._repeats[likeness]
+        counted = sorted((item for item in self._repeats.items() if item[1].count), key=lambda item: item[1].seq)
+        return counted if any(now_ms >= one.until_ms for _, one in counted) else []
+
+    async def _tell_repeats(self, counted: Sequence[tuple[str, _Repeat]], now_ms: int) -> bool:
+        """False when the target failed. What there is no allowance for waits, and keeps no error waiting."""
+        for key, one in counted:
+            if self._tokens < 1:
+                break
+            times = "once more" if one.count == 1 else f"{one.count} more times"
+            again = Message(one.message.level, f"{one.message.title} ({times})", one.message.text)
+            if not await self._send(again, now_ms):
+                return False
+            del self._repeats[key]
         return True
 
     async def _send(self, message: Message, now_ms: int) -> bool:
@@ -231,23 +267,23 @@ class Notifier:
         await asyncio.gather(*(self._run(lane) for lane in self.lanes))
 
     async def flush(self) -> None:
-        """One last look of every lane, within FLUSH_S; what does not leave stays written for the next run."""
+        """One last look of every lane, within FLUSH_S; what does not leave stays written for the next run, but for counts of what repeats."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
-                await asyncio.gather(*(self._step(lane) for lane in self.lanes))
+                await asyncio.gather(*(self._step(lane.end) for lane in self.lanes))
 
     async def _run(self, lane: Lane) -> None:
         while True:
-            again_ms = await self._step(lane)
+            again_ms = await self._step(lane.step)
             wait_s = max(0.0, (again_ms - self._mono_ms()) / 1000)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
                     self._wake.clear()
 
-    async def _step(self, lane: Lane) -> int:
+    async def _step(self, step: Callable[[int], Awaitable[int]]) -> int:
         try:
-            return await lane.step(self._mono_ms())
+            return await step(self._mono_ms())
         except JournalError as error:  # The loop says what is to be said of it; here it only means: later.
             log.warning("notify.journal", message=str(error))
             return self._mono_ms() + IDLE_MS

@@ -18,6 +18,9 @@ STATUS_MAX: Final = 400  # of a line for `systemctl status`
 SEND_S: Final = 0.25  # a manager that is busy gets a moment; one that does not read may not hold up the loop
 EXTEND_S: Final = 30  # asked for at a time
 EXTEND_EVERY_S: Final = 10.0
+FEED_NS: Final = (
+    1_000_000_000  # between two words to the watchdog: what is kept back is missing where the next pass takes long
+)
 
 
 def notify(message: str) -> bool:
@@ -55,11 +58,11 @@ def watchdog_us(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 class Watchdog:
-    """Told of each completed pass; tells the manager, at most four times in the span that it waits."""
+    """Told of each completed pass; tells the manager, at most once a second, or four times in the span that it waits when that is shorter."""
 
     def __init__(self, now_ns: Callable[[], int] = monotonic_ns, environ: Mapping[str, str] = os.environ) -> None:
         us = watchdog_us(environ)
-        self._every_ns = None if us is None else us * 1_000 // 4
+        self._every_ns = None if us is None else min(us * 1_000 // 4, FEED_NS)
         self._now_ns = now_ns
         self._told_ns: int | None = None
 

@@ -1,10 +1,12 @@
 """A stand-in for the service in a process of its own: answers POST /v1/heartbeat as its mode file says, writes each beat down.
 
-python heartbeat_service.py FOLDER: writes FOLDER/port; reads FOLDER/mode (ok, empty, 401, 500, 429, hang_first, still,
-garbage, chunked, drip) at each request; appends one line a beat, "boot_ns mode", to FOLDER/beats.
+python heartbeat_service.py FOLDER [PORT]: writes FOLDER/port; reads FOLDER/mode (ok, empty, 401, 500, 429, hang_first, still,
+garbage, chunked, drip) at each request; appends one line a beat, "boot_ns mode", to FOLDER/beats. Where FOLDER/service.pem is,
+a certificate and its key, it speaks TLS.
 """
 
 import json
+import ssl
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,6 +58,10 @@ class Service(BaseHTTPRequestHandler):
 
 
 server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2]) if len(sys.argv) > 2 else 0), Service)
+if (FOLDER / "service.pem").exists():
+    speaks = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    speaks.load_cert_chain(FOLDER / "service.pem")
+    server.socket = speaks.wrap_socket(server.socket, server_side=True)
 (FOLDER / "port.new").write_text(str(server.server_port))
 (FOLDER / "port.new").rename(FOLDER / "port")
 server.serve_forever()

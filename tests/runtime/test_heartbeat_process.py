@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -13,11 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import certifi
 import pytest
 
+from bot.client.http import Exchange
 from bot.clock import boot_ns
 from bot.errors import ConfigError
-from bot.runtime import beater
+from bot.runtime import beater, heartbeat
 from bot.runtime.beat import HEDGE_NS, SECOND, Rhythm
 from bot.runtime.beater import BeliefFile
 from bot.runtime.heartbeat import HeartbeatProcess
@@ -34,7 +38,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ne
 class Service:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "beats").touch()
         self.mode = "ok"
         self.process = self.run(0)
@@ -211,11 +215,57 @@ def test_the_second_connection_does_not_leave_after_the_attempt_is_over(
     instants = itertools.chain([0, HEDGE_NS - 1_000_000, wakes_ns], itertools.repeat(60 * SECOND))
     monkeypatch.setattr(beater, "boot_ns", lambda: next(instants))
     sent: list[object] = []
-    monkeypatch.setattr(beater.Beater, "connect", lambda _self, answers: sent.append(answers))
+    monkeypatch.setattr(beater.Beater, "connect", lambda _self, answers, **_which: sent.append(answers))
     one = object.__new__(beater.Beater)
     one.running = []
     assert one.attempt()[1].kind == "retry"
     assert len(sent) == connections
+
+
+def attempts(service: Service, monkeypatch: pytest.MonkeyPatch, first: socket.socket) -> beater.Beater:
+    """One that finds two addresses behind the service's name: `first`, and the service's own."""
+    found = [
+        (socket.AF_INET, socket.SOCK_STREAM, 0, "", one) for one in (first.getsockname(), ("127.0.0.1", service.port))
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_address, **_hints: list(found))
+    one = object.__new__(beater.Beater)
+    one.running = []
+    one.orders = heartbeat._orders(f"http://127.0.0.1:{service.port}", KEY)
+    return one
+
+
+@pytest.mark.parametrize("first", ["refuses", "swallows"])
+def test_an_address_that_cannot_be_reached_holds_up_no_beat(
+    service: Service, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    with socket.socket() as bad, socket.socket() as fills:
+        bad.bind(("127.0.0.1", 0))
+        if first == "swallows":
+            bad.listen(0)
+            fills.connect(bad.getsockname())  # There is room for nobody else.
+        one = attempts(service, monkeypatch, bad)
+        for from_last in (False, True):
+            with beater._connected(one.orders, boot_ns() + 60 * SECOND, from_last=from_last) as connected:
+                assert connected.getpeername()[1] == service.port
+        wait_for(lambda: one.attempt()[1].kind == "ok")
+
+
+def test_the_second_connection_goes_to_another_address_than_one_that_hangs(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # Accepts, never answers.
+        one = attempts(service, monkeypatch, deaf)
+        wait_for(lambda: one.attempt()[1].kind == "ok")
+
+
+def test_a_name_of_which_no_address_can_be_reached_is_a_failure_that_says_why(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as bad:
+        bad.bind(("127.0.0.1", 0))
+        one = attempts(service, monkeypatch, bad)
+        service.kill()
+        assert one.attempt()[1][:2] == ("retry", "ConnectionRefusedError")
 
 
 def test_beats_stop_when_progress_stops_and_go_on_when_it_does(tmp_path: Path, service: Service) -> None:
@@ -343,6 +393,47 @@ def test_an_address_that_is_none_is_a_config_error(tmp_path: Path) -> None:
             Brain(tmp_path, url)
 
 
+def test_over_https_it_trusts_whom_the_client_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not whom the machine does: the daemon's questions would be answered and its beats would not leave."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not here to make a certificate")
+    folder = tmp_path / "service"
+    folder.mkdir()
+    made = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2"]
+    named = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run(["openssl", *made, *named], cwd=folder, check=True, capture_output=True)
+    (folder / "service.pem").write_bytes((folder / "cert.pem").read_bytes() + (folder / "key.pem").read_bytes())
+    service = Service(folder)
+    url = f"https://localhost:{service.port}"
+    assert beater.post(heartbeat._orders(url, KEY)).error == "SSLCertVerificationError", "not of anybody's list"
+    monkeypatch.setattr(certifi, "where", lambda: str(folder / "cert.pem"))
+    trusting = Brain(tmp_path, url)
+    trusting.heartbeat.start()
+    trusting.live_until(lambda: trusting.heartbeat.belief().armed)
+    (folder / "cert.pem").unlink()  # An update of what is installed.
+    count = len(service.beats)
+    trusting.live_until(lambda: len(service.beats) > count + 2)
+    trusting.close()
+    service.kill()
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    ["https://api.example.com", "https://fa\xdf.example/under/", "https://API.Example.com:8443", "https://x.example:443/\xe9", "http://[::1]:8700"],
+)  # fmt: skip
+async def test_it_goes_where_the_client_goes(base_url: str) -> None:
+    orders, exchange = heartbeat._orders(base_url, KEY), Exchange(base_url)
+    assert exchange._connections is not None
+    host, port, context = exchange._connections._address
+    assert (orders.host, orders.port, orders.tls) == (host, port, context is not None)
+    request = exchange._request("POST", "/v1/heartbeat", None, {}, b"{}").decode("ascii")
+    assert request.startswith(f"POST {orders.path} HTTP/1.1\r\n")
+    assert f"\r\nHost: {orders.host_header}\r\n" in request
+    if context is not None:
+        assert ssl.create_default_context(cafile=orders.ca_file).get_ca_certs() == context.get_ca_certs()
+    await exchange.aclose()
+
+
 def test_a_refused_connection_is_retried_until_the_service_is_back(brain: Brain, service: Service) -> None:
     brain.heartbeat.start()
     brain.live_until(lambda: brain.heartbeat.belief().may_open)
@@ -367,10 +458,12 @@ def test_a_connection_that_hangs_is_overtaken_by_a_second_one(brain: Brain, serv
     assert belief.deadline_boot_ns - SHORT.deadline_ns > service.beats[0]  # Counted from the second's own sending.
 
 
-def test_too_many_requests_is_waited_for_as_asked(brain: Brain, service: Service) -> None:
+def test_too_many_requests_is_waited_for_as_asked(tmp_path: Path, service: Service) -> None:
     service.mode = "429"
+    brain = Brain(tmp_path, f"http://127.0.0.1:{service.port}", SHORT._replace(period_ns=5 * SECOND))
     brain.heartbeat.start()
     brain.live_until(lambda: len(service.beats) >= 3)
+    brain.close()
     assert all(0.9 * SECOND < gap < 10 * SECOND for gap in gaps(service.beats))
 
 
@@ -460,6 +553,8 @@ def test_the_process_is_small_and_imports_nothing_heavy() -> None:
     assert not loaded & {
         "pydantic",
         "httpx",
+        "certifi",
+        "ssl",
         "bot.client",
         "bot.wire",
         "bot.strategy",

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.errors import BotError, ConfigError, JournalError
+from bot.cli import unit
+from bot.client.http import TIMEOUTS
+from bot.errors import BotError, ConfigError, Exit, JournalError
 from bot.runtime import systemd
 from bot.runtime.holding import (
     PR_GET_DUMPABLE,
@@ -26,6 +28,7 @@ from bot.runtime.holding import (
     private_dir,
     runtime_dir,
 )
+from bot.runtime.rhythm import PASS_S
 
 ADDRESS = "0x" + "ab" * 20
 
@@ -104,9 +107,11 @@ def test_on_a_full_disk_the_lock_holds_and_a_stamp_that_has_no_room_is_said_to(t
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("number", "kind"), [(errno.EROFS, JournalError), (errno.EACCES, ConfigError)])
+@pytest.mark.parametrize(
+    ("number", "kind", "code"), [(errno.EROFS, JournalError, Exit.UNSAFE), (errno.EACCES, ConfigError, Exit.CONFIG)]
+)
 def test_a_folder_whose_disk_fails_is_no_mistake_of_the_config(
-    number: int, kind: type[BotError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, kind: type[BotError], code: Exit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service manager starts a daemon again after the one, and not after the other."""
 
@@ -114,8 +119,9 @@ def test_a_folder_whose_disk_fails_is_no_mistake_of_the_config(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "chmod", fails)
-    with pytest.raises(kind, match=os.strerror(number)):
+    with pytest.raises(kind, match=os.strerror(number)) as caught:
         private_dir(tmp_path)
+    assert caught.value.exit_code is code
 
 
 def test_whoever_only_looks_keeps_nobody_from_starting(tmp_path: Path) -> None:
@@ -236,7 +242,7 @@ def test_a_status_is_one_line(manager: socket.socket) -> None:
     assert heard(manager) == ["STATUS=RUNNING: 2 strategies READY=1"]
 
 
-def test_the_watchdog_is_fed_by_passes_and_not_more_often_than_it_asks(manager: socket.socket) -> None:
+def test_the_watchdog_is_fed_by_passes_and_not_more_often_than_once_a_second(manager: socket.socket) -> None:
     now_ns = [0]
     dog = systemd.Watchdog(lambda: now_ns[0], {"WATCHDOG_USEC": "20000000", "WATCHDOG_PID": str(os.getpid())})
     told = 0
@@ -244,7 +250,21 @@ def test_the_watchdog_is_fed_by_passes_and_not_more_often_than_it_asks(manager: 
         dog.pass_done()
         now_ns[0] += 500_000_000  # a pass each half second, for a minute
         told += len(heard(manager))
-    assert told == 12
+    assert told == 60
+
+
+@pytest.mark.parametrize("every_s", [0.3, 1.1, PASS_S])
+def test_one_answer_that_hangs_is_over_before_the_watchdog_bites(manager: socket.socket, every_s: float) -> None:
+    """Whichever of the passes it is that asks for it, and however often they come."""
+    now_ns, told_ns = [0], 0
+    dog = systemd.Watchdog(lambda: now_ns[0], {"WATCHDOG_USEC": str(unit.WATCHDOG_S * 1_000_000)})
+    for _ in range(40):
+        dog.pass_done()
+        if heard(manager):
+            told_ns = now_ns[0]
+        ends_ns = now_ns[0] + int((PASS_S + TIMEOUTS.total) * 1e9)
+        assert ends_ns - told_ns < unit.WATCHDOG_S * 1_000_000_000
+        now_ns[0] += int(every_s * 1e9)
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,89 @@ async def test_what_repeats_is_counted_and_told_once_more_at_the_end(journal: Jo
     assert inbox.titles[1:] == ["[b] BTC is without a stop (4 more times)"]
 
 
+async def test_what_was_only_counted_is_told_at_the_end_of_the_run(journal: Journal) -> None:
+    """The next run does not know of it."""
+    inbox = Inbox()
+    notifier = notify.Notifier([lane_of(journal, inbox)], mono_ms=lambda: 0)
+    journal.notify([lost(str(n)) for n in range(1, 4)], now_ms=0)
+    await notifier.lanes[0].step(0)
+    journal.notify([lost("4")], now_ms=0)
+    await notifier.flush()
+    assert inbox.titles == ["[b] BTC is without a stop", "[b] BTC is without a stop (3 more times)"]
+    await notifier.flush()
+    assert len(inbox.titles) == 2
+
+
+async def test_what_was_only_counted_is_one_message_at_the_end_where_the_allowance_is_less(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    markets = [f"M{n}" for n in range(notify.BURST)]
+    for part in (markets[:-1], markets[-1:], markets):  # Told, told, counted.
+        journal.notify([lost(str(journal.newest_notice() + n), market=one) for n, one in enumerate(part)], now_ms=0)
+        await lane.step(0)
+    assert len(inbox.titles) == notify.BURST
+    await lane.end(0)
+    assert inbox.titles[notify.BURST :] == [f"[b] {notify.BURST} more notices"]
+    assert f"{notify.BURST} x protection.lost" in inbox.messages[-1].text
+    await lane.end(0)
+    assert len(inbox.titles) == notify.BURST + 1
+
+
+async def test_a_count_that_waits_for_its_allowance_keeps_no_error_waiting(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, per_hour=5)
+    journal.notify([lost(str(n)) for n in range(1, 4)], now_ms=0)
+    await lane.step(0)
+    journal.notify([notice("fill.entry", f"f{n}", at_ms=0, market=f"M{n}") for n in range(12)], now_ms=0)
+    await lane.step(notify.DEDUP_MS - 1)
+    told = len(inbox.titles)
+    again_ms = await lane.step(notify.DEDUP_MS)
+    assert again_ms > notify.DEDUP_MS, "due, and there is no allowance"
+    assert len(inbox.titles) == told
+    journal.notify([notice("fill.entry", "last", at_ms=0, market="SMALL")], now_ms=0)
+    assert await lane.step(notify.DEDUP_MS) == again_ms
+    assert len(inbox.titles) == told
+    journal.notify([lost("9", market="ETH")], now_ms=0)
+    await lane.step(notify.DEDUP_MS)
+    assert inbox.titles[told:] == ["[b] 4 more notices"], "with what waits: the count is none the less told"
+    assert "3 x protection.lost" in inbox.messages[-1].text
+    assert "ETH is without a stop" in inbox.messages[-1].text
+    await lane.step(4 * notify.DEDUP_MS)
+    assert len(inbox.titles) == told + 1, "once"
+
+
+async def test_a_count_that_waits_for_its_allowance_is_told_when_there_is_some(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, per_hour=5)
+    journal.notify([lost("1"), lost("2")], now_ms=0)
+    await lane.step(0)
+    journal.notify([notice("fill.entry", f"f{n}", at_ms=0, market=f"M{n}") for n in range(12)], now_ms=0)
+    await lane.step(notify.DEDUP_MS - 1)
+    again_ms = await lane.step(notify.DEDUP_MS)
+    assert inbox.titles[-1] != "[b] BTC is without a stop (once more)", "there is none yet"
+    await lane.step(again_ms)
+    assert inbox.titles[-1] == "[b] BTC is without a stop (once more)"
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[1]", "5", "null", "[" * 100_000])
+async def test_a_notice_that_is_damaged_is_told_by_its_kind_and_holds_up_no_other(
+    journal: Journal, damage: str
+) -> None:
+    journal.write_note("notify:a", "0")
+    journal.notify([lost("1"), lost("2", market="ETH")], now_ms=0)
+    journal.db.execute("UPDATE outbox SET payload=? WHERE seq=1", (damage,))
+    inbox = Inbox()
+    inbox.down = True
+    with capture_logs() as lines:
+        lane = lane_of(journal, inbox)
+        again_ms = await lane.step(0)
+        inbox.down = False
+        await lane.step(again_ms)
+    assert inbox.titles == ["[b] - is without a stop", "[b] ETH is without a stop"]
+    assert lane.cursor == journal.newest_notice()
+    assert [line["seq"] for line in lines if line["event"] == "notice.damaged"] == [1]
+
+
 async def test_of_what_repeats_by_turns_the_last_to_be_told_is_the_last_that_was_so(journal: Journal) -> None:
     """Degraded, recovered, degraded, recovered, degraded: whoever reads the last message must not take it for well."""
     inbox = Inbox()
