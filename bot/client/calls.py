@@ -272,7 +272,7 @@ def retry_after_ms(text: str | None, date: str | None) -> int | None:
 def _date_ms(text: str) -> int | None:
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # A year or an offset that no instant has.
         return None
     return ms_of(moment) if moment.tzinfo is not None else None
 

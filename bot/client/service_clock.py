@@ -164,6 +164,6 @@ class ServiceClock:
 def _date_ms(text: str) -> int | None:
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # A year or an offset that no instant has.
         return None
     return None if moment.tzinfo is None else ms_of(moment)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bot.clock import SystemClock
+from bot.errors import ConfigError
 from bot.service.log import CommandLog, Push, Reply, Snapshot
 
 KEPT_MAX: Final = 64
@@ -21,7 +22,7 @@ Replies = dict[tuple[str, str], Reply]
 
 _REPLY_COLUMNS: Final = "account, key, epoch, fingerprint, request_id, status, body, real_ms"
 _GENERATION: Final = (
-    "commands", "snapshots", "accounts", "pages", "pushes", "replies", "deliveries", "endpoints",
+    "commands", "snapshots", "accounts", "pages", "pushes", "replies", "deliveries", "endpoints", "rests",
 )  # fmt: skip  # tables that begin anew
 
 
@@ -95,11 +96,15 @@ class Archive:
         )
 
     def find(self, name: str) -> Kept | None:
+        """ConfigError: it is damaged."""
         if self._log.path is None:
             return self._memory[name][0] if name in self._memory else None
         self._log.flush()
         rows = self._log.select("SELECT body FROM kept WHERE name = ?", (name,))
-        return Kept.unpack(name, rows[0][0]) if rows else None
+        try:
+            return Kept.unpack(name, rows[0][0]) if rows else None
+        except (zlib.error, ValueError):
+            raise ConfigError(f"the snapshot {name!r} is damaged; keep another under its name") from None
 
     def replies(self, name: str) -> Replies:
         """The answers that were kept for idempotency keys then."""
@@ -137,6 +142,7 @@ class Archive:
                 )
             ]
         )
+        self._log.know(self._log.select("SELECT account, key FROM kept_replies WHERE name = ?", (kept.name,)))
         for push in kept.pushes:
             self._log.push(push)
         snapshot = Snapshot(kept.seq, kept.at_ms, kept.state, kept.chain, kept.events)

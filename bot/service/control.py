@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from fastapi import Request, Response
 
 from bot.errors import Refusal
-from bot.money import parse_e8
+from bot.money import format_e8, parse_e8
 from bot.service import views
 from bot.service.answers import Answer, Refused, invalid
 from bot.service.archive import Kept
@@ -41,6 +41,7 @@ ROOT: Final = "/sandbox/v1"
 EMBEDDED: Final = "embedded"  # name of the account that a daemon's own service keeps for it
 EMBEDDED_BALANCE: Final = 10_000 * E8
 MINTED: Final = "embedded daemon"  # name of the keys that come from here; the one before goes when the next comes
+STORED_MAX: Final = 2**63 - 1  # in 1e-8: what the file holds of a pushed price and its volume
 ADVANCE_MAX_MS: Final = 400 * 86_400_000  # of one call: beyond a year of simulated prices nobody waits for the answer
 
 
@@ -129,6 +130,8 @@ class Control:
                 raise Refused(invalid("bidPx", "is above askPx"))
             mid = (bid + ask) // 2
         volume = 0 if request.volume is None else scaled(request.volume, "volume", parse_e8)
+        if volume > STORED_MAX:
+            raise Refused(invalid("volume", "is too large", f"<= {format_e8(STORED_MAX)}"))
         machine.push_price(coin, px, mid=mid, oracle=oracle, volume=volume)
         now = machine.clock.now_ms()
         return Answer.ok(views.market(machine.state, listed, machine.feed.store(coin), now))
@@ -216,8 +219,8 @@ def _kept(kept: Kept) -> dict[str, Any]:
 
 def _price(text: str, name: str) -> int:
     px = scaled(text, name, parse_e8)
-    if not 0 < px < 10**12 * E8:
-        raise Refused(invalid(name, "must be above 0 and below 10^12"))
+    if not 0 < px <= STORED_MAX:
+        raise Refused(invalid(name, f"must be above 0 and at most {format_e8(STORED_MAX)}"))
     return px
 
 

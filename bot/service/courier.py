@@ -195,7 +195,8 @@ class Courier:
         rest = outcome.retry_after_ms
         if endpoint.failures >= REST_AFTER:
             rest = max(rest, min(REST_MAX_MS, REST_FIRST_MS * 2 ** min(endpoint.failures - REST_AFTER, 10)))
-        endpoint.rest_ms = max(endpoint.rest_ms, now_ms + rest if rest else 0)
+        if rest:
+            self._outbox.rest(endpoint, now_ms + rest)
 
     def _disable(self, webhook: str, reason: str) -> None:
         self._machine.catch_up()

@@ -233,12 +233,7 @@ class _Exchange:
         injected = scope.get(INJECTED)
         if injected is not None:
             raise injected
-        if self._operations.machine.fault is not None:
-            raise Refused(
-                Refusal("service_unavailable", "the service is ending after an error of its own"),
-                None,
-                {"Retry-After": "1"},
-            )
+        _check_sound(self._operations.machine)
         generation = self._operations.machine.generation
         principal = self._caller(rule)
         context = self._context(rule)
@@ -523,8 +518,16 @@ def _is_json(kind: str) -> bool:
     return kind.partition(";")[0].strip().lower() == "application/json"
 
 
+def _check_sound(machine: Machine) -> None:
+    if machine.fault is not None:
+        text = "the service is ending after an error of its own"
+        raise Refused(Refusal("service_unavailable", text), None, {"Retry-After": "1"})
+
+
 def check_still(machine: Machine, generation: int, principal: Principal) -> None:
-    """After a wait. Refused when whoever asked may not be there any more, since the service went to another state; or may ask no more."""
+    """After a wait. Refused when whoever asked may not be there any more, since the service went to another state; or may ask no more; or when
+    the state is not to be trusted any more."""
+    _check_sound(machine)
     if generation != machine.generation:
         text = "the service went to another state meanwhile; nothing was done, send it again"
         raise Refused(Refusal("service_unavailable", text), None, {"Retry-After": "1"})

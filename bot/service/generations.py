@@ -53,7 +53,10 @@ class Generations:
         return kept
 
     def find(self, name: str) -> Kept:
-        kept = self.archive.find(name)
+        try:
+            kept = self.archive.find(name)
+        except ConfigError as error:
+            raise _unavailable(error) from None
         if kept is None:
             names = sorted(self.archive.names())
             raise Refused(Refusal("not_found", f"no snapshot {name!r}", details={"names": names}))
@@ -118,6 +121,10 @@ class Generations:
             change()
         except ConfigError as error:
             # Its candle files are gone, say; nothing has been changed.
-            raise Refused(Refusal("service_unavailable", str(error)), None, {"Retry-After": "1"}) from None
+            raise _unavailable(error) from None
         self.machine.log.flush()
         self._on_change()
+
+
+def _unavailable(error: ConfigError) -> Refused:
+    return Refused(Refusal("service_unavailable", str(error)), None, {"Retry-After": "1"})

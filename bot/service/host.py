@@ -311,7 +311,7 @@ def _add_events_out(
     def publish(events: list[Event]) -> list[Statement]:
         streams.ring(events)
         owed = outbox.owe(events)
-        if owed:
+        if owed or outbox.overfull:
             courier.ring()
         return owed
 

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -60,6 +60,7 @@ CREATE TABLE IF NOT EXISTS deliveries (
 CREATE TABLE IF NOT EXISTS endpoints (
     webhook TEXT PRIMARY KEY, last_ms INTEGER, last_status INTEGER, failures INTEGER NOT NULL, good_ms INTEGER
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rests (webhook TEXT PRIMARY KEY, until_ms INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS kept_replies (
     name TEXT NOT NULL, account TEXT NOT NULL, key TEXT NOT NULL, epoch INTEGER NOT NULL, fingerprint TEXT NOT NULL,
@@ -80,6 +81,10 @@ _META: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 _ACCOUNT: Final = "INSERT OR REPLACE INTO accounts (account, number, body) VALUES (?, ?, ?)"
 _PAGE: Final = "INSERT OR REPLACE INTO pages (account, kind, first, count, packed) VALUES (?, ?, ?, ?, ?)"
 _SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshots (seq, at_ms, state, chain, events) VALUES (?, ?, ?, ?, ?)"
+
+
+# Whatever keeps a batch from the disk: the disk, or a value that the file cannot hold.
+_NOT_WRITTEN: Final = (sqlite3.Error, OSError, OverflowError, ValueError, MemoryError)
 
 
 class Row(NamedTuple):
@@ -136,6 +141,10 @@ class Recovered:
     pushes: list[Push]
     accounts: list[str]
     pages: list[tuple[str, str, int, int, bytes]]
+
+
+def _damaged(path: Path) -> ConfigError:
+    return ConfigError(f"{path}: is damaged; restore a copy, or start with a new file")
 
 
 def _end_process(error: BaseException) -> None:
@@ -232,6 +241,9 @@ class CommandLog:
             except BaseException:
                 writer.close()
                 raise
+        except (zlib.error, UnicodeDecodeError):  # What the database itself does not look into: the snapshot.
+            self._drop_lock()
+            raise _damaged(self.path) from None
         except sqlite3.Error as error:
             self._drop_lock()
             raise ConfigError(f"{self.path}: cannot be used as the service's database: {error}") from None
@@ -283,7 +295,7 @@ class CommandLog:
                 "use that version, or start with a new file"
             )
         if tables and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise ConfigError(f"{path}: is damaged; restore a copy, or start with a new file")
+            raise _damaged(path)
 
     @staticmethod
     def _write_anew_if_loose(db: sqlite3.Connection, path: Path) -> None:
@@ -422,6 +434,10 @@ class CommandLog:
         self._replies = dict(replies)
         self._keys |= {hash(pair) for pair in replies}
 
+    def know(self, pairs: Iterable[tuple[Any, ...]]) -> None:
+        """Keys (account, key) whose answers come to the disk out of a snapshot."""
+        self._keys |= {hash(pair) for pair in pairs}
+
     def flush(self) -> None:
         """Wait, with everybody else, until all that has been queued is on disk: for what has to be over before anybody reads again."""
         self._hand_over()
@@ -449,7 +465,7 @@ class CommandLog:
                 return
             try:
                 gone = self._commit(batch)
-            except (sqlite3.Error, OSError) as error:
+            except _NOT_WRITTEN as error:
                 with self._wake:
                     self._broken = True
                     self._wake.notify_all()

@@ -242,6 +242,7 @@ class Machine:
         self.last_price_ms = at
 
     def _apply(self, command: Command, at_ms: int) -> Applied:
+        assert self.fault is None, "half a command may stand in the state"
         if self._marks:
             marks = SetMarks(tuple(sorted(self._marks.items())))
             self._marks = {}

@@ -32,6 +32,8 @@ _FORGET: Final = "DELETE FROM endpoints WHERE webhook = ?"
 _HEALTH: Final = (
     "INSERT OR REPLACE INTO endpoints (webhook, last_ms, last_status, failures, good_ms) VALUES (?, ?, ?, ?, ?)"
 )
+_REST: Final = "INSERT OR REPLACE INTO rests (webhook, until_ms) VALUES (?, ?)"
+_RESTED: Final = "DELETE FROM rests WHERE webhook = ?"
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ class Outbox:
         self._health: dict[str, Endpoint] = {}  # of disabled webhooks: what their owner still sees
         self._owing: dict[str, Endpoint] = {}  # those with something in their queue, so that nobody walks through all
         self.overfull: list[str] = []  # endpoints that the courier has to disable
+        self._others: frozenset[str] = frozenset()  # sealed secrets of webhooks that another service serves
 
     def load(self, state: State) -> None:
         """Take up what a file knows; also after the state was replaced by another."""
@@ -104,6 +107,9 @@ class Outbox:
                     failures,
                     good_ms,
                 )
+        for name, until_ms in self._log.select("SELECT webhook, until_ms FROM rests"):
+            if name in self.endpoints:
+                self.endpoints[name].rest_ms = until_ms
         columns = "seq, webhook, event, body, attempts, first_ms, due_ms"
         for seq, webhook, *rest in self._log.select(f"SELECT {columns} FROM deliveries ORDER BY seq"):  # noqa: S608  no outside text
             self._seq = max(self._seq, seq)
@@ -113,10 +119,13 @@ class Outbox:
                 self._log.put_all([(_DONE, (seq,))])
 
     def begin(self, state: State, *, silent: bool = False) -> None:
-        """Another state: what was owed belongs to the one before. `silent`: its webhooks are somebody else's to serve."""
+        """Another state: what was owed belongs to the one before. `silent`: its webhooks are somebody else's to serve, also in a state of later."""
         self.endpoints, self._by_account, self._health, self._owing, self.overfull = {}, {}, {}, {}, []
-        for hook in () if silent else state.webhooks.values():
-            self.add(hook)
+        if silent:
+            self._others = frozenset(hook.sealed for hook in state.webhooks.values())
+        for hook in state.webhooks.values():
+            if hook.sealed not in self._others:
+                self.add(hook)
 
     def add(self, hook: Webhook) -> None:
         """A webhook of the state, from now on."""
@@ -140,7 +149,7 @@ class Outbox:
     def drop(self, webhook: str, *, keep_health: bool = False) -> None:
         """Owe this endpoint nothing any more. `keep_health`: it was disabled, and its owner shall see how it ended."""
         endpoint = self.endpoints.pop(webhook, None)
-        statements: list[Statement] = [(_DROP, (webhook,))]
+        statements: list[Statement] = [(_DROP, (webhook,)), (_RESTED, (webhook,))]
         if endpoint is not None:
             endpoint.queue.clear()
             left = [one for one in self._by_account[endpoint.hook.account] if one is not endpoint]
@@ -189,9 +198,12 @@ class Outbox:
     # ── Outcomes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def succeeded(self, endpoint: Endpoint, delivery: Delivery, status: int, now_ms: int, *, shown_ms: int) -> None:
+        statements: list[Statement] = [(_DONE, (delivery.seq,))]
+        if endpoint.rest_ms:
+            statements.append((_RESTED, (endpoint.hook.id,)))
         endpoint.last_ms, endpoint.last_status = shown_ms, status
         endpoint.failures, endpoint.good_ms, endpoint.rest_ms, endpoint.busy = 0, now_ms, 0, False
-        self._log.put_all([(_DONE, (delivery.seq,)), self._health_row(endpoint)])
+        self._log.put_all([*statements, self._health_row(endpoint)])
 
     def failed(
         self, endpoint: Endpoint, delivery: Delivery, status: int | None, *, shown_ms: int, due_ms: int | None
@@ -206,6 +218,12 @@ class Outbox:
             self._push(endpoint, delivery)
             statement = (_DELAY, (delivery.attempts, delivery.first_ms, due_ms, delivery.seq))
         self._log.put_all([statement, self._health_row(endpoint)])
+
+    def rest(self, endpoint: Endpoint, until_ms: int) -> None:
+        """Send nothing to it before that instant."""
+        if until_ms > endpoint.rest_ms:
+            endpoint.rest_ms = until_ms
+            self._log.put_all([(_REST, (endpoint.hook.id, until_ms))])
 
     def gave_back(self, endpoint: Endpoint, delivery: Delivery) -> None:
         """The attempt was broken off by our own stop: it counts for nothing."""

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
 import httpx
@@ -34,7 +35,7 @@ class Outcome:
 
 
 class Poster:
-    """Posts. No redirects, no proxies of the environment, no connection kept: the next attempt resolves and checks anew."""
+    """Posts. No redirects, no proxies of the environment, no connection and no cookie kept: the next attempt resolves and checks anew."""
 
     def __init__(
         self,
@@ -51,7 +52,10 @@ class Poster:
         self._total = total_seconds
         # A connection belongs to one name and its TLS check; kept ones are found again by address alone.
         limits = httpx.Limits(max_keepalive_connections=0)
+        # What a jar took in would be sent to nobody, and never let go.
+        nobodys = DefaultCookiePolicy(allowed_domains=())
         self._http = httpx.AsyncClient(
+            cookies=CookieJar(nobodys),
             transport=httpx.AsyncHTTPTransport(
                 verify=True if tls is None else tls, retries=0, trust_env=False, limits=limits
             ),
@@ -124,7 +128,7 @@ def _retry_after_ms(headers: Mapping[str, str], now_ms: int) -> int:
         return min(int(text[:9]) * 1000, RETRY_AFTER_MAX_MS)
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # A year or an offset that no instant has.
         return 0
     if moment.tzinfo is None:
         return 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -25,7 +26,39 @@ HIDDEN_OF_POSITION: Final = dict.fromkeys(("stopPx", "takeProfitPx", "riskUsd"))
 HIDDEN_OF_TRADE: Final = dict.fromkeys(("requestId", "idempotencyKey", "source", "venueOid", "guardianId"))
 
 
-TALLIES_MAX: Final = 1_000  # accounts whose counts are remembered
+@dataclass(slots=True)
+class _Count:
+    """Trades that filled, the closing ones among them, and those of them that gained."""
+
+    filled: int = 0
+    closing: int = 0
+    won: int = 0
+
+    def add(self, trades: Iterable[Trade]) -> None:
+        for trade in trades:
+            if trade.filled:
+                self.filled += 1
+                if trade.realized is not None:
+                    self.closing += 1
+                    self.won += trade.realized > 0
+
+    def win_rate(self) -> int | float | None:
+        """Percent of the closing ones that gained."""
+        if not self.closing:
+            return None
+        rate = round(100 * self.won / self.closing, 2)
+        return int(rate) if rate == int(rate) else rate
+
+
+@dataclass(slots=True)
+class _Tally:
+    """An account's count. `over`: of the trades up to number `upto`, which change no more; `total`: with the newer ones, as of `event_seq`."""
+
+    trade_first: int
+    upto: int
+    over: _Count = field(default_factory=_Count)
+    total: _Count = field(default_factory=_Count)
+    event_seq: int = -1
 
 
 @dataclass(slots=True)
@@ -35,7 +68,7 @@ class _Known:
     state: State
     ids: dict[str, str] = field(default_factory=dict)  # address -> account id
     count: int = 0  # accounts that are in `ids`
-    tallies: dict[str, tuple[int, int, int | float | None]] = field(default_factory=dict)
+    tallies: dict[str, _Tally] = field(default_factory=dict)  # by account id
 
 
 class WalletDesk(Desk):
@@ -81,12 +114,12 @@ class WalletDesk(Desk):
         name, account = self._wallet(address)
         unrealized = realized = fees = funding = 0
         gains = dict.fromkeys(nav.RANGES, 0)
-        trades, win_rate = 0, None
+        count = _Count()
         if account is not None:
             unrealized, realized = ledger.unrealized(state, account), account.realized
             fees, funding = account.fees, account.funding
             gains = nav.gains(state, account, self.machine.feed, now)
-            trades, win_rate = self._tally(account)
+            count = self._tally(account)
         return {
             "address": name,
             "registered": account is not None,
@@ -96,8 +129,8 @@ class WalletDesk(Desk):
             "fundingUsd": format_e8(funding),
             "netPnlUsd": format_e8(realized + unrealized - fees + funding),
             "ranges": {span: format_e8(gain) for span, gain in gains.items()},
-            "trades": trades,
-            "winRatePct": win_rate,
+            "trades": count.filled,
+            "winRatePct": count.win_rate(),
         }
 
     def wallet_nav(self, address: str, query: NavQuery) -> Answer:
@@ -155,23 +188,21 @@ class WalletDesk(Desk):
 
     # ── Trades counted ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _tally(self, account: Account) -> tuple[int, int | float | None]:
-        """(trades that filled, percent of the closing ones that gained); counted again only after the account has moved."""
+    def _tally(self, account: Account) -> _Count:
+        """The account's trades counted: up to the oldest that may still change once only, the rest whenever the account has moved."""
         tallies = self._known.tallies
-        kept = tallies.get(account.id)
-        if kept is not None and kept[0] == account.event_seq:
-            return kept[1], kept[2]
-        filled = [trade for trade in pages.trades_before(account) if trade.filled]
-        closing = [trade.realized for trade in filled if trade.realized is not None]
-        won = sum(realized > 0 for realized in closing)
-        rate: int | float | None = None
-        if closing:
-            rate = round(100 * won / len(closing), 2)
-            rate = int(rate) if rate == int(rate) else rate
-        if len(tallies) >= TALLIES_MAX:
-            tallies.clear()
-        tallies[account.id] = (account.event_seq, len(filled), rate)
-        return len(filled), rate
+        known = tallies.get(account.id)
+        if known is None or known.trade_first != account.trade_first:
+            known = tallies[account.id] = _Tally(account.trade_first, account.trade_first - 1)
+        if known.event_seq != account.event_seq:
+            newer = list(islice(pages.trades_before(account), account.trade_seq - known.upto))[::-1]
+            over = next((at for at, trade in enumerate(newer) if trade.status == "open"), len(newer))
+            known.over.add(newer[:over])
+            known.upto += over
+            known.total = replace(known.over)
+            known.total.add(newer[over:])
+            known.event_seq = account.event_seq
+        return known.total
 
 
 def public_trade(account: Account, made: Trade) -> dict[str, Any]:

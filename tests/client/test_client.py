@@ -173,6 +173,9 @@ def test_retry_after_reads_seconds_and_dates_and_nothing_else():
     assert retry_after_ms(None, date) is None
     assert retry_after_ms("١٢", date) is None
     assert retry_after_ms("-1", date) is None
+    for no_instant in ("Fri, 20 Nov 99999999999 10:00:30 GMT", "Fri, 20 Nov 2026 10:00:30 +99999999999999"):
+        assert retry_after_ms(no_instant, date) is None
+        assert retry_after_ms("Fri, 20 Nov 2020 10:00:30 GMT", no_instant) == 0
 
 
 @pytest.mark.parametrize("code", ["unauthorized", "session_expired"])

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+import pytest
+
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 from tests.service.test_edge import assert_refused
 from tests.service.test_trading_path import ENTRY
@@ -45,6 +50,26 @@ async def test_a_clock_changes_speed_and_says_so(box: Box) -> None:
         assert_refused(answer, 400, "invalid_input")
     stopped = await box.http.patch("/sandbox/v1/clock", json={"speed": 0}, headers=box.control)
     assert stopped.json()["mode"] == "manual"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"px": "92233720368.54775808"},
+        {"px": "1", "oraclePx": "100000000000"},
+        {"px": "1", "bidPx": "1", "askPx": "100000000000"},
+        {"px": "1", "volume": "92233720368.54775808"},
+    ],
+)
+async def test_what_a_file_cannot_hold_of_a_pushed_price_is_refused(
+    open_box: OpenBox, tmp_path: Path, body: dict[str, str]
+) -> None:
+    box = await open_box(db=tmp_path / "s.db")
+    async with asyncio.timeout(60):
+        pushed = await box.http.post("/sandbox/v1/markets/BTC/price", json=body, headers=box.control)
+        assert_refused(pushed, 400, "invalid_input")
+        most = "92233720368.54775807"
+        assert (await box.price("BTC", most, oraclePx=most, volume=most))["markPx"]
 
 
 async def test_a_pushed_price_is_the_mark_and_the_running_candle(box: Box) -> None:

@@ -77,6 +77,25 @@ async def test_an_answer_that_was_kept_after_the_snapshot_is_forgotten_with_it(
     assert len((await caller.get("/v1/trades"))["trades"]) == 1
 
 
+async def test_an_answer_that_a_snapshot_kept_is_found_again_after_a_restart(open_box: OpenBox, tmp_path: Path) -> None:
+    box = await open_box(db=tmp_path / "s.db")
+    await box.price("BTC", "100000")
+    caller = await box.caller()
+    await control(box, "POST", "/snapshot", {"name": "empty"})
+    first = await caller.post("/v1/orders", ENTRY, key="k")
+    await control(box, "POST", "/snapshot", {"name": "ready"})
+    await control(box, "POST", "/restore", {"name": "empty"})
+    await box.service.stop()
+    box = await open_box(db=tmp_path / "s.db")
+    caller.http = box.http
+    await control(box, "POST", "/restore", {"name": "ready"})
+    # Asked of the log first: a second answer under the key would end the process.
+    assert box.service.machine.log.reply(caller.opened["accountId"], "k") is not None
+    again = await caller.send("POST", "/v1/orders", ENTRY, key="k")
+    assert (again.json(), again.headers["idempotency-replayed"]) == (first, "true")
+    assert len((await caller.get("/v1/trades"))["trades"]) == 1
+
+
 async def test_a_key_made_after_a_restore_was_not_used_by_the_one_that_had_its_id(box: Box, caller: Caller) -> None:
     await control(box, "POST", "/snapshot", {"name": "a"})
     before = await caller.post("/v1/keys", {})

@@ -13,14 +13,17 @@ import pytest
 
 from bot.errors import BotError, ConfigError
 from bot.service import log as log_module
+from bot.service import machine as machine_module
 from bot.service.auth import principal_of
 from bot.service.desk import Context
 from bot.service.host import HostOptions, build
 from bot.service.log import REPLIES_KEPT_MS, SCHEMA_VERSION, CommandLog, Reply, Row, Snapshot
 from bot.service.machine import ReplayError
 from bot.venue import codec
+from bot.venue.commands import Pulse
 from bot.wire.order_requests import OrderRequest
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
+from tests.service.test_edge import assert_refused
 from tests.service.test_trading_path import ENTRY
 
 
@@ -256,14 +259,43 @@ async def test_a_file_goes_on_with_the_prices_that_it_began_with(open_box: OpenB
     again.machine.log.close()
 
 
-async def test_a_failed_commit_is_reported_once_and_nothing_waits_successfully(tmp_path: Path) -> None:
+async def test_nothing_is_applied_or_kept_after_a_mistake_of_our_own_in_a_command(
+    open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await open_box(db=tmp_path / "s.db")
+    await box.price("BTC", "100000")
+    caller, other = await box.caller(), await box.caller()
+    before = await box.digest()
+
+    async def breaks() -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(machine_module, "apply", lambda state, command, at_ms: 1 // 0)
+            assert_refused(await other.send("POST", "/v1/orders", ENTRY), 500, "internal_error")
+
+    answer = await box.post_slowly(caller, "/v1/orders", ENTRY, meanwhile=breaks)
+    assert_refused(answer, 503, "service_unavailable")
+    with pytest.raises(AssertionError, match="half a command"):
+        box.service.machine.run(Pulse())
+    await box.service.stop()
+    assert await (await open_box(db=tmp_path / "s.db")).digest() == before
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row(1, 0, "{}", b""),  # The same number again.
+        Row(2, 2**63, "{}", b""),  # More than an integer of a file has.
+        Row(2, 0, "\ud800", b""),  # Half of a character, which no text of a file has.
+    ],
+)
+async def test_a_failed_commit_is_reported_once_and_nothing_waits_successfully(tmp_path: Path, row: Row) -> None:
     failures: list[BaseException] = []
     command_log = CommandLog(tmp_path / "s.db", failures.append)
     command_log.open()
     command_log.start()
     command_log.append(Row(1, 0, "{}", b""))
     await command_log.settle()
-    command_log.append(Row(1, 0, "{}", b""))  # The same number again: the transaction fails.
+    command_log.append(row)
     async with asyncio.timeout(60):
         while not failures:
             await asyncio.sleep(0.01)
@@ -332,6 +364,41 @@ async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     db.write_bytes(whole)
     with pytest.raises(BotError):
         build(options(db))
+
+
+def spoil(db: Path, table: str, column: str) -> None:
+    """One bit of what is packed there; the file's own check does not see it."""
+    with closing(sqlite3.connect(db)) as raw, raw:
+        ((packed,),) = raw.execute(f"SELECT {column} FROM {table}")
+        raw.execute(f"UPDATE {table} SET {column} = ?", (packed[:-1] + bytes([packed[-1] ^ 1]),))
+
+
+async def test_a_damaged_snapshot_is_told_as_a_damaged_file(open_box: OpenBox, tmp_path: Path) -> None:
+    db = tmp_path / "s.db"
+    box = await open_box(db=db)
+    await box.caller()
+    await box.service.stop()
+    spoil(db, "snapshots", "state")
+    for _ in range(2):  # The file is let go in between.
+        with pytest.raises(ConfigError, match="is damaged; restore a copy, or start with a new file"):
+            build(options(db))
+
+
+async def test_a_damaged_snapshot_of_a_name_is_refused_with_the_way_out(open_box: OpenBox, tmp_path: Path) -> None:
+    db = tmp_path / "s.db"
+    box = await open_box(db=db)
+    assert (await box.http.post("/sandbox/v1/snapshot", json={"name": "a"}, headers=box.control)).status_code == 200
+    await box.service.stop()
+    spoil(db, "kept", "body")
+    box = await open_box(db=db)
+    before = await box.digest()
+    for act in ("restore", "fork"):
+        answer = await box.http.post(f"/sandbox/v1/{act}", json={"name": "a"}, headers=box.control)
+        assert "the snapshot 'a' is damaged" in assert_refused(answer, 503, "service_unavailable")["message"]
+    assert await box.digest() == before
+    for act in ("snapshot", "restore"):
+        answer = await box.http.post(f"/sandbox/v1/{act}", json={"name": "a"}, headers=box.control)
+        assert answer.status_code == 200
 
 
 async def test_downtime_is_no_silence_for_a_dead_man_switch(open_box: OpenBox, tmp_path: Path) -> None:

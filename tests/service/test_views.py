@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bot.wire
-from bot.venue import ledger, nav
+from bot.venue import codec, ledger, nav, pages
 from bot.venue.state import DAY_MS, HOUR_MS, Stand
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
@@ -301,3 +301,60 @@ async def test_a_stand_is_worth_what_the_ledger_says(open_box: OpenBox) -> None:
     stand = account.history[-1]
     sizes = [(size, state.markets[coin].mark) for coin, size, _ in stand.held]
     assert nav.value(stand.cash, sizes) == ledger.account_value(state, account)
+
+
+async def test_trades_that_are_over_are_counted_once(
+    open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await open_box(db=tmp_path / "s.db")
+    machine = box.service.machine
+    unpacked: list[bytes] = []
+    caller = await box.caller()
+
+    async def control(act: str) -> None:
+        done = await box.http.post(f"/sandbox/v1/{act}", json={"name": "a"}, headers=box.control)
+        assert done.status_code == 200
+
+    async def counted() -> tuple[int, Any, int]:
+        """What the wallet shows, which is what a count of all gives; with the pages that were unpacked for it."""
+        pages._read.cache_clear()
+        unpacked.clear()
+        body = (await box.http.get(f"/v1/wallets/{address(caller)}/pnl")).json()
+        read = len(unpacked)
+        account = machine.state.accounts[caller.opened["accountId"]]
+        filled = [trade for trade in pages.trades_before(account) if trade.filled]
+        closing = [trade.realized > 0 for trade in filled if trade.realized is not None]
+        rate = round(100 * sum(closing) / len(closing), 2) if closing else None
+        assert (body["trades"], body["winRatePct"]) == (len(filled), rate)
+        return len(filled), rate, read
+
+    def unpack(packed: bytes) -> Any:
+        unpacked.append(packed)
+        return codec_unpack(packed)
+
+    codec_unpack = codec.unpack
+    monkeypatch.setattr(codec, "unpack", unpack)
+    for number in range(70):
+        await box.price("BTC", "100000")
+        await buy(caller, 100 + number)
+        await box.price("BTC", str(100_000 + (700 if number % 3 else -700)))
+        await caller.post("/v1/positions/BTC/close", {})
+    machine.snapshot()
+    first = await counted()
+    assert first[0] == 140
+    assert first[2] >= 2
+    await buy(caller, 200, type="limit", limitPx="90000")
+    await buy(caller, 300)
+    assert (await counted())[::2] == (141, 0)
+    await control("snapshot")
+    await box.price("BTC", "89000")
+    await caller.post("/v1/positions/BTC/close", {"fraction": 0.5})
+    assert (await counted())[::2] == (143, 0)
+    assert (await caller.get("/v1/orders"))["orders"] == []
+    await caller.post("/v1/sandbox/accounts/reset")
+    assert (await counted())[:2] == (0, None)
+    await box.price("BTC", "100000")
+    await buy(caller, 400)
+    assert (await counted())[:2] == (1, None)
+    await control("restore")
+    assert (await counted())[0] == 141

@@ -290,6 +290,32 @@ async def test_a_retry_after_date_is_read_too() -> None:
         await poster.aclose()
 
 
+@pytest.mark.parametrize(
+    "date",
+    ["soon", "Fri, 01 Jan 99999999999 00:00:00 GMT", "Fri, 01 Jan 2027 00:00:00 +99999999999999"],
+)
+async def test_a_retry_after_that_is_no_instant_is_passed_over(date: str) -> None:
+    answer = status(503, f"Retry-After: {date}")
+    async with receiving(answer=lambda number, got: answer) as receiver, opened(ManualClock(REAL_MS)) as box:
+        poster = Poster(private=True, clock=SystemClock())
+        outcome = await poster.post(receiver.url, {}, b"{}")
+        assert (outcome.status, outcome.retry_after_ms) == (503, 0)
+        await poster.aclose()
+        caller, hook = await hooked(box, receiver.url, types=["fill"])
+        await order(caller)
+        await until(lambda: box.service.outbox.health(hook["id"]).failures == 1)
+        assert box.service.machine.fault is None
+
+
+async def test_no_cookie_of_a_receiver_is_kept() -> None:
+    async with receiving(answer=lambda number, got: status(200, f"Set-Cookie: a{number}=1")) as receiver:
+        poster = Poster(private=True, clock=SystemClock())
+        for _ in range(3):
+            assert (await poster.post(receiver.url, {}, b"{}")).is_done
+        assert len(poster._http.cookies.jar) == 0
+        await poster.aclose()
+
+
 async def test_410_disables_at_once_and_forgets_what_was_owed() -> None:
     async with receiving(answer=lambda number, got: status(410)) as receiver, opened() as box:
         caller, hook = await hooked(box, receiver.url, types=["fill"])
@@ -336,6 +362,21 @@ async def test_an_endpoint_too_far_behind_is_disabled(monkeypatch: pytest.Monkey
         assert (await the_hook(caller))["disabledReason"] == "backlog"
 
 
+async def test_an_endpoint_too_far_behind_is_disabled_also_while_it_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "BACKLOG_MAX", 5)
+    answer = status(503, "Retry-After: 86400")
+    async with receiving(answer=lambda number, got: answer) as receiver, opened(ManualClock(REAL_MS)) as box:
+        caller, hook = await hooked(box, receiver.url, types=["fill"])
+        await order(caller, 15)
+        await until(lambda: box.service.outbox.health(hook["id"]).failures == 1)
+        for _ in range(8):
+            await order(caller, 15)
+            await until(lambda: not box.service.courier._bell.is_set())  # It has looked, and found nothing to do.
+        await until(lambda: hook["id"] not in box.service.outbox.endpoints, 20)
+        assert (await the_hook(caller))["disabledReason"] == "backlog"
+        assert len(receiver.got) == 1
+
+
 async def test_a_reset_keeps_the_webhook_and_what_is_owed() -> None:
     clock = ManualClock(REAL_MS)
     answers = [status(500)]
@@ -351,6 +392,27 @@ async def test_a_reset_keeps_the_webhook_and_what_is_owed() -> None:
         got = await receiver.until(3)
         assert [json.loads(one.body)["type"] for one in got] == ["fill", "account", "fill"]
         assert (await the_hook(caller))["status"] == "active"
+
+
+async def test_a_fork_that_goes_back_leaves_the_webhooks_it_began_with_to_their_service() -> None:
+    long = {"market": "BTC", "side": "long", "usdAmount": 50}
+    async with receiving() as receiver, receiving() as forks_own, opened() as box:
+        caller, _ = await hooked(box, receiver.url, types=["fill"])
+        await box.http.post("/sandbox/v1/snapshot", json={"name": "a"}, headers=box.control)
+        fork = (await box.http.post("/sandbox/v1/fork", json={"name": "a"}, headers=box.control)).json()
+        async with httpx.AsyncClient(base_url=fork["baseUrl"], timeout=60, headers=caller.headers) as http:
+            made = await http.post("/v1/webhooks", json={"url": forks_own.url, "types": ["fill"]})
+            assert made.status_code == 200
+            for act in ("snapshot", "restore"):
+                done = await http.post(f"/sandbox/v1/{act}", json={"name": "b"}, headers=box.control)
+                assert done.status_code == 200
+            for number in (1, 2):
+                assert (await http.post("/v1/orders", json=long)).status_code == 200
+                await forks_own.until(number)
+        assert receiver.got == []
+        await order(caller)
+        await receiver.until(1)
+        assert len(forks_own.got) == 2
 
 
 async def test_the_first_delivery_loads_what_it_needs_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,6 +562,30 @@ async def test_what_is_owed_and_how_it_stands_is_taken_up_after_a_stop(tmp_path:
             )
         async with opened(clock, db=tmp_path / "s.db") as box:
             assert box.service.courier.next_due_ms() is None
+
+
+async def test_an_endpoint_that_asked_for_peace_has_it_also_after_a_stop(tmp_path: Path) -> None:
+    clock = ManualClock(REAL_MS)
+    answers = [status(503, "Retry-After: 600")]
+    async with receiving(answer=lambda number, got: answers[0]) as receiver:
+        async with opened(clock, db=tmp_path / "s.db") as box:
+            caller, hook = await hooked(box, receiver.url, types=["fill"])
+            await order(caller)
+            await until(lambda: box.service.outbox.health(hook["id"]).failures == 1)
+            await order(caller)
+            assert box.service.courier.next_due_ms() == REAL_MS + 600_000
+        answers[0] = OK
+        async with opened(clock, db=tmp_path / "s.db") as box:
+            assert box.service.courier.next_due_ms() == REAL_MS + 600_000
+            clock.set(REAL_MS + 600_000)
+            box.service.courier.ring()
+            await receiver.until(3)
+            await until(lambda: box.service.courier.next_due_ms() is None)
+            await until(lambda: not box.service.outbox.endpoints[hook["id"]].busy)
+        # A rest that a success has ended is over, whatever the clock says.
+        async with opened(ManualClock(REAL_MS), db=tmp_path / "s.db") as box:
+            await order(Caller(box.http, caller.opened))
+            await receiver.until(4)
 
 
 async def test_a_delivery_its_event_and_its_answer_are_one_transaction(
