@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -629,25 +630,35 @@ async def newest(client: Client, name: str, interval: str) -> Candles:
 
 @asynccontextmanager
 async def client_of(config_file: Path | None, base_url: str | None, *, otherwise: str) -> AsyncIterator[Client]:
-    """A client of the service that was meant. Candles need no key; a hosted service gets the config's. BotError with the way out
-    (`otherwise`) where none answers."""
+    """A client of the service that was meant. Candles need no key; a hosted service gets the config's where it is within reach. BotError with
+    the way out (`otherwise`) where none answers."""
     from bot.cli.embedded import Embedded
+    from bot.cli.kill import key_of
+    from bot.cli.place import folder_of, is_closed
     from bot.client import Client
     from bot.client.faults import Fault
-    from bot.config import load
+    from bot.config import ConfigError, read
+    from bot.config.references import Noted
     from bot.errors import ApiError, BotError
+    from bot.runtime.reading import Closed
 
     address, key = base_url or "http://127.0.0.1:8700", None
     if config_file is not None:
-        settings = load(config_file)
-        address, key = settings.account.base_url, settings.account.api_key
+        settings = read(config_file, lookup=Noted(config_file.absolute().parent, os.environ)).settings
+        address = settings.account.base_url
         if settings.account.embedded:
-            service = Embedded(settings.state_dir)
-            found = service.base_url if settings.state_dir.is_dir() and service.is_alive() else None
+            folder = folder_of(config_file)
+            if is_closed(folder):
+                raise Closed(folder)
+            service = Embedded(folder)
+            found = service.base_url if folder.is_dir() and service.is_alive() else None
             if found is None:
                 started = f"`bot run {quote(str(config_file))}` starts it; {otherwise}"
                 raise BotError(f"the embedded service of {config_file} is not running: {started}")
-            address, key = found, None
+            address = found
+        else:
+            with suppress(ConfigError):
+                key = key_of(config_file)
     async with Client(address, key) as client:
         try:
             yield client

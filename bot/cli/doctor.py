@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -135,18 +136,22 @@ def _config(patient: Patient) -> None:
 
 
 def _secrets(patient: Patient) -> None:
+    from bot.cli.place import plain_data
     from bot.config.document import Rejected
     from bot.config.references import References
 
-    assert patient.settings is None or patient.place.config is not None
+    if not patient.references:
+        return
+    assert patient.place.config is not None
+    api_key = plain_data(patient.place.config)["account"].get("api_key")
     for kind, name in patient.references:
-        assert patient.place.config is not None
         what = f"${{{kind}:{name}}}"
         if kind == "credential" and not os.environ.get("CREDENTIALS_DIRECTORY"):
             _credential(patient, name)
             continue
         try:
-            References(patient.place.config.absolute().parent, os.environ)(what, "api_key")
+            look = References(patient.place.config.absolute().parent, os.environ)
+            look(what, "api_key" if what == api_key else "secret")
         except Rejected as error:
             patient.say(
                 "secrets", "fail", str(error), "put the secret there, or change the reference", int(Exit.CONFIG)
@@ -201,16 +206,20 @@ def _credential(patient: Patient, name: str) -> None:
 
 
 def _state_dir(patient: Patient) -> None:
+    from bot.cli.place import is_closed
+    from bot.runtime.reading import Closed
+
     folder = patient.place.folder
+    if is_closed(folder):
+        patient.say("state", "fail", str(Closed(folder)), _ASK)
+        return
     try:
         status = folder.stat()
     except FileNotFoundError:
         patient.say("state", "ok", f"{folder} will be made by the first run")
         return
     except OSError as error:
-        patient.say(
-            "state", "fail", f"{folder}: {error.strerror}", "ask as the user who runs the daemon, or as root (sudo)"
-        )
+        patient.say("state", "fail", f"{folder}: {error.strerror}", _ASK)
         return
     if not stat.S_ISDIR(status.st_mode):
         patient.say(
@@ -236,7 +245,7 @@ def _state_dir(patient: Patient) -> None:
 
 def _disk(patient: Patient) -> None:
     folder = patient.place.folder
-    while not folder.exists():
+    while not _is_seen(folder):
         folder = folder.parent
     free_mb = shutil.disk_usage(folder).free // 1_048_576
     text = f"{free_mb:,} MB free where {patient.place.folder} is"
@@ -248,6 +257,12 @@ def _disk(patient: Patient) -> None:
         patient.say("disk", "warn", text, "make room before it is less")
     else:
         patient.say("disk", "ok", text)
+
+
+def _is_seen(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return folder.exists()
+    return False
 
 
 def _journal(patient: Patient) -> None:
@@ -274,7 +289,7 @@ def _journal(patient: Patient) -> None:
         patient.say("journal", "ok", "none yet: the first run makes it")
         return
     except reading.Closed as error:
-        patient.say("journal", "fail", str(error), "ask as the user who runs the daemon, or as root (sudo)")
+        patient.say("journal", "fail", str(error), _ASK)
         return
     except JournalError as error:
         is_shut = isinstance(error.__cause__, sqlite3.OperationalError)
@@ -301,6 +316,7 @@ def _journal(patient: Patient) -> None:
         patient.say("journal", "ok", f"whole, {size_mb:.1f} MB")
 
 
+_ASK: Final = "ask as the user who runs the daemon, or as root (sudo)"
 _OPEN: Final = (
     "it is for the user who runs the daemon to read and write: chown or chmod it, or end the program that locks it"
 )
@@ -312,11 +328,15 @@ _ANEW: Final = (
 
 def _daemon(patient: Patient) -> None:
     from bot.cli.place import NotRunning
+    from bot.runtime.reading import Closed
 
     try:
         told = patient.place.ask("GET", "/status")
     except NotRunning:
         patient.say("daemon", "ok", "not running")
+        return
+    except Closed as error:
+        patient.say("daemon", "fail", str(error), _ASK)
         return
     except BotError as error:
         patient.say("daemon", "fail", str(error), f"bot logs {patient.place.flag}", int(error.exit_code))
@@ -391,7 +411,7 @@ def _notify(patient: Patient) -> None:
     look = References(config.absolute().parent, os.environ)
     for index, reference in enumerate(plain_data(config)["notify"]["urls"]):
         try:
-            target = AppriseTarget(SecretStr(look(reference, "api_key")), index)
+            target = AppriseTarget(SecretStr(look(reference, "urls")), index)
         except Rejected:
             patient.say("notify", "skip", f"{reference} is not within reach here, so its address was not looked at")
         except ConfigError as error:
@@ -403,7 +423,6 @@ def _notify(patient: Patient) -> None:
 
 def _metrics(patient: Patient) -> None:
     """Whether the port is the running daemon's, or free for the next one."""
-    import contextlib
     import socket
 
     from bot.runtime.watching import HOST, PORT_FILE
@@ -486,6 +505,7 @@ async def _way(patient: Patient, settings: Settings) -> tuple[str, str | None] |
     """Where the service is, and the key when one is within reach. An embedded one gives no key while its daemon has one."""
     from bot.cli.embedded import Embedded
     from bot.cli.kill import key_of
+    from bot.cli.place import is_closed
 
     if not settings.account.embedded:
         try:
@@ -494,6 +514,9 @@ async def _way(patient: Patient, settings: Settings) -> tuple[str, str | None] |
         except ConfigError as error:
             patient.say("key", "skip", f"not looked at: {error}")
             return settings.account.base_url, None
+    if is_closed(patient.place.folder):
+        patient.say("service", "skip", "embedded: whether it runs is not for you to see")
+        return None
     service = Embedded(patient.place.folder)
     base_url = service.base_url
     if not patient.place.folder.is_dir() or base_url is None or not service.is_alive():

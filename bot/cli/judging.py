@@ -10,18 +10,21 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bot.config import Settings, Source, read, read_text
-from bot.config.references import Noted
+from bot.config.references import Noted, Outside
 from bot.errors import BotError, ConfigError, Problem, StrategyError
 from bot.runtime import loader, notices
 
 
-def judged(path: Path) -> Source:
-    """The config, fit to run. ConfigError with every problem that can be found without starting anything."""
-    source = _judged(path, read(path))
+def judged(path: Path, outside: Outside | None = None) -> Source:
+    """The config, fit to run. ConfigError with every problem that can be found without starting anything.
+
+    `outside`: looks the references up where only a unit is handed its credentials.
+    """
+    source = _judged(path, read(path, lookup=outside))
     missing = missing_packages(source.settings)
     problems = [source.problem((one,), needs_package(one, name)) for one, name in missing]
     if source.settings.notify is not None and "notify" not in dict(missing):
-        problems += _of_addresses(source)
+        problems += _of_addresses(source, {} if outside is None else outside.found)
     if problems:
         raise ConfigError("\n".join(map(str, problems)), tuple(problems))
     return source
@@ -29,9 +32,14 @@ def judged(path: Path) -> Source:
 
 def judged_without_secrets(path: Path) -> tuple[Settings, Sequence[tuple[str, str]]]:
     """The same where its secrets are out of reach, and the references to them: (credential, file or env; name)."""
+    settings, noted = judged_and_noted(path)
+    return settings, noted.found
+
+
+def judged_and_noted(path: Path) -> tuple[Settings, Noted]:
+    """The same, with all that was noted on the way."""
     noted = Noted(path.absolute().parent, os.environ)
-    source = _judged(path, read(path, lookup=noted))
-    return source.settings, noted.found
+    return _judged(path, read(path, lookup=noted)).settings, noted
 
 
 def judged_text(text: str, path: Path) -> Settings:
@@ -87,13 +95,15 @@ def needs_package(section: str, name: str) -> str:
     return f"needs the package {name}: install bracketbot[{section}], or take the section out"
 
 
-def _of_addresses(source: Source) -> list[Problem]:
-    """What apprise does not know would end the run when its service stands already."""
+def _of_addresses(source: Source, unseen: Collection[str]) -> list[Problem]:
+    """What apprise does not know would end the run when its service stands already. Nothing is said of those `unseen`."""
     from bot.runtime.notify import AppriseTarget
 
     assert source.settings.notify is not None
     problems = []
     for index, url in enumerate(source.settings.notify.urls):
+        if url.get_secret_value() in unseen:
+            continue
         try:
             AppriseTarget(url, index)
         except ConfigError as error:
@@ -109,9 +119,13 @@ def _of_markets(source: Source) -> list[Problem]:
     if not settings.account.embedded:
         return []
     from bot.service.catalogue import CATALOGUE
+    from bot.service.opening import recorded_start
+    from bot.service.prices import RecordedSource
     from bot.service.recorded import interval_of, read_candles
+    from bot.wire import INTERVAL_MS
 
     problems: list[Problem] = []
+    played: dict[str, RecordedSource] = {}
     section = settings.embedded
     for index, coin in enumerate(section.markets):
         if coin not in CATALOGUE:
@@ -126,10 +140,21 @@ def _of_markets(source: Source) -> list[Problem]:
                 )
             )
             continue
+        if one.market in played:
+            problems.append(
+                source.problem(("embedded", "data", index, "market"), f"two candle files are given for {one.market}")
+            )
+            continue
         try:
-            interval_of(one.file, read_candles(one.file, sz_decimals=CATALOGUE[one.market].spec.sz_decimals))
+            candles = read_candles(one.file, sz_decimals=CATALOGUE[one.market].spec.sz_decimals)
+            played[one.market] = RecordedSource(candles, interval_of(one.file, candles))
         except ConfigError as error:
             problems.append(source.problem(("embedded", "data", index, "file"), str(error)))
+    if played:
+        try:
+            recorded_start(played)
+        except ConfigError as error:
+            problems.append(source.problem(("embedded", "data"), str(error)))
     recorded = tuple(one.market for one in section.data)
     listed = {*section.markets, *recorded} if section.markets or recorded else set(CATALOGUE)
     for index, strategy in enumerate(settings.strategies):
@@ -139,6 +164,14 @@ def _of_markets(source: Source) -> list[Problem]:
                     source.problem(
                         ("strategies", index, "markets", place),
                         f"{coin} is not among the embedded service's markets{_meant(coin, listed)}: {', '.join(sorted(listed))}",
+                    )
+                )
+            elif coin in played and INTERVAL_MS[strategy.interval] < played[coin].base_ms:
+                finest = next(name for name, step in INTERVAL_MS.items() if step == played[coin].base_ms)
+                problems.append(
+                    source.problem(
+                        ("strategies", index, "interval"),
+                        f"there are no {strategy.interval} bars of {coin}: its candles are of {finest}; finer data are needed, or interval: {finest}",
                     )
                 )
     return problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -21,6 +22,7 @@ NOT_KNOWN: Final = "whether the switch was thrown is not known. Try again, and l
 WAIT_S_MAX: Final = 5.0
 FLAT_WITHIN_S: Final = 15.0  # the service closes by itself, again and again, until all is closed
 LOOK_S: Final = 0.5
+SAYS_S: Final = 5.0  # for a daemon to say which config it has; a kill does not wait for one that hangs
 
 EPILOG = """\b
 Examples:
@@ -103,13 +105,14 @@ async def _way(place: Place, reference: str | None) -> tuple[str, str] | None:
     from bot.cli.embedded import Embedded
     from bot.cli.place import NotRunning, plain_data
     from bot.errors import ConfigError
+    from bot.runtime.reading import Closed
 
     config = place.config or _config_of(place)
     if config is None:
         if place.is_running():
             return None
         raise ConfigError(
-            f"which service? The daemon of {place.folder} does not run and left no word of its config: give --config CONFIG"
+            f"which service? The daemon of {place.folder} does not run, and left no word of a config that is there: give --config CONFIG"
         )
     try:
         section = plain_data(config).get("account")
@@ -135,20 +138,35 @@ async def _way(place: Place, reference: str | None) -> tuple[str, str] | None:
     try:
         return base_url, _key(config, asked)
     except ConfigError:
-        if reference is None and place.is_running():
-            return None
+        with contextlib.suppress(Closed):  # --key is a way without a daemon that cannot be seen.
+            if reference is None and place.is_running():
+                return None
         raise
 
 
 def _config_of(place: Place) -> Path | None:
-    """Of a daemon that runs, as it says itself."""
+    """Of a daemon that runs, as it says itself; of one that is dead, or does not answer at once, as its journal has it."""
     from bot.errors import BotError
 
     try:
-        said = place.ask("GET", "/status").get("config")
+        said = place.ask("GET", "/status", within_s=SAYS_S).get("config")
     except BotError:
-        return None
+        said = _noted(place.folder)
+        if said is not None:
+            click.echo(f"the daemon of {place.folder} does not answer; it ran with {said}", err=True)
     return Path(said) if said is not None and Path(said).is_file() else None
+
+
+def _noted(folder: Path) -> str | None:
+    """The config of the last start, as the journal has it."""
+    from bot.errors import BotError
+    from bot.runtime import provenance, reading
+
+    with contextlib.suppress(BotError), reading.opened(folder) as db:
+        found = reading.rows(db, "SELECT value FROM meta WHERE name=?", (provenance.NOTE,))
+        marks = provenance.marks_in(found[0]["value"] if found else None)
+        return next((str(mark["file"]) for mark in reversed(marks) if mark.get("file")), None)
+    return None
 
 
 def key_of(config: Path) -> str:
@@ -187,7 +205,7 @@ async def _asked(place: Place, key: str, *, flatten: bool) -> dict[str, Any]:
     """The daemon's answer. One that is silent, or whose service is, is asked again with the same key."""
     import asyncio
 
-    from bot.cli.place import Silent
+    from bot.cli.place import Hung, Silent
     from bot.clock import monotonic_ns
 
     end_ns = monotonic_ns() + int(WITHIN_S * 1e9)
@@ -197,11 +215,20 @@ async def _asked(place: Place, key: str, *, flatten: bool) -> dict[str, Any]:
             result: dict[str, Any] = place.ask("POST", "/kill", {"flatten": flatten, "key": key})["result"]
         except Silent as error:
             if monotonic_ns() > end_ns:
-                raise Silent(f"{error}; {NOT_KNOWN}") from None
+                past = _past(place) if isinstance(error, Hung) else ""
+                raise Silent(f"{error}; {NOT_KNOWN}{past}") from None
             said = _said_once(str(error), said)
             await asyncio.sleep(LOOK_S)
         else:
             return result
+
+
+def _past(place: Place) -> str:
+    """The way that needs no daemon, while one that hangs has the only key."""
+    from bot.runtime.holding import holder_pid
+
+    pid = holder_pid(place.folder)
+    return "" if pid is None else f"; or end the daemon (kill -9 {pid}), and again: then the service itself is asked"
 
 
 def _said_once(why: str, before: str) -> str:

@@ -206,19 +206,19 @@ def events(
 @click.option("-f", "--follow", is_flag=True, help="And then each new one, until Ctrl-C or the daemon's end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def logs(config: Path | None, state_dir: Path | None, lines: int, *, follow: bool, as_json: bool) -> int:
-    """Show the daemon's log. With the daemon dead, the end of what it has left, and exit 3."""
-    from bot.cli.place import NotRunning, find
+    """Show the daemon's log. With the daemon dead (exit 3), or silent (exit 5), the end of what it has left on disk."""
+    from bot.cli.place import NotRunning, Silent, find
     from bot.errors import Exit
     from bot.runtime.tail import FILE, last_lines
 
     place = find(config, state_dir)
     try:
         told = place.ask("GET", "/logs", query={"lines": lines})
-    except NotRunning as error:
+    except (NotRunning, Silent) as error:
         found = last_lines(place.folder / FILE, lines)
-        click.echo(f"{error}; these are its last lines", err=True)
+        click.echo(f"{error}; these are its last lines on disk", err=True)
         _show(found, as_json=as_json)
-        return int(Exit.NOT_RUNNING)
+        return int(error.exit_code)
     _show(told["lines"], as_json=as_json)
     return _follow(place, told["last"], as_json=as_json) if follow else int(Exit.DONE)
 

@@ -79,8 +79,12 @@ class CandleFile(click.ParamType[Candles]):
     def convert(self, value: str | Candles, param: click.Parameter | None, ctx: click.Context | None) -> Candles:
         if isinstance(value, Candles):
             return value
-        named = re.fullmatch(r"([A-Za-z0-9]{1,20})=(.+)", value)
-        return Candles(named[1].upper(), Path(named[2])) if named is not None else Candles(None, Path(value))
+        from bot.wire.order_requests import bare_coin
+
+        named = re.fullmatch(
+            r"((?:perp:)?[a-z0-9]{1,20}|event:[a-z0-9][a-z0-9._-]{0,63})=(.+)", value, re.ASCII | re.IGNORECASE
+        )
+        return Candles(bare_coin(named[1]), Path(named[2])) if named is not None else Candles(None, Path(value))
 
 
 def speed_of(clock: str) -> float:

@@ -42,6 +42,10 @@ class Silent(BotError):
     exit_code = Exit.TIMEOUT
 
 
+class Hung(Silent):
+    """It takes the question and says nothing at all."""
+
+
 class Denied(BotError):
     """The daemon said no to what was asked."""
 
@@ -73,10 +77,16 @@ class Place:
         return is_there(self.folder / LOCK) and is_held(self.folder)
 
     def ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+        *,
+        within_s: float | None = None,
     ) -> Any:
-        """The answer of the daemon. NotRunning, Silent, or Denied with the daemon's words."""
-        return _ask(self, method, path, body, query)
+        """The answer of the daemon. NotRunning, Silent, or Denied with the daemon's words. `within_s`: not as long as the route may take."""
+        return _ask(self, method, path, body, query, within_s)
 
 
 def of_journal(place: Place, path: str, query: Mapping[str, Any], of_file: Callable[[], T]) -> Any | T:
@@ -143,7 +153,7 @@ def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False)
     if len(found) == 1:
         return Place(found[0])
     if not found:
-        closed = [str(one) for one in sorted(SYSTEM_STATE.glob(unit_state("*"))) if _is_closed(one)]
+        closed = [str(one) for one in sorted(SYSTEM_STATE.glob(unit_state("*"))) if is_closed(one)]
         unseen = f"; what runs in {', '.join(closed)} is for root to see (sudo)" if closed else ""
         raise NotRunning(
             f"no daemon has run here yet: start one (bot run CONFIG), or say where it is with --config or --state-dir{unseen}"
@@ -154,7 +164,8 @@ def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False)
     raise NotRunning(told)
 
 
-def _is_closed(folder: Path) -> bool:
+def is_closed(folder: Path) -> bool:
+    """Whether this user may not look into it: a state directory is for its owner alone."""
     from bot.runtime.holding import LOCK
     from bot.runtime.reading import Closed, is_there
 
@@ -195,7 +206,10 @@ def _started_with(config: Path) -> Place | None:
 
 
 def folder_of(config: Path) -> Path:
-    """The state directory of a config. Without `state_dir` it is where its daemon runs or has run, as a user's or as a system unit."""
+    """The state directory of a config. Without `state_dir` it is where its daemon runs or has run, as a user's or as a system unit.
+
+    One that this user may not enter comes before a journal of another: its daemon may run, and nothing else is claimed in its place.
+    """
     from bot.config.settings import default_state_dir
     from bot.runtime.holding import is_held
     from bot.runtime.reading import FILE
@@ -204,7 +218,7 @@ def folder_of(config: Path) -> Path:
     if given is not None:
         return given
     places = [default_state_dir(name), SYSTEM_STATE / unit_state(name)]
-    for good in (is_held, lambda one: (one / FILE).exists()):
+    for good in (is_held, is_closed, lambda one: (one / FILE).exists()):
         for one in places:
             with contextlib.suppress(OSError):
                 if good(one):
@@ -303,7 +317,9 @@ class _Connection(http.client.HTTPConnection):
         self.sock.settimeout(self._answer_s)
 
 
-def _ask(place: Place, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any] | None) -> Any:
+def _ask(
+    place: Place, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any] | None, within_s: float | None
+) -> Any:  # fmt: skip
     from urllib.parse import urlencode
 
     from bot.runtime.control import SOCKET, answer_s
@@ -313,7 +329,7 @@ def _ask(place: Place, method: str, path: str, body: Mapping[str, Any] | None, q
     target = path + (
         f"?{urlencode({name: value for name, value in query.items() if value is not None})}" if query else ""
     )
-    connection = _Connection(place.folder / SOCKET, answer_s(path) + LONGER_S)
+    connection = _Connection(place.folder / SOCKET, answer_s(path) + LONGER_S if within_s is None else within_s)
     try:
         connection.request(method, target, body=None if body is None else json.dumps(dict(body)))
         answer = connection.getresponse()
@@ -329,7 +345,7 @@ def _ask(place: Place, method: str, path: str, body: Mapping[str, Any] | None, q
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
         if not place.is_running():
             raise NotRunning(f"the daemon of {place.folder} ended meanwhile") from None
-        raise Silent(
+        raise Hung(
             f"the daemon (pid {holder_pid(place.folder)}) did not answer ({type(error).__name__}); its log: bot logs {place.flag}"
         ) from None
     finally:

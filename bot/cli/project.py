@@ -12,6 +12,7 @@ from bot.cli.options import Group
 
 if TYPE_CHECKING:
     from bot.config import Settings
+    from bot.config.references import Outside
 
 CHECK = """\b
 Examples:
@@ -44,8 +45,9 @@ def check(config_file: Path, *, as_json: bool) -> int:
     from bot.errors import ConfigError, Exit
     from bot.runtime.loader import load
 
+    outside = _outside(config_file)
     try:
-        settings = judged(config_file).settings
+        settings = judged(config_file, outside).settings
     except ConfigError as error:
         if not as_json:
             raise
@@ -71,6 +73,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
             "strategies": names,
             "limits": limits,
             "stateDir": str(settings.state_dir),
+            "handedOver": list(outside.found.values()),
         }
         click.echo(json.dumps(told))
         return int(Exit.DONE)
@@ -93,9 +96,20 @@ def check(config_file: Path, *, as_json: bool) -> int:
         else f"  dead-man    {dead_man.heartbeat_seconds} s of silence, then {dead_man.on_miss}"
     )
     click.echo(f"  at a stop   {settings.safety.on_exit}")
+    for name in outside.found.values():
+        click.echo(f"  secret      ${{credential:{name}}} is handed over to a unit alone; bot doctor looks at its file")
     click.echo(f"  files       {settings.state_dir}")
-    click.echo(f"Next: bot run {quote(str(config_file))}")
+    click.echo(f"Next: bot {'systemd' if outside.found else 'run'} {quote(str(config_file))}")
     return int(Exit.DONE)
+
+
+def _outside(config_file: Path) -> Outside:
+    """A config is judged, shown and compared also where only its unit has its credentials."""
+    import os
+
+    from bot.config.references import Outside
+
+    return Outside(config_file.absolute().parent, os.environ)
 
 
 @click.group(cls=Group, epilog=CONFIG)
@@ -110,9 +124,9 @@ def show(config_file: Path, *, as_json: bool) -> None:
     """CONFIG with every default filled in and every secret hidden."""
     import json
 
-    from bot.config import load, redacted
+    from bot.config import read, redacted
 
-    settings = load(config_file)
+    settings = read(config_file, lookup=_outside(config_file)).settings
     click.echo(json.dumps(redacted(settings), indent=2) + "\n" if as_json else as_yaml(settings), nl=False)
 
 
@@ -151,10 +165,11 @@ def diff(one: Path, other: Path, *, as_json: bool) -> None:
     """What differs from config A to config B, with every default filled in and every secret hidden."""
     import json
 
-    from bot.config import load
+    from bot.config import read
     from bot.config.diff import diff as changes_of
 
-    changes = changes_of(load(one), load(other))
+    before, after = (read(file, lookup=_outside(file)).settings for file in (one, other))
+    changes = changes_of(before, after)
     if as_json:
         click.echo(json.dumps({"changes": [change._asdict() for change in changes]}))
         return

@@ -269,9 +269,10 @@ async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
 
     from bot.cli.data import client_of
     from bot.cli.embedded import Embedded
+    from bot.cli.place import folder_of
     from bot.client import Client
 
-    ended = Embedded(settings.state_dir)
+    ended = Embedded(folder_of(config))
     if not settings.account.embedded or not ended.db.is_file() or ended.is_alive():
         async with client_of(config, None, otherwise="or give the candles with --data") as client:
             yield client

@@ -24,6 +24,7 @@ from bot.errors import BotError, ConfigError, Exit
 
 if TYPE_CHECKING:
     from bot.config import Settings
+    from bot.config.references import Noted
 
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
 USER_UNITS: Final = Path(".config/systemd/user")  # in a user's home
@@ -32,6 +33,8 @@ HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S10
 WATCHDOG_S: Final = 20
 TASKS: Final = 64  # without the strategies' threads
 MEMORY_MB: Final = 512
+# What systemd sets in a user's units as it is in his shell.
+USERS_OWN: Final = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR")
 EMBEDDED_MB: Final = 512  # of the service of `base_url: embedded`, which lives in the same unit
 
 _NO_RESTART: Final = "2 4 7"  # usage, config, refused by the service: the next start would end the same way
@@ -141,12 +144,13 @@ def unit_name(name: str) -> str:
 
 def unit_of(config: Path, *, is_user: bool) -> Unit:
     """The unit that runs this config with this installation. ConfigError when a unit could not start it."""
-    from bot.cli.judging import judged_without_secrets
+    from bot.cli.judging import judged_and_noted
     from bot.config.settings import home
 
-    settings, references = judged_without_secrets(config)
+    settings, noted = judged_and_noted(config)
+    references = noted.found
     config = config.resolve()
-    _check(config, settings, references, is_user=is_user)
+    _check(config, settings, noted, is_user=is_user)
     store = home() / ".config" / "bot" if is_user else CREDENTIALS
     credentials = {name: store / name for kind, name in references if kind == "credential"}
     bound = _bound(config, settings)
@@ -297,13 +301,13 @@ def _is_hidden(path: Path) -> bool:
     return any(path.is_relative_to(one) for one in HIDDEN)
 
 
-def _check(config: Path, settings: Settings, references: Sequence[tuple[str, str]], *, is_user: bool) -> None:
+def _check(config: Path, settings: Settings, noted: Noted, *, is_user: bool) -> None:
     """What would keep the unit from starting."""
     from bot.cli.judging import missing_packages, needs_package
     from bot.cli.place import outline, unit_state
 
     problems = []
-    for kind, name in references:
+    for kind, name in noted.found:
         if kind == "env":
             problems.append(
                 f"${{env:{name}}} is not set in a unit: write ${{credential:{_credential_name(name)}}} instead"
@@ -313,6 +317,11 @@ def _check(config: Path, settings: Settings, references: Sequence[tuple[str, str
                 f"${{file:{name}}} belongs to you, and the unit runs as a user of its own: write ${{credential:{_credential_name(Path(name).name)}}}"
                 " instead (or --user)"
             )
+    problems += [
+        f"${{env:{name}}} is not set in a unit as it is here: write the value itself"
+        for name in dict.fromkeys(noted.plain)
+        if not (is_user and name in USERS_OWN)
+    ]
     if outline(config)[1] is not None and not is_user:
         problems.append(
             f"state_dir: a system unit keeps its files in /var/lib/{unit_state(settings.name)}: remove the key (or --user)"

@@ -21,6 +21,8 @@ _REFERENCE: Final = re.compile(r"\$\{([^{}]*)\}")
 _API_KEY: Final = re.compile(r"[!-~]+", re.ASCII)  # what fits into the header that carries it
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*", re.ASCII)
 
+_NO_NAME: Final = "a credential's name is letters, digits and _ . @ -"
+
 
 class Referred(str):
     """Text that came by reference, not by hand: the only text that a secret field takes."""
@@ -76,12 +78,12 @@ class References:
 
     def _credential(self, name: str) -> str:
         folder = self._environ.get("CREDENTIALS_DIRECTORY")
+        if not _NAME.fullmatch(name):
+            raise Rejected(_NO_NAME)
         if not folder:
             raise Rejected(
                 f"the credential {name} is handed over by systemd (LoadCredential=), and this process was not started so"
             )
-        if not _NAME.fullmatch(name):
-            raise Rejected("a credential's name is letters, digits and _ . @ -")
         return _read(Path(folder) / name, f"the credential {name}", private=False)
 
 
@@ -108,18 +110,40 @@ def _read(file: Path, what: str, *, private: bool) -> str:
         raise Rejected(f"{what} is not UTF-8 text") from None
 
 
+class Outside:
+    """Looks references up as `References` does; a credential that a unit alone is handed is noted, with what stands in for it here."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        self._look = References(folder, environ)
+        self._is_unit = bool(environ.get("CREDENTIALS_DIRECTORY"))
+        self.found: dict[str, str] = {}  # what stands in for it -> the credential's name
+
+    def __call__(self, text: str, key: str) -> str:
+        match = _REFERENCE.fullmatch(text) if is_secret_name(key) and not self._is_unit else None
+        kind, _, name = match.group(1).partition(":") if match is not None else ("", "", "")
+        if kind != "credential" or not _NAME.fullmatch(name):
+            return self._look(text, key)
+        stand_in = Referred(f"(credential {name})")  # Two that differ are to differ here, too.
+        self.found[stand_in] = name
+        return stand_in
+
+
 class Noted:
     """Notes each reference and follows none that is a secret: for whoever judges a config where its secrets are out of reach."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._look = References(folder, environ)
         self.found: list[tuple[str, str]] = []  # (credential, file or env; name) of the secrets, each once
+        self.plain: list[str] = []  # what else came out of the environment, by name
 
     def __call__(self, text: str, key: str) -> str:
         match = _REFERENCE.fullmatch(text) if is_secret_name(key) else None
         kind, colon, name = match.group(1).partition(":") if match is not None else ("", "", "")
         if kind not in ("credential", "file", "env") or not colon or not name:
+            self.plain += [one.removeprefix("env:") for one in _REFERENCE.findall(text)]
             return self._look(text, key)
+        if kind == "credential" and not _NAME.fullmatch(name):
+            raise Rejected(_NO_NAME)
         if (kind, name) not in self.found:
             self.found.append((kind, name))
         return Referred("(not looked up)")

@@ -127,7 +127,7 @@ class Account(Section):
             host, port, parts = None, None, urlsplit("")
         if parts.scheme not in ("http", "https") or not host or port == 0:
             raise _no("must be `embedded` or an address like https://host[:port]")
-        if parts.username or parts.password or parts.query or parts.fragment:
+        if parts.username is not None or parts.query or parts.fragment:
             raise _no("is an address only: no user, password, query or fragment; the key goes to api_key")
         if parts.scheme == "http" and not _loopback(host):
             raise _no("would send the key readable over the network: use https (http is for this machine alone)")
@@ -141,7 +141,7 @@ class Account(Section):
 
 
 def _loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
+    if host == "localhost":  # A name below it is the resolver's to answer, and the client does not take it.
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from bot.service.simulation import SimulatedMarket
 from bot.venue import codec, index
 from bot.venue.commands import ListMarket
 from bot.venue.state import Market, MarketSpec, State
+from bot.wire.order_requests import bare_coin
 from bot.wire.vocabulary import INTERVAL_MS
 
 MINUTE_MS: Final = INTERVAL_MS["1m"]
@@ -276,7 +277,7 @@ def _file(coin: str | None, path: Path) -> tuple[str, Path, str]:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    named = coin_of(path, tuple(CATALOGUE)) if coin is None else coin.upper()
+    named = coin_of(path, tuple(CATALOGUE)) if coin is None else bare_coin(coin)
     if named not in CATALOGUE:
         raise ConfigError(f"no market {coin!r} for {path}; known are {', '.join(CATALOGUE)}")
     return named, path, digest
@@ -287,14 +288,19 @@ def _recorded(path: Path, listing: Listing) -> RecordedSource:
     return RecordedSource(candles, interval_of(path, candles), 10 ** (8 - listing.spec.sz_decimals))
 
 
+def recorded_start(recorded: Mapping[str, RecordedSource]) -> int:
+    """When trading begins on recorded data. ConfigError where no instant is in all of them."""
+    start = max(source.candles[source.history].ts for source in recorded.values())
+    for coin, source in recorded.items():
+        if source.next_bar(start - 1) is None:
+            raise ConfigError(f"the candle files do not overlap in time: {coin} ends before the others begin")
+    return start
+
+
 def _start_of(options: PriceOptions, recorded: dict[str, RecordedSource], speed: float) -> int:
     """When trading begins: with recorded data once every file has its history, otherwise now."""
     if recorded:
-        start = max(source.candles[source.history].ts for source in recorded.values())
-        for coin, source in recorded.items():
-            if source.next_bar(start - 1) is None:
-                raise ConfigError(f"the candle files do not overlap in time: {coin} ends before the others begin")
-        return start
+        return recorded_start(recorded)
     if options.start_ms is not None:
         return options.start_ms
     now = SystemClock().now_ms()

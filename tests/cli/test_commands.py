@@ -214,6 +214,50 @@ def test_the_live_example_asks_for_its_secret(repository: Path, monkeypatch: pyt
     assert call(["check", path]) == 0
 
 
+def test_a_config_whose_key_a_unit_alone_is_handed_is_judged_shown_and_compared(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def handed(name: str) -> None:
+        account = f'base_url: "https://x.example", api_key: "${{credential:{name}}}"'
+        config.write_text(re.sub("account: {.*}", f"account: {{{account}}}", config.read_text()))
+
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    handed("api-key")
+    assert call(["check", str(config)]) == 0
+    said = capsys.readouterr().out
+    assert "  secret      ${credential:api-key} is handed over to a unit alone" in said
+    assert f"Next: bot systemd {config}\n" in said
+    assert call(["check", "--json", str(config)]) == 0
+    assert json.loads(capsys.readouterr().out)["handedOver"] == ["api-key"]
+    assert call(["config", "show", str(config)]) == 0
+    assert "api-key" not in capsys.readouterr().out
+    other = config.with_name("other.yaml")
+    other.write_text("name: mine\n" + config.read_text())
+    assert call(["config", "diff", str(config), str(other)]) == 0
+    assert capsys.readouterr().out == "They say the same.\n"
+    handed("another")
+    assert call(["config", "diff", str(config), str(other)]) == 0
+    assert capsys.readouterr().out.startswith("~ account.api_key: ")
+    handed("a/b")
+    assert call(["check", str(config)]) == 4
+    assert "a credential's name is letters, digits and _ . @ -" in capsys.readouterr().err
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(config.parent / "none"))
+    handed("api-key")
+    assert call(["check", str(config)]) == 4, "a unit has been handed it, or has not"
+
+
+def test_an_address_of_notices_that_a_unit_alone_is_handed_is_left_to_doctor(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("apprise")
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    monkeypatch.setenv("BAD", "nosuch://hunter2")
+    config.write_text(config.read_text() + 'notify: {urls: ["${credential:telegram}"]}\n')
+    assert call(["check", str(config)]) == 0
+    config.write_text(config.read_text().replace("credential:telegram", "env:BAD"))
+    assert call(["check", str(config)]) == 4
+
+
 @pytest.mark.parametrize(
     ("params", "words"),
     [
@@ -294,6 +338,29 @@ def test_a_market_that_the_embedded_service_lacks_is_named(config: Path, capsys:
     config.write_text(config.read_text() + "embedded: {markets: [ETH]}\n")
     assert call(["check", str(config)]) == 4
     assert "BTC is not among the embedded service's markets: ETH" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("interval", "files", "words"),
+    [
+        ("1h", {"BTC": "a"}, None),
+        ("4h", {"BTC": "a", "ETH": "a"}, None),
+        ("1m", {"BTC": "a"}, "strategies[0].interval: there are no 1m bars of BTC: its candles are of 1h"),
+        ("1h", {"BTC": "a", "perp:btc": "b"}, "embedded.data[1].market: two candle files are given for BTC"),
+        ("1h", {"BTC": "a", "ETH": "b"}, "embedded.data: the candle files do not overlap in time: BTC ends before the others begin"),
+    ],
+)  # fmt: skip
+def test_recorded_prices_that_a_run_could_not_play_are_named(
+    interval: str, files: dict[str, str], words: str | None, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for day, name in enumerate("ab"):
+        rows = (f"{1_750_032_000_000 + day * 86_400_000 + hour * 3_600_000},5,6,4,5,1" for hour in range(24))
+        config.with_name(f"{name}.csv").write_text("ts,open,high,low,close,volume\n" + "\n".join(rows) + "\n")
+    data = ", ".join(f"{{file: {name}.csv, market: '{market}'}}" for market, name in files.items())
+    text = config.read_text().replace("markets: [BTC],", f"markets: [BTC], interval: {interval},")
+    config.write_text(f"{text}embedded: {{data: [{data}]}}\n")
+    assert call(["check", str(config)]) == (0 if words is None else 4)
+    assert words is None or words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

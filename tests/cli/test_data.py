@@ -257,6 +257,16 @@ def test_a_pull_takes_closed_candles_appends_and_compares(sandbox: Sandbox, caps
     assert call(["data", "audit", "--accept-jumps"]) == 0
 
 
+def test_a_pull_does_without_a_key_that_a_unit_alone_is_handed(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    strategy = '{name: one, use: "trend:Trend", markets: [BTC], budget_usd: 100}'
+    account = f'{{base_url: "{sandbox.base_url}", api_key: "${{credential:api-key}}"}}'
+    Path("live.yaml").write_text(f"account: {account}\nstrategies: [{strategy}]\n")
+    assert call(["data", "pull", "BTC", "--config", "live.yaml"]) == 0
+
+
 def test_a_pull_refuses_other_prices_and_tells_of_a_hole(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["data", "pull", "ETH", "--interval", "1h", "--base-url", sandbox.base_url]
     assert call(asked) == 0

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import socket
 from pathlib import Path
 
 import pytest
 
 from bot.cli import kill as kill_module
+from bot.cli import place as place_module
 from bot.cli.app import call
-from bot.cli.place import Silent
+from bot.cli.place import Hung, Place, Silent
+from bot.runtime.control import reachable
+from bot.runtime.holding import hold_state
+from bot.runtime.journal import open_journal
+from bot.runtime.provenance import note_run
 from bot.testing.sandbox import Sandbox
 
 pytestmark = pytest.mark.sandbox(markets=["BTC", "ETH"])
@@ -59,6 +67,58 @@ def test_a_kill_leaves_positions_with_their_stops_unless_told_otherwise(
     assert call(["kill", "--lift", "--config", str(config)]) == 0
     assert "may open again" in capsys.readouterr().out
     opened(sandbox)
+
+
+def been(config: Path) -> Path:
+    """The state directory of a daemon that ran with this config and is dead."""
+    folder = config.parent / "state"
+    folder.mkdir()
+    (folder / "lock").touch()
+    mark = {"version": "1", "config": {}, "strategies": {}}
+    with contextlib.closing(open_journal(folder / "journal.db", address="0x1")) as journal:
+        note_run(journal, mark, at_ms=1, epoch=0, config=config)
+        note_run(journal, mark, at_ms=2, epoch=0)  # A reload does not say it again.
+    return folder
+
+
+def test_a_kill_without_a_config_takes_that_of_the_last_start_from_the_journal(
+    config: Path, sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ["--state-dir", str(been(config))]
+    assert call(["kill", *at]) == 0
+    assert f"it ran with {config}\n" in capsys.readouterr().err
+    assert [one["type"] for one in sandbox.client().get("/v1/guardians").json()["guardians"]] == ["kill_switch"]
+    assert call(["kill", "--lift", *at]) == 0
+    config.unlink()
+    assert call(["kill", *at]) == 4
+    assert "left no word of a config that is there: give --config CONFIG" in capsys.readouterr().err
+
+
+def test_a_daemon_that_hangs_keeps_no_kill_from_the_service(
+    config: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = been(config)
+    monkeypatch.setattr(kill_module, "SAYS_S", 0.05)
+    with hold_state(folder), reachable(folder / "control.sock") as name, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
+        listener.listen()
+        assert call(["kill", "--state-dir", str(folder)]) == 0
+    assert [one["type"] for one in sandbox.client().get("/v1/guardians").json()["guardians"]] == ["kill_switch"]
+
+
+@pytest.mark.parametrize("hangs", [True, False], ids=["the daemon is silent", "the service is silent"])
+async def test_who_waits_in_vain_for_a_daemon_that_hangs_is_told_of_the_way_without_it(
+    hangs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> None:
+        raise Hung("the daemon did not answer") if hangs else Silent("the service has not answered; ask again")
+
+    monkeypatch.setattr(kill_module, "WITHIN_S", 0.0)
+    monkeypatch.setattr(kill_module, "LOOK_S", 0.0)
+    monkeypatch.setattr(place_module, "_ask", silent)
+    with hold_state(tmp_path), pytest.raises(Silent) as ended:
+        await kill_module._asked(Place(tmp_path), "kill-1", flatten=True)
+    assert (f"or end the daemon (kill -9 {os.getpid()}), and again" in str(ended.value)) is hangs
 
 
 def test_a_kill_whose_answer_is_lost_is_asked_again_and_thrown_once(

@@ -75,9 +75,12 @@ Examined = Callable[..., tuple[int, list[dict[str, Any]]]]
 def examined(tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> Examined:
     """What `bot doctor` finds of a section: its exit code, and the findings of that name."""
 
-    def look(name: str, *, url: str = '"${env:NOTIFY}"', more: str = "") -> tuple[int, list[dict[str, Any]]]:
+    def look(
+        name: str, *, account: str = "embedded", url: str = '"${env:NOTIFY}"', more: str = ""
+    ) -> tuple[int, list[dict[str, Any]]]:
         config = tmp_path / "c.yaml"
         text = CONFIG.format(strategies=repository / "strategies", url=url, rest="level: info")
+        text = text.replace("base_url: embedded", f"base_url: {account}")
         config.write_text(f"{text}state_dir: state\n{more}\n")
         capsys.readouterr()
         code = call(["doctor", str(config), "--json"])
@@ -107,6 +110,18 @@ def test_doctor_looks_at_each_address_and_shows_none(examined: Examined, monkeyp
     monkeypatch.setattr(judging, "find_spec", lambda name: None)
     (code, (found_one,)) = examined("notify")
     assert (code, found_one["fix"]) == (4, "pip install 'bracketbot[notify]'")
+
+
+def test_doctor_asks_of_the_api_key_alone_that_it_is_one(examined: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("apprise")
+    monkeypatch.setenv("NOTIFY", "json://localhost/hunter2?+X=B\u00f6rse und mehr")
+    code, (found,) = examined("secrets")
+    assert (code, found["level"]) == (0, "warn")
+    (notify,) = examined("notify")[1]
+    assert notify["level"] == "ok"
+    code, (found,) = examined("secrets", account='"http://127.0.0.1:1", api_key: "${env:NOTIFY}"')
+    assert (code, found["level"]) == (4, "fail")
+    assert "${env:NOTIFY} holds no API key" in found["message"]
 
 
 def test_doctor_says_whether_the_port_for_metrics_is_free_or_the_daemons_own(

@@ -14,9 +14,12 @@ import click
 import pytest
 
 from bot.cli import place as place_module
+from bot.cli import replay
 from bot.cli.app import call
+from bot.cli.embedded import Embedded
 from bot.cli.place import NotRunning, Silent, find, folder_of, plain_data
-from bot.errors import ConfigError
+from bot.config import load
+from bot.errors import BotError, ConfigError
 from bot.runtime.holding import folders_held, hold_state, noted
 
 CONFIG = 'account: {base_url: "https://x.example", api_key: "${credential:none}"}\nstrategies: []\n'
@@ -204,6 +207,19 @@ def test_a_folder_that_is_held_without_a_socket_is_no_dead_daemon(home: Path, he
         find(None, folder).ask("GET", "/status")
 
 
+@pytest.mark.parametrize("lives", [False, True], ids=["dead", "silent"])
+def test_the_log_of_a_daemon_that_does_not_answer_is_what_it_has_left(
+    lives: bool, home: Path, held: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = been(home / "home" / "bot" / "one")
+    (folder / "daemon.log").write_text('{"at_ms":1,"level":"error","event":"loop.late"}\n')
+    if lives:
+        held.enter_context(hold_state(folder))
+    assert call(["logs", "--state-dir", str(folder)]) == (5 if lives else 3)
+    said = capsys.readouterr()
+    assert ("loop.late" in said.out, "these are its last lines on disk" in said.err) == (True, True)
+
+
 def test_a_dead_daemon_whose_journal_cannot_be_read_is_said_to_be_dead(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -268,6 +284,78 @@ def test_doctor_says_that_a_journal_is_another_users(
     assert call(["doctor", "--state-dir", str(closed), "--json"]) == 1
     (found,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "journal"]
     assert (found["level"], found["message"].startswith(f"{closed} belongs to another user")) == ("fail", True)
+
+
+async def test_candles_are_asked_of_the_embedded_service_where_a_unit_has_it(
+    home: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = been(home / "system" / "bot-paper")
+    (folder / "sandbox.db").touch()
+    config = home / "paper.yaml"
+    strategy = '{name: s, use: "trend:Trend", markets: [BTC], budget_usd: 100}'
+    config.write_text(f"account: {{base_url: embedded}}\nstrategies: [{strategy}]\n")
+    asked: list[Path] = []
+
+    def is_alive(one: Embedded) -> bool:
+        asked.append(one.folder)
+        return True
+
+    monkeypatch.setattr(Embedded, "is_alive", is_alive)
+    with pytest.raises(BotError, match="is not running"):
+        async with replay._service(load(config), config):
+            pass
+    assert asked == [folder, folder], "of the record's and of the candles'"
+
+
+def test_candles_of_a_service_that_this_user_cannot_see_are_not_said_to_be_of_none(
+    home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strategy = '{name: s, use: "trend:Trend", markets: [BTC], budget_usd: 100}'
+    (home / "one.yaml").write_text(f"account: {{base_url: embedded}}\nstrategies: [{strategy}]\n")
+    assert call(["data", "pull", "BTC", "--config", "one.yaml"]) == 2
+    assert f"{closed} belongs to another user" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_own", [False, True], ids=["no journal of one's own", "a journal of one's own, left over"])
+@pytest.mark.parametrize("command", ["status", "events", "logs", "kill"])
+def test_of_a_units_daemon_that_this_user_cannot_see_another_folder_is_not_claimed(
+    command: str, has_own: bool, home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "one.yaml").write_text("account: {base_url: embedded}\nstrategies: []\n")
+    if has_own:
+        been(home / "home" / "bot" / "one")
+    assert call([command, "--config", "one.yaml"]) == 2
+    assert f"error: {closed} belongs to another user: ask as that user, or as root (sudo)\n" in capsys.readouterr().err
+
+
+def test_a_kill_whose_key_is_a_units_says_that_another_can_be_given(
+    home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "one.yaml").write_text(CONFIG)
+    assert call(["kill", "--config", "one.yaml"]) == 4
+    assert "Say where the key is: --key '${file:PATH}', or ask as root (sudo)" in capsys.readouterr().err
+
+
+def test_doctor_says_of_a_units_daemon_that_it_cannot_be_seen_and_goes_on(
+    home: Path, closed: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    look = Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path == closed and follow_symlinks:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", stat)  # A unit's folder is a link to one that only root can reach.
+    strategy = '{name: s, use: "trend:Trend", markets: [BTC], budget_usd: 100}'
+    (home / "one.yaml").write_text(
+        f"account: {{base_url: embedded}}\nstrategies_dir: {repository / 'strategies'}\nstrategies: [{strategy}]\n"
+    )
+    assert call(["doctor", "one.yaml", "--json"]) == 1
+    found = {one["check"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    for name in ("state", "journal", "daemon"):
+        assert (found[name]["level"], found[name]["message"].partition(":")[0]) == ("fail", f"{closed} belongs to another user")  # fmt: skip
+    assert (found["service"]["level"], {"disk", "unit"} <= found.keys()) == ("skip", True)
 
 
 def test_who_finds_no_daemon_is_told_of_those_that_only_root_can_see(home: Path, closed: Path) -> None:

@@ -120,9 +120,12 @@ def test_a_unit_runs_this_installation_and_hands_over_each_secret(
         ("${env:BOT_API_KEY}", "", "write ${credential:bot-api-key} instead"),
         ("${file:secrets/key}", "", "write ${credential:key} instead"),
         ("${credential:api-key}", "state_dir: here", "remove the key (or --user)"),
+        ("${credential:api-key}", 'reconcile_seconds: "${env:A_NUMBER}"', "${env:A_NUMBER} is not set in a unit as it is here: write the value"),
+        ("${credential:my key}", "", "a credential's name is letters, digits and _ . @ -"),
+        ("${credential:bot/key}", "", "account.api_key: a credential's name is letters, digits"),
         ("${credential:api-key}", "metrics: {port: 9000}", "metrics: needs the package prometheus-client: install"),
     ],
-)
+)  # fmt: skip
 def test_a_config_that_a_unit_could_not_start_is_refused_with_the_way_out(
     tmp_path: Path,
     repository: Path,
@@ -133,8 +136,18 @@ def test_a_config_that_a_unit_could_not_start_is_refused_with_the_way_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bot.cli.judging.find_spec", lambda _: None)
+    monkeypatch.setenv("A_NUMBER", "100")
     assert call(["systemd", str(write(tmp_path, repository, key=key, more=more))]) == 4
     assert words in capsys.readouterr().err
+
+
+def test_a_users_unit_has_the_home_that_he_has(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write(tmp_path, repository, more='state_dir: "${env:HOME}/state"')
+    assert call(["systemd", str(config), "--user"]) == 0
+    assert call(["systemd", str(config)]) == 4
+    assert "${env:HOME} is not set in a unit as it is here" in capsys.readouterr().err
 
 
 def test_what_the_units_user_may_not_read_is_told_with_the_command_that_opens_it(

@@ -192,6 +192,20 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         "account.base_url",
         "no user, password",
     ),
+    "an address with an empty user": (
+        GOOD.replace("embedded", '"https://@c.example"'),
+        1,
+        21,
+        "account.base_url",
+        "no user, password",
+    ),
+    "an address that only a resolver knows as this machine": (
+        GOOD.replace("embedded", '"http://api.localhost:8700"'),
+        1,
+        21,
+        "account.base_url",
+        "would send the key readable over the network",
+    ),
     "a port out of range": (
         GOOD.replace("embedded", '"https://c.example:99999"'),
         1,

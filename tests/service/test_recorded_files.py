@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bot.cli.options import CandleFile, Candles
 from bot.errors import ConfigError
 from bot.service.host import HostOptions, build
 from bot.service.recorded import coin_of, interval_of, read_candles
+from bot.venue.numbers import E8
 
 HEADER = "ts,open,high,low,close,volume"
 GOOD = "1750000020000,100,110,90,105,1.5"
@@ -98,6 +100,17 @@ def test_a_files_name_says_its_market(name: str, coin: str) -> None:
 def test_a_name_that_says_none_asks_for_it() -> None:
     with pytest.raises(ConfigError, match="COIN="):
         coin_of(Path("candles.csv"), ("BTC",))
+
+
+@pytest.mark.parametrize("given", ["event:RATE-CUT", "EVENT:rate-cut", "perp:btc", "btc"])
+def test_a_file_is_played_for_the_market_that_it_is_given_for(given: str, tmp_path: Path) -> None:
+    path = tmp_path / "x=y.csv"
+    path.write_text(f"{HEADER}\n1750000020000,0.4,0.6,0.3,0.5,10\n1750000080000,0.5,0.5,0.4,0.4,10\n")
+    candles = CandleFile().convert(f"{given}={path}", None, None)
+    coin = "BTC" if given.lower().endswith("btc") else "event:RATE-CUT"
+    assert candles == Candles(coin, path)
+    machine = build(HostOptions(clock="manual", data=((given, path),))).machine
+    assert (list(machine.state.markets), machine.feed.last_px(coin)) == ([coin], 0.5 * E8)
 
 
 def test_faulty_options_are_refused_before_anything_is_written(tmp_path: Path) -> None:
