@@ -189,6 +189,6 @@ def configure(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
-    # Libraries report what goes wrong; their progress is noise unless someone looks for it.
+    # Libraries report what goes wrong. Their progress is never shown: it may hold secrets that only they know as such, an address for notices, say.
     logging.root.handlers[:] = [kept for kept in logging.root.handlers if not isinstance(kept, _Handler)] + [handler]
-    logging.root.setLevel(number if number < logging.INFO else max(number, logging.WARNING))
+    logging.root.setLevel(max(number, logging.WARNING))

@@ -175,6 +175,14 @@ def test_the_level_holds_for_both_kinds_of_loggers() -> None:
     assert [line["event"] for line in lines(out)] == ["x.loud"]
 
 
+def test_debug_is_of_our_own_events_not_of_what_libraries_say_of_their_progress() -> None:
+    out = io.StringIO()
+    logs.configure(level="debug", stream=out)
+    structlog.get_logger().debug("x.seen")
+    logging.getLogger("library").debug("connects to mqtt://me:hunter2@localhost")
+    assert [line["event"] for line in lines(out)] == ["x.seen"]
+
+
 def test_the_last_configuration_rules_also_for_loggers_made_before() -> None:
     first, second = io.StringIO(), io.StringIO()
     logs.configure(stream=first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import keyword
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -151,10 +152,11 @@ def new_strategy(name: str, folder: Path, *, as_json: bool) -> int:
     """Make a strategy called NAME and its test, to change into yours."""
     names = _names(name)
     module = names["module"]
-    home = folder.absolute().parent
+    place = Path(os.path.normpath(folder.absolute()))  # `.` and `..` have a name, too.
+    home = place.parent
     files = {
-        Path(folder.name) / f"{module}.py": STRATEGY.format(**names),
-        Path("tests") / f"test_{module}.py": TEST.format(folder=folder.name, **names),
+        Path(place.name) / f"{module}.py": STRATEGY.format(**names),
+        Path("tests") / f"test_{module}.py": TEST.format(folder=place.name, **names),
     }
     _write(home, files)
     use = f'{{name: {names["name"]}, use: "{module}:{names["kind"]}", markets: [BTC], budget_usd: 500}}'

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bot.config import Settings, Source, read, read_text
 from bot.config.references import Noted, Outside
-from bot.errors import BotError, ConfigError, Problem, StrategyError
+from bot.errors import BotError, ConfigError, Problem, Refusal, StrategyError
 from bot.runtime import loader, notices
 
 
@@ -64,7 +64,9 @@ def _judged(path: Path, source: Source) -> Source:
                 loader.build(loaded, name=one.name, markets=one.markets, params=one.params)
             except BotError as error:
                 problems.append(source.problem((*at, "use"), str(error)))
-    problems += _of_markets(source)
+    if source.settings.account.embedded:
+        problems += _of_markets(source)
+        problems += _of_guardians(source)
     if source.settings.notify is not None:
         told = source.settings.notify
         problems += [source.problem(("notify", *at), text) for at, text in notices.problems(told.texts, told.mute)]
@@ -116,8 +118,6 @@ def _of_addresses(source: Source, unseen: Collection[str]) -> list[Problem]:
 def _of_markets(source: Source) -> list[Problem]:
     """Only the embedded service's markets are known without asking."""
     settings = source.settings
-    if not settings.account.embedded:
-        return []
     from bot.service.catalogue import CATALOGUE
     from bot.service.opening import recorded_start
     from bot.service.prices import RecordedSource
@@ -155,15 +155,14 @@ def _of_markets(source: Source) -> list[Problem]:
             recorded_start(played)
         except ConfigError as error:
             problems.append(source.problem(("embedded", "data"), str(error)))
-    recorded = tuple(one.market for one in section.data)
-    listed = {*section.markets, *recorded} if section.markets or recorded else set(CATALOGUE)
+    listed = _listed(settings)
     for index, strategy in enumerate(settings.strategies):
         for place, coin in enumerate(strategy.markets):
             if coin not in listed:
                 problems.append(
                     source.problem(
                         ("strategies", index, "markets", place),
-                        f"{coin} is not among the embedded service's markets{_meant(coin, listed)}: {', '.join(sorted(listed))}",
+                        _not_listed(coin, listed),
                     )
                 )
             elif coin in played and INTERVAL_MS[strategy.interval] < played[coin].base_ms:
@@ -175,6 +174,43 @@ def _of_markets(source: Source) -> list[Problem]:
                     )
                 )
     return problems
+
+
+def _of_guardians(source: Source) -> list[Problem]:
+    """What the embedded service would say to each, in its words: one that it refuses keeps every entry out."""
+    from bot.service.answers import Refused
+    from bot.service.orders import guardian_spec
+    from bot.venue.guardians import normalise
+
+    problems: list[Problem] = []
+    listed = _listed(source.settings)
+    for index, one in enumerate(source.settings.guardians):
+        try:
+            found = normalise(guardian_spec(one.request()))
+        except Refused as error:
+            found = error.refusal
+        if isinstance(found, Refusal):
+            at = str(((found.details or {}).get("fields") or [{}])[0].get("field", ""))
+            keys = at.replace("orderTemplate", "order_template").split(".")
+            problems.append(source.problem(("guardians", index, *keys), found.message.removeprefix(f"{at}: ")))
+        elif found.order is not None and found.order.coin not in listed:
+            problems.append(
+                source.problem(("guardians", index, "order_template", "market"), _not_listed(found.order.coin, listed))
+            )
+    return problems
+
+
+def _listed(settings: Settings) -> Collection[str]:
+    """The embedded service's markets."""
+    from bot.service.catalogue import CATALOGUE
+
+    section = settings.embedded
+    recorded = tuple(one.market for one in section.data)
+    return {*section.markets, *recorded} if section.markets or recorded else set(CATALOGUE)
+
+
+def _not_listed(coin: str, listed: Collection[str]) -> str:
+    return f"{coin} is not among the embedded service's markets{_meant(coin, listed)}: {', '.join(sorted(listed))}"
 
 
 def _meant(coin: str, listed: Collection[str]) -> str:

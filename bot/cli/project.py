@@ -195,20 +195,21 @@ def strategies(folder: Path | None, *, as_json: bool) -> int:
     if not place.is_dir():
         raise click.UsageError(f"there is no folder {place}; name one with --dir")
     found = discover(place)
+    code = int(Exit.ERROR if any(one.error for one in found) else Exit.DONE)
     if as_json:
         rows = [
             {"use": one.use, "origin": one.origin, "path": None if one.path is None else str(one.path), "summary": one.summary,
              "params": dict(one.params), "error": one.error} for one in found
         ]  # fmt: skip
         click.echo(json.dumps({"strategies": rows}))
-        return int(Exit.DONE)
+        return code
     if not found:
         click.echo(f"No strategy in {place}. A strategy is a file there with a subclass of bot.Strategy.")
     for one in found:
         click.echo(f"{one.use}  {one.error if one.error is not None else one.summary}".rstrip())
         for name, param in one.params.items():
             click.echo(f"    {name:<16} {_bounds(param):<28} {param.get('description', '')}".rstrip())
-    return int(Exit.ERROR if any(one.error for one in found) else Exit.DONE)
+    return code
 
 
 def _default_folder() -> Path:

@@ -193,7 +193,7 @@ def credential_file(config: Path, name: str) -> Path | None:
             continue
         found = re.search(rf"^LoadCredential={re.escape(name)}:(.+)$", text, re.MULTILINE)
         if found is not None:
-            return Path(found[1])
+            return Path(found[1].replace("%%", "%"))
     return None
 
 
@@ -231,7 +231,7 @@ def _text(
     yield f"ExecReload={_command('reload', '--yes', '--state-dir')} {_escaped(folder) if is_user else folder}"
     yield "Environment=PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1"
     for name, file in credentials.items():
-        yield f"LoadCredential={name}:{_escaped(str(file))}"
+        yield f"LoadCredential={name}:{str(file).replace('%', '%%')}"  # What follows the colon is the path, blanks and quotes and all.
     yield f"WatchdogSec={WATCHDOG_S}s"
     yield from _BOTH
     yield f"TasksMax={TASKS + len(settings.strategies)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -322,7 +323,15 @@ class Metrics(Section):
 
 
 def _recorded(value: Path, info: ValidationInfo) -> Path:
-    if info.context is not None and not value.is_file():
+    if info.context is None:
+        return value
+    try:
+        is_there = stat.S_ISREG(value.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_there = False
+    except OSError as error:  # A folder that this user may not enter says nothing of what is in it.
+        raise _no(f"{value} cannot be read: {error.strerror}") from None
+    if not is_there:
         raise _no(f"there is no file {value}")
     return value
 

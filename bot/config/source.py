@@ -75,7 +75,7 @@ def read_text(
         data["state_dir"] = default_state_dir(name if isinstance(name, str) else "bot", environ)
     if "strategies_dir" not in data:
         beside = folder / "strategies"
-        data["strategies_dir"] = beside if beside.is_dir() else folder.parent / "strategies"
+        data["strategies_dir"] = beside if _is_folder(beside) else folder.parent / "strategies"
     settings = None
     try:
         settings = Settings.model_validate(data, context={"folder": folder})
@@ -98,6 +98,14 @@ def redacted(settings: Settings) -> dict[str, Any]:
     shown = redact(settings.model_dump(mode="json"))
     assert isinstance(shown, dict)
     return shown
+
+
+def _is_folder(path: Path) -> bool:
+    """One that cannot be looked at is one: whoever reads a file of it says why that cannot be."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return True
 
 
 def _text(path: Path) -> str:
@@ -147,6 +155,8 @@ def _said(document: Document, error: ErrorDetails) -> Problem:
     if kind == "extra_forbidden":
         document.hide(loc)  # it may be a secret under a misspelt name
         return document.problem(loc, _unknown(loc), at_key=True)
+    if loc == ("account", "base_url") and set("@?#") & set(str(error["input"])):
+        document.hide(loc)  # a password, or a key, may be among it
     message = _SAID.get(kind) or error["msg"].removeprefix("Value error, ").replace(
         "Input should be", "must be"
     ).replace("a valid string", "text")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bot.runtime.loop import Loop
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 WARM_S: Final = 5.0  # for the bars of all that is to be built: without passes the beats stop
 
@@ -207,11 +208,11 @@ class Controls:
 
         def read() -> tuple[Settings, list[Placed]]:
             settings = reread()
-            return settings, place_strategies(settings)
+            return settings, place_strategies(settings, anew=True)
 
         worker = Worker("@reload")  # A file whose import never ends holds up no pass for longer than its limit.
         try:
-            settings, placed = await worker.call(read)
+            settings, placed = await _read(worker, read, "the config or a strategy of it cannot be read")
         except StrategyError as error:
             if not worker.given_up:
                 raise
@@ -302,8 +303,8 @@ class Controls:
         settings = next(one for one in run.settings.strategies if one.name == name)
         worker = Worker("@reload")
         try:
-            mine = await worker.call(lambda: place(run.settings, settings))
-        except StrategyError as error:
+            mine = await _read(worker, lambda: place(run.settings, settings, anew=True), "its code cannot be read")
+        except (ConfigError, StrategyError) as error:
             why = f"its file was not read within {LIMIT_S:g} s" if worker.given_up else error
             raise ConfigError(f"{name} stays in quarantine: {why}") from error
         finally:
@@ -335,6 +336,17 @@ class Controls:
     def _refused(self, changes: tuple[Change, ...], why: str, code: Exit) -> ReloadResult:
         log.error("config.refused", message=why)
         return ReloadResult(changes, (), (f"{why}. Nothing was changed.",), code)
+
+
+async def _read(worker: Worker, read: Callable[[], T], refusal: str) -> T:
+    """What is read of files and packages. Nothing is changed by it, so whatever they raise is a refusal; an assertion is our own mistake."""
+    try:
+        return await worker.call(read)
+    except (BotError, AssertionError):
+        raise
+    except Exception as error:
+        said = error if isinstance(error, OSError) else type(error).__name__  # What others say may hold a secret.
+        raise ConfigError(f"{refusal}: {said}") from error
 
 
 def _left_by(loop: Loop, strategy: str, markets: frozenset[str]) -> str:

@@ -32,6 +32,8 @@ from bot.errors import BotError, ConfigError, JournalError
 log = structlog.get_logger()
 
 LOCK: Final = "lock"
+OWN: Final = frozenset({LOCK, "journal.db", "sandbox.db"})  # one of them is in every daemon's folder, copied ones too
+UNUSED: Final = frozenset({"lost+found"})  # what a new disk has in it
 LOOKERS_S: Final = 5.0  # for so long a start waits for those who look (`is_free`): they have the lock for microseconds
 LOOK_S: Final = 0.001  # between two tries
 KEPT_LOOK_S: Final = 2.0  # between two looks whether what a run has put into a folder is still there
@@ -105,10 +107,16 @@ class Held(NamedTuple):
 
 
 def private_dir(path: Path) -> Path:
-    """The state directory, for the owner alone."""
+    """The state directory, for the owner alone. ConfigError of one that is there for something else (`/tmp`, a home): others are to get in there."""
     os.umask(0o077)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077 and _is_for_something_else(path):
+            raise ConfigError(
+                f"state_dir {path} is there, open to others (mode {mode:04o}), and what is in it is not a daemon's. Name a folder of its own,"
+                f" or close it yourself: chmod 700 {quote(str(path))}"
+            )
         path.chmod(0o700)
     except OSError as error:
         if error.errno in DISK_FAULTS:  # Nothing that a config could mend: a service manager starts it again.
@@ -119,6 +127,11 @@ def private_dir(path: Path) -> Path:
             f"state_dir {path} cannot be used: {error.strerror or error}. Set state_dir to a folder that you may write."
         ) from error
     return path
+
+
+def _is_for_something_else(folder: Path) -> bool:
+    found = {one.name for one in folder.iterdir()} - UNUSED
+    return bool(found) and not found & OWN
 
 
 def harden() -> None:

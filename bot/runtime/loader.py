@@ -26,6 +26,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
 
@@ -50,6 +51,9 @@ HOOKS: Final = {  # with what each is called
 WANT_NOTHING: Final = ("on_start", "on_stop", "confirm")
 USE = re.compile(r"(?P<module>[A-Za-z_][\w\-]*(?:\.[A-Za-z_]\w*)*)(?::(?P<name>[A-Za-z_]\w*))?")
 
+# The digest of each installed module's source, from when it was first asked for, so right after its import: later the file may say another thing.
+_RAN: Final[WeakKeyDictionary[types.ModuleType, str | None]] = WeakKeyDictionary()
+
 
 class _Endless(BaseException):
     """An import has had its time."""
@@ -57,7 +61,10 @@ class _Endless(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A strategy class and where it came from. `sha256` is of the source text that ran, None when it has none."""
+    """A strategy class and where it came from. `sha256` is of the source text that ran, None when it has none.
+
+    `is_outdated`: its file reads otherwise by now, and this process cannot take that over: an installed module is imported once.
+    """
 
     use: str
     strategy: type[Strategy]
@@ -65,6 +72,7 @@ class Loaded:
     path: Path | None
     sha256: str | None
     warnings: tuple[str, ...] = ()
+    is_outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +206,8 @@ def _from_module(use: str, module_name: str, name: str | None, folder: Path) -> 
             raise _blame(error, use, None) from error
         except BaseException as error:
             raise _blame(error, use, None) from error
-    path, sha256 = _source_of(module)
-    return Loaded(use, _pick(use, module, name, module_name), "module", path, sha256)
+    strategy = _pick(use, module, name, module_name)
+    return _imported(use, strategy, "module", module)
 
 
 def _from_entry_point(use: str, point: EntryPoint) -> Loaded:
@@ -211,8 +219,24 @@ def _from_entry_point(use: str, point: EntryPoint) -> Loaded:
     if isinstance(target, types.ModuleType):
         target = _pick(use, target, None, point.value)
     strategy = _usable(use, target, point.value)
-    path, sha256 = _source_of(sys.modules[strategy.__module__])
-    return Loaded(use, strategy, "entry point", path, sha256)
+    return _imported(use, strategy, "entry point", sys.modules[strategy.__module__])
+
+
+def _imported(use: str, strategy: type[Strategy], origin: str, module: types.ModuleType) -> Loaded:
+    if module.__file__ is None or not module.__file__.endswith(".py"):
+        return Loaded(use, strategy, origin, None, None)
+    path = Path(module.__file__)
+    digest = _digest(path)
+    first = _RAN.setdefault(module, digest)
+    return Loaded(use, strategy, origin, path, first, is_outdated=digest != first)
+
+
+def _digest(path: Path) -> str | None:
+    """None of a file that is gone, or cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def _run(path: Path) -> tuple[types.ModuleType, str]:
@@ -357,16 +381,12 @@ def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:
     )
 
 
-def _source_of(module: types.ModuleType) -> tuple[Path | None, str | None]:
-    if module.__file__ is None or not module.__file__.endswith(".py"):
-        return None, None
-    path = Path(module.__file__)
-    return path, hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _exposure(place: Path) -> Iterator[str]:
     """Who besides the user that runs the daemon could change what trades. Root could anyway."""
-    seen = place.stat()
+    try:
+        seen = place.stat()
+    except OSError:  # Moved away since it was read, as an editor does before it writes: what ran is known.
+        return
     if seen.st_uid not in (0, os.geteuid()):
         yield f"{place} belongs to another user (uid {seen.st_uid}), who can change what trades; chown it"
     if seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -301,7 +301,8 @@ class AppriseTarget:
             ) from error
         import logging
 
-        logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # It would log parts of the address.
+        for name in ("apprise", "urllib3"):  # They would log parts of the address.
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         self._apprise = apprise.Apprise()
         if not self._apprise.add(url.get_secret_value()):
             raise ConfigError(

@@ -25,13 +25,21 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-def place_strategies(settings: Settings) -> list[Placed]:
-    """Every configured strategy, loaded and judged. ConfigError or StrategyError names the one that cannot be used."""
-    return [place(settings, one) for one in settings.strategies]
+def place_strategies(settings: Settings, *, anew: bool = False) -> list[Placed]:
+    """Every configured strategy, loaded and judged. ConfigError or StrategyError names the one that cannot be used.
+
+    `anew`: of a run that goes on. Code that only another process could take over is an error then.
+    """
+    return [place(settings, one, anew=anew) for one in settings.strategies]
 
 
-def place(settings: Settings, one: StrategySettings) -> Placed:
+def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> Placed:
     loaded = load(one.use, settings.strategies_dir)
+    if anew and loaded.is_outdated:
+        raise ConfigError(
+            f"the code of strategy {one.name} ({loaded.path}) has changed, and that of an installed package cannot while it runs: stop the"
+            " daemon and start it again"
+        )
     for warning in loaded.warnings:
         log.warning("strategy.exposed", strategy=one.name, message=warning)
     strategy = build(loaded, name=one.name, markets=one.markets, params=one.params)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
@@ -22,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from bot.errors import ConfigError, Exit
+from bot.errors import BotError, ConfigError, Exit
 from bot.service.keeping import KeptAccount
 
 log = structlog.get_logger()
@@ -68,6 +69,16 @@ CREATE TABLE IF NOT EXISTS kept_replies (
 ) STRICT, WITHOUT ROWID;
 """
 
+# Of a disk that is full, read-only or failing, and of another process at work: what a later start may find mended.
+_PASSING: Final = frozenset(
+    {
+        sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
+    }
+)  # fmt: skip
+_PASSING_ERRNO: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+_PRIMARY: Final = 0xFF  # of an extended result code
+
 Statement = tuple[str, tuple[Any, ...]]
 
 _COMMAND: Final = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, ?, ?, ?)"
@@ -85,6 +96,12 @@ _SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshots (seq, at_ms, state, chain, 
 
 # Whatever keeps a batch from the disk: the disk, or a value that the file cannot hold.
 _NOT_WRITTEN: Final = (sqlite3.Error, OSError, OverflowError, ValueError, MemoryError)
+
+
+class DatabaseAway(BotError):
+    """The file cannot be used just now (a full or read-only disk, a lock of SQLite): no option could mend it, so a service manager starts the service again."""
+
+    exit_code = Exit.UNSAFE
 
 
 class Row(NamedTuple):
@@ -182,6 +199,11 @@ def _in_one(rows: dict[str, list[tuple[Any, ...]]]) -> list[Statement]:
     return made
 
 
+def _fault(path: Path, error: OSError) -> BotError:
+    kind = DatabaseAway if error.errno in _PASSING_ERRNO else ConfigError
+    return kind(f"{path}: {error.strerror or error}")
+
+
 def _room(db: sqlite3.Connection) -> tuple[int, int]:
     """Pages of the file that are free, and in use."""
     free = int(db.execute("PRAGMA freelist_count").fetchone()[0])
@@ -217,7 +239,11 @@ class CommandLog:
     # ── Opening ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> Recovered:
-        """Open or make the file and read what is needed to go on. ConfigError when it is not ours, of another version, in use or damaged."""
+        """Open or make the file and read what is needed to go on.
+
+        ConfigError when it is not ours, of another version or damaged; DatabaseAway when its disk is full or fails;
+        a plain BotError when another service has it.
+        """
         if self.path is None:
             return Recovered({}, None, None, [], [], [], [])
         self._take_lock(self.path)
@@ -246,10 +272,13 @@ class CommandLog:
             raise _damaged(self.path) from None
         except sqlite3.Error as error:
             self._drop_lock()
+            code = getattr(error, "sqlite_errorcode", None)
+            if isinstance(code, int) and code & _PRIMARY in _PASSING:
+                raise DatabaseAway(f"{self.path}: cannot be used just now as the service's database: {error}") from None
             raise ConfigError(f"{self.path}: cannot be used as the service's database: {error}") from None
         except OSError as error:
             self._drop_lock()
-            raise ConfigError(f"{self.path}: {error.strerror or error}") from None
+            raise _fault(self.path, error) from None
         except ConfigError:
             self._drop_lock()
             raise
@@ -263,12 +292,12 @@ class CommandLog:
         try:
             fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror or error}") from None
+            raise _fault(path, error) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
-            raise ConfigError(f"{path}: is in use by another service; stop that one, or choose another file") from None
+            raise BotError(f"{path}: is in use by another service; stop that one, or choose another file") from None
         self._lock_fd = fd
 
     def _drop_lock(self) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from bot.clock import SystemClock
-from bot.errors import ConfigError
+from bot.errors import BotError, ConfigError
 from bot.service.archive import Kept
 from bot.service.catalogue import CATALOGUE, Listing, listing_at, select, starting_at
 from bot.service.clock import ServiceClock
 from bot.service.log import CommandLog, Push, Recovered, SavedClock
-from bot.service.machine import EMPTY_CHAIN, Machine, Place, ReplayError, replay
+from bot.service.machine import EMPTY_CHAIN, Machine, Place, replay
 from bot.service.prices import Feed, RecordedSource, SimulatedSource, Source
 from bot.service.recorded import coin_of, interval_of, read_candles
 from bot.service.series import Series
@@ -52,7 +52,7 @@ class _Prices:
 
 
 def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions) -> Machine:
-    """A machine as it was when its file was last written, or a new one. ConfigError or ReplayError when that cannot be."""
+    """A machine as it was when its file was last written, or a new one. A BotError when that cannot be; of what passes by itself it is no ConfigError."""
     recovered = command_log.open()
     name = str(command_log.path)
     try:
@@ -77,7 +77,7 @@ def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions)
             _begin(machine, made)
         else:
             _go_on(machine, made, recovered, recovered.clock, replayed.place)
-    except (ConfigError, ReplayError):
+    except BotError:
         command_log.close()
         raise
     return machine
@@ -199,7 +199,7 @@ def _clock(speed: float, made: _Prices, saved: SavedClock | None, *, real_start:
         wall = SystemClock().now_ms()
         clock = ServiceClock.start(1)
         if saved.ceiling_ms > wall + MINUTE_MS:
-            raise ConfigError(
+            raise BotError(  # The machine may hear the time only after its start: the next start may find it right.
                 f"the machine's clock is {(saved.ceiling_ms - wall) // 1000} s behind what the database has seen; set it right first"
             )
         return clock

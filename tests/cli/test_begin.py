@@ -32,6 +32,17 @@ def test_a_project_is_checked_and_its_tests_pass(tmp_path: Path, capsys: pytest.
     assert "2 passed" in done.stdout
 
 
+@pytest.mark.parametrize(("there", "given"), [("strategies", "."), ("strategies/old", "..")])
+def test_a_strategy_is_made_where_it_is_asked_for_from_inside_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, given: str
+) -> None:
+    (tmp_path / there).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / there)
+    assert call(["new-strategy", "x", "--dir", given]) == 0
+    assert (tmp_path / "strategies" / "x.py").is_file()
+    assert '"strategies"' in (tmp_path / "tests" / "test_x.py").read_text()
+
+
 def test_what_is_said_to_come_next_can_be_typed_whatever_the_folder_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

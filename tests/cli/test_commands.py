@@ -364,6 +364,36 @@ def test_recorded_prices_that_a_run_could_not_play_are_named(
 
 
 @pytest.mark.parametrize(
+    ("guardian", "said"),
+    [
+        ('{type: schedule, cron: "0 0 L * *", action: flatten}', "guardians[0].cron: day-of-month: "),
+        ('{type: schedule, cron: "0 9 * * MON#1", action: flatten}', "guardians[0].cron: day-of-week: "),
+        ("{market: BTC, side: long, usdAmout: 50}", "guardians[0].order_template.usdAmout: "),
+        ("{market: BTC, side: long, usd_amount: 50}", "usdAmount"),
+        ("{market: BTC, side: long, size: 0.01}", "guardians[0].order_template.size: "),
+        ("{market: BTC, side: long, usdAmount: 50, dryRun: true}", "must be false: a schedule executes its order"),
+        ("{market: BTC, side: long}", "guardians[0].order_template"),
+        (
+            "{market: BTX, side: long, usdAmount: 50}",
+            "BTX is not among the embedded service's markets (did you mean BTC?)",
+        ),
+        ("{market: 'perp:btc', side: long, usdAmount: 50}", None),
+        ('{type: schedule, cron: "*/5 * * * MON-FRI", action: flatten}', None),
+        ("{type: account_drawdown, max_loss_pct_from_day_start: 2.5}", None),
+    ],
+)
+def test_a_guardian_that_the_embedded_service_would_refuse_is_named(
+    config: Path, capsys: pytest.CaptureFixture[str], guardian: str, said: str | None
+) -> None:
+    if "type" not in guardian:
+        guardian = f'{{type: schedule, cron: "0 0 * * *", order_template: {guardian}}}'
+    config.write_text(config.read_text() + f"guardians:\n  - {guardian}\n")
+    code = call(["check", str(config)])
+    err = capsys.readouterr().err
+    assert (code, (said or "") in err) == (0 if said is None else 4, True), err
+
+
+@pytest.mark.parametrize(
     ("name", "meant"),
     [("ETH-USD", "ETH"), ("BTCUSDT", "BTC"), ("SOL-PERP", "SOL"), ("XRP-USDC", "XRP"), ("AVAXX", "AVAX")],
 )  # fmt: skip
@@ -409,6 +439,8 @@ def test_strategies_are_listed_with_their_params_and_broken_ones_with_their_erro
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     assert call(["strategies", "--dir", str(tmp_path)]) == 1
     assert "nothing_of_that_name" in capsys.readouterr().out
+    assert call(["strategies", "--dir", str(tmp_path), "--json"]) == 1
+    assert "nothing_of_that_name" in json.loads(capsys.readouterr().out)["strategies"][0]["error"]
     assert call(["strategies", "--dir", str(tmp_path / "none")]) == 2
 
 

@@ -198,6 +198,20 @@ def test_a_unit_is_installed_once_and_another_is_not_overwritten_unasked(
     assert credential_file(config, "api-key") == home / ".config" / "bot" / "api-key"
 
 
+def test_the_path_of_a_credential_is_as_systemd_reads_it(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes all that follows the colon, quotes too, and reads %% as one."""
+    home = tmp_path / "my $name, 5%"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    config = write(tmp_path, repository)
+    assert call(["systemd", str(config), "--user", "--install"]) == 0
+    (line,) = [one for one in unit_of(config, is_user=True).text.splitlines() if one.startswith("LoadCredential=")]
+    assert line == f"LoadCredential=api-key:{tmp_path}/my $name, 5%%/.config/bot/api-key"
+    assert credential_file(config, "api-key") == home / ".config" / "bot" / "api-key"
+
+
 def test_a_system_unit_goes_where_the_system_looks(
     tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

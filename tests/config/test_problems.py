@@ -256,6 +256,13 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         "embedded.data[0].file",
         "there is no file",
     ),
+    "a candle file that nobody can look at": (
+        with_(f"embedded: {{data: [{{file: {'x' * 300}, market: BTC}}]}}"),
+        4,
+        26,
+        "embedded.data[0].file",
+        "cannot be read: File name too long",
+    ),
     "a guardian of a position": (
         with_("guardians:\n  - {type: trailing_stop}"),
         5,

@@ -139,6 +139,9 @@ def test_a_secret_in_the_file_is_refused_with_the_way_out(tmp_path: Path, litera
         f"account: {{base_url: https://c.example, api_key: '{SECRET}}}\n{STRATEGIES}",
         f"account: {TOKEN}\n{STRATEGIES}",
         f"account: {{base_url: {TOKEN}}}\n{STRATEGIES}",
+        f"account: {{base_url: 'https://me:{SECRET}@c.example', nope: 1}}\n{STRATEGIES}",
+        f"account:\n  base_url: https//me:{SECRET}@c.example\n{STRATEGIES}",
+        f"account:\n  base_url: https://c.example?key={SECRET}\n{STRATEGIES}",
         f"account: {{base_url: embedded}}\n{STRATEGIES}{TOKEN}: 1\n",
         f"account: {{base_url: https://c.example, api_key: |\n  {SECRET}\n  }}\n{STRATEGIES}",
         f"account:\n  base_url: nowhere\n  api_key: >-\n    {SECRET}\n    {SECRET}\n{STRATEGIES}",
@@ -161,6 +164,13 @@ def test_no_message_shows_a_secret_wherever_it_was_put(tmp_path: Path, text: str
     file = tmp_path / "live.yaml"
     file.write_text(text)
     assert refused(file, {})
+
+
+def test_an_address_without_a_secret_is_shown_with_what_is_wrong_in_it(tmp_path: Path) -> None:
+    file = tmp_path / "live.yaml"
+    file.write_text(f"account:\n  base_url: htps://c.example\n  api_key: ${{env:KEY}}\n{STRATEGIES}")
+    (found,) = refused(file, {"KEY": SECRET})
+    assert "base_url: htps://c.example" in found.shown
 
 
 def test_a_reference_is_shown_where_the_file_is_no_yaml(tmp_path: Path) -> None:

@@ -165,6 +165,9 @@ def test_strategies_are_looked_for_beside_the_config_first(tmp_path: Path) -> No
     assert load(file, {}).strategies_dir == tmp_path / "strategies"
     (tmp_path / "configs" / "strategies").mkdir()
     assert load(file, {}).strategies_dir == tmp_path / "configs" / "strategies"
+    (tmp_path / "configs" / "strategies").rmdir()
+    (tmp_path / "configs" / "strategies").symlink_to("x" * 300)  # As one into a folder that may not be entered.
+    assert load(file, {}).strategies_dir == tmp_path / "configs" / "strategies"
 
 
 @pytest.mark.parametrize("word", ["off", "null", "false", "~", '"off"'])

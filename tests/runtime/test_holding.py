@@ -198,6 +198,35 @@ def test_a_state_directory_that_cannot_be_is_a_config_error(tmp_path: Path) -> N
         os.umask(before)
 
 
+@pytest.mark.parametrize(
+    ("inside", "is_taken"),
+    [
+        (["of-others"], False),
+        (["of-others", "lock"], True),
+        (["of-others", "journal.db"], True),
+        (["sandbox.db"], True),
+        (["lost+found"], True),
+        ([], True),
+    ],
+)
+def test_a_folder_that_is_there_for_something_else_is_refused_and_left_open(
+    tmp_path: Path, inside: list[str], is_taken: bool
+) -> None:
+    folder = tmp_path / "there"
+    folder.mkdir()
+    for name in inside:
+        (folder / name).touch()
+    folder.chmod(0o1777)
+    if is_taken:
+        assert private_dir(folder).stat().st_mode & 0o7777 == 0o700
+        return
+    with pytest.raises(ConfigError, match=r"open to others \(mode 1777\).* Name a folder of its own, or .*chmod 700"):
+        private_dir(folder)
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    folder.chmod(0o700)
+    assert private_dir(folder) == folder
+
+
 def test_a_hardened_process_leaves_no_core_and_shows_its_memory_to_nobody() -> None:
     code = (
         "import ctypes, json, os, resource; from bot.runtime.holding import harden; harden(); mask = os.umask(0);"

@@ -82,11 +82,34 @@ def test_a_file_that_changed_is_what_runs_whatever_was_compiled_before(folder: P
     assert not (folder / "__pycache__").exists()
 
 
+def test_a_file_that_is_moved_away_once_it_was_read_is_what_was_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(folder, "one", GOOD + "from pathlib import Path\nPath(__file__).unlink()\n")
+    loaded = load("one", folder)
+    assert not path.exists()
+    assert (loaded.strategy.__name__, loaded.warnings) == ("One", ())
+
+
 def test_a_dotted_path_with_and_without_its_class(folder: Path, package: Path) -> None:
     for use in ("acme.good:One", "acme.good"):
         loaded = load(use, folder)
         assert (loaded.strategy.__name__, loaded.origin) == ("One", "module")
         assert loaded.sha256 == hashlib.sha256(GOOD.encode()).hexdigest()
+
+
+def test_the_digest_of_installed_code_is_of_the_text_that_ran(folder: Path, package: Path) -> None:
+    path = package / "acme" / "good.py"
+    first = load("acme.good:One", folder)
+    assert not first.is_outdated
+    path.write_text(GOOD.replace("Field(20", "Field(30"))
+    second = load("acme.good:One", folder)
+    assert second.strategy is first.strategy
+    assert (second.sha256, second.is_outdated) == (first.sha256, True)
+    path.unlink()
+    assert load("acme.good:One", folder).is_outdated
+    path.write_text(GOOD)
+    assert not load("acme.good:One", folder).is_outdated
 
 
 def test_an_entry_point_by_its_name(folder: Path, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:

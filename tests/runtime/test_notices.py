@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import logging
 import threading
 from collections.abc import Iterator
 
@@ -11,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
+from bot import logs
 from bot.errors import ConfigError
 from bot.runtime import notices, notify
 from bot.runtime.journal import Journal, open_journal
@@ -42,6 +45,14 @@ class Inbox:
     @property
     def titles(self) -> list[str]:
         return [one.title for one in self.messages]
+
+
+@pytest.fixture
+def log_as_before() -> Iterator[None]:
+    handlers, level = list(logging.root.handlers), logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture
@@ -396,6 +407,18 @@ async def test_apprise_delivers_to_a_real_receiver(journal: Journal) -> None:
         await lane.step(0)
     assert [(one["title"], one["type"]) for one in box.bodies] == [("[b] BTC is without a stop", "failure")]
     assert target.name == "JSON#0"
+
+
+async def test_no_library_writes_the_address_into_the_log(log_as_before: None) -> None:
+    pytest.importorskip("apprise")
+    out = io.StringIO()
+    logs.configure(pretty=False, level="debug", stream=out)
+    with postbox() as box:
+        target = notify.AppriseTarget(SecretStr(f"{box.url}/hunter2"), 0)
+        assert await target.send(Message("info", "title", "text")) is True
+        logging.getLogger("urllib3.connectionpool").warning("Retrying after connection broken: %s", "/hunter2")
+    assert len(box.bodies) == 1
+    assert "hunter2" not in out.getvalue()
 
 
 def test_an_address_that_apprise_does_not_know_is_a_config_error_without_the_address() -> None:

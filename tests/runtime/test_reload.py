@@ -228,6 +228,38 @@ async def test_a_strategy_that_cannot_be_built_is_refused_and_ends_no_run(house:
     await house.minute(BTC="101")
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/closed/btc.csv"), "Permission denied: '/closed/btc.csv'"),
+        (UnicodeDecodeError("utf-8", b"hunter2", 0, 1, "of a plug-in's own file"), "UnicodeDecodeError"),
+    ],
+)
+async def test_whatever_a_file_raises_while_it_is_read_is_refused_and_ends_no_run(
+    house: House, monkeypatch: pytest.MonkeyPatch, fault: Exception, said: str
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(house.controls, "_reread", fails)
+        with pytest.raises(ConfigError, match="cannot be read"):
+            await house.controls.diff()
+        result = await house.controls.reload()
+    assert (result.code, result.applied) == (Exit.CONFIG, ())
+    assert said in result.refused[0]
+    assert "hunter2" not in result.refused[0]
+    house.code("holds", HOLDS.replace("seen += 1", "seen += 1 / 0"))
+    await house.controls.reload()
+    await house.minute(BTC="101")
+    assert house.loop.desk.seats[0].quarantined is not None
+    monkeypatch.setattr(controls, "place", fails)
+    with pytest.raises(ConfigError, match="one stays in quarantine") as caught:
+        await house.controls.resume("one")
+    assert said in str(caught.value)
+    await house.minute(BTC="101")
+
+
 SHADOWS = """\
 from bot import Strategy
 
@@ -814,6 +846,34 @@ async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house:
     assert newest["strategies"]["one"]["source"] == sha256(HOLDS.encode()).hexdigest()[:16]
     await house.minute()
     assert house.loop.desk.seats[0].strategy.seen == 3
+
+
+async def test_what_a_restart_alone_takes_over_is_not_called_built_anew(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python imports an installed package once a process."""
+    package = house.folder / "site" / "acme_fund"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    code = package / "good.py"
+    code.write_text(HOLDS.replace("self.seen += 1", "1 / 0"))
+    monkeypatch.syspath_prepend(str(house.folder / "site"))
+    house.write(CONFIG.replace("holds:Holds", "acme_fund.good:Holds"))
+    assert (await house.controls.reload()).applied[0].startswith("one: in quarantine")
+    ran = provenance.marks_in(house.loop.journal.note(provenance.NOTE))[-1]
+    code.write_text(HOLDS)
+    for is_gone in (False, True):
+        if is_gone:
+            code.unlink()
+        result = await house.controls.reload()
+        assert (result.code, result.applied) == (Exit.CONFIG, ())
+        assert f"the code of strategy one ({code}) has changed" in result.refused[0]
+        assert "stop the daemon and start it again" in result.refused[0]
+        with pytest.raises(ConfigError, match=r"one stays in quarantine: the code of strategy one .* has changed"):
+            await house.controls.resume("one")
+    assert provenance.marks_in(house.loop.journal.note(provenance.NOTE))[-1] == ran
+    house.write(CONFIG)
+    assert (await house.controls.reload()).applied == ("one: built anew",)
 
 
 async def test_resume_reads_the_file_of_the_strategy_that_it_names_and_of_no_other(house: House) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -11,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from bot.errors import BotError, ConfigError
+from bot.errors import BotError, ConfigError, Exit
 from bot.service import log as log_module
 from bot.service import machine as machine_module
 from bot.service.auth import principal_of
 from bot.service.desk import Context
 from bot.service.host import HostOptions, build
-from bot.service.log import REPLIES_KEPT_MS, SCHEMA_VERSION, CommandLog, Reply, Row, Snapshot
+from bot.service.log import REPLIES_KEPT_MS, SCHEMA_VERSION, CommandLog, DatabaseAway, Reply, Row, Snapshot
 from bot.service.machine import ReplayError
 from bot.venue import codec
 from bot.venue.commands import Pulse
@@ -25,6 +27,8 @@ from bot.wire.order_requests import OrderRequest
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 from tests.service.test_edge import assert_refused
 from tests.service.test_trading_path import ENTRY
+
+NO_RESTART = (Exit.USAGE, Exit.CONFIG, Exit.REFUSED)  # after these a unit is not started again
 
 
 def options(db: Path, **more: Any) -> HostOptions:
@@ -243,8 +247,54 @@ async def test_a_file_that_is_not_a_database_or_not_ours_is_refused_and_left_alo
 
 async def test_a_file_in_use_is_refused(open_box: OpenBox, tmp_path: Path) -> None:
     await open_box(db=tmp_path / "s.db")
-    with pytest.raises(ConfigError, match="in use by another service"):
+    with pytest.raises(BotError, match="in use by another service") as caught:
         build(options(tmp_path / "s.db"))
+    assert caught.value.exit_code not in NO_RESTART, "that one may just be ending"
+
+
+@pytest.mark.parametrize(
+    "code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY_RECOVERY]
+)
+async def test_a_disk_that_fails_and_a_lock_are_no_mistake_of_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fails(*_: Any, **__: Any) -> sqlite3.Connection:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = code
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", fails)
+        with pytest.raises(DatabaseAway, match=r"s.db: cannot be used just now") as caught:
+            build(options(tmp_path / "s.db"))
+    assert caught.value.exit_code not in NO_RESTART
+    build(options(tmp_path / "s.db")).machine.log.close()  # It has left no lock.
+
+
+async def test_a_disk_without_room_for_the_lock_is_no_mistake_of_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(DatabaseAway, match="No space left on device"):
+        build(options(tmp_path / "s.db"))
+
+
+async def test_a_clock_that_is_behind_may_be_set_by_the_next_start(tmp_path: Path) -> None:
+    db = tmp_path / "s.db"
+    real = HostOptions(db=db, clock="real", hold_prices=True, markets=("BTC",))
+    service = build(real)
+    await service.start()
+    await service.machine.settle()
+    service.machine.log.close()
+    with sqlite3.connect(db) as raw:
+        raw.execute("UPDATE clock SET ceiling_ms = ceiling_ms + 3600000, offset_ms = 0")
+    for _ in range(2):  # The first has let the file go.
+        with pytest.raises(BotError, match="s behind what the database has seen") as caught:
+            build(real)
+        assert caught.value.exit_code not in NO_RESTART
 
 
 async def test_a_file_goes_on_with_the_prices_that_it_began_with(open_box: OpenBox, tmp_path: Path) -> None:
