@@ -244,7 +244,7 @@ class Machine:
     def _apply(self, command: Command, at_ms: int) -> Applied:
         assert self.fault is None, "half a command may stand in the state"
         if self._marks:
-            marks = SetMarks(tuple(sorted(self._marks.items())))
+            marks = SetMarks(tuple(sorted(self._marks.items())), running=True)
             self._marks = {}
             self._apply(marks, at_ms)
         text = _text(command)
@@ -340,7 +340,7 @@ class Machine:
 
     def _say_marks(self) -> None:
         if self._marks:
-            marks, self._marks = SetMarks(tuple(sorted(self._marks.items()))), {}
+            marks, self._marks = SetMarks(tuple(sorted(self._marks.items())), running=True), {}
             self._apply(marks, self.state.now_ms)
 
     def resume(self, saved: SavedClock) -> None:

@@ -168,7 +168,8 @@ def _set_marks(state: State, command: c.SetMarks) -> None:
     for coin, px in command.marks:
         market = state.markets[coin]
         market.see(px)
-        market.volume_left = 0
+        if not command.running:
+            market.volume_left = 0
 
 
 # ── Accounts and keys ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -81,9 +81,13 @@ class PassPoints:
 
 @dataclass(slots=True)
 class SetMarks:
-    """Marks of bars that were skipped because the market was calm: ((coin, px), ...)."""
+    """Marks of bars that were skipped because the market was calm: ((coin, px), ...).
+
+    `running`: of calm points, whose bar may go on: what of it resting limits may still take stays theirs.
+    """
 
     marks: tuple[tuple[str, int], ...]
+    running: bool = False
 
 
 @dataclass(slots=True)

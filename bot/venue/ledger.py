@@ -58,9 +58,9 @@ def margin_used(state: State, account: Account) -> int:
     return used
 
 
-def free_margin(state: State, account: Account) -> int:
-    """What a new position may use; never below zero."""
-    free = cross_value(state, account) - account.reserved
+def free_margin(state: State, account: Account, freed: int = 0) -> int:
+    """What a new position may use, `freed` by what closes for it included; never below zero."""
+    free = cross_value(state, account) - account.reserved + freed
     for coin, position in account.positions.items():
         if not position.isolated:
             free -= initial_margin(state.markets[coin], position)
@@ -250,6 +250,8 @@ def _fill_open(
         key.day_notional += notional
     _book_trade(state, trade, px * size // E8, size, fee, None)
     order.filled += size
+    if order.opens is not None:
+        order.opens -= size
     seq = next_seq(account)
     emit(state, account, Fill(
         account.id, seq, state.now_ms, "entry", spec.coin, trade.id, oid_text(account, order.number), trade.kind, side_name(position.side), "open",

@@ -70,11 +70,9 @@ def exposure_beside(state: State, account: Account, market: Market, side: int) -
 
 
 def opening_notional(state: State, order: Order) -> int:
-    if order.reduce_only:
-        return 0
     market = state.markets[order.coin]
     px = order.limit_px if order.limit_px is not None else market.mark
-    return outcome.worth(market.spec, order.buy, px, order.size - order.filled)
+    return outcome.worth(market.spec, order.buy, px, order.left_to_open())
 
 
 def busy_markets(account: Account) -> set[str]:

@@ -14,7 +14,7 @@ from bot.venue.book import walk
 from bot.venue.commands import PassBar, PricePoint
 from bot.venue.events import Triggered
 from bot.venue.numbers import E8, div_up
-from bot.venue.quote import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening, proceeds
+from bot.venue.quote import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening, freed
 from bot.venue.record import emit, emit_order, next_seq, open_trade
 from bot.venue.state import Account, Level, Market, Order, Position, State, oid_text, side_name
 
@@ -113,7 +113,7 @@ def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: 
             continue
         order = account.orders[level.number]
         if kind == "limit":
-            _fill_limit(state, account, market, order, px, jump=jump)
+            _fill_limit(state, account, market, order, px if jump else last, by_limit=not jump)
         else:
             ref = px if jump or order.through else level_px
             market.mark = market.mid = ref
@@ -239,47 +239,52 @@ def fire_trigger(state: State, account: Account, market: Market, order: Order, r
     orders.settle_exit(state, account, market, order, trade)
 
 
-def _fill_limit(state: State, account: Account, market: Market, order: Order, px: int, *, jump: bool) -> None:
-    """A resting limit fills at its price, or at a better open; no more than its part of the bar's volume."""
+def _fill_limit(state: State, account: Account, market: Market, order: Order, begin: int, *, by_limit: bool) -> None:
+    """A resting limit fills at its price, or at the better one where the path begins; no more than its part of the bar's volume."""
     assert order.limit_px is not None
-    fill_px = px if jump and (order.limit_px - px) * order.buy > 0 else order.limit_px
+    fill_px = begin if (order.limit_px - begin) * order.buy > 0 else order.limit_px
     market.mark = market.mid = fill_px
     size = order.size - order.filled
     if market.volume_left >= 0:
         size = min(size, market.volume_left // market.lot * market.lot)
-        market.volume_left -= size
         if size == 0:
             market.volume_left = 0
             return
     position = account.positions.get(order.coin)
-    if order.reduce_only:
-        size = min(size, position.size) if position is not None and position.side != order.buy else 0
+    against = position.size if position is not None and position.side != order.buy else 0
+    opens = order.left_to_open()
+    if size > against + opens:  # The position that it was to close has gone, or a part of it.
+        size = against + opens
         if not size:
             orders.drop_entry(state, account, market, order, "reduce_only")
             return
     rest = order.size - order.filled - size
-    held = order.reserved
-    orders.unreserve(account, order, keep=held * rest // (order.size - order.filled))
-    against = position.size if position is not None and position.side != order.buy else 0
     opening = max(0, size - against)
+    left = min(rest, opens - opening)
+    orders.unreserve(account, order, keep=order.reserved * left // opens if left else 0)
     if opening and protection.lacks_stop(account, order):
         orders.drop_entry(state, account, market, order, "position_closed")
         return
     leverage = position.leverage if position is not None and not against else order.leverage
-    back = proceeds(market, order.buy, [(fill_px, against)], against) if outcome.is_paid(market.spec) else 0
-    unit_px = outcome.share_px(market.spec, order.buy, fill_px)
-    if opening and div_up(unit_px * opening // E8, leverage) > ledger.free_margin(state, account) + back:
-        orders.drop_entry(state, account, market, order, "insufficient_funds")
-        return
+    if opening:
+        unit_px = outcome.share_px(market.spec, order.buy, fill_px)
+        back = freed(market, position, [], (fill_px, size)) if against else 0
+        if div_up(unit_px * opening // E8, leverage) > ledger.free_margin(state, account, back):
+            orders.drop_entry(state, account, market, order, "insufficient_funds")
+            return
     trade = account.trade(order.trade or "")
     order.born = market.point
-    orders.take(state, account, market, order, trade, [(fill_px, size)], maker=True, by_limit=not jump)
+    if market.volume_left >= 0:
+        market.volume_left -= size
+    orders.take(state, account, market, order, trade, [(fill_px, size)], maker=True, by_limit=by_limit)
     if order.filled >= order.size:
         orders.unreserve(account, order)
         index.unwatch_order(market, order)
         del account.resting[order.number]
         del account.orders[order.number]
         orders.finish(state, trade)
+    elif not order.reduce_only and not order.left_to_open():
+        orders.drop_entry(state, account, market, order, "position_closed")
 
 
 def _fill_pending(state: State, market: Market) -> None:
@@ -294,7 +299,7 @@ def _fill_pending(state: State, market: Market) -> None:
         del account.orders[number]
         position = account.positions.get(order.coin)
         against = position.size if position is not None and position.side != order.buy else 0
-        size = min(order.size, against) if order.reduce_only else order.size
+        size = min(order.size, against + order.left_to_open())
         bps = order.slippage_bps
         if bps is None:
             bps = market.spec.slippage_bps if order.kind == "market" else CLOSE_SLIPPAGE_BPS
@@ -312,29 +317,17 @@ def _fill_pending(state: State, market: Market) -> None:
             _, margin = cost_of_opening(outcome.paid(market.spec, order.buy, fills), against, (0, 0), leverage)
             if outcome.is_paid(market.spec):
                 margin += sum(ledger.fee_on(market.spec, px, sz, maker=False) for px, sz in fills)
-                free = ledger.free_margin(state, account) + proceeds(market, order.buy, fills, against)
-            else:
-                free = _free_after(state, account, market, position, against)
-            if margin > free:
+            back = freed(market, position, fills, (0, 0)) if against else 0
+            if margin > ledger.free_margin(state, account, back):
                 reason = "insufficient_funds"
         if reason is not None:
             trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
             emit_order(state, account, order, "canceled", reason=reason)
             continue
         orders.take(state, account, market, order, trade, fills)
-        orders.finish(state, trade, reason="slippage_bound" if order.filled < order.size else None)
-
-
-def _free_after(state: State, account: Account, market: Market, position: Position | None, against: int) -> int:
-    """Free margin once the part that closes has given its own back."""
-    free = ledger.free_margin(state, account)
-    if position is not None and against:
-        free += (
-            position.margin + min(0, position.pnl(market.mark))
-            if position.isolated
-            else ledger.initial_margin(market, position)
-        )
-    return free
+        cut = order.filled == size < order.size and not order.reduce_only
+        rest = "position_closed" if cut else "slippage_bound" if order.filled < order.size else None
+        orders.finish(state, trade, reason=rest)
 
 
 def _liquidated(state: State, account: Account, market: Market, position: Position, ref: int, px: int) -> bool:

@@ -205,6 +205,7 @@ def execute(
         require_protection=spec.require_protection, reduce_only=quoted.intent == "close", leverage=quoted.leverage, bound_px=quoted.bound_px, slippage_bps=spec.slippage_bps, source=spec.source,
         idempotency_key=idempotency_key,
         request_id=request_id, key=key.id if key is not None else None, born=market.point,
+        opens=quoted.size - quoted.reduce if quoted.reduce else None,
     )  # fmt: skip
     trade = open_trade(state, account, order, kind=spec.type, intent=quoted.intent, side=quoted.side, size=quoted.size)
     if spec.type == "market" and state.rules.fill_at == "next":
@@ -214,7 +215,7 @@ def execute(
         armed = take(state, account, market, order, trade, quoted.fills)
         rest = order.size - order.filled
         if rest and spec.type == "limit":
-            opening = max(0, order.size - quoted.reduce - order.filled) if quoted.reduce else rest
+            opening = order.left_to_open()
             held = div_up(outcome.worth(market.spec, order.buy, quoted.bound_px, opening), order.leverage)
             held += ledger.fee_on(market.spec, quoted.bound_px, opening, maker=False)
             _rest(state, account, market, order, held)
@@ -533,17 +534,21 @@ def cancel(state: State, account: Account, oid: str) -> Canceled | Refusal:
     number = int(oid) - account.number * 1_000_000_000 if oid.isascii() and oid.isdigit() else -1
     order = account.orders.get(number)
     # "0123" is no spelling of 123: who may cancel is judged by the text.
-    if order is None or oid != oid_text(account, number):
+    if order is None or oid != oid_text(account, number) or _is_exit_at_work(order):
         return Refusal("not_found", f"no open order {oid}")
     drop(state, account, order, "user")
     return Canceled(order.coin, (oid,), order.filled, unprotected(account, order.coin))
 
 
+def _is_exit_at_work(order: Order) -> bool:
+    """What a guardian still closes is no open order, and in no list of them: it goes on until the position is flat."""
+    return order.kind == "close" and order.status == "working"
+
+
 def cancel_coin(state: State, account: Account, coin: str) -> Canceled | Refusal:
     if coin not in state.markets:
         return Refusal("not_found", f"no market {coin}")
-    # What a guardian still closes is no open order, and in no list of them: it goes on until the position is flat.
-    orders = [o for o in account.orders.values() if o.coin == coin and (o.kind != "close" or o.status != "working")]
+    orders = [o for o in account.orders.values() if o.coin == coin and not _is_exit_at_work(o)]
     for order in orders:
         drop(state, account, order, "user")
     return Canceled(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -203,24 +203,26 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         largest = partial(_largest, market, order, fills, last_px, reduce)
         if refused := limits.refuse_opening(state, account, key, market, order, open_notional, largest):
             return refused
-        back = proceeds(market, buy, fills, reduce) if position is not None and full else None
-        free = ledger.free_margin(state, account)
+        at_limit = (value_px, size - fill_size) if limit else (0, 0)
+        free = ledger.free_margin(state, account, freed(market, position, fills, at_limit) if reduce else 0)
         needed = _needed(market, position, reduce, margin, fee, leverage)
-        freed = _freed(market, position, reduce) if back is None else back
-        if needed > free + freed:
+        if needed > free:
             sizing_px = _sizing_px(market, mid, buy, bound, limit=limit)
             dearest = _dearest(market, buy, fills, last_px)
             own = margin + (0 if spec.margin_mode == "isolated" else fee)
-            return _no_margin(
-                market, buy, reduce, needed, needed - own, free + freed, leverage, order, dearest, sizing_px
-            )
+            return _no_margin(market, buy, reduce, needed, needed - own, free, leverage, order, dearest, sizing_px)
     elif limit and fill_size < size and (refused := limits.refuse_orders(account)):
         return refused
 
     # Protection.
-    after = _position_after(market, position, buy, opened, open_notional, leverage)
+    realized = 0
+    if opening or position is None:
+        after = _position_after(market, position, buy, opened, open_notional, leverage)
+    else:
+        at_limit = (value_px, size - fill_size) if limit else (0, 0)
+        after, realized = _position_left(position, fills, at_limit, fee)
     liquidation = (
-        _liquidation_after(state, account, market, position, after, margin, fee, fee * opening // size)
+        _liquidation_after(state, account, market, position, after, margin, fee - realized, fee * opening // size)
         if after is not None
         else None
     )
@@ -250,12 +252,19 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         for at, inline in enumerate(specs):
             if inline.order is not None and inline.order.coin not in state.markets:
                 return guardians.no_market(inline, at)
+    dead_stop: str | None = None
     keeps_stop = (
         position is not None
         and not against
         and position.stop_oid is not None
         and (bracket is None or bracket.stop is not None)
     )
+    if keeps_stop and opening and liquidation is not None:
+        assert position is not None and position.stop_oid is not None
+        kept = account.orders[position.stop_oid]
+        if kept.status == "armed" and kept.trigger_px is not None and (kept.trigger_px - liquidation) * buy <= 0:
+            keeps_stop = False
+            dead_stop = f"the position's stop {text_of(kept.trigger_px)} would lie beyond the liquidation price {text_of(liquidation)}"
     has_stop = bracket is not None and bracket.stop is not None
     trailing = bool(specs) and guardians.trails_at_once(specs)
     held_trail = position is not None and not against and guardians.has_trail(account, order.coin)
@@ -270,10 +279,12 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         if (refused := guardians.refuse_inline(specs, has_r=has_r)) is not None:
             return refused
     if opening and order.require_protection and not protected:
-        return invalid("bracket.stopLoss", "requireProtection needs a stop: in the bracket, on the position already, or an inline trailing_stop",
+        return invalid("bracket.stopLoss", dead_stop or "requireProtection needs a stop: in the bracket, on the position already, or an inline trailing_stop",
                        fix={"action": "arm_stop", "field": "bracket.stopLoss", "value": {"pct": 2}})  # fmt: skip
     if opening and not protected:
-        warnings.append(("unprotected", "the position will have no stop"))
+        warnings.append(
+            ("unprotected", f"{dead_stop}: it could never fire" if dead_stop else "the position will have no stop")
+        )
     if opening and market.external == "closed":
         warnings.append(
             (
@@ -290,7 +301,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         )
     if spec.half_spread * 2 * BPS > WIDE_SPREAD_BPS * E8:
         warnings.append(("wide_spread", f"the spread is {text_of(spec.half_spread * 2 * BPS)} bps"))
-    risk = abs(entry_px - bracket.stop.px) * size // E8 if bracket is not None and bracket.stop is not None else None
+    risk = abs(entry_px - bracket.stop.px) * opened // E8 if bracket is not None and bracket.stop is not None else None
     return Quote(
         coin=order.coin, side=side, intent=intent, type=order.type, buy=buy, size=size, reduce=reduce, fill_size=fill_size, fills=fills,
         notional=notional, mid=mid, est_px=est_px, bound_px=bound, slippage_bps=slippage, fee=fee, leverage=leverage, clamped=clamped, margin=margin,
@@ -360,16 +371,6 @@ def _shares_of_usd(market: Market, position: Position | None, buy: int, usd: int
         if cost > usd:
             size = size * usd // cost // lot * lot
     return size
-
-
-def proceeds(market: Market, buy: int, fills: list[tuple[int, int]], reduce: int) -> int:
-    """What the closing part of the fills of a fully paid position brings in; their fees are the order's."""
-    total = 0
-    for px, size in fills:
-        part = min(reduce, size)
-        reduce -= part
-        total += outcome.worth(market.spec, -buy, px, part)
-    return total
 
 
 def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, int], leverage: int) -> tuple[int, int]:
@@ -460,13 +461,24 @@ def _leverage(
     return leverage, clamped
 
 
-def _freed(market: Market, position: Position | None, reduce: int) -> int:
-    """What the part that closes gives back to the free margin."""
-    if position is None or not reduce:
+def freed(market: Market, position: Position | None, fills: list[tuple[int, int]], rest: tuple[int, int]) -> int:
+    """What an order that turns the position gives back by closing it: what its shares fetch, or the margin; of an isolated one with the PnL
+    and the fees of these very fills, and of the rest at its limit."""
+    if position is None:
         return 0
-    if position.isolated:
-        return position.margin + min(0, position.pnl(market.mark))
-    return ledger.initial_margin(market, position)
+    spec = market.spec
+    if spec.margin_mode == "cross":
+        return ledger.initial_margin(market, position)
+    left, got, fetched, fees = position.size, 0, 0, 0
+    for at, (px, size) in enumerate((*fills, rest)):
+        part = min(left, size)
+        left -= part
+        got += px * part // E8
+        fetched += outcome.worth(spec, position.side, px, part)
+        fees += ledger.fee_on(spec, px, part, maker=at == len(fills))
+    if outcome.is_paid(spec):
+        return fetched  # Its fees are the order's.
+    return 0 if left else max(0, position.margin + position.side * (got - position.entry_notional) - fees)
 
 
 def _needed(market: Market, position: Position | None, reduce: int, margin: int, fee: int, leverage: int) -> int:
@@ -554,6 +566,21 @@ def _position_after(
     )  # fmt: skip
 
 
+def _position_left(
+    position: Position, fills: list[tuple[int, int]], rest: tuple[int, int], fee: int
+) -> tuple[Position | None, int]:
+    """What an order that only reduces leaves of the position, None when that is nothing; and the PnL that it realises."""
+    closed = rest[1] + sum(size for _, size in fills)
+    part = position.entry_notional * closed // position.size
+    realized = position.side * (sum(px * size // E8 for px, size in (*fills, rest)) - part)
+    if closed >= position.size:
+        return None, realized
+    margin = min(position.margin * (position.size - closed) // position.size, max(0, position.margin + realized - fee))
+    return replace(
+        position, size=position.size - closed, entry_notional=position.entry_notional - part, margin=margin
+    ), realized
+
+
 def _liquidation_after(
     state: State,
     account: Account,
@@ -564,7 +591,8 @@ def _liquidation_after(
     fee: int,
     fee_opening: int,
 ) -> int | None:
-    """`fee_opening`: the part of the fee that the opening costs, which is all that an isolated margin pays; the close before it pays its own."""
+    """`fee`: less the PnL that an order which only reduces realises. `fee_opening`: the part of the fee that the opening costs, which is all
+    that an isolated margin pays; the close before it pays its own."""
     if outcome.is_paid(market.spec):
         return None
     mm = ledger.maintenance(market, market.mark * after.size // E8)
@@ -713,9 +741,18 @@ def suggest(
             warnings.append(("external_closed", f"{coin} opens no position while its outside price is closed"))
     if limits.refuse_coin(market, key) is not None:
         most = 0
-    want = (
-        size if size is not None else notional * E8 // unit_px if notional is not None else (most if closing else low)
-    )
+    fetched_px, held = outcome.share_px(market.spec, -buy, market.mid), 0
+    if not closing and position is not None and position.side != side and outcome.is_paid(market.spec):
+        held = position.size
+    asked = size if size is not None else notional * E8 // fetched_px if notional is not None else low
+    reduces = 0 < asked <= held
+    if reduces:  # It only closes: worth what those shares fetch.
+        unit_px, low, held = fetched_px, min(held, least_size(market, fetched_px)), 0
+    want = most if closing else low
+    if size is not None:
+        want = size
+    elif notional is not None:  # Shares that are held against it are closed first.
+        want = held + (notional - fetched_px * held // E8) * E8 // unit_px
     want = max(low, min(want, most)) if closing or want <= most else most
     want -= want % market.lot if not (closing and position is not None and want == position.size) else 0
     if (size or 0) > want:
@@ -723,7 +760,7 @@ def suggest(
     feasible = 0 < low <= want <= most
     fills = walk(market, market.mid, buy, want, bound) if feasible else []
     spec = market.spec
-    got = sum(p * s // E8 for p, s in outcome.paid(spec, -buy if closing else buy, fills))
+    got = sum(p * s // E8 for p, s in outcome.paid(spec, -buy if closing or reduces else buy, fills))
     est = sum(p * s // E8 for p, s in fills) * E8 // want if feasible and want else None
     fee = (
         sum(ledger.fee_on(spec, p, s, maker=False) for p, s in fills)
@@ -733,7 +770,7 @@ def suggest(
     return Suggestion(
         coin=coin, intent=intent, side=side, feasible=feasible, size=want if feasible else None, notional=got if feasible else None,
         leverage=None if closing else used, mid=market.mid, est_px=est, slippage_bps=_bps_off(market, est, market.mid) if est else None,
-        fee=fee if feasible else None, margin=0 if closing else div_up(got, used), min_size=low, max_size=most,
+        fee=fee if feasible else None, margin=0 if closing or reduces else div_up(got, used), min_size=low, max_size=most,
         bound_bps=bps, changes_leverage=not closing and _extra_margin(account, market, used, buy) is not None, warnings=warnings,
     )  # fmt: skip
 

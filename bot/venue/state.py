@@ -221,6 +221,13 @@ class Order:
     through: bool = False  # Armed already beyond its trigger: fires at the current price.
     leg: Leg | None = None
     reason: str | None = None
+    opens: int | None = None  # Of what an order that turns was judged to open, the rest. None: all of its rest.
+
+    def left_to_open(self) -> int:
+        """The most that its later fills may open, whatever has become of the position that it was to close."""
+        if self.reduce_only:
+            return 0
+        return self.size - self.filled if self.opens is None else self.opens
 
 
 @dataclass(slots=True)

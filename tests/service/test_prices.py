@@ -259,6 +259,27 @@ async def test_a_restart_in_the_middle_of_a_file_goes_on_in_it(open_box: OpenBox
     assert [c["close"] for c in candles if c["closed"]] == [str(100_001 + i) for i in range(41)]
 
 
+async def test_a_command_in_the_middle_of_a_bar_takes_nothing_from_what_rests(
+    open_box: OpenBox, tmp_path: Path
+) -> None:
+    rows = flat_rows(20)
+    rows[11] = f"{START_MS + 11 * 60_000},100100,100900,100050,100100,500"
+    path = write(tmp_path / "BTC.csv", rows)
+    box = await open_box(data=((None, path),), markets=(), hold_prices=False, start_ms=None)
+    caller = await box.caller()
+    await caller.post("/v1/orders", {"market": "BTC", "side": "long", "size": "0.01"})
+    await caller.post("/v1/guardians", {"type": "trailing_stop", "market": "BTC", "trailPct": 5})
+    await caller.post(
+        "/v1/orders", {"market": "BTC", "side": "short", "type": "limit", "size": "0.01", "limitPx": "100800"}
+    )
+    await box.advance(60_000)  # The open, a new extreme of the trailing stop: the venue hears of it.
+    await box.advance(21_000)  # The low is calm.
+    await caller.post("/v1/heartbeat")
+    await box.advance(60_000)
+    fills = [(e["data"]["px"], e["data"]["size"]) for e in (await caller.get("/v1/events?types=fill"))["events"]]
+    assert fills[1:] == [("100800", "0.01")]
+
+
 def test_a_recorded_source_knows_its_holes() -> None:
     source = RecordedSource([Candle(0, 1, 1, 1, 1, 0), Candle(120_000, 1, 1, 1, 1, 0)], 60_000)
     assert source.bar_at(59_999) is not None

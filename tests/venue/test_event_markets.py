@@ -12,8 +12,9 @@ from bot.venue import codec, ledger
 from bot.venue import commands as c
 from bot.venue.book import book
 from bot.venue.events import FundingPaid, Liquidated, OrderChanged, Settled
+from bot.venue.quote import Suggestion, suggest
 from bot.venue.state import MarketSpec
-from tests.builders import HOUR_MS, T0, Desk, e8, market, order, trail
+from tests.builders import HOUR_MS, T0, Desk, code_of, e8, market, order, trail
 
 COIN = "event:RAIN"
 
@@ -256,3 +257,21 @@ def test_a_no_whose_trail_lies_beyond_one_is_closed_at_the_last_price_there_is()
     desk.place(order(COIN, side=-1, usd="100", guardians=(trail("50%"),)))
     desk.move(COIN, "0.999")
     assert desk.account.positions == {}
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"size": "11"}, {"size": "150"}, {"size": "200"}, {"notional": "12"}, {"notional": "60"}], ids=str
+)
+@pytest.mark.parametrize(("px", "held", "side"), [("0.05", 1, -1), ("0.95", -1, 1)], ids=["a yes", "a no"])
+def test_a_suggestion_against_shares_that_are_held_can_be_sent(
+    px: str, held: int, side: int, asked: dict[str, str]
+) -> None:
+    desk = desk_at(px, taker_rate=0)
+    desk.place(order(COIN, held, size="1000"))
+    amounts = {name: e8(amount) for name, amount in asked.items()}
+    got = suggest(desk.state, desk.account, None, coin=COIN, side=side, **amounts)
+    assert isinstance(got, Suggestion) and got.feasible
+    assert got.size is not None and got.min_size <= got.size
+    assert code_of(desk.place(order(COIN, side, size=got.size))) == ""
+    if asked == {"notional": "12"}:
+        assert got.notional == e8("12")

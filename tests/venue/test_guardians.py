@@ -7,7 +7,7 @@ import pytest
 from bot.venue import commands as c
 from bot.venue.events import Fill, GuardianMoved
 from bot.venue.numbers import text_of
-from bot.venue.state import GuardianSpec, Rules
+from bot.venue.state import GuardianSpec, Rules, oid_text
 from tests.builders import Desk, code_of, dead_man, e8, hold, market, order, trail
 from tests.scenario import run
 
@@ -168,6 +168,14 @@ def test_a_flatten_at_work_outlives_the_cancel_of_all_orders_of_its_market():
     assert not desk.account.positions and not desk.account.orders
 
 
+def test_a_flatten_at_work_is_no_order_to_cancel_by_its_oid_either():
+    desk = at_work()
+    (working,) = desk.account.orders.values()
+    assert code_of(desk.do(c.CancelOrder("a", oid_text(desk.account, working.number)))) == "not_found"
+    desk.bar("BTC", "100", "100", "100", "100")
+    assert not desk.account.positions and not desk.account.orders
+
+
 def test_a_trailing_stop_closes_what_was_added_while_another_exit_was_at_work():
     desk = at_work()
     desk.place(order(size="1", guardians=(trail("1%"),)))
@@ -189,6 +197,20 @@ def test_what_rests_does_not_fill_while_openings_are_blocked_and_fills_when_they
         orders BTC                     | limit 1 @ 95
         deadman 60 cancel_orders
         bar BTC 104 104 94 94          | open 1 @ 95
+    """)
+
+
+def test_what_waited_for_a_block_to_end_fills_at_the_price_that_there_is():
+    run("""
+        mark BTC 100
+        drawdown 5% block_opens
+        long BTC 100 lev 2
+        long BTC 10 limit 90 stop 2%
+        bar BTC 100 100 80 80          | -
+        wait 1d                        | ...
+        move BTC 80                    | open 10 @ 80
+        orders BTC                     | stop_loss 110 @ 78.4
+        move BTC 78                    | stop_loss 110 @ 78.4
     """)
 
 

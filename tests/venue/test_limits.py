@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.venue import commands as c
-from bot.venue.state import DAY_MS, KEYS_MAX, Key, oid_text
+from bot.venue.state import DAY_MS, KEYS_MAX, Key, Rules, oid_text
 from tests.builders import Desk, code_of, e8, hold, market, order, trail
 from tests.scenario import run
 
@@ -255,3 +255,65 @@ def test_fifty_keys_may_exist_and_a_revoked_one_makes_room():
 def test_the_least_order_is_ten_dollars(usd: str):
     refused = Desk((market(), "100")).place(order(usd=usd)).answer
     assert (getattr(refused, "code", "") == "below_min_notional") is (usd == "9.99")
+
+
+@pytest.mark.parametrize(
+    ("gone", "fills"),
+    [("close BTC", "open 1 @ 110"), ("close BTC 3", "limit 2 @ 110, open 1 @ 110"), ("jump BTC 90", "open 1 @ 110")],
+    ids=["closed", "closed in part", "stopped"],
+)
+def test_a_limit_that_turns_a_position_opens_no_more_than_it_was_judged_for(gone: str, fills: str):
+    run(f"""
+        mark BTC 100
+        long BTC 5 stop 95
+        settings 200 -
+        short BTC 6 limit 110          || open limit 110
+        {gone}
+        bar BTC 100 111 100 111        | {fills}
+        position BTC                   | short 1 @ 110 1x
+        orders BTC                     | none
+        reserved                       | 0
+    """)
+
+
+def test_a_limit_that_turns_a_position_fills_in_parts_as_it_was_judged():
+    run("""
+        mark BTC 100 part 10%
+        long BTC 5
+        short BTC 8 limit 110
+        reserved                            | 330
+        bar BTC 100 111 100 111 volume 40   | limit 4 @ 110
+        reserved                            | 330
+        bar BTC 111 111 111 111 volume 20   | limit 1 @ 111, open 1 @ 111
+        reserved                            | 220
+        bar BTC 111 111 111 111 volume 500  | open 2 @ 111
+        trade                               | limit open done filled
+        reserved                            | 0
+    """)
+
+
+def test_what_a_turning_limit_closes_is_taken_from_no_cap():
+    run("""
+        mark BTC 100
+        long BTC 5
+        settings - 1000
+        short BTC 6 limit 110
+        long BTC 9                     | no limit_exceeded
+        long BTC 3.9                   | open 3.9 @ 100
+    """)
+
+
+def test_a_session_order_that_turns_a_position_opens_no_more_than_it_was_judged_for():
+    desk = run(
+        """
+        mark BTC 100
+        long BTC 5 stop 95
+        bar BTC 100 100 100 100        | open 5 @ 100
+        settings 200 -
+        short BTC 6
+        bar BTC 94 94 94 94            | stop_loss 5 @ 94, open 1 @ 94
+    """,
+        rules=Rules(fill_at="next"),
+    )
+    turned = desk.account.trades[1]
+    assert (turned.size, turned.filled, turned.reason) == (e8("6"), e8("1"), "position_closed")

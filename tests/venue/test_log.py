@@ -291,6 +291,16 @@ def test_a_command_and_a_state_read_back_as_they_were_written():
         assert codec.loads(codec.dumps(command)) == command
 
 
+def test_what_was_written_before_a_field_came_is_read_with_what_it_meant():
+    desk = Desk((market(), "100"))
+    desk.place(order(size="5"))
+    desk.place(order(side=-1, size="6", limit_px="110"))
+    (turning,) = desk.account.orders.values()
+    assert turning.left_to_open() == e8("1")
+    assert codec.decode(list(codec.encode(turning))[:-1]).left_to_open() == e8("6")
+    assert codec.loads('["SetMarks",["!t",["!t","BTC",100]]]') == c.SetMarks((("BTC", 100),), running=False)
+
+
 def test_no_answer_depends_on_what_comes_later():
     desk = run(STORY, ways=("passed",))
     for at in range(0, len(desk.log), 5):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bot.venue import commands as c
 from bot.venue import ledger
+from bot.venue.state import Rules
 from tests.builders import Desk, code_of, e8, market, order
 from tests.scenario import run
 
@@ -98,6 +101,17 @@ def test_a_resting_entry_reserves_margin_and_fee_until_it_fills_or_goes():
     """)
 
 
+def test_a_turning_limit_that_crosses_in_part_reserves_all_that_it_will_open():
+    run("""
+        mark BTC 100 depth 2 10bps
+        long BTC 2
+        long BTC 2
+        long BTC 1
+        short BTC 8 limit 100          | limit 2 @ 100
+        reserved                       | 300
+    """)
+
+
 def test_margin_goes_round_when_an_order_turns_the_position():
     run("""
         mark BTC 100
@@ -105,6 +119,74 @@ def test_margin_goes_round_when_an_order_turns_the_position():
         short BTC 180                  | market 90 @ 100, open 90 @ 100
         short BTC 180                  | no insufficient_funds
     """)
+
+
+@pytest.mark.parametrize("kind", ["", "isolated"])
+def test_margin_goes_round_when_a_resting_limit_turns_the_position(kind: str):
+    run(f"""
+        mark BTC 100 {kind}
+        long BTC 90
+        short BTC 180 limit 110        || open limit 110
+        bar BTC 100 111 100 111        | limit 90 @ 110, open 90 @ 110
+    """)
+
+
+def test_a_resting_limit_that_turns_is_dropped_where_its_closing_does_not_bring_the_margin():
+    run("""
+        mark BTC 100
+        mark ETH 100
+        long BTC 90
+        short ETH 40 lev 10
+        short BTC 170 limit 110
+        jump ETH 300
+        bar BTC 100 111 100 111        || canceled limit 110 insufficient_funds
+    """)
+
+
+def test_a_turn_of_an_isolated_position_is_paid_by_what_its_closing_brings():
+    for over, cash, most in (({"half_spread": 1_000_000}, "1010", "181.82"), ({"taker_rate": 90_000}, "1000", "198.2")):
+        desk = Desk((market(margin_mode="isolated", **over), "100"), cash=cash)
+        desk.place(order(size="100", leverage=10))
+        refused = desk.place(order(side=-1, size="199"))
+        assert code_of(refused) == "insufficient_funds"
+        assert e8(refused.answer.fix["value"]) <= e8(most)
+        assert code_of(desk.place(order(side=-1, size=refused.answer.fix["value"]))) == ""
+        assert 0 <= desk.account.balance < e8("10") and desk.account.absorbed == 0
+
+
+def test_a_turn_of_an_isolated_position_may_use_the_gain_that_its_closing_brings():
+    run("""
+        mark BTC 100 isolated
+        long BTC 100
+        move BTC 110
+        short BTC 200                  | market 100 @ 110, open 100 @ 110
+        cash                           | 0
+    """)
+
+
+def test_a_turn_of_a_losing_cross_position_opens_no_more_than_the_account_is_worth():
+    run(
+        """
+        mark BTC 100
+        long BTC 100 lev 10
+        move BTC 95
+        short BTC 195 lev 10           | no insufficient_funds
+        short BTC 153 lev 10           | market 100 @ 95, open 53 @ 95
+        free                           | 6.5
+    """,
+        cash="1010",
+    )
+
+
+def test_a_session_turns_an_isolated_position_with_what_its_closing_brings():
+    desk = Desk(
+        (market(margin_mode="isolated", half_spread=1_000_000), "100"), cash="1010", rules=Rules(fill_at="next")
+    )
+    desk.place(order(size="100", leverage=10))
+    desk.bar("BTC", "100", "100", "100", "100")
+    desk.place(order(side=-1, size="171"))
+    desk.bar("BTC", "98", "98", "98", "98")
+    assert desk.account.balance >= 0 and desk.account.absorbed == 0
 
 
 def test_raising_leverage_gives_margin_back():
@@ -232,3 +314,23 @@ def test_a_stop_that_raising_the_leverage_would_leave_beyond_liquidation_is_refu
     refused = desk.place(more).answer
     assert refused.code == "invalid_input"
     assert "beyond the liquidation price" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("mode", "most", "held", "more"),
+    [
+        ("isolated", 10, {"size": "50", "leverage": 1, "stop": "80"}, {"size": "1", "leverage": 10}),
+        ("cross", 40, {"size": "500", "leverage": 10, "stop": "82"}, {"size": "300", "leverage": 10}),
+    ],
+)
+def test_a_stop_that_an_order_would_leave_beyond_liquidation_is_no_protection(
+    mode: str, most: int, held: dict[str, Any], more: dict[str, Any]
+):
+    desk = Desk((market(margin_mode=mode, max_leverage=most), "100"))
+    desk.place(order(**held))
+    refused = desk.place(order(**more, acknowledge_leverage_change=True, require_protection=True)).answer
+    assert refused.code == "invalid_input" and "beyond the liquidation price" in refused.message
+    plan = desk.do(c.StorePlan("a", order(**more, acknowledge_leverage_change=True), "t", 60_000)).answer
+    assert not plan.protected and "unprotected" in dict(plan.warnings)
+    smaller = order(size="1", acknowledge_leverage_change=True, require_protection=True)
+    assert code_of(desk.place(smaller)) == ""

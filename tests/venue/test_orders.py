@@ -134,6 +134,24 @@ def test_the_rest_of_a_crossing_limit_rests_and_pays_maker():
     """)
 
 
+@pytest.mark.parametrize("way", ["long", "short"])
+def test_the_rest_of_a_limit_that_a_thin_book_did_not_take_fills_at_the_price_that_there_is(way: str):
+    limit, beyond = ("150", "100.4") if way == "long" else ("50", "99.6")
+    run(f"""
+        mark BTC 100 depth 2 1bps
+        jump BTC 100
+        {way} BTC 50 limit {limit} lev 10  | ...
+        orders BTC                     | limit 10 @ {limit}
+        move BTC 100                   | open 10 @ 100
+    """)
+    run(f"""
+        mark BTC 100 depth 2 1bps
+        jump BTC 100
+        {way} BTC 50 limit {limit} lev 10  | ...
+        move BTC {beyond}              | open 10 @ 100
+    """)
+
+
 def test_a_resting_limit_takes_no_more_than_its_part_of_a_bars_volume():
     run("""
         mark BTC 100 part 10%
@@ -142,6 +160,17 @@ def test_a_resting_limit_takes_no_more_than_its_part_of_a_bars_volume():
         orders BTC                         | limit 3 @ 99
         bar BTC 98 98 97 97 volume 0       | -
         bar BTC 97 97 97 97 volume 1000    | open 3 @ 97
+    """)
+
+
+def test_a_limit_takes_of_a_bars_volume_no_more_than_it_fills():
+    run("""
+        mark BTC 100 part 10%
+        long BTC 2
+        short BTC 2 limit 101
+        close BTC 1
+        short BTC 4 limit 102
+        bar BTC 100 104 100 104 volume 40  | limit 1 @ 101, open 3 @ 102
     """)
 
 

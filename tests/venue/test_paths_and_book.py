@@ -191,3 +191,13 @@ def test_no_bar_is_calm_while_an_exit_is_at_work_or_an_order_waits_for_the_next_
         assert calm(desk.state, "BTC").lo > calm(desk.state, "BTC").hi
         desk.bar("BTC", "100", "100", "100", "100")
         assert calm(desk.state, "BTC").lo < calm(desk.state, "BTC").hi
+
+
+@pytest.mark.parametrize(("running", "filled"), [(True, ["98"]), (False, [])], ids=["points of a bar", "whole bars"])
+def test_a_mark_said_within_a_bar_leaves_its_volume_to_what_rests(running: bool, filled: list[str]):
+    desk = Desk((market(), "100"))
+    desk.place(order(size="1", limit_px="98"))
+    desk.do(c.PricePoint("BTC", e8("99"), step=0, bar_ms=desk.now_ms, volume=e8("100")))
+    desk.do(c.SetMarks((("BTC", e8("99.5")),), running=running))
+    events = desk.do(c.PricePoint("BTC", e8("97"), step=2, bar_ms=desk.now_ms, volume=e8("100"))).events
+    assert [e.px for e in events if isinstance(e, Fill)] == [e8(px) for px in filled]

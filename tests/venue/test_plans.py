@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from bot.venue import codec, index, orders
+import pytest
+
+from bot.venue import codec, index, ledger, orders
 from bot.venue import commands as c
+from bot.venue.numbers import E8
 from bot.venue.state import DAY_MS, PLAN_KEPT_MS
 from tests.builders import Desk, code_of, e8, market, order
 from tests.scenario import run
@@ -161,6 +164,33 @@ def test_a_plan_that_would_be_refused_makes_no_token():
     desk = Desk((market(), "100"))
     assert code_of(desk.do(c.StorePlan("a", order(size="5", leverage=99), "t", LIFE_MS))) == "leverage_too_high"
     assert confirmed(desk).code == "not_found"
+
+
+def test_a_plans_risk_is_that_of_what_it_opens():
+    desk = Desk((market(), "100"))
+    desk.place(order(size="5"))
+    plan = desk.do(c.StorePlan("a", order(side=-1, size="8", stop="2%"), "t", LIFE_MS)).answer
+    assert plan.risk == e8("6")
+    thin = Desk((market(level_size=2 * E8, level_step=100_000), "100"))
+    spec = order(size="5", slippage_bps=10, allow_partial=True, stop="99")
+    plan = thin.do(c.StorePlan("a", spec, "t", LIFE_MS)).answer
+    assert plan.risk == e8("4.2")
+
+
+@pytest.mark.parametrize("mode", ["isolated", "cross"])
+@pytest.mark.parametrize("side", [1, -1], ids=["long", "short"])
+@pytest.mark.parametrize("limit", [False, True], ids=["market", "limit"])
+def test_a_plan_that_reduces_shows_the_liquidation_price_of_what_it_leaves(mode: str, side: int, limit: bool):
+    desk = Desk((market(margin_mode=mode, half_spread=100_000, taker_rate=90_000), "100"), cash="1200")
+    desk.place(order(side=side, size="100", leverage=10))
+    desk.jump("BTC", "101")
+    crossing = {"limit_px": "100" if side > 0 else "102"} if limit else {}
+    plan = desk.do(c.StorePlan("a", order(side=-side, size="40", **crossing), "t", LIFE_MS)).answer
+    assert confirmed(desk).trade.filled == e8("40")
+    found = ledger.liquidation_px(desk.state, desk.position())
+    assert abs(plan.liquidation_px - found) <= 100, (plan.liquidation_px, found)
+    whole = desk.do(c.StorePlan("a", order(side=-side, size="60"), "w", LIFE_MS)).answer
+    assert whole.liquidation_px is None
 
 
 def test_a_limit_plan_measures_its_bracket_from_the_limit_price():
