@@ -22,7 +22,7 @@ from bot.words import many
 
 if TYPE_CHECKING:
     from bot.client import Client
-    from bot.errors import ConfigError
+    from bot.errors import BotError, ConfigError
     from bot.session.candles import Candles
     from bot.session.findings import AuditReport
     from bot.session.store import Store, Written
@@ -59,7 +59,8 @@ Delimiter and header are found out; a file without a header has the columns time
 Times are read as ms, s, us, ns or ISO text by what the first row shows; a file has one unit. A date without a time is a day of UTC.
 Of a file of many markets, --market says how each is called: {id} is what the column `id` holds. Where rows are samples of one price instead of
 candles, --columns price=NAME names it; rows that are only about an interval apart need --interval and --accept-off-grid.
-Holes, jumps and missing volume are imported and told: whether they are taken a session is asked, by its own flags.
+Holes, jumps and missing volume are imported and told: whether they are taken a session is asked, by its own flags. The candle that is still
+running, which many sources give as their newest, is left out and told.
 Exit codes: 0 imported, 1 the data have other faults or the store holds other values, 4 a file cannot be read.
 """
 
@@ -181,14 +182,16 @@ def import_(
     **flags: Any,
 ) -> int:
     """Read FILES of candles (CSV, gzip, Parquet) of anybody's making into the store. All of them, or nothing."""
+    from bot.clock import SystemClock
     from bot.errors import ConfigError, Exit
     from bot.session.audit import checked
     from bot.session.candles import join, sources
-    from bot.session.importing import Mapped, columns_of, ordered, read_foreign, read_markets
+    from bot.session.importing import Mapped, closed, columns_of, ordered, read_foreign, read_markets
     from bot.session.store import Store
     from bot.wire import INTERVAL_MS
 
     accept = accepted(flags)
+    now_ms = SystemClock().now_ms()
     if interval is not None and interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
     mapped = Mapped(
@@ -207,10 +210,19 @@ def import_(
             reads = (
                 [read_foreign(path, name, mapped, tell)] if mapped.market is None else read_markets(path, mapped, tell)
             )
+            running = 0
             for read in map(ordered, reads):
-                found.setdefault((read.market, read.interval), []).append(read)
+                whole = closed(read, now_ms)
+                running += len(read) - len(whole)
+                if len(whole):
+                    found.setdefault((read.market, read.interval), []).append(whole)
+            if running:
+                click.echo(
+                    f"{path}: {many(running, 'candle')} left out, which by this machine's clock {'is' if running == 1 else 'are'} not over yet",
+                    err=True,
+                )
     if not found:
-        raise ConfigError(f"{', '.join(files)}: no candles of {market} here")
+        raise ConfigError(f"{', '.join(files)}: no candles {'' if market is None else f'of {market} '}here")
     joined = [join(parts) for parts in found.values()]
     mended, reports = checked(joined, accept=(*LEFT_TO_SESSIONS, *accept), hours=hours)
     written = Store(store).write_all(mended, replacing=replacing)
@@ -538,6 +550,9 @@ def pull(
     told: list[dict[str, Any]] = []
     refused: list[str] = []
     for candles in pulled:
+        if isinstance(candles, BotError):
+            refused.append(str(candles))
+            continue
         try:
             told.append(_take(candles, Store(store), accept, replacing=replacing, quiet=as_json))
         except (Conflict, FaultyData) as error:
@@ -586,13 +601,26 @@ def _span(candles: Candles) -> str:
     return f"{hours:.0f} hours" if hours < 72 else f"{hours / 24:.0f} days"
 
 
-async def _pull(names: Sequence[str], interval: str, config_file: Path | None, base_url: str | None) -> list[Candles]:
-    """The closed candles that the service keeps, in its order."""
+async def _pull(
+    names: Sequence[str], interval: str, config_file: Path | None, base_url: str | None
+) -> list[Candles | BotError]:
+    """The closed candles that the service keeps, in its order; of a market that has none to take, why."""
     otherwise = "--base-url URL asks another"
     if config_file is None:
         otherwise = "start one with `bot sandbox`, or say where it is with --base-url URL or --config CONFIG"
     async with client_of(config_file, base_url, otherwise=otherwise) as client:
-        return [await newest(client, name, interval) for name in names]
+        return [await _newest_or_why(client, name, interval) for name in names]
+
+
+async def _newest_or_why(client: Client, name: str, interval: str) -> Candles | BotError:
+    from bot.errors import ApiError, BotError
+
+    try:
+        return await newest(client, name, interval)
+    except ApiError:  # Of the service, not of this market.
+        raise
+    except BotError as error:
+        return error
 
 
 async def newest(client: Client, name: str, interval: str) -> Candles:

@@ -382,14 +382,15 @@ class _Asked:
         self.mended = [
             f"{report.market}: {one.text}: {KINDS[one.kind].then}"
             for report in reports
-            for one in report.faults
-            if one.kind != "gap"
+            for one in report.findings
+            if (one.severity == "fault" and one.kind != "gap") or one.kind == "odds"
         ]
         self.recorded = fundings_of(given["funding"], markets)
         self.rates = {market: one.rates for market, one in self.recorded.items()}
         self.funding = {market: one.sha256 for market, one in self.recorded.items()}
         self.options = self._options()
         self.assumptions: list[str] = []
+        self.begun_ms = 0  # from then on every market has had a candle in the range
 
     def _options(self) -> SessionOptions:
         from dataclasses import replace
@@ -433,10 +434,11 @@ class _Asked:
 
         made = self._make(self.options)
         self.assumptions = results.assumptions_of(
-            made.session.ground, self.options, made.stage, funded=list(self.rates)
+            made.session.ground, self.options, made.stage, funded=list(self.rates), timers=made.session.timers
         )
         self.assumptions += self.mended
         ground = made.session.ground
+        self.begun_ms = max(lane.ts[lane.first] for lane in ground.lanes)
         for market, one in self.recorded.items():
             lacking = one.judged(ground.start_ms, ground.end_ms, self.accepted)
             self.assumptions += [] if lacking is None else [f"{market}: funding: {lacking}"]
@@ -490,9 +492,8 @@ class _Asked:
             if not found.course.is_partial:
                 whole = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
                 step_ms = max(one.step_ms for one in self.candles)
-                cuts = backtest.cuts_between(
-                    CUTS, found.start_ms, found.end_ms, step_ms=step_ms, seed=self.options.seed
-                )
+                start_ms = max(found.start_ms, self.begun_ms)
+                cuts = backtest.cuts_between(CUTS, start_ms, found.end_ms, step_ms=step_ms, seed=self.options.seed)
             proof = backtest.prove_causal(self._make, self.options, whole, cuts, progress=going).plain()
         return band, proof
 
@@ -504,7 +505,8 @@ class _Asked:
         if cut_ms is not None:
             candles = [part for one in self.candles if len(part := one.slice(None, cut_ms))]
             options = within(options, candles)
-        return Backtest(self.settings, candles, options, rates=self.rates, journal_path=journal)
+        is_cut = cut_ms is not None
+        return Backtest(self.settings, candles, options, rates=self.rates, journal_path=journal, is_cut=is_cut)
 
 
 def say_left_out(line: str) -> None:

@@ -160,7 +160,7 @@ class Gate:
                     used += p.notional_usd
         for order in mirror.orders.values():
             if order.action == "open" and order.key is not None and mirror.owner_of(order.key) == strategy:
-                used += order.resting_usd
+                used += order.resting_usd(mirror.marks.get(order.market))
         return used + sum((one.notional_usd for one in self.live() if one.strategy == strategy), Decimal(0))
 
     def over_leverage(self, allowance: Allowance, market: str, leverage: int | None) -> Refusal | None:

@@ -58,7 +58,7 @@ class MirrorPosition(NamedTuple):
 
 
 class MirrorOrder(NamedTuple):
-    """A resting entry (`limit`) or an armed leg of a bracket (`stop_loss`, `take_profit`)."""
+    """A resting entry (`limit`; in a session also `market`) or an armed leg of a bracket (`stop_loss`, `take_profit`)."""
 
     oid: str
     market: str
@@ -73,12 +73,12 @@ class MirrorOrder(NamedTuple):
     key: str | None
     created_ms: int = 0
 
-    @property
-    def resting_usd(self) -> Decimal:
-        """Notional of what is left of an entry at its limit; 0 of what has none."""
-        if self.limit_px is None:
-            return Decimal(0)
-        return (self.size - self.filled) * unit_px(self.market, self.side, self.limit_px)
+    def resting_usd(self, mark: float | None) -> Decimal:
+        """Notional of what is left of an entry at its limit; of one at market, which waits for the next price, at the mark."""
+        px = self.limit_px
+        if px is None:
+            px = None if mark is None else Decimal(repr(mark))
+        return Decimal(0) if px is None else (self.size - self.filled) * unit_px(self.market, self.side, px)
 
     @property
     def could_open(self) -> bool:

@@ -19,6 +19,7 @@ from bot.errors import ConfigError
 from bot.session.candles import MS_MAX, MS_MIN, Candles, unit_of
 from bot.session.findings import ACCEPTS, EXAMPLES_MAX, AuditReport, FaultyData, Finding, Severity, finding, rows_of
 from bot.session.holes import CONTINUOUS, EQUITY, HOURS, holidays, hours_of, is_listed, times
+from bot.venue import outcome
 from bot.venue.numbers import E8
 
 ZERO_VOLUME_SHARE: Final = 0.05
@@ -34,6 +35,7 @@ SPLIT_WITHIN: Final = 0.02
 PX_MAX: Final = 1e12  # USD; the venue counts in whole numbers, and a float of hundreds of digits is none of them
 VOLUME_MAX: Final = 1e18
 DIGITS_LOST: Final = 0.0001  # of a price: a basis point, of which spreads are made
+ODDS_MIN, ODDS_MAX = outcome.PX_MIN / E8, outcome.PX_MAX / E8  # the last prices that an event market has
 
 
 def checked(
@@ -56,7 +58,7 @@ def checked(
 def mended(candles: Candles, report: AuditReport) -> Candles:
     """Sorted candles on their grid, one an instant, whose high and low hold open and close: what KINDS says is done. The same object when nothing is."""
     kinds = {one.kind for one in report.findings}
-    if not kinds & {"unsorted", "duplicate", "off_grid", "ohlc"}:
+    if not kinds & {"unsorted", "duplicate", "off_grid", "ohlc", "odds"}:
         return candles
     step = candles.step_ms
     at_ms = array("q", (at - at % step for at in candles.at_ms)) if "off_grid" in kinds else candles.at_ms
@@ -69,6 +71,11 @@ def mended(candles: Candles, report: AuditReport) -> Candles:
         highs = array("d", map(max, made.open, made.high, made.low, made.close))
         lows = array("d", map(min, made.open, made.high, made.low, made.close))
         made = replace(made, high=highs, low=lows)
+    if "odds" in kinds:
+        opens, highs, lows, closes = (
+            array("d", [max(ODDS_MIN, min(ODDS_MAX, px)) for px in column]) for _, column in _prices_of(made)
+        )
+        made = replace(made, open=opens, high=highs, low=lows, close=closes)
     return made
 
 
@@ -90,8 +97,8 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
             found += [*_prices(candles, is_sound=is_sound), *times(candles, hours)]
             if is_known and hours == EQUITY:  # A guess may be of currencies, which know no exchange's holidays.
                 found += holidays(candles)
-            if not candles.market.startswith("event:") and not any(one.kind == "price" for one in found):
-                found += _digits(candles)
+            if not any(one.kind == "price" for one in found):
+                found += _odds(candles) if candles.market.startswith("event:") else _digits(candles)
             found += [*(() if is_sound else _ohlc(candles)), *_volumes(candles)]
             if not candles.market.startswith("event:") and not any(one.kind in ("price", "unsorted") for one in found):
                 found += _jumps(candles, hours)
@@ -135,9 +142,8 @@ def _is_sound(candles: Candles) -> bool:
 
 
 def _prices(candles: Candles, *, is_sound: bool) -> Iterator[Finding]:
-    columns = (("open", candles.open), ("high", candles.high), ("low", candles.low), ("close", candles.close))
     places: list[tuple[int, str]] = []
-    for name, column in () if is_sound else columns:
+    for name, column in () if is_sound else _prices_of(candles):
         if not math.isfinite(sum(column)) or min(column) <= 0 or max(column) >= PX_MAX:
             places += [
                 (index, f"{name} is {px:g}, it must be above 0{_bound(px, PX_MAX)}")
@@ -156,15 +162,18 @@ def _prices(candles: Candles, *, is_sound: bool) -> Iterator[Finding]:
         yield finding(candles, "price", "fault", f"{rows_of(rows)} with a price or volume that is none", places)
 
 
+def _prices_of(candles: Candles) -> tuple[tuple[str, array[float]], ...]:
+    return ("open", candles.open), ("high", candles.high), ("low", candles.low), ("close", candles.close)
+
+
 def _bound(value: float, most: float) -> str:
     return f" and below {most:g}" if value >= most else ""
 
 
 def _digits(candles: Candles) -> Iterator[Finding]:
     """The venue counts prices in 0.00000001: what is lost of a small one with more digits is more than a spread."""
-    columns = (("open", candles.open), ("high", candles.high), ("low", candles.low), ("close", candles.close))
     places: list[tuple[int, str]] = []
-    for name, column in columns:
+    for name, column in _prices_of(candles):
         if min(column) * DIGITS_LOST * E8 < 0.5:  # The most that rounding takes of any price.
             places += [
                 (index, f"{name} is {px:.12g}, and {round(px * E8) / E8:.8f} would be traded")
@@ -176,6 +185,24 @@ def _digits(candles: Candles) -> Iterator[Finding]:
         rows = len({index for index, _ in places})
         text = f"{rows_of(rows)} with a price that loses more than {DIGITS_LOST:.2%}: prices are counted in 0.00000001"
         yield finding(candles, "digits", "fault", text, places, rows)
+
+
+def _odds(candles: Candles) -> Iterator[Finding]:
+    """A share of an event pays 1 USD at the most. Near its end a source goes on where an event market has no prices any more."""
+    places: list[tuple[int, str]] = []
+    above: list[tuple[int, str]] = []
+    for name, column in _prices_of(candles):
+        if min(column) < ODDS_MIN or max(column) > ODDS_MAX:
+            told = [(index, f"{name} is {px:g}") for index, px in enumerate(column) if not ODDS_MIN <= px <= ODDS_MAX]
+            places += told
+            above += [(index, f"{text}, it must not be above 1") for index, text in told if column[index] > 1]
+    rows = len({index for index, _ in above or places})
+    if above:
+        text = f"{rows_of(rows)} with a price above 1, which is all that a share pays: odds in cents or percent are divided by 100"
+        yield finding(candles, "price", "fault", text, sorted(above), rows)
+    elif places:
+        text = f"{rows_of(rows)} with odds below {ODDS_MIN:g} or above {ODDS_MAX:g}: held to these"
+        yield finding(candles, "odds", "note", text, sorted(places), rows)
 
 
 def _ohlc(candles: Candles) -> Iterator[Finding]:

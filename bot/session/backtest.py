@@ -75,6 +75,7 @@ class Backtest:
     journal_path: Path | None = None
     place: Callable[[Settings], list[Placed]] | None = None
     address: str = ADDRESS
+    is_cut: bool = False  # these candles are the beginning of others, which a session has taken
     session: Session = field(init=False)
     stage: Stage = field(init=False)
     journal: Journal = field(init=False)
@@ -94,6 +95,7 @@ class Backtest:
                 journal=self.journal,
                 address=self.address,
                 rates=self.rates,
+                is_cut=self.is_cut,
                 **named,
             )
         except BaseException:

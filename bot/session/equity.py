@@ -8,12 +8,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
+from bot.runtime.mirror import is_no
 from bot.session.book import Step, Trip
 from bot.session.lanes import Lane
 from bot.session.statistics import Trade, exposure, statistics
 from bot.venue.numbers import E8
+
+FEW: Final = 10  # of so many units what a price has beyond the venue's eight decimals is worth nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ def curve_of(lanes: Sequence[Lane], steps: Sequence[Step], *, start_cash: int) -
         mine = steps if len(lanes) == 1 else map(steps.__getitem__, rows[lane.coin])
         at = grid if len(lanes) == 1 else _closes(lane)
         closes = lane.close[lane.first : lane.at]
-        px = _hold(closes if len(at) == len(grid) else _spread(closes, at, grid), at, grid, mine, equity, exposure)
+        known = closes if len(at) == len(grid) else _spread(closes, at, grid)
+        px = _hold(lane.coin, known, at, grid, mine, equity, exposure)
         if px is not None:
             last[lane.coin] = px
     return Curve(grid, equity, exposure, last)
@@ -86,11 +90,12 @@ def _fill(out: array[float], grid: array[int], steps: Iterable[tuple[int, float]
 
 
 def _hold(
-    closes: Sequence[float], at: array[int], grid: array[int], steps: Iterable[Step], equity: array[float], exposure: array[float],
+    coin: str, closes: Sequence[float], at: array[int], grid: array[int], steps: Iterable[Step], equity: array[float], exposure: array[float],
 ) -> float | None:  # fmt: skip
     """Add the unrealised gain and the notional at each instant of the grid: by the newest close, or by what was paid since. `at` are the closes of
     the market's own candles. The price of what is held at the end, None when nothing is."""
     done, size, cost = 0, 0.0, 0.0
+    is_event = is_no(coin, "short")
     paid, until = 0.0, 0  # the price of a fill, and up to which row no close is newer
     for step in chain(steps, [Step(1 << 62, 0, "", 0, 0)]):
         row = bisect_right(grid, step.ts, done)
@@ -98,9 +103,13 @@ def _hold(
             if size:
                 much, old = abs(size), max(0, min(until, row) - done)
                 known = closes[done:row] if not old else array("d", [paid]) * old + array("d", closes[done + old : row])
+                if much > FEW:
+                    known = array("d", [round(px * E8) / E8 for px in known])  # as the venue counts it
                 equity[done:row] = array(
                     "d", [cash + (size * px - cost) for cash, px in zip(equity[done:row], known, strict=True)]
                 )
+                if is_event and size < 0:
+                    known = array("d", [1 - px for px in known])
                 exposure[done:row] = array(
                     "d", [held + much * px for held, px in zip(exposure[done:row], known, strict=True)]
                 )

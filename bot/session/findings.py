@@ -31,6 +31,7 @@ KINDS: Final[dict[str, Kind]] = {
     "digits": Kind(
         None, "multiply the prices by a thousand and divide the volumes by it, as a market like KPEPE is counted"
     ),
+    "odds": Kind(None, "they are held to 0.001 and 0.999"),
     "unsorted": Kind("unsorted", "the rows are sorted by time"),
     "duplicate": Kind("duplicates", "the last row of an instant counts"),
     "off_grid": Kind("off-grid", "each row is moved back to the start of its interval"),

@@ -624,3 +624,10 @@ def ordered(candles: Candles) -> Candles:
     if len(at_ms) < 2 or any(a <= b for a, b in pairwise(at_ms)):
         return candles
     return candles.pick(range(len(at_ms) - 1, -1, -1))
+
+
+def closed(candles: Candles, now_ms: int) -> Candles:
+    """Without the candle that is still running at `now_ms`: many sources give it as their newest, and it will have other values."""
+    newest_ms = max(candles.at_ms, default=0)
+    opened_ms = newest_ms - newest_ms % candles.step_ms
+    return candles.slice(None, opened_ms) if opened_ms <= now_ms < opened_ms + candles.step_ms else candles

@@ -25,9 +25,10 @@ import csv
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import add
+from itertools import islice
+from operator import add, attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from bot.clock import DAY_MS, iso
 from bot.errors import BotError
 from bot.money import format_decimal, format_e8
 from bot.runtime.books import BookRow
+from bot.runtime.timers import Spec, instants
 from bot.session import caps as capping
 from bot.session.book import BOTH, Book, Fired, Trip, usd_of
 from bot.session.candles import Candles
@@ -51,6 +53,7 @@ from bot.venue import ledger
 from bot.venue.numbers import E8, digits_of
 
 COARSE: Final = 0.001  # of a price: a tick of more is said
+INSTANTS: Final = 200  # of a timer, by which it is seen whether it is due where no candle closes
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +269,9 @@ def code_sha256() -> str:
     return made.hexdigest()
 
 
-def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, funded: Sequence[str]) -> list[str]:
+def assumptions_of(
+    ground: Ground, options: SessionOptions, stage: Stage, *, funded: Sequence[str], timers: Sequence[tuple[str, str, Spec]] = (),
+) -> list[str]:  # fmt: skip
     """What the figures rest on, said one by one."""
     paths = {
         "sl_first": "inside a bar the extreme nearer to the open comes first, and of a stop and a target in one bar the stop wins",
@@ -319,6 +324,10 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
         if spec.margin_mode == "full":
             said.append(f"{lane.coin}: {_settled(options, lane, ground.end_ms)}")
         begins_ms, ends_ms = lane.ts[lane.first], lane.ts[lane.end - 1] + lane.step_ms
+        if not lane.first and begins_ms > ground.start_ms:
+            said.append(
+                f"{lane.coin}: closed until its first candle, of {iso(begins_ms)[:16]}: what is ordered before is refused"
+            )
         if begins_ms - ground.start_ms >= DAY_MS or ground.end_ms - ends_ms >= DAY_MS:
             said.append(
                 f"{lane.coin}: the candles are from {iso(begins_ms)[:16]} to {iso(ends_ms)[:16]} alone; outside of that its price stands still"
@@ -329,7 +338,7 @@ def assumptions_of(ground: Ground, options: SessionOptions, stage: Stage, *, fun
                 f"{lane.coin}: {holes} {'candle is' if holes == 1 else 'candles are'} missing inside the range"
                 f"{', nights and holidays among them' if spec.hours is not None else ''}: no price moves there, the next open is a jump"
             )
-    said += [*ground.cold, *capping.told(options.caps)]
+    said += [*ground.cold, *_between_closes(timers, ground), *capping.told(options.caps)]
     if options.outages:
         times = "once" if len(options.outages) == 1 else f"{len(options.outages)} times"
         said.append(
@@ -346,6 +355,15 @@ def _settled(options: SessionOptions, lane: Lane, end_ms: int) -> str:
         return "is not settled within the session: what is held at the end is valued at the last close"
     pays = "what its last price is nearer to, 0 or 1" if one.outcome is None else f"{one.outcome:f}"
     return f"settled at {iso(at_ms)[:19]}: a share of Yes pays {pays}; what rests is canceled, and nothing is traded any more"
+
+
+def _between_closes(timers: Sequence[tuple[str, str, Spec]], ground: Ground) -> Iterator[str]:
+    """Timers that are due where no candle closes, by the first of their instants."""
+    finest = min(ground.lanes, key=attrgetter("step_ms"))
+    for strategy, name, spec in timers:
+        first = islice(instants(spec, ground.start_ms, ground.end_ms), INSTANTS)
+        if any(at_ms % finest.step_ms for at_ms in first):
+            yield f"{strategy}: timer {name}: of its instants between two closes of {finest.interval} candles only the newest is told, at the later close"
 
 
 def _holes(ts: Sequence[int], step_ms: int, first: int, end: int) -> int:

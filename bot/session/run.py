@@ -21,7 +21,7 @@ from bot.config import Settings
 from bot.errors import ConfigError
 from bot.money import format_decimal
 from bot.runtime import beat
-from bot.runtime.desk import Decision, Placed
+from bot.runtime.desk import Decision, Placed, run_inline
 from bot.runtime.feed import Closed, Series
 from bot.runtime.gate import Grid
 from bot.runtime.journal import Journal
@@ -29,7 +29,8 @@ from bot.runtime.loop import Loop, repairs_when_up
 from bot.runtime.placing import loop_settings, place_strategies
 from bot.runtime.ports import Calm, VenuePort
 from bot.runtime.reconcile import nothing_to_do
-from bot.runtime.seats import Says
+from bot.runtime.seats import Says, Seat
+from bot.runtime.timers import Spec
 from bot.service.catalogue import CATALOGUE
 from bot.session.candles import Candles, drivers
 from bot.session.lanes import Ahead, Lane, Track
@@ -137,7 +138,7 @@ class Looks:
 
         def watch() -> None:
             while not over.wait(WATCH_S):
-                if monotonic_ns() - self._last_ns > LATE_NS:
+                if self.is_late:
                     self.bars = 1
                     self._at_hand.clear()
 
@@ -148,6 +149,10 @@ class Looks:
         finally:
             over.set()
             thread.join()
+
+    @property
+    def is_late(self) -> bool:
+        return monotonic_ns() - self._last_ns > LATE_NS
 
     def looked(self) -> None:
         now_ns = monotonic_ns()
@@ -170,9 +175,11 @@ class Ground:
 
 
 def ground_of(
-    candles: Sequence[Candles], series: Sequence[Series], options: SessionOptions, warmups: Mapping[Series, int] | None = None
+    candles: Sequence[Candles], series: Sequence[Series], options: SessionOptions, warmups: Mapping[Series, int] | None = None,
+    *, is_cut: bool = False,
 ) -> Ground:  # fmt: skip
-    """Of each market the finest candles drive; coarser series are made of them. ConfigError for what cannot be played."""
+    """Of each market the finest candles drive; coarser series are made of them. ConfigError for what cannot be played. Candles that are the beginning
+    of others (`is_cut`) need not have enough of what those have enough of."""
     driving = {one.market: one for one in drivers(candles)}
     markets = sorted({one.market for one in series})
     for market in markets:
@@ -183,7 +190,7 @@ def ground_of(
     used = [driving[market] for market in markets]
     start_ms = options.start_ms if options.start_ms is not None else max(one.at_ms[0] for one in used)
     end_ms = options.end_ms if options.end_ms is not None else max(one.end_ms for one in used)
-    ends = _settled(options, {one.market: one.end_ms for one in used}, start_ms=start_ms)
+    ends = _settled(options, {one.market: one.end_ms for one in used}, start_ms=start_ms, is_cut=is_cut)
     lanes = [Lane(one, start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms))) for one in used]
     for lane in lanes:
         if lane.first >= lane.end:
@@ -210,7 +217,7 @@ def ground_of(
             start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms)),
         )  # fmt: skip
         needed = (warmups or {}).get(one, 0)
-        if needed > len(track.candles):
+        if needed > len(track.candles) and not is_cut:
             raise ConfigError(
                 f"the warm-up is longer than the data: a strategy needs {many(needed, f'{one.interval} bar')} of {one.market} "
                 f"before its first decision, and the data hold {len(track.candles)}"
@@ -223,7 +230,7 @@ def ground_of(
     return Ground(lanes, tracks, start_ms, end_ms, tuple(cold))
 
 
-def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_ms: int) -> dict[str, int]:
+def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_ms: int, is_cut: bool) -> dict[str, int]:
     """When each event market ends that is settled. ConfigError for a settlement that could not come about."""
     ends, last_ms = {}, max(data_end_ms.values(), default=0)
     for market, one in options.settlements.items():
@@ -234,7 +241,7 @@ def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_m
         ends[market] = at_ms = one.after(data_end_ms[market])
         if at_ms <= start_ms:
             raise ConfigError(f"{market} is settled at {iso(at_ms)}, and the session begins at {iso(start_ms)}")
-        if last_ms < at_ms and (options.end_ms is None or at_ms <= options.end_ms):
+        if last_ms < at_ms and not is_cut and (options.end_ms is None or at_ms <= options.end_ms):
             raise ConfigError(
                 f"{market} is settled at {iso(at_ms)}, and the data end at {iso(last_ms)}: say no time to settle it where its candles end"
             )
@@ -265,6 +272,7 @@ class Session:
         self.risen_ms = ground.start_ms  # since when this life of the daemon is
         self.says: Says | None = None  # who takes what the strategies say
         self.grids: Mapping[str, Grid] = {}  # of the markets that were given a tick of their own
+        self.timers: Sequence[tuple[str, str, Spec]] = ()  # whose, their names, and when they are due
         self._place = place
         self._wait = wait
         self._heard = [
@@ -281,6 +289,7 @@ class Session:
         self._outages = sorted(options.outages, key=lambda one: one.at_ms)
         self._progress: Told = lambda _done, _all: True
         self._looks = Looks()
+        self._is_unwanted = False  # seen while the strategies lived through their past: nobody wants it to go on
 
     # -- the run
 
@@ -299,8 +308,8 @@ class Session:
         ground = self.ground
         for outage in [*self._outages, None]:
             until_ms = ground.end_ms if outage is None else min(outage.at_ms, ground.end_ms)
-            go_on = self._alone(ground.lanes[0], until_ms) if self._is_alone else self._together(until_ms)
-            if not go_on:
+            play = partial(self._alone, ground.lanes[0]) if self._is_alone else self._together
+            if self._is_unwanted or not play(until_ms):
                 self.course.is_partial = True
                 return
             if outage is not None and outage.at_ms < ground.end_ms:
@@ -339,13 +348,17 @@ class Session:
             placed=self._place(settings),
             pacer=SessionPacer(),
             settings=loop_settings(settings),
+            run=self._lived_through,
         )
         loop.gate.grids = self.grids
         for seat in loop.desk.seats:
             seat.source.says = self.says
         self.risen_ms = self._now_ms()
         self._wait(loop.recover())
+        loop.desk.run = run_inline
         self._seen = self.scene.count
+        if self._is_unwanted:
+            return
         self._beat()
         if loop.timers.next_ms is not None and self.ground.lanes[0].has_holes:
             self._is_alone = False
@@ -354,6 +367,15 @@ class Session:
             loop.begin_pass()
             self._wait(loop.step(closed))
             self._settle()
+
+    async def _lived_through(self, seat: Seat, call: Callable[[], Any]) -> Any:
+        """As run_inline, and in the bars of the past looks when it is time; once nobody wants the session any more the rest of them is passed over."""
+        if self._running().warming is not None:
+            if not self._is_unwanted and self._looks.is_late:
+                self._is_unwanted = not self._goes_on()
+            if self._is_unwanted:
+                return None
+        return call()
 
     def _fall(self, *, is_over: bool) -> None:
         """The daemon ends: in order at the end of a session, else like by a power cut."""
@@ -612,6 +634,7 @@ class Session:
 def local(
     settings: Settings, candles: Sequence[Candles], options: SessionOptions, *, journal: Journal, address: str | None = None,
     rates: Mapping[str, list[tuple[int, int]]] | None = None, place: Callable[[Settings], list[Placed]] = place_strategies,
+    is_cut: bool = False,
 ) -> tuple[Session, Stage]:  # fmt: skip
     """A session in this process, and its stage."""
     placed = place(settings)
@@ -619,7 +642,7 @@ def local(
     for one in placed:
         for heard in (Series(market, one.interval) for market in one.strategy.markets):
             warmups[heard] = max(warmups.get(heard, 0), one.strategy.warmup_bars)
-    ground = ground_of(candles, series_of(placed), options, warmups)
+    ground = ground_of(candles, series_of(placed), options, warmups, is_cut=is_cut)
     shortest = min(ground.tracks, key=lambda one: one.step_ms)
     if options.latency_ms >= shortest.step_ms:
         raise ConfigError(
@@ -634,6 +657,7 @@ def local(
     session.grids = {
         coin: Grid(one.px_decimals, one.sig_figs) for coin, one in specs.items() if one.px_decimals is not None
     }
+    session.timers = [(one.strategy.name, *timer) for one in placed for timer in one.strategy.timers.items()]
     if options.latency_ms:
         port.arrive = _Arrival(session, stage, options.latency_ms)
     return session, stage

@@ -115,6 +115,9 @@ class Stage(Machine):
             if settlement is not None:  # As a bar, whose close comes in the millisecond before its end.
                 spec = replace(spec, expires_ms=settlement.after(lane.ts[-1] + lane.step_ms) - 1)
             self.run(ListMarket(spec, px))
+            if before is None and lane.ts[lane.at] > start_ms:  # Nobody knows its price yet: no order is taken there.
+                self.run(SetMarket(lane.coin, status="closed"))
+                self._changes.append((lane.ts[lane.at], len(lanes) + number, SetMarket(lane.coin, status="open")))
             if settlement is not None and settlement.outcome is not None:
                 self.run(SetMarket(lane.coin, outcome_px=int(settlement.outcome * E8)))
             told = (rates or {}).get(lane.coin, [])

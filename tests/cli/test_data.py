@@ -14,6 +14,9 @@ import structlog
 
 from bot.cli import data as commands
 from bot.cli.app import call
+from bot.client import Client
+from bot.clock import SystemClock
+from bot.errors import BotError
 from bot.session import tables
 from bot.session.candles import Candles, load, read_file
 from bot.session.store import Store
@@ -126,6 +129,28 @@ def test_a_conflict_of_one_market_keeps_all_files_out(tmp_path: Path, capsys: py
     assert call(["data", "import", write(tmp_path / "BTC.csv", rows(20)), eth]) == 1
     assert "nothing was changed" in capsys.readouterr().err
     assert [(one.market, one.rows) for one in Store(Path("data")).held()] == [("ETH", 5)]
+
+
+def test_a_candle_that_is_still_running_is_left_out_of_an_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _self: MS + 5 * MINUTE + 30_000)
+    write(tmp_path / "BTC_1m.csv", rows(6))
+    assert call(["data", "import", "BTC_1m.csv"]) == 0
+    said = capsys.readouterr()
+    assert "BTC_1m.csv: 1 candle left out, which by this machine's clock is not over yet" in said.err
+    assert "(5 new)" in said.out
+    other = f"{MS + 5 * MINUTE},100,109,99,108,77"
+    write(tmp_path / "BTC_1m.csv", [other, *reversed(rows(5))])
+    assert call(["data", "import", "BTC_1m.csv"]) == 0, "its newer values are no others"
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _self: MS + 6 * MINUTE)
+    assert call(["data", "import", "BTC_1m.csv"]) == 0
+    said = capsys.readouterr()
+    assert "(1 new, 5 there already)" in said.out
+    write(tmp_path / "ETH_1m.csv", [other])
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _self: MS + 5 * MINUTE)
+    assert call(["data", "import", "ETH_1m.csv", "--interval", "1m"]) == 4
+    assert "ETH_1m.csv: no candles here" in capsys.readouterr().err
 
 
 def test_holes_are_imported_and_left_for_the_session_to_judge(
@@ -321,6 +346,22 @@ def test_a_pull_refuses_candles_with_faults_and_takes_those_of_other_markets(
         assert Store(Path("data")).read("BTC", "1m") == of_service("BTC", good)
     serving(monkeypatch, BTC=of_service("BTC", [at + 9 for at in later]))
     assert call(["data", "pull", "BTC", "--accept-off-grid"]) == 0
+
+
+def test_a_pull_of_a_market_without_a_closed_candle_takes_those_of_the_others(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = commands.newest
+
+    async def pulled(client: Client, name: str, interval: str) -> Candles:
+        if name == "ETH":
+            raise BotError("ETH 1m: the service has no closed candle yet")
+        return await newest(client, name, interval)
+
+    monkeypatch.setattr(commands, "newest", pulled)
+    assert call(["data", "pull", "BTC", "ETH", "SOL", "--base-url", sandbox.base_url]) == 1
+    assert "ETH 1m: the service has no closed candle yet" in capsys.readouterr().err
+    assert [one.market for one in Store(Path("data")).held([])] == ["BTC", "SOL"]
 
 
 def test_a_pull_tells_of_holes_in_what_the_service_has(

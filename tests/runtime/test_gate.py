@@ -124,6 +124,9 @@ def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
     assert isinstance(answer, Refusal)
     assert answer.fix == {"field": "usd", "value": "220"}
     assert code(judge(it, Open("BTC", "long", usd=700, bracket=STOP), closing=frozenset({"ETH"}))) == "permitted"
+    it.mirror.orders["2"] = order("2", "market")._replace(limit_px=None)  # It waits for the next open.
+    it.mirror.mark("BTC", 50.0)
+    assert it.used_usd("trend") == 500 + 180 + 100 + 100
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,11 @@ from bot.session.backtest import Backtest, band_of
 from bot.session.candles import Candles
 from bot.session.funding import read_funding
 from bot.session.options import MarketRules, Outage, SessionOptions
+from bot.session.result import assumptions_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View, sma
 from bot.strategy.indicators import Columns, Indicators, ema
 from bot.venue.numbers import E8
+from bot.wire import Plan
 from tests.session.rooms import FREE, MINUTE_MS, START_MS, minutes, placing, ran, settings
 
 
@@ -212,6 +214,40 @@ def test_what_an_event_of_an_outage_causes_leaves_when_the_daemon_is_up_again():
     ]  # fmt: skip
 
 
+class Early(Strategy):
+    """Wants ETH on three bars of BTC: long before ETH's first candle, at the instant of it, and a bar later."""
+
+    shown: ClassVar[list[float]] = []
+
+    def confirm(self, plan: Plan) -> bool:
+        self.shown.append(float(plan.mid_px or 0))
+        return True
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.market == "BTC" and bar.at_ms - START_MS in (5 * MINUTE_MS, 30 * MINUTE_MS, 31 * MINUTE_MS):
+            yield Open("ETH", "long", usd=500, bracket=Bracket(stop_pct=20))
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_market_is_closed_and_shows_no_price_before_its_first_candle(skip: bool):
+    Early.shown.clear()
+    eth = minutes(60, market="ETH", px=2_500.0)
+    data = [minutes(60), eth.slice(START_MS + 30 * MINUTE_MS)]
+    rates = {"ETH": [(START_MS + n * 10 * MINUTE_MS, 12_500_000) for n in range(6)]}
+    made = settings(strategies=[{"name": "s0", "use": "scripted", "markets": ["BTC", "ETH"], "budget_usd": 2_000}])
+
+    def place(config: Any) -> Any:
+        return [one._replace(strategy=Early(name="s0", markets=["BTC", "ETH"])) for one in placing()(config)]
+
+    test = Backtest(made, data, SessionOptions(start_ms=START_MS, skip=skip), rates=rates, place=place)
+    result = test.run()
+    assert result.rejections == {"market_closed": 2}
+    assert Early.shown == [eth.close[30]]
+    assert [trip.entry_ms for trip in result.book.trips] == [START_MS + 31 * MINUTE_MS]
+    said = assumptions_of(test.session.ground, test.options, test.stage, funded=["ETH"])
+    assert "ETH: closed until its first candle, of 2025-06-01T00:30: what is ordered before is refused" in said
+
+
 class Doubts(Strategy):
     """A No of 20 USD, a part of it left, and one of 250 USD, which the budget has."""
 
@@ -241,7 +277,9 @@ def test_a_share_of_no_is_worth_what_is_missing_to_a_dollar(nets: bool, close: C
 
     lines = io.StringIO()
     flat = candles(*[(0.95, 0.95, 0.95, 0.95)] * 7, market="event:RATE-CUT")
-    summary = Backtest(made, [flat], SessionOptions(), place=place).run(events=lines).summary()
+    result = Backtest(made, [flat], SessionOptions(), place=place).run(events=lines)
+    summary = result.summary()
+    assert result.curve.exposure[1] == pytest.approx(384 * 0.05)
     told = [json.loads(line) for line in lines.getvalue().splitlines()]
     sizes = [one["data"]["size"] for one in told if one["type"] == "fill"]
     assert sizes[:2] == (left or ["384", "384"]), "what would be left is worth 7.70 USD, and could not be closed"
@@ -396,6 +434,18 @@ def test_the_curve_of_a_large_size_at_a_small_price_ends_where_the_ledger_does()
     one = ran([prices], made=settings(["DOGE"]), script=more_and_more, rules=rules)
     assert one.test.stage.account.positions["DOGE"].size > 10_000_000 * E8
     assert one.result.curve.equity[-1] == pytest.approx(one.result.end_usd, abs=1e-6)
+
+
+def test_the_curve_of_prices_with_more_digits_than_the_venue_counts_ends_where_the_ledger_does():
+    def once(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms == START_MS + MINUTE_MS:
+            yield Open("DOGE", "long", usd=1_900, bracket=Bracket(stop_pct=20))
+
+    px = 0.000123456785
+    rules = {"": replace(FREE[""], tick=Decimal("0.00000001"))}
+    one = ran([candles(*[(px,) * 4] * 5, market="DOGE")], made=settings(["DOGE"]), script=once, rules=rules)
+    assert one.result.left
+    assert list(one.result.curve.equity) == pytest.approx([one.result.end_usd] * 5, abs=1e-6)
 
 
 @pytest.mark.parametrize(("market", "left_usd"), [("BTC", 0), ("SPY", 5_100)])

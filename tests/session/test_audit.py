@@ -104,7 +104,7 @@ def test_a_fault_is_found_with_its_row(tmp_path: Path, name: str) -> None:
 
 
 def test_every_kind_is_in_the_table_of_faults() -> None:
-    assert {kind for _, kind, *_ in FAULTS.values()} | {"holiday"} == set(KINDS)
+    assert {kind for _, kind, *_ in FAULTS.values()} | {"holiday", "odds"} == set(KINDS)
 
 
 def test_the_flags_of_the_command_line_are_those_of_the_audit() -> None:
@@ -142,7 +142,30 @@ def test_small_prices_are_played_as_long_as_none_of_their_digits_matters(px: flo
     flat = Candles("BTC", "1m", array("q", [START]), *(array("d", [px]) for _ in range(4)), array("d", [5.0]))
     assert (audit(flat).findings == ()) is is_sound
     event = Candles("event:RATE-CUT", "1m", *(one[:] for one in flat.columns))
-    assert audit(event).findings == (), "shares of an event have thousandths"
+    assert not any(one.kind == "digits" for one in audit(event).findings), "shares of an event have thousandths"
+
+
+def odds(*closes: float) -> Candles:
+    px = array("d", closes)
+    at_ms = array("q", (START + n * MINUTE for n in range(len(closes))))
+    return Candles("event:RATE-CUT", "1m", at_ms, px, px, px, px, array("d", [5.0] * len(closes)))
+
+
+def test_odds_beyond_the_last_prices_of_an_event_market_are_held_to_them() -> None:
+    (held,), (report,) = checked([odds(0.0005, 0.001, 0.5, 0.999, 0.9995, 1)])
+    (found,) = report.findings
+    assert (found.kind, found.severity, found.count) == ("odds", "note", 3)
+    assert [one.text for one in found.examples] == ["close is 0.0005", "high is 0.0005", "low is 0.0005"]
+    assert [list(column) for column in (held.open, held.high, held.low, held.close)] == [
+        [0.001, 0.001, 0.5, 0.999, 0.999, 0.999]
+    ] * 4
+    assert audit(odds(0.001, 0.5, 0.999)).findings == ()
+
+
+def test_odds_in_cents_are_refused_with_the_way_out() -> None:
+    with pytest.raises(FaultyData, match="odds in cents or percent are divided by 100") as refused:
+        checked([odds(0.9, 1, 45, 99)], accept=ACCEPTS)
+    assert [one.count for one in refused.value.reports[0].findings] == [2]
 
 
 def test_what_is_accepted_is_mended_as_the_table_says(tmp_path: Path) -> None:

@@ -187,6 +187,18 @@ def test_an_honest_strategy_is_causal_on_coarse_candles_and_on_candles_with_a_ni
             assert "causal: equal decisions on data cut at 5 instants" in capsys.readouterr().out
 
 
+def test_a_warm_up_in_the_range_and_a_market_that_begins_later_are_proven_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = ["--out", str(tmp_path / "runs"), "--prove-causal"]
+    short = write(minutes(120), tmp_path / "BTC_1m.csv")  # The first cut leaves fewer bars than the 30 of the warm-up.
+    assert call(["backtest", str(config(tmp_path, "bench:Cross")), "--data", str(short), *out]) == 0
+    late = write(minutes(600, market="ETH", px=2_500.0).slice(START_MS + 300 * MINUTE_MS), tmp_path / "ETH_1m.csv")
+    both = ["--data", str(write(minutes(600), short)), "--data", str(late), "--from", iso(START_MS)[:19]]
+    assert call(["backtest", str(config(tmp_path, markets="BTC, ETH")), *both, *out]) == 0
+    assert capsys.readouterr().out.count("causal: equal decisions on data cut at 5 instants") == 2
+
+
 def test_nothing_is_called_causal_that_was_not_proven(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -16,6 +16,7 @@ from bot.clock import iso
 from bot.session.backtest import Backtest
 from bot.session.options import MarketRules, Outage, SessionOptions
 from bot.session.report import refusals_text
+from bot.session.result import assumptions_of
 from bot.strategy import Bar, Bracket, Close, Intent, MaxHold, Open, Strategy, View
 from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, settings
 
@@ -23,7 +24,7 @@ from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, settings
 class Listening(Strategy):
     """Writes down what it hears."""
 
-    timers: ClassVar[dict[str, str]] = {"often": "*/7 * * * *"}
+    timers: ClassVar[dict[str, str | int]] = {"often": "*/7 * * * *"}
 
     def __init__(self, *, name: str, markets: Any) -> None:
         super().__init__(name=name, markets=markets)
@@ -68,6 +69,35 @@ def test_fills_triggers_and_timers_are_told_at_their_instants():
     hour = 60 * MINUTE_MS
     due = [START_MS + n * hour + m * MINUTE_MS for n in range(4) for m in range(0, 60, 7)]
     assert timers == [at for at in due if START_MS < at <= START_MS + 200 * MINUTE_MS]
+
+
+class Often(Listening):
+    timers: ClassVar[dict[str, str | int]] = {"look": 30, "half": "30 * * * *", "hourly": "0 * * * *", "each": 300}
+
+
+@pytest.mark.parametrize(("interval", "between"), [("5m", ["look"]), ("1h", ["look", "half", "each"])])
+def test_timers_that_are_due_between_the_closes_of_the_data_are_among_the_assumptions(
+    interval: str, between: list[str]
+):
+    strategy = Often(name="s0", markets=["BTC"])
+
+    def place(config: Any) -> Any:
+        return [one._replace(strategy=strategy) for one in placing()(config)]
+
+    candles = minutes(10, seed=11, interval=interval)
+    test = Backtest(settings(interval=interval), [candles], SessionOptions(), place=place)
+    said = assumptions_of(test.session.ground, test.options, test.stage, funded=[], timers=test.session.timers)
+    assert [one for one in said if "timer" in one] == [
+        f"s0: timer {name}: of its instants between two closes of {interval} candles only the newest is told, at the later close"
+        for name in between
+    ]
+    test.run()
+    looked = [at_ms for kind, at_ms in strategy.heard if kind == "timer look"]
+    assert looked == [
+        close + before
+        for close in range(START_MS + candles.step_ms, candles.end_ms + 1, candles.step_ms)
+        for before in (-30_000, 0)
+    ]
 
 
 def test_timers_of_a_strategy_on_coarse_bars_fire_between_them():
@@ -300,6 +330,18 @@ def test_a_refusal_is_told_with_the_words_of_the_first_of_its_code():
     assert refusals_text(summary, "rejections") == [
         f"refused by the service: below_min_notional 30, first at {iso(service['atMs'])[:19]}, s0 in BTC: {service['message']}"
     ]
+
+
+def test_an_entry_that_waits_for_the_next_open_takes_of_the_budget():
+    def both(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms == START_MS + 5 * MINUTE_MS:
+            yield Open(bar.market, "long", usd=1_500, bracket=Bracket(stop_pct=20))
+
+    made = settings(strategies=[{"name": "s0", "use": "scripted", "markets": ["BTC", "ETH"], "budget_usd": 2_000}])
+    candles = [minutes(20), minutes(20, market="ETH", px=2_500.0)]
+    result = Backtest(made, candles, SessionOptions(), place=placing(both)).run()
+    assert result.summary()["refusals"] == {"over_budget": 1}
+    assert [trip.coin for trip in result.book.trips] == ["BTC"]
 
 
 def test_a_position_is_held_no_longer_than_its_max_hold():

@@ -13,10 +13,12 @@ import pytest
 
 from bot.cli.app import call
 from bot.errors import ConfigError
+from bot.session.audit import checked
+from bot.session.backtest import Backtest
 from bot.session.candles import Candles
 from bot.session.options import SessionOptions, Settlement
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from tests.session.rooms import FREE, MINUTE_MS, START_MS, minutes, ran
+from tests.session.rooms import FREE, MINUTE_MS, START_MS, minutes, placing, ran, settings
 from tests.session.test_backtest_command import write
 
 CUT, CPI = "event:RATE-CUT", "event:CPI-ABOVE-3"
@@ -125,10 +127,26 @@ def test_a_settlement_that_could_not_come_about_is_refused():
     late = Settlement(START_MS + 27 * MINUTE_MS)
     with pytest.raises(ConfigError, match="and the data end at"):
         ran(data, script=holds, settlements={CUT: late}, end_ms=START_MS + 30 * MINUTE_MS)
+    cut = SessionOptions(settlements={CUT: late}, end_ms=START_MS + 30 * MINUTE_MS)
+    Backtest(
+        settings([CUT, "BTC"]), data, cut, place=placing(holds), is_cut=True
+    )  # All of the data go on after the hole.
     with pytest.raises(ConfigError, match="from 0 \\(No\\) to 1"):
         Settlement(outcome=Decimal("1.2"))
     told = SessionOptions(settlements={CUT: Settlement(5, Decimal("0.5")), CPI: Settlement()})
     assert SessionOptions.of_plain(json.loads(json.dumps(told.plain()))) == told
+
+
+@pytest.mark.parametrize("px", [0.0005, 0.9995])
+def test_odds_beyond_the_last_prices_are_played_as_these(px: float):
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms == START_MS + MINUTE_MS:
+            yield Open(CUT, "long", usd=100)
+
+    (held,), _ = checked([odds(CUT, [px] * 5)])
+    one = ran([held], made=settings([CUT], safety={"require_protection": False}), script=script, rules=FREE)
+    assert one.result.left
+    assert set(one.result.curve.equity) == {10_000.0}, "bought at the price that it is worth"
 
 
 CONFIG = """\

@@ -9,17 +9,20 @@ from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal
 from itertools import accumulate, chain, repeat
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from bot.cli.session import summary_lines
 from bot.clock import HOUR_MS
 from bot.config import Settings
 from bot.runtime.desk import Placed
 from bot.session import run as sessions
 from bot.session.backtest import Backtest
 from bot.session.journal import SessionJournal
-from bot.session.options import PATHS, SessionOptions
+from bot.session.options import PATHS, Outage, SessionOptions
+from bot.session.result import write
 from bot.session.run import local
 from bot.session.stage import ADDRESS
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Timer, View, sma
@@ -67,6 +70,32 @@ def test_what_grows_slow_of_a_sudden_is_stopped_within_moments_and_not_after_a_w
     both = [minutes(10_000), minutes(10_000, market="ETH", px=2_500.0)]
     together = ran(both, script=script, progress=lambda _done, _of: not slow)
     assert (together.result.course.is_partial, slow < 600) == (True, True), slow
+
+
+PAST_MS = START_MS + 2_000 * MINUTE_MS  # what lies before is history
+DOWN = Outage(PAST_MS + 100 * MINUTE_MS, 100 * MINUTE_MS)
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "outages", "bars"), [(PAST_MS, (), 0), (0, (DOWN,), 200)], ids=["start", "outage"]
+)
+def test_a_long_past_is_stopped_within_moments(newest_ms: int, outages: tuple[Outage, ...], bars: int, tmp_path: Path):
+    """A thousand bars of the past, each of which takes 5 ms: before the first decision, or of the daemon that comes up after an outage."""
+    slow = 0
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        nonlocal slow, newest_ms
+        if bar.at_ms <= newest_ms:
+            slow += 1
+            threading.Event().wait(0.005)
+        newest_ms = max(newest_ms, bar.at_ms)
+        return ()
+
+    one = ran([minutes(3_000)], script=script, start_ms=PAST_MS, outages=outages, progress=lambda _done, _of: not slow)
+    course = one.result.course
+    assert (course.is_partial, course.bars, slow < 300) == (True, bars, True), slow
+    write(tmp_path, one.result, {})
+    assert summary_lines(one.result, [])
 
 
 def test_a_session_whose_bars_are_taken_away_again_and_again_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch):
@@ -225,6 +254,7 @@ def test_a_strategy_that_takes_its_time_is_looked_at_often_and_does_the_same(
     markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
     """Between two looks passes no time at all, or a second: more and more bars, or fewer and fewer."""
+    monkeypatch.setattr(sessions, "WATCH_S", 600.0)  # The thread would take of the instants that the looks are given.
     candles = [minutes(600, market=market) for market in markets]
 
     def looks(steps_ns: Iterable[int]) -> tuple[list[int], Ran]:
