@@ -227,6 +227,8 @@ class Run:
         self.has_started = False  # once; a resync that reads everything again is no start
         self.lapse_told = 0, 0  # of the machine's clocks and of the dead-man's deadline, how many there were
         self.passed_ns: int | None = None
+        self.is_owed = False  # what was done before the newest pass has left it no time
+        self.asking: asyncio.Task[ApiError | None] | None = None  # whether the service answers, before a resync
         self.breathed_ns = 0  # the end of the newest pass, whatever came of it
         self.report = asyncio.Event()
         self.operations = operations
@@ -260,7 +262,9 @@ class Run:
             systemd.status(self.operations.told())
             log.info("daemon.stopping", on_exit=on_exit)
             if self.loop.ready:
-                if not was_cut:
+                if was_cut:
+                    self.loop.desk.tell_no_more()
+                else:
                     await self._within(HOOKS_S, self.loop.stop())
                 left = await self._within(STOP_S, wind_down(self.loop, on_exit)) or left
             if on_exit != "leave" and not left.complete:
@@ -276,6 +280,8 @@ class Run:
         finally:
             self.operations.errands.give_up()
             self.rhythm.stop()
+            if self.asking is not None:
+                self.asking.cancel()
             if self.heartbeat is not None:
                 self.heartbeat.close()
             self.progress.close()
@@ -298,7 +304,8 @@ class Run:
     async def _until_stopped(self, *, beat_at_once: bool) -> bool:
         """Recover, then pass after pass. True when what was under way at the stop did not end in time and was cut.
 
-        A cut leaves nothing half: the journal moves in transactions, and a request that was on its way is in doubt as after a crash.
+        A cut leaves nothing half: the journal moves in transactions, and a request that was on its way is in doubt as after a crash. Only what a
+        hook has left in the memory is half: nobody is told anything more by this run.
         """
         limit = asyncio.timeout(None)
 
@@ -396,7 +403,7 @@ class Run:
     async def _passes(self) -> None:
         while not self.stop.is_set():
             began_ms = self.client.clock.now_ms()
-            await self._pass(self._reload_if_hung_up, self.operations.errands.do_all)
+            await self._pass(self._reload_if_hung_up, self.operations.errands.do_next)
             if self.loop.is_late:
                 continue
             clock = self.client.clock
@@ -411,12 +418,15 @@ class Run:
             await self._pass(self.operations.errands.do_urgent)
 
     async def _pass(self, *between: Callable[[], Awaitable[None]]) -> None:
-        """One pass, and before it what may be done between two of them."""
+        """One pass, and before it what may be done between two of them; nothing of that right after a pass to which it has left no time."""
         began_ns = monotonic_ns()
+        self.loop.begin_pass()  # What comes before the cycle counts: together they prove no progress for longer than a pass may take.
+        is_owed, self.is_owed = self.is_owed, False
         try:
-            await self._look_around(*between)
-            await self._resync_if_lapsed()
-            await self.loop.cycle()
+            await self._look_around(*(() if is_owed else between))
+            await self._resync_if_lapsed(may_ask=not is_owed)
+            self.is_owed = not is_owed and not self.loop.has_time()
+            await self.loop.cycle(is_begun=not is_owed)
         except ApiError as error:
             if is_access_lost(error):
                 raise
@@ -434,7 +444,9 @@ class Run:
         """What comes before every pass, also before those of a start whose strategies live through their past."""
         self._look_at_service()
         await self._beat_by_hand()
-        for work in between:
+        for n, work in enumerate(between):
+            if n and not self.loop.has_time():
+                break  # The next pass does it.
             await work()
         self._keep_rhythm()
 
@@ -569,8 +581,11 @@ class Run:
             {"action": "wait"},
         )
 
-    async def _resync_if_lapsed(self) -> None:
-        """The switch may have fired unseen (a suspend, a long outage, a clock that jumped): everything is read again before anything is opened."""
+    async def _resync_if_lapsed(self, *, may_ask: bool = True) -> None:
+        """The switch may have fired unseen (a suspend, a long outage, a clock that jumped): everything is read again before anything is opened.
+
+        `may_ask`: whether that may be begun now.
+        """
         if self.client.clock.speed <= 0 and self.heartbeat is None:
             return  # Real seconds mean nothing under a clock that is moved by hand.
         lapses = self.times.look()
@@ -590,8 +605,13 @@ class Run:
                     "heartbeat.lapsed",
                     "account, guardians and events are read again before anything is opened",
                 )
+            if not may_ask or not self.loop.has_time():
+                return  # The next pass asks.
             was_ready = self.loop.ready
             try:
+                if not await self._answers():
+                    log.warning("resync.postponed", code="no_answer", message="the account is still asked for")
+                    return
                 await self.loop.recover()
             except ApiError as error:
                 if is_access_lost(error):
@@ -604,6 +624,26 @@ class Run:
             self.times.acknowledge(lapses)
             if belief is not None and self.heartbeat is not None:
                 self.heartbeat.acknowledge(belief.lapses)
+
+    async def _answers(self) -> bool:
+        """Whether the service answers a question that changes nothing. For as long as it does not, passes go on beside it: a service that hangs
+        would take the time of each, and one that is slow is waited for."""
+        if self.asking is None:
+            self.asking = asyncio.create_task(self._asked(), name="resync")
+            await asyncio.wait({self.asking}, timeout=BREATH_MS / 1000)
+        if not self.asking.done():
+            return False
+        error, self.asking = self.asking.result(), None
+        if error is not None:
+            raise error
+        return True
+
+    async def _asked(self) -> ApiError | None:
+        try:
+            await self.client.account()
+        except ApiError as error:
+            return error
+        return None
 
     def _report(self) -> None:
         if not self.client.clock.is_sandbox:

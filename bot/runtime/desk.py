@@ -115,6 +115,15 @@ class Desk:
         self._hearers = {s.market: [x for x in self.seats if s.market in x.markets] for s in self.feed.wanted}
         self.heard = frozenset(HOOKS if away else ()).union(*(seat.hears for seat in self.seats))
 
+    def tell_no_more(self) -> None:
+        """The run was cut, maybe in the midst of a hook: what happens is kept for the next run, which has the states as the journal has them.
+
+        What waits already is as the journal has it, too: a page that was cut comes again.
+        """
+        names = {seat.name for seat in self.seats} | self.away.keys()
+        self.away = {name: Untold.of_journal(self.journal, name, self.mirror.epoch) for name in names}
+        self.seat(self.seats, away=names)
+
     def forget_heard(self) -> None:
         """The account was reset: what waits for those that are away is of an account that is no more."""
         for waiting in self.away.values():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal
@@ -15,6 +16,7 @@ from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN
 from bot.runtime.intents import Intent
 from bot.runtime.loop import Loop
+from bot.runtime.mirror import MirrorOrder
 from bot.runtime.state import ENDING
 
 log = structlog.get_logger()
@@ -85,15 +87,23 @@ async def _cancel_entries(loop: Loop) -> bool:
     resting = [
         o for o in loop.mirror.orders.values() if o.could_open and _is_ours(loop, o.key and loop.owner_of(o.key))
     ]
-    for order in resting:
+    rest = iter(resting)  # Whoever is free takes the next one: the end of a run has no time for one after another.
+    canceling = (_cancel_each(loop, rest) for _ in range(min(loop.abreast, len(resting))))
+    for end in await asyncio.gather(*canceling, return_exceptions=True):
+        if isinstance(end, BaseException):
+            raise end
+    await loop.drain()
+    return not any(order.oid in loop.mirror.orders for order in resting)
+
+
+async def _cancel_each(loop: Loop, orders: Iterator[MirrorOrder]) -> None:
+    for order in orders:
         try:
             await _tried(loop, partial(loop.port.cancel, order.oid))
         except ApiError as error:  # Filled or canceled meanwhile, most likely; the events tell. What is left to do is done all the same.
             if is_access_lost(error):
                 raise
             log.warning("exit.refused", oid=order.oid, code=error.code, message=error.message)
-    await loop.drain()
-    return not any(order.oid in loop.mirror.orders for order in resting)
 
 
 async def _flatten(loop: Loop) -> bool:

@@ -166,6 +166,7 @@ class Loop:
             port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
             time_left_ms=self._entries_left_ms, stopped=self._stopped,
             entry_wait_ms=port.entry_wait_ms, name=self._name, of_its_own=self._of_its_own,
+            may_go_on=self.may_go_on,
         )  # fmt: skip
         self.arming = Arming(port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians)
         self.health = Health(journal=journal, now_ms=self.now_ms)
@@ -175,6 +176,8 @@ class Loop:
         self.ready = False  # recovered: positions, guardians and open intents are known
         self.warming: str | None = None  # how far the strategies have come through their past, at a start
         self.behind = False  # the last drain did not reach the end of the feed
+        # It was cut because the strategies took the time of the pass: positions are as they were in the midst of a page, and nothing is repaired.
+        self.is_page_cut = False
         self.last_bar_ms: int | None = None
         self._due: list[Closed] = []
         self._replies: list[Intent] = []  # intents of event hooks, written and not sent yet
@@ -183,7 +186,7 @@ class Loop:
         self._passed_ms = 0  # of real time: when the newest pass ended
         self._pass_ends_ms = 0
         self._entries_end_ms: int | None = None  # of this pass, once one has left abreast of others
-        self._is_cut_short = False  # orders wait that this pass had no time for
+        self._is_cut_short = False  # orders or repairs wait that this pass had no time for
         self._behind_since_ms: int | None = None
         # The last pass was over when it had asked for its events and bars, as where such questions hang. The next one asks for none before exits
         # and stops, which would wait for ever.
@@ -245,9 +248,24 @@ class Loop:
         self.sender.begun_ms = int(self.journal.note(BEGUN) or 0)
         self.sender.is_cut = self.journal.note(CUT) == "1"
 
-    async def cycle(self, *, with_bars: bool = True) -> None:
-        """One pass: drain, due bars, settle, reconcile if due. The service being away or refusing a question ends no pass; lost access or a bad journal does."""
-        self.begin_pass()
+    async def cycle(self, *, with_bars: bool = True, is_begun: bool = False) -> None:
+        """One pass: drain, due bars, settle, reconcile if due. The service being away or refusing a question ends no pass; lost access or a bad journal does.
+
+        `is_begun`: what was done since `begin_pass` counts. Where it has taken the time of this pass, all is left to the next, which begins at once.
+        """
+        if not is_begun:
+            self.begin_pass()
+        if not is_begun or self.may_go_on():
+            await self._look_and_act(with_bars=with_bars)
+        self._mend()
+        self._housekeep()
+        self.journal.flush()
+        if not self.is_late:
+            self.journal.checkpoint()
+        self._passed_ms = self.pacer.mono_ms()
+        self.passed(self.last_bar_ms)
+
+    async def _look_and_act(self, *, with_bars: bool) -> None:
         hurries = self._is_starved
         if hurries:
             self._entries_end_ms = self.pacer.mono_ms()  # What may be opened is judged on newer events.
@@ -274,16 +292,9 @@ class Loop:
                     self.health.degrade(
                         "reconcile", f"the service refuses a comparison ({error.code}): {error.message}"
                     )
-                self._compare_soon()
+                self.compare_soon()
         await self._look_closer()
         self.health.keep("market:", self.feed.gone)
-        self._mend()
-        self._housekeep()
-        self.journal.flush()
-        if not self.is_late:
-            self.journal.checkpoint()
-        self._passed_ms = self.pacer.mono_ms()
-        self.passed(self.last_bar_ms)
 
     async def _decide_due(self) -> None:
         """Decide the bars that have closed, and let the timers fire."""
@@ -365,15 +376,15 @@ class Loop:
         self._reconcile_at_ms = self.pacer.mono_ms() + self.settings.reconcile_ms
         drifts = await repairs.reconcile(self)
         if drifts is None:
-            self._compare_soon()
+            self.compare_soon()
         else:
             self.health.restore("reconcile")
         await self.arming.retire()
         await self._send_replies()
         return drifts
 
-    def _compare_soon(self) -> None:
-        """After a comparison that came to nothing: what asked for it is not put off until the next one is due."""
+    def compare_soon(self) -> None:
+        """After a comparison that came to nothing, or whose repairs had no time: what asked for it is not put off until the next one is due."""
         self._reconcile_at_ms = min(self._reconcile_at_ms, self.pacer.mono_ms() + REFUSED_MS)
 
     def look_again(self) -> None:
@@ -400,6 +411,12 @@ class Loop:
         """Whether this pass may begin another thing. What it may not is done by the next one."""
         return self.pacer.mono_ms() < self._pass_ends_ms
 
+    def may_go_on(self) -> bool:
+        """As `has_time`, of a row of things of which one is done: the next pass goes on with it, and begins at once."""
+        has_time = self.has_time()
+        self._is_cut_short = self._is_cut_short or not has_time
+        return has_time
+
     def _entries_left_ms(self) -> int:
         """What this pass still has for entries; what it has no time for is carried on by the next one."""
         ends_ms = self._pass_ends_ms if self._entries_end_ms is None else min(self._pass_ends_ms, self._entries_end_ms)
@@ -409,8 +426,8 @@ class Loop:
 
     @property
     def is_late(self) -> bool:
-        """Bars or orders wait that the last pass had no time for; the next one begins at once, unless the service is away."""
-        return (bool(self._due) or self._is_cut_short) and not self.behind
+        """Bars, orders or events wait that the last pass had no time for; the next one begins at once, unless the service is away."""
+        return self.is_page_cut or ((bool(self._due) or self._is_cut_short) and not self.behind)
 
     def join_due(self, due: Iterable[Closed]) -> None:
         """More bars that wait, in their places."""
@@ -465,15 +482,25 @@ class Loop:
             await breathe()
 
     async def _tell_untold(self) -> None:
-        """What the last run could not tell any more, because it was ended while it built them. What they want leaves when it may."""
+        """What the last run could not tell any more, because it was ended while it built them. What they want leaves when it may.
+
+        Where that takes long, the rest is told when they have lived through their past.
+        """
+        began_ms = self.pacer.mono_ms()
+        left: dict[str, Untold] = {}
         for seat in self.desk.working():
             waiting = Untold.of_journal(self.journal, seat.name, self.mirror.epoch)
             for name, why in waiting.damaged.items():
                 with self.journal.together():
                     said = f"what had happened while it was being built stands in a note that cannot be read ({why}), kept as {self.journal.set_aside(name)}"
                     self.health.incident("strategy.untold", name, strategy=seat.name, message=said)
-            while waiting:
+            while waiting and not (self._will_warm_up() and self._is_long(began_ms)):
                 self._forget_unwritten(*await self._tell_next(seat, waiting))
+            if waiting:
+                left[seat.name] = waiting
+        if left:
+            self.desk.away |= left
+            self.desk.seat(self.desk.seats, away=[*self.desk.away])
 
     async def _tell_next(self, seat: Seat, waiting: Untold) -> tuple[list[Intent], list[Intent]]:
         """The first that waits, told and crossed off in one transaction. What it wants, and which of that is new."""
@@ -509,10 +536,12 @@ class Loop:
     # -- learning
 
     async def drain(self) -> bool:
-        """Take every event there is. False when the service could not be asked; then nothing is opened until it could."""
+        """Take every event there is. False when the service could not be asked, or a pass has no time for all that the strategies do on them;
+        then nothing is opened until it could."""
+        self.is_page_cut = False
         try:
             try:
-                await self._pages()
+                self.is_page_cut = not await self._pages()
             except Refused as error:
                 if not repairs.is_cursor_lost(error):
                     raise
@@ -526,8 +555,10 @@ class Loop:
                 self._behind_since_ms = self.pacer.mono_ms()
             log.warning("feed.behind", code=error.code, message=error.message)
             return False
-        self.behind = False
+        self.behind = self.is_page_cut
         self._behind_since_ms = None
+        if self.is_page_cut:
+            return False
         if self.live:
             for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
                 del self.live[key]
@@ -535,7 +566,8 @@ class Loop:
             self.mirror.closed &= self.live.keys()
         return True
 
-    async def _pages(self) -> None:
+    async def _pages(self) -> bool:
+        """False: not to the end, for want of time."""
         while True:
             cursor = self.journal.cursor
             assert cursor is not None, "recover sets the cursor"
@@ -544,21 +576,23 @@ class Loop:
                 if event.type == "account" and _begins_epoch(event, cursor.epoch):
                     # Nothing of the page is taken: were the cursor past it and the snapshot lost, the reset would be forgotten.
                     await repairs.restart(self, await self.port.account())
-                    return
-            if events:  # The cursor is what was taken, whatever else the page says is the last.
-                await self._take(events, events[-1].id, cursor.epoch)
+                    return True
+            # The cursor is what was taken, whatever else the page says is the last.
+            if events and not await self._take(events, events[-1].id, cursor.epoch):
+                return False
             if len(events) < EVENTS_PAGE_MAX or events[-1].id == cursor.last_id:
-                return
+                return True
 
-    async def _take(self, events: Sequence[Event], last_id: str, epoch: int) -> None:
-        """One page: fold, tell the strategies, and write it with all that it changed, in one transaction."""
+    async def _take(self, events: Sequence[Event], last_id: str, epoch: int) -> bool:
+        """One page: fold, tell the strategies, and write it with all that it changed, in one transaction. False: a part of it, up to an event on
+        which a strategy has taken the time of the pass."""
         fresh = self.journal.unseen(events)
         if not self.mirror.events_named:
             fresh = self.mirror.named(fresh)
         is_written = False
         self.books.begin_page()
         try:
-            opened = await self._fold(fresh, last_id, epoch)
+            opened, is_whole = await self._fold(fresh, last_id, epoch)
             is_written = True
         finally:
             self.books.end_page(is_written=is_written)
@@ -567,13 +601,15 @@ class Loop:
         for position in self.mirror.positions.values():
             if position.owner is None and position.market not in self.foreign_known:
                 self._reconcile_at_ms = 0  # Another hand is on the account: the end of this pass looks closer.
+        return is_whole
 
-    async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> list[Intent]:
+    async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> tuple[list[Intent], bool]:
         decision: Decision | None = None
         intents: list[Intent] = []
         notices: list[Notice] = []
         heard, is_said = self.desk.heard, logs.is_said(logs.INFO)
-        for event in fresh:
+        began_ms, taken = self.pacer.mono_ms(), len(fresh)
+        for n, event in enumerate(fresh, start=1):
             parts: Mapping[str, Part] = {}
             if event.type in BOOKED:
                 parts = self.books.apply(event)
@@ -592,6 +628,9 @@ class Loop:
             wishes = await self.desk.hear(event, decision, now_ms=self.now_ms(), parts=parts)
             if wishes:
                 intents += self._judge(wishes, trigger=self._cause(event), at_ms=event.ts)
+            if n < taken and self._is_long(began_ms):
+                fresh, last_id = fresh[:n], event.id
+                break
         with self.journal.together() if self.desk.away else nullcontext():
             for waiting in self.desk.away.values():
                 waiting.write(epoch)
@@ -600,7 +639,11 @@ class Loop:
                 books=self.books.changes(), now_ms=self.now_ms(),
             )  # fmt: skip
         self._forget_unwritten(intents, opened)
-        return opened
+        return opened, len(fresh) == taken
+
+    def _is_long(self, began_ms: int) -> bool:
+        """Whether what strategies have done since then has taken what the pass had left: nobody else is told anything in it."""
+        return not self.has_time() and self.pacer.mono_ms() - began_ms >= BREATH_MS
 
     # -- judging and sending
 
@@ -1038,10 +1081,11 @@ class Loop:
 
         However long that takes, the account is looked after meanwhile; what happens waits for the strategies.
         """
-        if any(len(history) for history in self.feed.histories.values()):
+        if not self._will_warm_up():
             return
-        seats, others = self.desk.seats, [*self.desk.away]  # others: of a reload under way
-        self.desk.seat(seats, away=[*others, *(seat.name for seat in seats)])
+        seats, names = self.desk.seats, [seat.name for seat in self.desk.seats]
+        others = [name for name in self.desk.away if name not in names]  # of a reload under way
+        self.desk.seat(seats, away=[*others, *names])
         self.warming = "their bars are asked for"
         try:
             warm = await self.feed.warm_up(self.port, self.journal.done_until, self.now_ms(), self._watch_over)
@@ -1062,6 +1106,9 @@ class Loop:
             self.warming = None
         self.desk.seat(seats, away=others)
         self._due = warm.due
+
+    def _will_warm_up(self) -> bool:
+        return not any(len(history) for history in self.feed.histories.values())
 
     async def _watch_over(self) -> None:
         """A pass without bars, when the last one is BREATH_MS ago."""
@@ -1103,7 +1150,7 @@ class Loop:
 
 async def repairs_when_up(loop: Loop) -> None:
     """Stops and guardians, before a decision and right after acting; a service that is away is asked again at the end of the pass."""
-    if not loop.has_time() or repairs.nothing_to_do(loop):
+    if not loop.has_time() or loop.is_page_cut or repairs.nothing_to_do(loop):
         return
     try:
         await repairs.protect(loop)

@@ -65,19 +65,26 @@ class Errands:
         self.ring()
         return await answer
 
-    async def do_all(self) -> None:
-        """Called by the run between two passes. What ends a run (lost access, a bad journal) ends it from here too."""
+    async def do_next(self) -> None:
+        """Called by the run between two passes, and does one: each may wait for the service, and passes go on between. Rings for the others.
+
+        What ends a run (lost access, a bad journal) ends it from here too.
+        """
         while self._waiting:
-            await self._do(self._waiting.pop(0))
+            if await self._do(self._waiting.pop(0)):
+                break
+        if self._waiting:
+            self.ring()
 
     async def do_urgent(self) -> None:
         """Called in the midst of a start or of another errand, before a pass that it makes room for. Nothing overtakes what was asked for earlier."""
         while self._waiting and self._waiting[0].is_urgent:
             await self._do(self._waiting.pop(0))
 
-    async def _do(self, one: _Errand) -> None:
+    async def _do(self, one: _Errand) -> bool:
+        """False: whoever asked has gone, and nothing is done."""
         if one.answer.done():
-            return  # Whoever asked has gone.
+            return False
         try:
             result = await one.work()
         except (BotError, Problem) as error:
@@ -88,6 +95,7 @@ class Errands:
         else:
             if not one.answer.done():
                 one.answer.set_result(result)
+        return True
 
     def give_up(self) -> None:
         """The run ends: nothing of it is done any more."""

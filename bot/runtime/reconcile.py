@@ -58,10 +58,16 @@ async def reconcile(loop: Loop) -> list[Drift] | None:
     loop.foreign_known &= loop.mirror.positions.keys()
     drifts += _unowned(loop) + _found_naked(loop) + _unguarded(loop, snapshot)
     unanswered: ApiError | None = None
+    has_repaired = False
     for drift in drifts:
+        repair = REPAIRS[drift.kind]
+        if has_repaired and not loop.may_go_on():
+            loop.compare_soon()  # The next comparison finds again what is left.
+            break
+        has_repaired = has_repaired or repair is not _believe
         log.warning(f"drift.{drift.kind}", market=drift.market, subject=drift.subject, message=drift.message)
         try:
-            await REPAIRS[drift.kind](loop, drift)
+            await repair(loop, drift)
         except ApiError as error:  # Of this one; another may be answered.
             _postpone(error, [drift.market or drift.subject])
             unanswered = unanswered or error
@@ -113,7 +119,9 @@ async def protect(loop: Loop) -> list[Drift]:
 async def _cover_each(loop: Loop, *, besides: frozenset[str]) -> list[Drift]:
     """Closes first: what asks for the list of guardians may wait for its answer, and keeps no other without a repair."""
     drifts = _found_naked(loop, besides=besides)
-    for drift in sorted(drifts, key=lambda one: _new_trail_pct(loop, one.market) is not None):
+    for n, drift in enumerate(sorted(drifts, key=lambda one: _new_trail_pct(loop, one.market) is not None)):
+        if n and not loop.may_go_on():
+            break  # The next pass finds again what is left.
         log.warning("drift.naked_position", market=drift.market)
         try:
             await _cover(loop, drift)

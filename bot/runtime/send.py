@@ -60,6 +60,10 @@ class Search(NamedTuple):
     is_proof: bool
 
 
+class _Cut(Exception):
+    """This pass has no time for the rest of an intent; the next one goes on with it."""
+
+
 class Sender:
     """`may_confirm` asks the strategy whether it stands by an entry, given the plan."""
 
@@ -67,7 +71,7 @@ class Sender:
         self, *, port: VenuePort, journal: Journal, mirror: Mirror, gate: Gate, pacer: Pacer, may_confirm: Veto,
         time_left_ms: Callable[[], int] = lambda: WINDOW_MS, stopped: Callable[[Intent], Refusal | None] = lambda _intent: None,
         entry_wait_ms: Callable[[], int] = lambda: 0, name: Callable[[Intent], None] = lambda _intent: None,
-        of_its_own: Callable[[Intent], Refusal | None] = lambda _intent: None,
+        of_its_own: Callable[[Intent], Refusal | None] = lambda _intent: None, may_go_on: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
         self.port = port
         self._now_ms = port.clock.now_ms
@@ -79,6 +83,7 @@ class Sender:
         self.time_left_ms = time_left_ms  # of this pass, for entries
         self.stopped = stopped
         self.entry_wait_ms = entry_wait_ms
+        self.may_go_on = may_go_on  # with another request of an intent that has several, in this pass
         self.of_its_own = of_its_own  # of what `stopped` and the gate say, that which is no other strategy's concern
         self.name = name  # gives what was told of an order under no name to its strategy
         # When this journal was begun: what is decided for an instant before, an earlier one may have sent.
@@ -92,10 +97,20 @@ class Sender:
         self.inherited: frozenset[str] = frozenset()
         # How an intent ends, unless an order of a lost journal turns up.
         self._ends: dict[str, tuple[State, str, str]] = {}
+        self._canceled: dict[str, set[str]] = {}  # what a cancel of several orders has done so far
         self._answered: list[tuple[Intent, str]] = []  # of a wave: accepted by the service, and not written yet
         self._planned: tuple[OrderRequest, OrderRequest] | None = (
             None  # the last entry that was planned, and its dry run
         )
+
+        self._kept = (
+            self._next_ms,
+            self._tries,
+            self._ends,
+            self._refused_ms,
+            self._held_ms,
+            self._canceled,
+        )  # by intent
 
     def is_due(self, intent: Intent) -> bool:
         """One that waits for a person is due when the events have told after all that it is an order."""
@@ -105,7 +120,7 @@ class Sender:
 
     def forget(self, live: Collection[str]) -> None:
         """What is kept of intents that are none any more: voided by a reset, say."""
-        for kept in (self._next_ms, self._tries, self._ends, self._refused_ms, self._held_ms):
+        for kept in self._kept:
             for intent_id in [one for one in kept if one not in live]:
                 del kept[intent_id]
 
@@ -159,7 +174,7 @@ class Sender:
 
     def _told(self, intent: Intent, before: State) -> Intent:
         if intent.state in FINAL:
-            for kept in (self._next_ms, self._tries, self._ends, self._refused_ms, self._held_ms):
+            for kept in self._kept:
                 if kept:
                     kept.pop(intent.id, None)
         if intent.state != before:
@@ -327,6 +342,9 @@ class Sender:
                 return intent
             try:
                 trade_id = await self._request(intent)
+            except _Cut:
+                self.journal.attempt_ended(intent, "no", code="no_time", order_submitted=False)
+                return intent
             except ApiError as error:
                 fence_ms = max(intent.fence_ms, self._old_fence_ms(intent)) if is_another_out else intent.fence_ms
                 fences = Fences(fence_ms, keys_proven=self.mirror.keys_proven)
@@ -365,14 +383,22 @@ class Sender:
         return result.trade.id
 
     async def _cancel(self, intent: Intent) -> str:
-        """Cancels are idempotent by nature: an order that is not there any more is what was wanted."""
+        """Cancels are idempotent by nature: an order that is not there any more is what was wanted. _Cut when the pass has no time for all of them."""
         oids = intent.cancel().oids
+        done = self._canceled.setdefault(intent.id, set())
+        is_first = True
         for oid in oids:
+            if oid in done:
+                continue
+            if not is_first and not self.may_go_on():
+                raise _Cut
+            is_first = False
             try:
                 await self.port.cancel(oid)
             except Refused as error:
                 if error.code != "not_found":
                     raise
+            done.add(oid)
         return oids[0]
 
     async def _settle(self, intent: Intent, move: Move, error: ApiError, *, is_past: bool) -> Intent:

@@ -274,7 +274,7 @@ BUGS: dict[str, Bug] = {
         (4, nothing_is_written_before_the_answer),
         (66, the_cursor_is_written_before_its_effects),
         (49, events_are_not_told_apart),
-        (32, a_lost_stop_is_not_replaced),
+        (76, a_lost_stop_is_not_replaced),
         (0, a_guardian_is_armed_under_one_key_for_ever),
         (2, beats_without_proof_of_life),
         (2, boot_beats_without_end),

@@ -257,7 +257,10 @@ async def test_errands_are_done_in_turn_between_passes_and_answered() -> None:
     asked = [asyncio.create_task(errands.ask(lambda n=n: work(n))) for n in range(3)]
     await asyncio.sleep(0)
     assert (done, len(rung)) == ([], 3), "nothing is done before a pass has ended"
-    await errands.do_all()
+    for n in range(3):
+        await errands.do_next()
+        assert (done[-1], len(done)) == (n, n + 1), "each may wait for the service, and a pass comes between"
+    assert len(rung) == 5, "which begins at once while others wait"
     assert await asyncio.gather(*asked) == [0, 10, 20]
     assert done == [0, 1, 2]
 
@@ -272,8 +275,15 @@ async def test_an_errand_whose_asker_has_gone_is_not_done() -> None:
     await asyncio.sleep(0)
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
-    await errands.do_all()
+    await errands.do_next()
     assert done == []
+    asked, behind = (asyncio.create_task(errands.ask(work)) for _ in range(2))
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    await errands.do_next()
+    assert done == [1], "and takes no turn of another"
+    await behind
 
 
 async def test_a_no_goes_to_the_asker_and_a_bad_journal_ends_the_run_too() -> None:
@@ -287,8 +297,9 @@ async def test_a_no_goes_to_the_asker_and_a_bad_journal_ends_the_run_too() -> No
 
     first, second = asyncio.create_task(errands.ask(refused)), asyncio.create_task(errands.ask(broken))
     await asyncio.sleep(0)
+    await errands.do_next()
     with pytest.raises(JournalError):
-        await errands.do_all()
+        await errands.do_next()
     with pytest.raises(BotError, match="no"):
         await first
     with pytest.raises(JournalError):
@@ -309,7 +320,8 @@ async def test_what_is_urgent_is_done_in_the_midst_of_another_errand_and_overtak
     for name, is_urgent in (("pause", True), ("resume", False), ("pause again", True)):
         asked.append(asyncio.create_task(errands.ask(partial(work, name), is_urgent=is_urgent)))
     await asyncio.sleep(0)
-    await errands.do_all()
+    for _ in range(3):
+        await errands.do_next()
     await asyncio.gather(*asked)
     assert done == ["pause", "long", "resume", "pause again"]
 

@@ -43,6 +43,7 @@ from bot.runtime.operating import Operations
 from bot.runtime.progress import ProgressReader
 from bot.service.auth import SECRET_LETTERS
 from tests.conftest import REPOSITORY
+from tests.fakes import FakePacer
 from tests.runtime.halfway import Halfway
 from tests.runtime.postbox import postbox
 from tests.service import serving
@@ -65,6 +66,7 @@ STRATEGIES = '''\
 
 import sys
 import threading
+from pathlib import Path
 
 from bot import Bracket, Close, Open, Strategy
 
@@ -79,6 +81,16 @@ class Holds(Strategy):
 
     def on_stop(self, view):
         view.state["stopped"] = True
+
+
+class HangsAtItsFirstFill(Holds):
+    def on_fill(self, view, fill):
+        view.state["fills"] = view.state.get("fills", 0) + 1
+        hung = Path(__file__).with_name("hung")
+        if not hung.exists():
+            hung.touch()
+            threading.Event().wait()
+        return ()
 
 
 class Rests(Strategy):
@@ -1069,6 +1081,77 @@ async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pas
         assert "BTC" in await one.state_of()
 
 
+async def test_a_resync_whose_first_question_hangs_keeps_no_pass_waiting_and_a_slow_answer_is_taken(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pass would be longer by it than the beats wait for: the dead-man would close what a daemon that lives looks after."""
+    one = await place(still)
+    async with built(one, one.settings("Holds")) as (run, client):
+        await run.loop.recover()
+        run.has_started = True
+        monkeypatch.setattr(daemon, "BREATH_MS", 1)
+        monkeypatch.setattr(run, "heartbeat", lapsed := Lapsed())
+        account, asked, may_answer = client.account, list[str](), asyncio.Event()
+
+        async def slow() -> Any:
+            asked.append("account")
+            await may_answer.wait()
+            return await account()
+
+        monkeypatch.setattr(client, "account", slow)
+        made = run.progress.cycles
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(3):
+                await run._pass()
+        assert (run.progress.cycles, asked, lapsed.acknowledged) == (made + 3, ["account"], 0)
+        may_answer.set()
+        assert run.asking is not None
+        await run.asking
+        await run._pass()
+        assert lapsed.acknowledged == 3
+
+
+async def test_what_is_done_before_a_pass_counts_and_a_whole_pass_follows(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An errand for which the service hangs, and a pass whose questions hang, are together longer than the beats wait for."""
+    one = await place(still)
+    async with built(one, one.settings("Holds")) as (run, client):
+        await run.loop.recover()
+        run.has_started = True
+        monkeypatch.setattr(run, "heartbeat", lapsed := Lapsed())
+        pacer, done = FakePacer(), list[str]()
+        run.loop.pacer = pacer
+        events, account = client.events, client.account
+
+        async def told(*args: Any, **named: Any) -> Any:
+            done.append("events")
+            return await events(*args, **named)
+
+        async def snapshot() -> Any:
+            done.append("account")
+            return await account()
+
+        async def errand() -> None:
+            done.append("errand")
+            pacer.now_ms += 15_000
+
+        async def another() -> None:
+            done.append("another")
+
+        monkeypatch.setattr(client, "events", told)
+        monkeypatch.setattr(client, "account", snapshot)
+        made = run.progress.cycles
+        await run._pass(errand, another)
+        assert (done, run.progress.cycles, run.loop.is_late) == (["errand"], made + 1, True)
+        await run._pass(errand, another)
+        assert set(done[1:]) == {"events"}, "stops and exits of this one wait for nothing"
+        assert lapsed.acknowledged == 0
+        done.clear()
+        await run._pass(another)
+        assert (done[:2], lapsed.acknowledged) == (["another", "account"], 3)
+
+
 async def test_a_heartbeat_that_was_refused_ends_the_run(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1149,6 +1232,24 @@ async def test_a_stop_settles_what_is_in_doubt_when_the_service_can_tell(
     assert end.exit_code is Exit.DONE
     assert one.query("SELECT state, attempts FROM intents") == [("accepted", 2)]
     assert await one.state_of() == ["BTC", "stop_loss"]
+
+
+@pytest.mark.usefixtures("cut_soon")
+async def test_a_fill_whose_hook_is_cut_by_a_stop_counts_once(place: MakePlace, still: serving.Served) -> None:
+    """The hook has counted it in the memory; the page that told of it comes again at the end of the run."""
+    one = await place(still)
+    settings = one.settings("HangsAtItsFirstFill")
+    await one.ran(settings)
+    await one.minute()
+    await until("the hook hangs", (one.folder / "strategies" / "hung").exists)
+    assert (await one.end()).exit_code is Exit.DONE
+    assert await one.state_of() == ["BTC", "stop_loss"]
+    for event in (one.stop, one.ready):
+        event.clear()
+    await one.ran(settings)
+    await one.end()
+    (state,) = one.query("SELECT state FROM strategy_state")[0]
+    assert json.loads(state)["fills"] == 1
 
 
 async def test_a_run_is_seen_by_prometheus_and_told_to_people(place: MakePlace, fast: serving.Served) -> None:

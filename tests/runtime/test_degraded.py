@@ -156,7 +156,7 @@ async def test_a_comparison_that_was_not_made_is_neither_an_answer_nor_an_end_of
     operations.run = run
     asked = asyncio.create_task(operations.reconcile(Question({})))
     await asyncio.sleep(0)
-    await operations.errands.do_all()
+    await operations.errands.do_next()
     with pytest.raises(Problem, match="could not be read to their end") as told_so:
         await asked
     assert told_so.value.status == 503

@@ -14,9 +14,11 @@ import pytest
 
 from bot.clock import MINUTE_MS, next_utc_day_ms
 from bot.runtime.daemon import Run
+from bot.runtime.desk import run_inline
 from bot.runtime.exiting import wind_down
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import BREATH_MS, Loop
+from bot.runtime.seats import Seat
 from bot.runtime.state import State, state_of
 from bot.runtime.untold import NOTE_EVENTS, Heard, Untold
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
@@ -351,6 +353,44 @@ async def test_what_a_start_that_is_told_to_stop_had_to_tell_stays_before_what_i
         "exit",
     ]
     journal.close()
+
+
+async def test_a_page_that_a_stop_has_cut_is_told_once(tmp_path: Path) -> None:
+    """`one` has counted its exit in its memory when the hook of `two` is cut; `new` is being built, and what happens is kept for it."""
+    path = tmp_path / "journal.db"
+    markets = {"one": ("BTC",), "two": ("ETH",)}
+
+    def enters(view: View, bar: Bar) -> Iterable[Intent]:
+        if not view.state.get("entered"):
+            view.state["entered"] = True
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+
+    def fresh() -> list[Scripted]:
+        return [Scripted(enters, name=name, markets=one) for name, one in markets.items()]
+
+    async def is_cut(seat: Seat, call: Callable[[], Any]) -> Any:
+        if seat.name == "two":
+            raise asyncio.CancelledError
+        return call()
+
+    venue = FakeVenue()
+    loop = await begun(venue, path=path, strategies=fresh())
+    assert [loop.journal.state_of(name)["fills"] for name in markets] == [1, 1]
+    loop.desk.seat(loop.desk.seats, away=["new"])
+    venue.minute(BTC="90", ETH="90")
+    loop.desk.run = is_cut
+    with pytest.raises(asyncio.CancelledError):
+        await loop.cycle()
+    loop.desk.run = run_inline
+    loop.desk.tell_no_more()
+    assert (await wind_down(loop, "leave")).known
+    assert [loop.journal.state_of(name)["fills"] for name in markets] == [1, 1], "this run tells nobody"
+    kinds = [one.event.subtype for one in Untold.of_journal(loop.journal, "new", 0) if one.event.type == "fill"]
+    assert kinds == ["exit", "exit"]
+    kill(loop)
+    again = room(venue, path=path, strategies=fresh())
+    await again.recover()
+    assert [again.journal.state_of(name)["fills"] for name in markets] == [2, 2]
 
 
 async def test_an_exit_that_is_wanted_on_what_happened_while_nobody_looked_leaves(tmp_path: Path) -> None:

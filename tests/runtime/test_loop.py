@@ -12,10 +12,12 @@ import pytest
 from bot.errors import AccessLost, ApiError
 from bot.runtime.feed import Series
 from bot.runtime.journal import open_journal
-from bot.runtime.loop import Settings
+from bot.runtime.loop import PASS_MS, Settings
 from bot.runtime.ports import Calm
+from bot.runtime.send import EXIT_AGAIN_MS
+from bot.runtime.waves import ABREAST
 from bot.strategy import Bar, Bracket, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
-from bot.wire import CloseRequest, GuardianRequest, OrderRequest
+from bot.wire import CancelResult, CloseRequest, GuardianRequest, OrderRequest
 from tests.fakes import ADDRESS, START_MS, FakePacer, FakeVenue, Fault, refused
 from tests.runtime.rooms import DEAD_MAN_60, Script, Scripted, begun, first_bar, kill, later, minutes, room
 
@@ -290,6 +292,62 @@ async def test_a_limit_entry_rests_is_cancelled_and_gives_its_budget_back() -> N
     await minutes(loop, venue, "100")
     assert venue.working == {}
     assert loop.gate.used_usd("trend") == 0
+
+
+class SlowCancels(FakeVenue):
+    """Takes half a second, of real time, for each cancel, and has room for so many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pacer = FakePacer()
+        self.asked: list[str] = []
+        self.room_left = 1_000
+
+    async def cancel(self, oid: str) -> CancelResult:
+        if not self.room_left:
+            raise ApiError.of("rate_limited", "no room", order_submitted=False, retryable=True)
+        self.room_left -= 1
+        self.pacer.now_ms += 500
+        self.asked.append(oid)
+        return await super().cancel(oid)
+
+
+def many_rest(view: View, bar: Bar) -> Iterable[Intent]:
+    if view.orders("BTC"):
+        yield Cancel(market="BTC")
+    elif not view.state.get("rested"):
+        view.state["rested"] = True
+        yield from (Open("BTC", "long", usd=20, limit_px=50 + n, bracket=STOP) for n in range(40))
+
+
+@pytest.mark.parametrize("abreast", [1, ABREAST])
+async def test_many_cancels_are_shared_out_over_passes_and_each_is_asked_for_once(abreast: int) -> None:
+    """A pass without an end would stop the beats: positions would be closed because entries are canceled."""
+    venue = SlowCancels()
+    loop = await begun(venue, many_rest, pacer=venue.pacer)
+    loop.abreast = abreast
+    assert len(venue.working) == 40
+    venue.minute(BTC="100")
+    for _ in range(5):
+        assert venue.working
+        began_ms = venue.pacer.now_ms
+        await loop.cycle()
+        assert venue.pacer.now_ms - began_ms <= PASS_MS
+        assert loop.is_late is bool(venue.working), "the rest does not wait for the time between two passes"
+    assert (venue.working, len(venue.asked)) == ({}, 40)
+    assert loop.journal.live() == []
+
+
+async def test_a_cancel_that_meets_a_full_rate_limit_goes_on_behind_what_it_has_done() -> None:
+    """Asked for anew from the first one, each would take the room that the rest needs."""
+    venue = SlowCancels()
+    loop = await begun(venue, many_rest, pacer=venue.pacer)
+    venue.minute(BTC="100")
+    for _ in range(10):
+        venue.room_left = 4
+        later(loop, EXIT_AGAIN_MS)
+        await loop.cycle()
+    assert (venue.working, len(venue.asked)) == ({}, 40)
 
 
 async def test_bars_missed_while_down_are_history_and_only_the_newest_is_decided(tmp_path: object) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from decimal import Decimal
@@ -19,9 +20,11 @@ from bot.runtime.explaining import explain
 from bot.runtime.loop import PASS_MS, REFUSED_MS, Loop, Settings, repairs_when_up
 from bot.runtime.mirror import Drift, DriftKind
 from bot.runtime.reconcile import COVER_MS, REPAIRS, reconcile
+from bot.runtime.waves import ABREAST
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, TrailingStop, View
 from bot.wire import (
     BracketRequest,
+    CancelResult,
     CloseRequest,
     EventsPage,
     Guardian,
@@ -33,7 +36,7 @@ from bot.wire import (
 )
 from tests.fakes import FakeVenue, Fault, refused, unknown
 from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, later, minutes, room
-from tests.runtime.test_loop import once
+from tests.runtime.test_loop import SlowCancels, once
 
 STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
 
@@ -474,6 +477,57 @@ async def test_a_foreign_position_is_treated_as_the_config_says(policy: str, lef
         assert loop.mirror.positions["BTC"].owner == owner
 
 
+async def test_repairs_that_take_longer_than_a_pass_are_shared_out_over_passes() -> None:
+    """The entries that another hand has resting, and then our positions whose stops it has taken away."""
+    venue = SlowCancels()
+    coins = [f"C{n}" for n in range(12)]
+    venue.coins += tuple(coins)
+    venue.px |= dict.fromkeys(coins, Decimal(100))
+    venue.candle_rows |= {coin: [] for coin in coins}
+
+    def each(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.position(bar.market) is None:
+            yield Open(bar.market, "long", usd=20, bracket=Bracket(stop_pct=2))
+
+    settings = Settings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
+    loop = room(venue, each, settings=settings, markets=coins, pacer=venue.pacer)
+    venue.minute()
+    await loop.recover()
+    await loop.cycle()
+    assert set(venue.positions) == set(coins)
+    theirs = []
+    for n in range(12):
+        order = OrderRequest(market="ETH", side="long", usd_amount=Decimal(20), type="limit", limit_px=str(50 + n))
+        theirs.append((await venue.place(order, key=f"a person's {n}")).trade.venue_oid)
+
+    async def passes_until(is_done: Callable[[], bool], *, wait_ms: int) -> int:
+        for made in range(1, 7):
+            later(loop, wait_ms)
+            began_ms = venue.pacer.now_ms
+            await loop.cycle()
+            assert venue.pacer.now_ms - began_ms <= PASS_MS
+            if is_done():
+                return made
+        raise AssertionError("it is not done")
+
+    loop.look_again()
+    assert await passes_until(lambda: all(oid not in venue.working for oid in theirs), wait_ms=REFUSED_MS) == 2
+
+    arms = venue.arm
+
+    async def slowly(request: GuardianRequest, *, key: str) -> Guardian:
+        venue.pacer.now_ms += 500
+        return await arms(request, key=key)
+
+    stops = [one.oid for one in venue.working.values() if one.kind == "stop_loss"]
+    for oid in stops:
+        await FakeVenue.cancel(venue, oid)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(venue, "arm", slowly)
+        assert await passes_until(lambda: len(trailing(venue)) == len(coins), wait_ms=0) == 2
+    assert set(venue.positions) == set(coins)
+
+
 class Plain(FakeVenue):
     """Its positions are as the interface has them: nothing of when they began, and of their stops."""
 
@@ -608,6 +662,44 @@ async def test_an_end_that_is_not_answered_once_asks_again(made: type[FakeVenue]
     left = await wind_down(loop, "flatten")
     assert (left.complete, venue.positions, venue.working, venue.guards) == (True, {}, {}, {})
     assert venue.calls.count("close") == 1
+
+
+class Waits(FakeVenue):
+    """Answers no cancel before the last of so many is on its way."""
+
+    def __init__(self, many: int) -> None:
+        super().__init__()
+        self.left = many
+        self.all_there = asyncio.Event()
+
+    async def cancel(self, oid: str) -> CancelResult:
+        self.left -= 1
+        if not self.left:
+            self.all_there.set()
+        await self.all_there.wait()
+        return await super().cancel(oid)
+
+
+async def test_the_resting_entries_of_an_end_are_canceled_side_by_side_and_its_closes_follow() -> None:
+    """One after another they would take the time that the end has, and nothing would be closed."""
+    many = 30
+    venue = Waits(many)
+
+    def rests_too(view: View, bar: Bar) -> Iterable[Intent]:
+        yield from once(view, bar)
+        if bar.market == "ETH" and not view.orders("ETH"):
+            yield from (Open("ETH", "long", usd=10, limit_px=50 + n, bracket=Bracket(stop_pct=2)) for n in range(many))
+
+    venue.minute(BTC="100")
+    loop = room(venue, rests_too, markets=("BTC", "ETH"))
+    await loop.recover()
+    await loop.cycle()
+    assert set(venue.positions) == {"BTC"}
+    assert sum(order.coin == "ETH" for order in venue.working.values()) == many
+    loop.abreast = ABREAST
+    async with asyncio.timeout(10):
+        left = await wind_down(loop, "flatten")
+    assert (left.complete, venue.positions, venue.working, venue.guards) == (True, {}, {}, {})
 
 
 @pytest.mark.parametrize("says_gone", [True, False])

@@ -263,7 +263,7 @@ async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_looked_for_at_on
         venue.clock.set(start_ms + ended)
 
     run: Any = SimpleNamespace(
-        stop=stop, client=venue, rhythm=waits, _pass=passed, _reload_if_hung_up=None, operations=SimpleNamespace(errands=SimpleNamespace(do_all=None)),
+        stop=stop, client=venue, rhythm=waits, _pass=passed, _reload_if_hung_up=None, operations=SimpleNamespace(errands=SimpleNamespace(do_next=None)),
         loop=SimpleNamespace(is_late=False, feed=feed),
     )  # fmt: skip
     run._next_look_ms = partial(Run._next_look_ms, run)
