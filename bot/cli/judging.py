@@ -122,6 +122,7 @@ def _of_markets(source: Source) -> list[Problem]:
     from bot.service.opening import recorded_start
     from bot.service.prices import RecordedSource
     from bot.service.recorded import interval_of, read_candles
+    from bot.venue.outcome import is_paid
     from bot.wire import INTERVAL_MS
 
     problems: list[Problem] = []
@@ -146,7 +147,8 @@ def _of_markets(source: Source) -> list[Problem]:
             )
             continue
         try:
-            candles = read_candles(one.file, sz_decimals=CATALOGUE[one.market].spec.sz_decimals)
+            spec = CATALOGUE[one.market].spec
+            candles = read_candles(one.file, sz_decimals=spec.sz_decimals, are_odds=is_paid(spec))
             played[one.market] = RecordedSource(candles, interval_of(one.file, candles))
         except ConfigError as error:
             problems.append(source.problem(("embedded", "data", index, "file"), str(error)))

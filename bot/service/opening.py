@@ -22,6 +22,7 @@ from bot.service.series import Series
 from bot.service.simulation import SimulatedMarket
 from bot.venue import codec, index
 from bot.venue.commands import ListMarket
+from bot.venue.outcome import is_paid
 from bot.venue.state import Market, MarketSpec, State
 from bot.wire.order_requests import bare_coin
 from bot.wire.vocabulary import INTERVAL_MS
@@ -284,8 +285,9 @@ def _file(coin: str | None, path: Path) -> tuple[str, Path, str]:
 
 
 def _recorded(path: Path, listing: Listing) -> RecordedSource:
-    candles = read_candles(path, sz_decimals=listing.spec.sz_decimals)
-    return RecordedSource(candles, interval_of(path, candles), 10 ** (8 - listing.spec.sz_decimals))
+    spec = listing.spec
+    candles = read_candles(path, sz_decimals=spec.sz_decimals, are_odds=is_paid(spec))
+    return RecordedSource(candles, interval_of(path, candles), 10 ** (8 - spec.sz_decimals))
 
 
 def recorded_start(recorded: Mapping[str, RecordedSource]) -> int:

@@ -15,6 +15,7 @@ from bot.errors import ConfigError
 from bot.money import parse_decimal
 from bot.service.simulation import Candle
 from bot.venue.numbers import E8
+from bot.venue.outcome import PAYOUT, PX_MAX, PX_MIN
 from bot.wire.vocabulary import INTERVAL_MS
 from bot.words import many
 
@@ -25,8 +26,11 @@ MINUTE_MS: Final = INTERVAL_MS["1m"]
 BYTES_MAX: Final = 2_000_000_000
 
 
-def read_candles(path: Path, *, sz_decimals: int) -> list[Candle]:
-    """All candles of a `ts,open,high,low,close,volume` file (.csv or .csv.gz), ts = open time in ms UTC. ConfigError names row and fault."""
+def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> list[Candle]:
+    """All candles of a `ts,open,high,low,close,volume` file (.csv or .csv.gz), ts = open time in ms UTC. ConfigError names row and fault.
+
+    `are_odds`: of an event market. Beyond its last prices they are held to these, as in a session.
+    """
     candles: list[Candle] = []
     lot: int = 10 ** (8 - sz_decimals)
     try:
@@ -43,7 +47,7 @@ def read_candles(path: Path, *, sz_decimals: int) -> list[Candle]:
             for number, row in enumerate(rows, start=2):
                 if not row:
                     continue
-                candle = _candle(path, number, row, lot)
+                candle = _candle(path, number, row, lot, are_odds=are_odds)
                 if candle.ts == last:
                     raise ConfigError(f"{path}: row {number}: ts {candle.ts} is there twice")
                 if candle.ts < last:
@@ -73,7 +77,7 @@ def _open(path: Path) -> io.TextIOWrapper:
     return path.open("r", encoding="utf-8-sig", newline="")
 
 
-def _candle(path: Path, number: int, row: list[str], lot: int) -> Candle:
+def _candle(path: Path, number: int, row: list[str], lot: int, *, are_odds: bool) -> Candle:
     def wrong(text: str) -> ConfigError:
         return ConfigError(f"{path}: row {number}: {text}")
 
@@ -97,6 +101,10 @@ def _candle(path: Path, number: int, row: list[str], lot: int) -> Candle:
             raise wrong(f"{name} {text[:40]!r} is not a number") from None
         if value < 0 or (value == 0 and name != "volume"):
             raise wrong(f"{name} must be {'at least 0' if name == 'volume' else 'above 0'}, not {text.strip()[:40]}")
+        if are_odds and name != "volume" and value > PAYOUT:
+            raise wrong(
+                f"{name} {text.strip()[:40]} is above 1, which is all that a share pays: divide odds in cents or percent by 100"
+            )
         amounts.append(value)
     opened, high, low, close, volume = amounts
     if high < low:
@@ -104,6 +112,8 @@ def _candle(path: Path, number: int, row: list[str], lot: int) -> Candle:
     for name, value in (("open", opened), ("close", close)):
         if not low <= value <= high:
             raise wrong(f"{name} lies outside low..high ({row[3]}..{row[2]})")
+    if are_odds:
+        opened, high, low, close = (max(PX_MIN, min(PX_MAX, px)) for px in (opened, high, low, close))
     return Candle(ts, opened, high, low, close, volume - volume % lot)
 
 

@@ -113,6 +113,18 @@ def test_a_file_is_played_for_the_market_that_it_is_given_for(given: str, tmp_pa
     assert (list(machine.state.markets), machine.feed.last_px(coin)) == ([coin], 0.5 * E8)
 
 
+def test_odds_beyond_the_last_prices_of_an_event_are_held_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(f"{HEADER}\n1750000020000,0.9995,1,0.0002,0.9999,10\n1750000080000,0.5,0.5,0.4,0.4,10\n")
+    machine = build(HostOptions(clock="manual", data=(("event:RATE-CUT", path),))).machine
+    assert machine.feed.last_px("event:RATE-CUT") == 0.999 * E8
+    (candle, _) = read_candles(path, sz_decimals=0, are_odds=True)
+    assert (candle.open, candle.high, candle.low) == (0.999 * E8, 0.999 * E8, 0.001 * E8)
+    path.write_text(f"{HEADER}\n1750000020000,45,46,44,45,10\n")
+    with pytest.raises(ConfigError, match="row 2: open 45 is above 1, .* divide odds in cents or percent by 100"):
+        build(HostOptions(clock="manual", data=(("event:RATE-CUT", path),)))
+
+
 def test_faulty_options_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     path = tmp_path / "BTC.csv"
     path.write_text(f"{HEADER}\n{GOOD}\n{NEXT}\n")
