@@ -164,8 +164,7 @@ def _noted(folder: Path) -> str | None:
 
     with contextlib.suppress(BotError), reading.opened(folder) as db:
         found = reading.rows(db, "SELECT value FROM meta WHERE name=?", (provenance.NOTE,))
-        marks = provenance.marks_in(found[0]["value"] if found else None)
-        return next((str(mark["file"]) for mark in reversed(marks) if mark.get("file")), None)
+        return provenance.config_of(provenance.marks_in(found[0]["value"] if found else None))
     return None
 
 

@@ -204,7 +204,9 @@ def _folder_of(what: Path) -> tuple[Path, Path | None]:
 
 def _noted(recorded: Record, folder: Path) -> Path:
     """The config of the last start, where it stood."""
-    noted = next((mark.get("file") for mark in reversed(recorded.marks) if mark.get("file")), None)
+    from bot.runtime.provenance import config_of
+
+    noted = config_of(recorded.marks)
     if noted is None:
         raise click.UsageError(f"the journal in {folder} does not say which config it ran with: name it with --config")
     if not Path(noted).is_file():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import AsyncGenerator, Mapping
-from email.utils import parsedate_to_datetime
 from functools import cache
 from importlib import metadata
 from typing import Final, TypeVar
@@ -19,9 +18,10 @@ from bot.client.limiter import Kind, Limiter, Place
 from bot.client.retry import FIRST_MS, RETRY_AFTER_MAX_MS
 from bot.client.service_clock import ServiceClock
 from bot.client.stream import follow
-from bot.clock import SystemClock, ms_of
+from bot.clock import SystemClock
 from bot.errors import CODES, NO_ERROR_OBJECT, RETRY_AFTER_MS, ApiError, Refused, TryLater
 from bot.wire.base import Resource
+from bot.wire.dates import parse_date
 from bot.wire.errors import ErrorBody, ErrorEnvelope, fields_of, message_of
 from bot.wire.events import Event
 from bot.wire.headers import (
@@ -261,20 +261,12 @@ def retry_after_ms(text: str | None, date: str | None) -> int | None:
         return None
     if text.strip().isascii() and text.strip().isdigit():
         return min(int(text.strip()[:9]) * 1000, RETRY_AFTER_MAX_MS)
-    moment = _date_ms(text)
+    moment = parse_date(text)
     if moment is None:
         return None
-    sent = _date_ms(date) if date is not None else None
+    sent = parse_date(date) if date is not None else None
     wait = moment - (SystemClock().now_ms() if sent is None else sent)
     return min(max(wait, 0), RETRY_AFTER_MAX_MS)
-
-
-def _date_ms(text: str) -> int | None:
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):  # A year or an offset that no instant has.
-        return None
-    return ms_of(moment) if moment.tzinfo is not None else None
 
 
 def route_of(method: str, path: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from functools import lru_cache
 from statistics import median_low
 from typing import Final
 
-from bot.clock import Clock, SystemClock, boot_ns, monotonic_ns, ms_of
+from bot.clock import Clock, SystemClock, boot_ns, monotonic_ns
+from bot.wire.dates import parse_date
 from bot.wire.headers import parse_sandbox_clock
 
 REWIND_MS: Final = (
@@ -139,7 +138,7 @@ class ServiceClock:
         self._anchor = _Anchor(now_ms, speed, received_ns)
 
     def _learn_date(self, date: str | None, *, took_ms: int, may_be_kept: bool) -> None:
-        sent_ms = None if date is None else _date_ms(date)
+        sent_ms = None if date is None else parse_date(date)
         if sent_ms is None:
             return
         elapsed_ms = self._elapsed_ms()
@@ -158,12 +157,3 @@ class ServiceClock:
         self._boot_ms = median_low(self._dates_ms)
         if len(self._dates_ms) == 1 or self._boot_ms >= newest_ms:
             self._newest_ms, self._newest_at_ms = self._boot_ms, elapsed_ms
-
-
-@lru_cache(maxsize=4)  # The answers of one second say the same.
-def _date_ms(text: str) -> int | None:
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):  # A year or an offset that no instant has.
-        return None
-    return None if moment.tzinfo is None else ms_of(moment)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -36,6 +35,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from bot.config.references import FORMS, NO_HOME, Referred
 from bot.errors import ConfigError
+from bot.files import is_file
 from bot.wire.base import Flag, Integer, Leverage, Number
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.vocabulary import GuardianAction, GuardianType, Interval
@@ -326,10 +326,8 @@ def _recorded(value: Path, info: ValidationInfo) -> Path:
     if info.context is None:
         return value
     try:
-        is_there = stat.S_ISREG(value.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        is_there = False
-    except OSError as error:  # A folder that this user may not enter says nothing of what is in it.
+        is_there = is_file(value)
+    except OSError as error:
         raise _no(f"{value} cannot be read: {error.strerror}") from None
     if not is_there:
         raise _no(f"there is no file {value}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import errno
 import fcntl
 import hashlib
 import json
@@ -28,6 +27,7 @@ import structlog
 
 from bot.clock import monotonic_ns
 from bot.errors import BotError, ConfigError, JournalError
+from bot.files import DISK_FAULTS
 
 log = structlog.get_logger()
 
@@ -38,7 +38,6 @@ LOOKERS_S: Final = 5.0  # for so long a start waits for those who look (`is_free
 LOOK_S: Final = 0.001  # between two tries
 KEPT_LOOK_S: Final = 2.0  # between two looks whether what a run has put into a folder is still there
 HOLDER_BYTES_MAX: Final = 4_096
-DISK_FAULTS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
 

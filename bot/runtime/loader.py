@@ -32,6 +32,7 @@ from pydantic import ValidationError
 
 from bot.config.references import Referred
 from bot.errors import ConfigError, StrategyError
+from bot.files import is_file
 from bot.logs import HIDDEN, is_secret_name, redact_text
 from bot.runtime.timers import check_timers
 from bot.strategy import Strategy
@@ -172,11 +173,9 @@ def discover(folder: Path) -> list[Found]:
 
 
 def _is_file(path: Path) -> bool:
-    """ConfigError where that cannot be seen: a folder that this user may not enter says nothing of what is in it."""
+    """ConfigError where that cannot be seen."""
     try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+        return is_file(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 

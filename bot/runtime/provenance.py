@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,6 +83,11 @@ def marks_in(text: str | None) -> list[dict[str, Any]]:
     except ValueError:
         return []
     return found if isinstance(found, list) and all(map(_is_mark, found)) else []
+
+
+def config_of(marks: Sequence[Mark]) -> str | None:
+    """The config of the last start, where it stood then."""
+    return next((str(mark["file"]) for mark in reversed(marks) if mark.get("file")), None)
 
 
 def _is_mark(found: Any) -> bool:

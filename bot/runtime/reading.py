@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import stat
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +17,7 @@ from urllib.parse import quote
 
 from bot.clock import SystemClock
 from bot.errors import BotError, Exit, JournalError
+from bot.files import is_file
 from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
 
 FILE: Final = "journal.db"
@@ -63,11 +63,9 @@ class LastState(NamedTuple):
 def is_there(path: Path) -> bool:
     """Whether there is such a file. Closed where this user may not look: a state directory is for its owner alone."""
     try:
-        return stat.S_ISREG(path.stat().st_mode)
+        return is_file(path)
     except PermissionError:
         raise Closed(path.parent) from None
-    except (FileNotFoundError, NotADirectoryError):
-        return False
 
 
 @contextlib.contextmanager

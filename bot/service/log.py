@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import fcntl
 import os
 import sqlite3
@@ -24,6 +23,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from bot.errors import BotError, ConfigError, Exit
+from bot.files import DISK_FAULTS
 from bot.service.keeping import KeptAccount
 
 log = structlog.get_logger()
@@ -76,7 +76,6 @@ _PASSING: Final = frozenset(
         sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
     }
 )  # fmt: skip
-_PASSING_ERRNO: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 _PRIMARY: Final = 0xFF  # of an extended result code
 
 Statement = tuple[str, tuple[Any, ...]]
@@ -200,7 +199,7 @@ def _in_one(rows: dict[str, list[tuple[Any, ...]]]) -> list[Statement]:
 
 
 def _fault(path: Path, error: OSError) -> BotError:
-    kind = DatabaseAway if error.errno in _PASSING_ERRNO else ConfigError
+    kind = DatabaseAway if error.errno in DISK_FAULTS else ConfigError
     return kind(f"{path}: {error.strerror or error}")
 
 

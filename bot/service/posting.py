@@ -6,14 +6,14 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
 import httpx
 
-from bot.clock import Clock, ms_of
+from bot.clock import Clock
 from bot.service.targets import Resolve, Target, TargetRefused, addresses_of, system_resolve, target_of
+from bot.wire.dates import parse_date
 
 TOTAL_SECONDS: Final = 15.0  # for everything: name, connection, TLS, request, answer
 CONNECT_SECONDS: Final = 5.0
@@ -126,10 +126,5 @@ def _retry_after_ms(headers: Mapping[str, str], now_ms: int) -> int:
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return min(int(text[:9]) * 1000, RETRY_AFTER_MAX_MS)
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):  # A year or an offset that no instant has.
-        return 0
-    if moment.tzinfo is None:
-        return 0
-    return min(max(ms_of(moment) - now_ms, 0), RETRY_AFTER_MAX_MS)
+    until_ms = parse_date(text)
+    return 0 if until_ms is None else min(max(until_ms - now_ms, 0), RETRY_AFTER_MAX_MS)

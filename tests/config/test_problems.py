@@ -36,6 +36,10 @@ def strategy(body: str) -> str:
     return f"account: {{base_url: embedded}}\nstrategies:\n  - {{{body}}}\n"
 
 
+def of_address(base_url: str, said: str) -> tuple[str, int, int, str, str]:
+    return GOOD.replace("embedded", base_url), 1, 21, "account.base_url", said
+
+
 CASES: dict[str, tuple[str, int, int, str, str]] = {
     "an unknown section": (with_("acount: {}"), 4, 1, "acount", "unknown key; did you mean account?"),
     "an unknown key far from any": (with_("zzz: 1"), 4, 1, "zzz", "unknown key; known here: account, dead_man"),
@@ -171,48 +175,14 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         "strategies[1].name",
         "strategies[0] has this name already",
     ),
-    "http to another machine": (
-        GOOD.replace("embedded", "http://10.0.0.1"),
-        1,
-        21,
-        "account.base_url",
-        "would send the key readable over the network",
+    "http to another machine": of_address("http://10.0.0.1", "would send the key readable over the network"),
+    "an address that is none": of_address("trading", "must be `embedded` or an address"),
+    "an address with a password": of_address('"https://a:b@c.example"', "no user, password"),
+    "an address with an empty user": of_address('"https://@c.example"', "no user, password"),
+    "an address that only a resolver knows as this machine": of_address(
+        '"http://api.localhost:8700"', "would send the key readable over the network"
     ),
-    "an address that is none": (
-        GOOD.replace("embedded", "trading"),
-        1,
-        21,
-        "account.base_url",
-        "must be `embedded` or an address",
-    ),
-    "an address with a password": (
-        GOOD.replace("embedded", '"https://a:b@c.example"'),
-        1,
-        21,
-        "account.base_url",
-        "no user, password",
-    ),
-    "an address with an empty user": (
-        GOOD.replace("embedded", '"https://@c.example"'),
-        1,
-        21,
-        "account.base_url",
-        "no user, password",
-    ),
-    "an address that only a resolver knows as this machine": (
-        GOOD.replace("embedded", '"http://api.localhost:8700"'),
-        1,
-        21,
-        "account.base_url",
-        "would send the key readable over the network",
-    ),
-    "a port out of range": (
-        GOOD.replace("embedded", '"https://c.example:99999"'),
-        1,
-        21,
-        "account.base_url",
-        "must be `embedded` or an address",
-    ),
+    "a port out of range": of_address('"https://c.example:99999"', "must be `embedded` or an address"),
     "no key for a service elsewhere": (
         GOOD.replace("embedded", "https://c.example"),
         1,

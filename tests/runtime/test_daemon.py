@@ -922,6 +922,17 @@ async def built(one: Place, settings: Settings) -> AsyncIterator[tuple[daemon.Ru
                 thread.close()
 
 
+@contextlib.asynccontextmanager
+async def lapsed_run(one: Place, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[daemon.Run, Client, Lapsed]]:
+    """A run that is through its start, its client, and its heartbeat, which has lapsed."""
+    async with built(one, one.settings("Holds")) as (run, client):
+        await run.loop.recover()
+        run.has_started = True
+        lapsed = Lapsed()
+        monkeypatch.setattr(run, "heartbeat", lapsed)
+        yield run, client, lapsed
+
+
 def runs_at(run: daemon.Run, client: Client, speed: float) -> None:
     """The service says that its clock runs so fast, and the next pass looks."""
     now_ms = client.clock.now_ms() + 1_000
@@ -1050,12 +1061,7 @@ async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pas
 ) -> None:
     """Without passes there are no exits, no stops and no beats: the dead-man would close what a daemon that lives looks after."""
     one = await place(still)
-    settings = one.settings("Holds")
-    async with built(one, settings) as (run, client):
-        await run.loop.recover()
-        run.has_started = True
-        lapsed = Lapsed()
-        monkeypatch.setattr(run, "heartbeat", lapsed)
+    async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
 
         async def away() -> list[Any]:
             raise TryLater("service_unavailable", "not now")
@@ -1086,11 +1092,8 @@ async def test_a_resync_whose_first_question_hangs_keeps_no_pass_waiting_and_a_s
 ) -> None:
     """Each pass would be longer by it than the beats wait for: the dead-man would close what a daemon that lives looks after."""
     one = await place(still)
-    async with built(one, one.settings("Holds")) as (run, client):
-        await run.loop.recover()
-        run.has_started = True
+    async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
         monkeypatch.setattr(daemon, "BREATH_MS", 1)
-        monkeypatch.setattr(run, "heartbeat", lapsed := Lapsed())
         account, asked, may_answer = client.account, list[str](), asyncio.Event()
 
         async def slow() -> Any:
@@ -1116,10 +1119,7 @@ async def test_what_is_done_before_a_pass_counts_and_a_whole_pass_follows(
 ) -> None:
     """An errand for which the service hangs, and a pass whose questions hang, are together longer than the beats wait for."""
     one = await place(still)
-    async with built(one, one.settings("Holds")) as (run, client):
-        await run.loop.recover()
-        run.has_started = True
-        monkeypatch.setattr(run, "heartbeat", lapsed := Lapsed())
+    async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
         pacer, done = FakePacer(), list[str]()
         run.loop.pacer = pacer
         events, account = client.events, client.account

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -26,6 +25,7 @@ from bot.runtime.beat import HEDGE_NS, SECOND, Rhythm
 from bot.runtime.beater import BeliefFile
 from bot.runtime.heartbeat import HeartbeatProcess
 from bot.runtime.progress import ProgressWriter
+from tests.certificates import certificate
 
 KEY = "bbk_test_abcdefgh_heartbeatcanary"
 SHORT = Rhythm(deadline_ns=20 * SECOND, period_ns=SECOND // 4, stale_ns=3 * SECOND)
@@ -395,22 +395,18 @@ def test_an_address_that_is_none_is_a_config_error(tmp_path: Path) -> None:
 
 def test_over_https_it_trusts_whom_the_client_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not whom the machine does: the daemon's questions would be answered and its beats would not leave."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not here to make a certificate")
     folder = tmp_path / "service"
     folder.mkdir()
-    made = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2"]
-    named = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run(["openssl", *made, *named], cwd=folder, check=True, capture_output=True)
-    (folder / "service.pem").write_bytes((folder / "cert.pem").read_bytes() + (folder / "key.pem").read_bytes())
+    made = certificate(folder, "localhost")
+    (folder / "service.pem").write_bytes(made.cert.read_bytes() + made.key.read_bytes())
     service = Service(folder)
     url = f"https://localhost:{service.port}"
     assert beater.post(heartbeat._orders(url, KEY)).error == "SSLCertVerificationError", "not of anybody's list"
-    monkeypatch.setattr(certifi, "where", lambda: str(folder / "cert.pem"))
+    monkeypatch.setattr(certifi, "where", lambda: str(made.cert))
     trusting = Brain(tmp_path, url)
     trusting.heartbeat.start()
     trusting.live_until(lambda: trusting.heartbeat.belief().armed)
-    (folder / "cert.pem").unlink()  # An update of what is installed.
+    made.cert.unlink()  # An update of what is installed.
     count = len(service.beats)
     trusting.live_until(lambda: len(service.beats) > count + 2)
     trusting.close()

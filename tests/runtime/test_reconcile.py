@@ -41,10 +41,10 @@ from tests.runtime.test_loop import SlowCancels, once
 STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
 
 
-async def opened(venue: FakeVenue, **more: object) -> Loop:
+async def opened(venue: FakeVenue, **more: Any) -> Loop:
     """A loop that holds one protected BTC position."""
     venue.minute(BTC="100")
-    loop = room(venue, once, **more)  # type: ignore[arg-type]
+    loop = room(venue, once, **more)
     await loop.recover()
     await loop.cycle()
     assert loop.mirror.is_protected("BTC")
@@ -56,9 +56,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-async def begun_again(venue: FakeVenue, path: Path, **more: object) -> Loop:
+async def begun_again(venue: FakeVenue, path: Path, **more: Any) -> Loop:
     """A loop over the journal that another has left."""
-    loop = room(venue, once, path=path, **more)  # type: ignore[arg-type]
+    loop = room(venue, once, path=path, **more)
     await loop.recover()
     return loop
 

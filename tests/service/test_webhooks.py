@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import ssl
-import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,6 +25,7 @@ from bot.service.host import HostOptions, build
 from bot.service.log import CommandLog
 from bot.service.posting import Poster
 from bot.wire import signing
+from tests.certificates import certificate
 from tests.service.conftest import CONTROL_TOKEN, START_MS, Box, Caller
 from tests.service.receiver import HANG, OK, RESET, receiving, status
 
@@ -474,20 +473,16 @@ async def test_a_name_is_resolved_anew_for_each_attempt_and_refused_when_it_turn
 async def test_tls_is_checked_against_the_name_though_the_connection_goes_to_the_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not here to make a certificate")
-    made = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "k.pem", "-out", "c.pem", "-days", "2"]
-    named = ["-subj", "/CN=hooks.example.test", "-addext", "subjectAltName=DNS:hooks.example.test"]
-    await asyncio.to_thread(subprocess.run, ["openssl", *made, *named], cwd=tmp_path, check=True, capture_output=True)
+    made = certificate(tmp_path, "hooks.example.test")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(tmp_path / "c.pem", tmp_path / "k.pem")
+    server.load_cert_chain(made.cert, made.key)
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
 
     async def resolve(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
     async with receiving(tls=server) as receiver:
-        trusting = ssl.create_default_context(cafile=str(tmp_path / "c.pem"))
+        trusting = ssl.create_default_context(cafile=str(made.cert))
         poster = Poster(private=True, clock=SystemClock(), resolve=resolve, tls=trusting)
         good = await poster.post(f"https://hooks.example.test:{receiver.port}/", {}, b"{}")
         evil = await poster.post(f"https://evil.example.test:{receiver.port}/", {}, b"{}")
