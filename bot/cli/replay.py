@@ -308,6 +308,7 @@ def _changed(
     from bot.cli.judging import judged_text
     from bot.errors import BotError
     from bot.runtime import provenance
+    from bot.session.backtest import strategies_of
     from bot.session.result import code_sha256
 
     sources = provenance.sources_of(settings)
@@ -330,6 +331,14 @@ def _changed(
         for market, was in manifest["funding"].items()
         if funding.get(market) != was
     ]
+    imported = {one["name"]: one["packages"] for one in manifest["strategies"] if "packages" in one}
+    for one in strategies_of(settings):
+        before, after = imported.get(one["name"], one["packages"]), one["packages"]
+        for name in sorted({*before, *after}):
+            versions = [packages.get(name, "not imported") for packages in (before, after)]
+            if versions[0] != versions[1]:
+                said = f"strategy {one['name']} imports {name}: {versions[0]} then, {versions[1]} now"
+                found.setdefault(one["name"], []).append(("code", said))
     if manifest["code"]["sha256"] != code_sha256():
         all_of_them.append(("code", "the source of bot is another than that of the run"))
     return {name: said for name, said in found.items() if said}

@@ -228,7 +228,7 @@ def _text(
     yield "NotifyAccess=main"
     yield f"ExecStart={_command('run', str(config))}"
     folder = str(settings.state_dir) if is_user else f"%S/{unit_state(settings.name)}"
-    yield f"ExecReload={_command('reload', '--yes', '--state-dir')} {_escaped(folder) if is_user else folder}"
+    yield f"ExecReload={_command('reload', '--yes', '--state-dir')} {_argument(folder) if is_user else folder}"
     yield "Environment=PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1"
     for name, file in credentials.items():
         yield f"LoadCredential={name}:{str(file).replace('%', '%%')}"  # What follows the colon is the path, blanks and quotes and all.
@@ -337,7 +337,7 @@ def _credential_name(text: str) -> str:
 
 def _command(*words: str) -> str:
     """This installation's own: the `bot` beside the interpreter, else the interpreter with the package."""
-    return " ".join(_escaped(one) for one in (*_start(), *words))
+    return " ".join(_argument(one) for one in (*_start(), *words))
 
 
 def _start() -> Sequence[str]:
@@ -345,10 +345,15 @@ def _start() -> Sequence[str]:
     return [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "bot"]
 
 
+def _argument(text: str) -> str:
+    """Of a command, where $ would begin a variable."""
+    return _escaped(text).replace("$", "$$")
+
+
 def _escaped(text: str) -> str:
-    """As unit files want it: % and $ doubled, quoted where a space would part it."""
-    text = text.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")
-    return '"' + text.replace('"', '\\"') + '"' if re.search(r"[\s\"';]", text) else text
+    """As unit files want it: % doubled, quoted where a space or a colon would part it."""
+    text = text.replace("\\", "\\\\").replace("%", "%%")
+    return '"' + text.replace('"', '\\"') + '"' if re.search(r"[\s\"';:]", text) else text
 
 
 def _install(unit: Unit, *, force: bool) -> bool:

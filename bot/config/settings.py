@@ -66,6 +66,10 @@ def _refuse(problems: list[tuple[Loc, str]]) -> None:
 def _path(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str | Path) or not str(value):
         raise _no("must be a path")
+    if str(value).startswith("$"):
+        raise _no(
+            "a path has no shell variables: write the whole path, ~/... or ${env:NAME}/...; ./$x is a folder called $x"
+        )
     folder = (info.context or {}).get("folder")
     try:
         path = Path(value).expanduser()

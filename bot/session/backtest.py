@@ -22,6 +22,7 @@ from bot.session.candles import Candles
 from bot.session.folder import COLUMNS
 from bot.session.journal import No, Noes, SessionJournal
 from bot.session.options import PathPolicy, SessionOptions
+from bot.session.packages import packages_of
 from bot.session.result import Result
 from bot.session.run import Session, Told, local
 from bot.session.slippage import Prices, Slips
@@ -155,10 +156,11 @@ _REJECTED: Final = (
 
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:
-    """For the manifest: each strategy and the hash of its source."""
+    """For the manifest: each strategy, the hash of its source, and which versions of others' packages it imports."""
+    found = [(one, load_strategy(one.use, settings.strategies_dir)) for one in settings.strategies]
     return [
-        {"name": one.name, "use": one.use, "sha256": load_strategy(one.use, settings.strategies_dir).sha256}
-        for one in settings.strategies
+        {"name": one.name, "use": one.use, "sha256": loaded.sha256, "packages": packages_of(loaded)}
+        for one, loaded in found
     ]
 
 

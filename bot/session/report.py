@@ -350,8 +350,8 @@ def unexplained(run: KeptRun, other: KeptRun) -> str | None:
     if differences(run, other) or run.summary["eventDigest"] == other.summary["eventDigest"]:
         return None
     return (
-        "nothing that the runs have recorded, and yet the events differ: a run that was stopped early, a module that a strategy imports, "
-        "a file that it reads, or chance in it are not among that"
+        "nothing that the runs have recorded, and yet the events differ: a run that was stopped early, what a package that a strategy imports "
+        "requires in turn, a file that it reads, or chance in it are not among that"
     )
 
 

@@ -2,7 +2,7 @@
 
 runs/<name>-<time>/
   manifest.json   what was run: {"format": 1, "code": {"version", "sha256"}, "python", "config": {"name", "sha256", "text"},
-                  "strategies": [{"name", "use", "sha256"}], "data": [{"market", "interval", "candles", "first_ms", "last_ms", "sha256"}],
+                  "strategies": [{"name", "use", "sha256", "packages": {name: version}}], "data": [{"market", "interval", "candles", "first_ms", "last_ms", "sha256"}],
                   "funding": {market: sha256}, "options": SessionOptions.plain(), "accepted": [...],
                   "besides": ["band", "prove_causal"] (what summary.json has of it), "assumptions": [text, ...]}.
                   Nothing in it says when or where it ran: the same manifest gives the same bytes in every other file.

@@ -114,6 +114,20 @@ def test_a_unit_runs_this_installation_and_hands_over_each_secret(
     assert "ProtectHome=tmpfs" in lines
 
 
+def test_a_dollar_begins_a_variable_in_a_command_and_nowhere_else(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit_module, "HIDDEN", (str(tmp_path),))
+    odd = tmp_path / "a$b: 50%"
+    odd.mkdir()
+    text = unit_of(write(odd, repository), is_user=False).text
+    doubled = str(odd).replace("%", "%%")
+    assert f'BindReadOnlyPaths="{doubled}"\n' in text
+    assert f' run "{doubled.replace("$", "$$")}/live.yaml"\n' in text
+    verified, _ = judged(unit_of(write(odd, repository), is_user=False), tmp_path)
+    assert verified == "0"
+
+
 @pytest.mark.parametrize(
     ("key", "more", "words"),
     [

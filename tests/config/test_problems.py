@@ -340,6 +340,13 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         "state_dir",
         "the folder that ~ means is not known here",
     ),
+    "a shell's variable in a path": (
+        with_("state_dir: $HOME/bot"),
+        4,
+        12,
+        "state_dir",
+        "a path has no shell variables: write the whole path, ~/... or ${env:NAME}/...",
+    ),
     "YAML of another version": ("%YAML 1.1\n---\n" + with_("safety: {require_protection: yes}"), 1, 1, "", "YAML 1.2"),
     "a cron line without quotes": (
         with_("guardians:\n  - {type: schedule, cron: * * * * *, action: flatten}"),

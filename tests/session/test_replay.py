@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import hashlib
 import json
 import shutil
 import sqlite3
+import sys
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +350,42 @@ def test_a_backtest_is_replayed_from_its_folder_and_what_has_changed_since_is_na
     assert found["changed"] == ["BTC 1m: the data of the run: candles are others"]
     assert {one["cause"] for one in found["differences"]} <= {"data", "follows"}
     assert found["differences"][0]["cause"] == "data"
+
+
+def test_what_a_strategy_imports_is_recorded_and_named_when_it_has_changed_since(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """An installed package by its version, a module that merely lies on the path by what is in it."""
+    (tmp_path / "path").mkdir()
+    sizes = tmp_path / "path" / "my_sizes.py"
+    sizes.write_text("USD = 100\n")
+    monkeypatch.syspath_prepend(sizes.parent)
+    (tmp_path / "strategies").mkdir()
+    source = (
+        (STRATEGIES / "replaying.py")
+        .read_text()
+        .replace("annotations\n", "annotations\nimport math, click, my_sizes\n", 1)
+    )
+    (tmp_path / "strategies" / "replaying.py").write_text(source)
+    made = config(tmp_path)
+    made.write_text(made.read_text().replace(str(STRATEGIES), str(tmp_path / "strategies")))
+    data = write(minutes(400, vol=0.001), tmp_path / "BTC_1m.csv")
+    runs = []
+    for usd in (100, 200):
+        sizes.write_text(f"USD = {usd}\n")
+        assert call(["backtest", str(made), "--data", str(data), "--out", str(tmp_path / f"{usd}")]) == 0
+        runs += (tmp_path / f"{usd}").iterdir()
+    sources = (b"my_sizes.py\0USD = %d\n\0" % usd for usd in (100, 200))
+    digests = [f"sha256:{hashlib.sha256(source).hexdigest()}" for source in sources]
+    for run, digest in zip(runs, digests, strict=True):
+        (strategy,) = json.loads((run / "manifest.json").read_text())["strategies"]
+        assert strategy["packages"] == {"click": version("click"), "my_sizes": digest}
+    capsys.readouterr()
+    assert call(["compare", *map(str, runs)]) == 0
+    assert f'strategies.one.packages.my_sizes: "{digests[0][:20]}' in capsys.readouterr().out
+    _, found = replayed(capsys, str(runs[0]), "--data", str(data))
+    assert found["changed"] == [f"strategy one imports my_sizes: {digests[0]} then, {digests[1]} now"]
+    del sys.modules["my_sizes"]
 
 
 def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path: Path):

@@ -275,7 +275,7 @@ def test_what_differs_in_two_runs_is_told_by_name_and_instants_as_a_person_reads
 def test_runs_that_have_recorded_the_same_and_differ_are_told_what_is_not_recorded(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As where a module that a strategy imports was changed in between."""
+    """As where a file that a strategy reads was changed in between."""
     other = tmp_path / "other"
     shutil.copytree(runs[0], other)
     assert call(["compare", str(runs[0]), str(other)]) == 0
@@ -283,7 +283,9 @@ def test_runs_that_have_recorded_the_same_and_differ_are_told_what_is_not_record
     summary = json.loads((other / "summary.json").read_text())
     (other / "summary.json").write_text(json.dumps(summary | {"eventDigest": "0" * 64}))
     assert call(["compare", str(runs[0]), str(other)]) == 0
-    said = "nothing that the runs have recorded, and yet the events differ: a run that was stopped early, a module"
+    said = (
+        "nothing that the runs have recorded, and yet the events differ: a run that was stopped early, what a package"
+    )
     assert f"  differs: {said}" in capsys.readouterr().out
     assert said in html.unescape(page(read_run(runs[0]), read_run(other)))
     assert call(["compare", str(runs[0]), str(other), "--json"]) == 0
