@@ -144,7 +144,7 @@ class ApiError(BotError):
         """
         row = CODES.get(code)
         if retryable is None:
-            retryable = row.retryable if row is not None else status in (429, 503)
+            retryable = row.retryable if row is not None else _passes(status, reads=reads)
         move = _move(row, order_submitted=order_submitted, retryable=retryable, status=status, reads=reads)
         status = status if status is not None or row is None else row.status
         if move is TryLater:
@@ -222,6 +222,11 @@ CODES: Final[Mapping[str, Code]] = {
     "service_unavailable": Code(TryLater, 503, retryable=True, before_execution=False),
     "internal_error": Code(OutcomeUnknown, 500, retryable=True, before_execution=False),
 }
+
+
+def _passes(status: int | None, *, reads: bool) -> bool:
+    """What a status says with a code that is not known. Of a read nothing can be in doubt, so it is asked again after any fault of the service."""
+    return status in (429, 503) or (reads and status is not None and (status in (408, 425) or status >= 500))
 
 
 def _move(

@@ -42,6 +42,7 @@ from bot.wire import (
     StatusResult,
     Trade,
     TradesPage,
+    bare_coin,
 )
 
 ADDRESS = "0x" + "ab" * 20
@@ -273,7 +274,9 @@ class FakeVenue:
         assert INTERVAL_MS[interval] == 60_000
         return await self._call(
             "candles",
-            lambda: CandlesResult(coin=coin, interval=interval, candles=tuple(self.candle_rows[coin][-limit:])),
+            lambda: CandlesResult(
+                coin=bare_coin(coin), interval=interval, candles=tuple(self.candle_rows[bare_coin(coin)][-limit:])
+            ),
         )
 
     async def markets(

@@ -532,8 +532,7 @@ def pull(
     **flags: Any,
 ) -> int:
     """Fetch the newest closed candles of MARKETS from a running service, and append them to the store."""
-    import asyncio
-
+    from bot.client.names import run_unheld
     from bot.errors import BotError, ConfigError, Exit
     from bot.session.candles import market_name
     from bot.session.findings import FaultyData
@@ -546,7 +545,7 @@ def pull(
     if interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
     names = list(dict.fromkeys(market_name(one, listed=False) for one in markets))
-    pulled = asyncio.run(_pull(names, interval, config_file, base_url))
+    pulled = run_unheld(_pull(names, interval, config_file, base_url))
     told: list[dict[str, Any]] = []
     refused: list[str] = []
     for candles in pulled:

@@ -79,9 +79,8 @@ class Patient:
 @click.option("--json", "as_json", is_flag=True, help="The findings as one JSON object.")
 def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Look at config, secrets, service, key, clock, disk, journal, heartbeat, addresses of notices, port of metrics and unit of a daemon, and say what to do."""
-    import asyncio
-
     from bot.cli.place import find
+    from bot.client.names import run_unheld
 
     patient = Patient(find(config, state_dir, dead_too=True))
     _config(patient)
@@ -92,7 +91,7 @@ def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     _daemon(patient)
     _notify(patient)
     _metrics(patient)
-    asyncio.run(_service(patient))
+    run_unheld(_service(patient))
     _heartbeat(patient)
     _unit(patient)
     failed = next((one for one in patient.findings if one.level == "fail"), None)

@@ -50,16 +50,15 @@ def kill(
     config: Path | None, state_dir: Path | None, reference: str | None, *, flatten: bool, lift: bool, as_json: bool
 ) -> int:
     """Throw the kill switch of the account. Asks the service directly, whether the daemon runs or not."""
-    import asyncio
-
     from bot.cli.place import find
+    from bot.client.names import run_unheld
 
     if flatten and lift:
         raise click.UsageError("--flatten throws the switch and --lift takes it back: say one of them")
     place = find(config, state_dir, dead_too=True)
     if lift:
-        return asyncio.run(_lift(place, reference, as_json=as_json))
-    return asyncio.run(_kill(place, reference, flatten=flatten, as_json=as_json))
+        return run_unheld(_lift(place, reference, as_json=as_json))
+    return run_unheld(_kill(place, reference, flatten=flatten, as_json=as_json))
 
 
 async def _lift(place: Place, reference: str | None, *, as_json: bool) -> int:

@@ -220,11 +220,11 @@ def _noted(recorded: Record, folder: Path) -> Path:
 
 
 def _candles(given: Mapping[str, Any], settings: Settings, recorded: Record, config: Path) -> list[Candles]:
-    import asyncio
+    from bot.client.names import run_unheld
 
     if given["data"]:
         return _read(given, settings, ())
-    return asyncio.run(_asked(settings, recorded, config, given))
+    return run_unheld(_asked(settings, recorded, config, given))
 
 
 def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...]) -> list[Candles]:

@@ -36,6 +36,7 @@ def run(config: Path, *, as_json: bool) -> int:
     from bot.cli import crash
     from bot.cli.judging import judged
     from bot.cli.play import judge_end, left_data, left_lines
+    from bot.client.names import run_unheld
     from bot.runtime.holding import harden, hold_state, private_dir
     from bot.runtime.tail import FILE, Tail
 
@@ -48,7 +49,7 @@ def run(config: Path, *, as_json: bool) -> int:
         tail = Tail(folder / FILE)
         logs.configure(pretty=settings.log.pretty, level=settings.log.level, listen=tail)
         try:
-            end, note = asyncio.run(_run(settings, config.absolute(), held, tail))
+            end, note = run_unheld(_run(settings, config.absolute(), held, tail))
         finally:
             logs.configure(pretty=settings.log.pretty, level=settings.log.level)
             tail.close()

@@ -76,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._headers = Fields()
         self._parts: list[bytes] = []
         self._size = 0
+        self._received = 0  # of the head, as far as it has come
         self._in_body = False
         self._ends_with_connection = False
         self._transport: asyncio.Transport | None = None
@@ -90,6 +91,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None or not self.is_open or self._transport.is_closing():
             raise TransportFault(Fault.CONNECT, "the connection was closed before it could be used")
         self._asked = asyncio.get_running_loop().create_future()
+        self._received, self._in_body = 0, False
         self._transport.write(request)
         return self._asked
 
@@ -118,6 +120,10 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(Fault.PROTOCOL_REMOTE, f"the answer is not HTTP: {error}")
+            return
+        self._received += len(data)
+        if not self._in_body and self._received > HEAD_BYTES_MAX:
+            self._fail_for_its_head()
 
     def eof_received(self) -> None:
         if self._ends_with_connection and self._asked is not None:
@@ -142,7 +148,7 @@ class Connection(asyncio.Protocol):
             return
         self._size += len(name) + len(value)
         if self._size > HEAD_BYTES_MAX:
-            self._fail(Fault.TOO_LARGE, f"the answer's headers are larger than {HEAD_BYTES_MAX} bytes")
+            self._fail_for_its_head()
             return
         self._headers.add(name.decode("latin-1").lower(), value.decode("latin-1"))
 
@@ -176,6 +182,9 @@ class Connection(asyncio.Protocol):
         asked, self._asked = self._asked, None
         if asked is not None and not asked.done():
             asked.set_result(Answer(self._parser.get_status_code(), self._headers, b"".join(self._parts)))
+
+    def _fail_for_its_head(self) -> None:
+        self._fail(Fault.TOO_LARGE, f"the answer's headers are larger than {HEAD_BYTES_MAX} bytes")
 
     def _fail(self, fault: Fault, message: str) -> None:
         asked, self._asked = self._asked, None

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import ipaddress
 import re
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import httpx
 
@@ -23,6 +22,7 @@ from bot.client.connections import Address, Connections
 from bot.client.faults import Fault, TransportFault
 from bot.clock import monotonic_ns
 from bot.errors import ConfigError
+from bot.wire.addresses import address_problem
 
 REPLY_BYTES_MAX: Final = 16 * 1024 * 1024  # 5,000 candles are under 1 MB
 CONNECTIONS_MAX: Final = 64
@@ -251,23 +251,7 @@ def fault_of(error: BaseException) -> Fault:
 
 def checked_base_url(text: str) -> str:
     """The base address without a trailing slash: https, or http to this machine itself. ConfigError otherwise."""
-    try:
-        parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"base_url: {error}") from error
-    if not host or parts.query or parts.fragment or parts.username is not None or parts.password is not None:
-        raise ConfigError("base_url must be scheme://host[:port][/path], without user, query or fragment")
-    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
-        raise ConfigError("base_url must be https; plain http is for this machine only (127.0.0.1, ::1, localhost)")
+    problem = address_problem(text)
+    if problem is not None:
+        raise ConfigError(f"base_url {problem}")
     return text.rstrip("/")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the name is this machine itself, by its text alone."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

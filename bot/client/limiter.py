@@ -49,7 +49,7 @@ KEPT_MAX: Final = 50  # requests that a share keeps back at most: of a large quo
 _NUMBER_MAX: Final = 10**9
 _ROUNDING: Final = 1e-9  # of a count that is refilled by fractions
 _ITEM: Final = re.compile(
-    r'\s*"([^"\\]{1,64})"((?:\s*;\s*[a-z*][a-z0-9_.*-]{0,15}=(?:"[^"]{0,64}"|[^;,"]{1,64}))*)\s*(?:,|$)'
+    r'\s*"([^"\\]{1,64})"((?:\s*;\s*[a-z*][a-z0-9_.*-]{0,15}=(?:"[^"]{0,64}"|[^;,"\s]{1,64}))*)\s*(?:,|$)'
 )
 _PARAMETER: Final = re.compile(r";\s*([a-z*][a-z0-9_.*-]{0,15})=\s*([0-9]{1,12})\s*(?=;|$)")
 

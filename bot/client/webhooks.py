@@ -38,6 +38,10 @@ def verify(
     """
     secrets = (secret,) if isinstance(secret, str | bytes) else tuple(secret)
     keys = [signing.key_of(one) if isinstance(one, str) else one for one in secrets]
+    if any(
+        len(key) < signing.KEY_BYTES_MIN for key in keys
+    ):  # As of a variable that is not set: anybody could sign with it.
+        raise ValueError(f"a secret has at least {signing.KEY_BYTES_MIN} bytes")
     given = {str(name).lower(): value for name, value in headers.items()}
     delivery_id = given.get(signing.ID_HEADER, "")
     timestamp = given.get(signing.TIMESTAMP_HEADER, "")

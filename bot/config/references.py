@@ -89,6 +89,8 @@ class References:
 
 def _read(file: Path, what: str, *, private: bool) -> str:
     """The text of a small file without its last line break."""
+    if "\0" in str(file):
+        raise Rejected(f"{what!r} is no file's name")
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

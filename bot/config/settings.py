@@ -5,7 +5,6 @@ Paths are relative to the folder of the config, which validation gets as `contex
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ from decimal import Decimal
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import urlsplit
 
 from cronsim import CronSim, CronSimError
 from pydantic import (
@@ -36,6 +34,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from bot.config.references import FORMS, NO_HOME, Referred
 from bot.errors import ConfigError
 from bot.files import is_file
+from bot.wire import bare_coin
+from bot.wire.addresses import address_problem
 from bot.wire.base import Flag, Integer, Leverage, Number
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.vocabulary import GuardianAction, GuardianType, Interval
@@ -64,7 +64,7 @@ def _refuse(problems: list[tuple[Loc, str]]) -> None:
 
 
 def _path(value: Any, info: ValidationInfo) -> Any:
-    if not isinstance(value, str | Path) or not str(value):
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise _no("must be a path")
     if str(value).startswith("$"):
         raise _no(
@@ -125,17 +125,9 @@ class Account(Section):
     def _address(cls, value: str) -> str:
         if value == "embedded":
             return value
-        try:
-            parts = urlsplit(value)
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host, port, parts = None, None, urlsplit("")
-        if parts.scheme not in ("http", "https") or not host or port == 0:
-            raise _no("must be `embedded` or an address like https://host[:port]")
-        if parts.username is not None or parts.query or parts.fragment:
-            raise _no("is an address only: no user, password, query or fragment; the key goes to api_key")
-        if parts.scheme == "http" and not _loopback(host):
-            raise _no("would send the key readable over the network: use https (http is for this machine alone)")
+        problem = address_problem(value)
+        if problem is not None:
+            raise _no(problem.replace("must be", "must be `embedded` or"))
         return value.rstrip("/")
 
     @model_validator(mode="after")
@@ -143,15 +135,6 @@ class Account(Section):
         if not self.embedded and self.api_key is None:
             _refuse([(("api_key",), f"is required, except by `base_url: embedded`; write {FORMS}")])
         return self
-
-
-def _loopback(host: str) -> bool:
-    if host == "localhost":  # A name below it is the resolver's to answer, and the client does not take it.
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class DeadMan(Section):
@@ -275,7 +258,7 @@ class StrategySettings(Section):
             [
                 (("markets", index), f"{coin} stands in this list already")
                 for index, coin in enumerate(self.markets)
-                if coin in self.markets[:index]
+                if bare_coin(coin) in map(bare_coin, self.markets[:index])
             ]
         )
         return self
@@ -405,7 +388,7 @@ def _shared_markets(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc,
     owners: dict[str, StrategySettings] = {}
     for index, strategy in enumerate(strategies):
         for place, coin in enumerate(dict.fromkeys(strategy.markets)):
-            owner = owners.setdefault(coin, strategy)
+            owner = owners.setdefault(bare_coin(coin), strategy)
             if owner is strategy or owner.netting == strategy.netting == "allow":
                 continue
             silent = [one.name for one in (owner, strategy) if one.netting != "allow"]

@@ -183,6 +183,9 @@ class Feed:
 
     async def _closed(self, port: VenuePort, series: Series, limit: int) -> list[Closed]:
         answer = await port.candles(series.market, series.interval, min(limit, CANDLES_MAX))
+        theirs = answer.coin.removeprefix("perp:")
+        if theirs != series.market:  # Positions and events say it so: we would take ours for nobody's.
+            raise Refused("not_found", f"the service calls it {theirs}; write it so in the config")
         return _bars(series, answer.candles)
 
 

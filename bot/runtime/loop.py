@@ -46,7 +46,7 @@ from bot.runtime.writers import Strangers, look_closer
 from bot.strategy import Bar, Close, Open
 from bot.strategy import Intent as Wish
 from bot.strategy.history import HISTORY_BARS
-from bot.wire import EVENTS_PAGE_MAX, INTERVAL_MS, Event
+from bot.wire import EVENTS_PAGE_MAX, INTERVAL_MS, Event, bare_coin
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -1126,7 +1126,7 @@ class Loop:
     async def _learn_markets(self) -> None:
         if not self.gate.size_decimals:
             answer = await self.port.markets(view="all", limit=MARKETS_MAX)
-            self.gate.size_decimals = {one.coin: one.sz_decimals for one in answer.markets}
+            self.gate.size_decimals = {bare_coin(one.coin): one.sz_decimals for one in answer.markets}
 
     def _housekeep(self) -> None:
         now_ms = self.pacer.mono_ms()

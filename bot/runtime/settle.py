@@ -110,14 +110,16 @@ def _conflict(error: ApiError, reason: object, trade_id: object, *, now_ms: int,
         return Accept(str(trade_id))  # used_token: the token's one use was ours.
     if reason == "account_reset":
         return End("void", error.code, error.message)
-    if reason == "expired":
-        return End("expired", error.code, error.message)
     if reason == "fingerprint":
         # Our mistake, or another host's same decision with other numbers: its order is ours; without one a person looks.
         return Look(absent="quarantined")
     if reason == "used_token" or error.order_submitted is True:
         return Look(absent=None)
-    return _doubt(error, now_ms=now_ms, fences=fences)
+    if reason == "expired":
+        return End("expired", error.code, error.message)
+    move = _doubt(error, now_ms=now_ms, fences=fences)
+    # A copy is being executed while the service says so, however late it is: that it is not among the trades yet proves nothing.
+    return Look(absent=None) if reason == "in_flight" and isinstance(move, Look) else move
 
 
 def _doubt(error: ApiError, *, now_ms: int, fences: Fences) -> Move:

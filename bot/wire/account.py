@@ -22,9 +22,9 @@ class AccountSnapshot(Resource):
     free_margin_usd: Amount
     margin_used_usd: Amount
     unrealized_pnl_usd: Amount
-    positions: tuple[Position, ...] = ()
-    orders: tuple[Order, ...] = ()
-    guardians: tuple[Guardian, ...] = ()
+    positions: tuple[Position, ...]
+    orders: tuple[Order, ...]
+    guardians: tuple[Guardian, ...]
     limits: Limits
     budget: AccountLimits | None = None
     credit: Credit | None = None

@@ -203,7 +203,10 @@ def json_number(value: Decimal | float) -> int | float:
 def _number_out(value: Any) -> float:
     if type(value) is int:
         return value
-    number = Decimal(value) if isinstance(value, str | Decimal) else value
+    try:
+        number = Decimal(value) if isinstance(value, str | Decimal) else value
+    except ArithmeticError:  # It is text, and no number.
+        number = None
     if isinstance(value, bool) or not isinstance(number, int | float | Decimal) or not isfinite(number):
         raise problem("number_type", "must be a finite number")
     return json_number(number)

@@ -180,5 +180,5 @@ class Event(Resource):
 class EventsPage(Resource):
     """Oldest first. `last_event_id` is the last one examined, so that a filtered reader moves on."""
 
-    events: tuple[Event, ...] = ()
+    events: tuple[Event, ...]
     last_event_id: str | None = None

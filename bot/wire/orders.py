@@ -37,7 +37,9 @@ class PlanResult(Resource):
 
 
 class OrdersPage(Resource):
-    orders: tuple[Order, ...] = ()
+    orders: tuple[
+        Order, ...
+    ]  # Required, as every list whose emptiness proves something: one that is not there proves nothing.
 
 
 class CancelResult(Resource):
@@ -88,12 +90,12 @@ class SuggestResult(Resource):
 class TradesPage(Resource):
     """Newest first; `next_before` is the cursor of the next page, None at the end."""
 
-    trades: tuple[Trade, ...] = ()
+    trades: tuple[Trade, ...]
     next_before: int | None = None
 
 
 class GuardiansPage(Resource):
-    guardians: tuple[Guardian, ...] = ()
+    guardians: tuple[Guardian, ...]
 
 
 class DisarmResult(Resource):
@@ -110,5 +112,5 @@ class HeartbeatGuardian(Resource):
 class HeartbeatResult(Resource):
     """Empty `guardians`: the beat reached nobody, no dead-man switch is armed."""
 
-    guardians: tuple[HeartbeatGuardian, ...] = ()
+    guardians: tuple[HeartbeatGuardian, ...]
     server_time: int | None = None

@@ -26,7 +26,7 @@ PLATFORM = {
 GUARDIAN = {"id": "grd_1", "type": "dead_man_switch", "scope": "account", "status": "armed", "heartbeatSeconds": 300}
 ACCOUNT = {
     "accountId": "a", "address": "0x", "accountValueUsd": "1", "balanceUsd": "1", "freeMarginUsd": "1", "marginUsedUsd": "0",
-    "unrealizedPnlUsd": "0", "limits": {"limitsVersion": 2, "platform": PLATFORM, "account": {}}, "lastEventId": "evt_1",
+    "unrealizedPnlUsd": "0", "positions": [], "orders": [], "guardians": [], "limits": {"limitsVersion": 2, "platform": PLATFORM, "account": {}}, "lastEventId": "evt_1",
     "health": {"status": "ok"},
 }  # fmt: skip
 PLAN = {

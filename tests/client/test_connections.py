@@ -161,6 +161,24 @@ async def test_an_answer_is_whole_or_a_fault(server: Any, made: Any, reply: byte
         assert (answer.body, answer.headers.get("Status")) == (body, None)
 
 
+async def test_a_head_that_never_ends_is_not_kept(server: Any, made: Any) -> None:
+    sent = 0
+
+    async def script(reader: Any, writer: Any) -> None:
+        nonlocal sent
+        await server.read(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nX: ")
+        with suppress(ConnectionError):
+            while sent < 10_000_000:
+                writer.write(b"x" * 10_000)
+                await writer.drain()
+                sent += 10_000
+
+    connections = await made(script)
+    assert await fault_of(connections.exchange(GET)) is Fault.TOO_LARGE
+    assert sent < 10_000_000
+
+
 async def test_a_request_that_finds_no_connection_has_not_left_and_one_that_is_given_up_leaves_its_place(
     server: Any, made: Any
 ) -> None:

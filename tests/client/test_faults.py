@@ -103,11 +103,34 @@ async def test_an_answer_without_an_error_object_is_unknown_whatever_its_status(
     assert error.order_submitted == "unknown"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"{}", b"[]", b'{"trade":null}', b"<html></html>"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"{}", b"[]", b'{"trade":null}', b"<html></html>", b'{"leverage":"n/a"}', b'{"leverage":""}']
+)
 async def test_a_success_that_cannot_be_read_is_unknown(body):
     error = await placed(200, body)
     assert type(error) is OutcomeUnknown
     assert verdict_of(error) is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("read", ["account", "trades", "orders", "guardians", "events"])
+@pytest.mark.parametrize("body", [b"{}", b'{"items":[],"cursor":"abc"}'])
+async def test_a_list_that_is_not_there_is_not_an_empty_one(read: str, body: bytes):
+    """Absence is a proof, of an order for one: an answer that has no list at all is none."""
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
+    async with Client("http://localhost", "bbk_test", transport=transport) as client:
+        with pytest.raises(ApiError):
+            await (client.events(None) if read == "events" else getattr(client, read)())
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 599])
+async def test_a_read_is_asked_again_after_a_code_of_tomorrow_with_a_status_that_passes(status: int):
+    transport = httpx.MockTransport(lambda request: httpx.Response(status, content=body_of("of_tomorrow", None, None)))
+    async with Client("http://localhost", "bbk_test", transport=transport) as client:
+        with pytest.raises(TryLater):
+            await client.account()
+        with pytest.raises(ApiError) as caught:
+            await client.place(ORDER, key="k1")
+    assert isinstance(caught.value, OutcomeUnknown)
 
 
 @pytest.mark.parametrize("word", ["maybe", 1, "true", {}])

@@ -78,6 +78,13 @@ def test_a_policy_needs_a_quota_and_a_window() -> None:
     assert parse_policy('"default";q=100') == parse_policy('"default";q=0;w=1') == parse_policy("q=1;w=2") == []
 
 
+def test_a_header_is_read_in_a_moment_whatever_its_blanks() -> None:
+    """Each parameter's blanks could be read in two ways, and so all of them in a million: this test did not end."""
+    blanks = " " * 60
+    assert parse_policy('"a"' + f";q=1{blanks};w=1{blanks}" * 20 + "!") == []
+    assert parse_policy(f'"a"{blanks};{blanks}q=1{blanks};w=1{blanks}') == [Quota("a", 1, 1)]
+
+
 def test_noise_in_a_header_never_raises() -> None:
     chance = random.Random(0)
     limiter = Time().limiter()

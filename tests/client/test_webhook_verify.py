@@ -51,6 +51,13 @@ def test_in_a_rotation_either_side_may_have_two_keys() -> None:
     assert not check(old, [])
 
 
+@pytest.mark.parametrize("secret", ["", b"", ["plain text", ""], "1234567", b"1234567"])
+def test_a_secret_that_anybody_could_have_guessed_is_none(secret: Any) -> None:
+    """As of a variable that is not set."""
+    with pytest.raises(ValueError, match="at least 8 bytes"):
+        check(signed(b"plain text"), secret)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -182,6 +182,20 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
     "an address that only a resolver knows as this machine": of_address(
         '"http://api.localhost:8700"', "would send the key readable over the network"
     ),
+    "an address with a line's end": of_address(
+        '"https://c.example\\r"', "has a blank, a line break or another character"
+    ),
+    "an address with a blank": of_address('"https://c.example "', "has a blank, a line break or another character"),
+    "an address with an empty query": of_address('"https://c.example?"', "no user, password, query or fragment"),
+    "an address of tomorrow": of_address('"https://[v1.a]"', "must be `embedded` or an address"),
+    "a path with a zero in it": (with_('state_dir: "a\\0b"'), 4, 12, "state_dir", "must be a path"),
+    "a market twice in two spellings": (
+        GOOD.replace("[BTC]", '["event:a", "event:A"]'),
+        3,
+        58,
+        "strategies[0].markets[1]",
+        "event:A stands in this list already",
+    ),
     "a port out of range": of_address('"https://c.example:99999"', "must be `embedded` or an address"),
     "no key for a service elsewhere": (
         GOOD.replace("embedded", "https://c.example"),

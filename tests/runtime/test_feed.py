@@ -49,6 +49,16 @@ async def test_after_downtime_only_the_newest_bar_that_was_not_done_is_due() -> 
     assert again.due == []
 
 
+async def test_a_market_that_the_service_spells_otherwise_is_not_traded() -> None:
+    """Positions and events are told in the service's spelling: by another they would be taken for nobody's."""
+    venue = FakeVenue()
+    venue.minute()
+    feed = Feed({Series("btc", "1m"): 1, ETH: 1})
+    warm = await feed.warm_up(venue, never_done, venue.clock.now_ms())
+    assert {one.market for one in [*warm.past, *warm.due]} == {"ETH"}
+    assert feed.gone == {"btc": "no candles of btc (not_found): the service calls it BTC; write it so in the config"}
+
+
 async def test_a_series_that_could_not_be_asked_is_asked_again() -> None:
     venue = FakeVenue()
     venue.minute()

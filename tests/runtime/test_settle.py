@@ -88,6 +88,16 @@ def test_each_conflict_has_its_own_move(reason: str, expected: object) -> None:
     assert got == expected
 
 
+def test_a_copy_that_is_still_being_executed_after_its_fence_is_looked_for_and_never_ended() -> None:
+    running = error("idempotency_conflict", False, True, details={"reason": "in_flight"})
+    assert move(running, ambiguous=True, now_ms=LATE) == Look(absent=None)
+
+
+def test_a_conflict_that_says_expired_and_submitted_is_looked_for() -> None:
+    torn = error("idempotency_conflict", True, None, details={"reason": "expired"})
+    assert move(torn, ambiguous=True) == Look(absent=None)
+
+
 def test_a_stale_plan_is_no_evidence_before_its_fence_and_asks_for_a_search_after_it() -> None:
     stale = error("plan_stale", False, False)
     assert move(stale, ambiguous=True) == Again(doubt=False)
