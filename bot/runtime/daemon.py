@@ -302,7 +302,7 @@ class Run:
     # -- passes
 
     async def _until_stopped(self, *, beat_at_once: bool) -> bool:
-        """Recover, then pass after pass. True when what was under way at the stop did not end in time and was cut.
+        """Recover, then pass after pass. True when what was under way at the stop was cut: a start at once, a pass that did not end in time.
 
         A cut leaves nothing half: the journal moves in transactions, and a request that was on its way is in doubt as after a crash. Only what a
         hook has left in the memory is half: nobody is told anything more by this run.
@@ -320,21 +320,20 @@ class Run:
         try:
             async with limit:
                 watcher = asyncio.create_task(bounded(), name="stop-watcher")
-                if await self._recover(beat_at_once=beat_at_once):
-                    await self.operations.started()
-                    systemd.notify("READY=1")
-                    systemd.status(self.operations.told())
-                    log.info(
-                        "daemon.ready", positions=len(self.loop.mirror.positions), orders=len(self.loop.mirror.orders)
+                if not await self._recover(beat_at_once=beat_at_once):
+                    return True
+                await self.operations.started()
+                systemd.notify("READY=1")
+                systemd.status(self.operations.told())
+                log.info("daemon.ready", positions=len(self.loop.mirror.positions), orders=len(self.loop.mirror.orders))
+                watching.tell(self.loop, "daemon.ready", self.operations.told())
+                self.on_ready()
+                self.report.set()  # The first pass already says how the heartbeat and the account are.
+                if self.client.clock.speed > 0:
+                    bell = asyncio.create_task(
+                        listen(self.client, self._cursor, self.rhythm.ring, knows=self._knows), name="doorbell"
                     )
-                    watching.tell(self.loop, "daemon.ready", self.operations.told())
-                    self.on_ready()
-                    self.report.set()  # The first pass already says how the heartbeat and the account are.
-                    if self.client.clock.speed > 0:
-                        bell = asyncio.create_task(
-                            listen(self.client, self._cursor, self.rhythm.ring, knows=self._knows), name="doorbell"
-                        )
-                    await self._passes()
+                await self._passes()
         except TimeoutError:
             if not limit.expired():
                 raise

@@ -160,6 +160,10 @@ class Slow(Idle):
         return ()
 
 
+class SlowAndHangsAtItsFirstFill(HangsAtItsFirstFill):
+    on_bar = Slow.on_bar
+
+
 class HangsAtStart(Idle):
     def on_start(self, view):
         threading.Event().wait()
@@ -1252,6 +1256,25 @@ async def test_a_fill_whose_hook_is_cut_by_a_stop_counts_once(place: MakePlace, 
     assert json.loads(state)["fills"] == 1
 
 
+async def test_a_fill_whose_hook_is_cut_by_a_stop_during_the_start_counts_once(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person buys while the strategy lives through its past; it is told afterwards, when the start is not over yet."""
+    one = await place(still)
+    name = "SlowAndHangsAtItsFirstFill"
+    await warming(one, monkeypatch, name)
+    await one.ask("POST", "/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 200})
+    await until("the hook hangs", (one.folder / "strategies" / "hung").exists)
+    assert not one.ready.is_set()
+    assert (await one.end()).exit_code is Exit.DONE
+    assert one.query("SELECT state FROM strategy_state") == [], "neither the half of a hook nor on_stop is kept"
+    one.stop.clear()
+    await one.ran(one.settings(name))
+    await one.end()
+    (state,) = one.query("SELECT state FROM strategy_state")[0]
+    assert json.loads(state) == {"fills": 1, "stopped": True}
+
+
 async def test_a_run_is_seen_by_prometheus_and_told_to_people(place: MakePlace, fast: serving.Served) -> None:
     pytest.importorskip("prometheus_client")
     pytest.importorskip("apprise")
@@ -1524,10 +1547,10 @@ async def test_a_start_whose_strategies_warm_tells_of_a_service_that_has_died(
     assert (await one.end()).exit_code is Exit.DONE
 
 
-async def warming(one: Place, to: pytest.MonkeyPatch, **more: Any) -> Place:
+async def warming(one: Place, to: pytest.MonkeyPatch, strategy: str = "Slow", **more: Any) -> Place:
     """A run in the midst of its start: a strategy lives through its past, and passes are made meanwhile."""
     to.setattr(loop_module, "BREATH_MS", 50)
-    one.begin(one.settings("Slow"), **more)
+    one.begin(one.settings(strategy), **more)
     await until("it warms", lambda: stamped(one))
     return one
 
