@@ -489,6 +489,7 @@ class Loop:
         began_ms = self.pacer.mono_ms()
         left: dict[str, Untold] = {}
         for seat in self.desk.working():
+            self.desk.away.pop(seat.name, None)  # Of a start that is tried again: the journal has what it left.
             waiting = Untold.of_journal(self.journal, seat.name, self.mirror.epoch)
             for name, why in waiting.damaged.items():
                 with self.journal.together():

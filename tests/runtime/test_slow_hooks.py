@@ -7,11 +7,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bot.runtime.loop import PASS_MS
+import pytest
+
+from bot.errors import TryLater
+from bot.runtime.loop import PASS_MS, Loop
 from bot.runtime.untold import Untold
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from tests.fakes import FakePacer, FakeVenue
+from tests.fakes import FakePacer, FakeVenue, Fault
 from tests.runtime.rooms import Script, Scripted, begun, kill, room
+from tests.runtime.test_degraded import AWAY
 from tests.runtime.test_long_start import grown
 from tests.runtime.test_reconcile import trailing
 
@@ -72,25 +76,30 @@ async def test_events_that_strategies_take_long_over_are_told_in_several_passes(
     assert again.journal.state_of("trend")["fills"] == 14
 
 
-async def test_what_was_left_to_tell_is_told_beside_the_passes_of_a_start(tmp_path: Path) -> None:
-    """And before what has happened since."""
-    path, pacer = tmp_path / "journal.db", FakePacer()
+def enters_once(view: View, bar: Bar) -> Iterable[Intent]:
+    if not view.state.get("entered"):
+        view.state["entered"] = True
+        yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
 
-    def enters(view: View, bar: Bar) -> Iterable[Intent]:
-        if not view.state.get("entered"):
-            view.state["entered"] = True
-            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
 
+async def left_to_tell(path: Path, pacer: FakePacer, fills: int) -> tuple[FakeVenue, Loop, SlowToFill]:
+    """A start after a run that was killed with some fills still to tell; one more has come since."""
     venue = FakeVenue()
-    loop = await begun(venue, enters, path=path)
+    loop = await begun(venue, enters_once, path=path)
     loop.desk.seat(loop.desk.seats, away=["trend"])
-    for n in range(1, 13):
+    for n in range(1, fills + 1):
         grown(venue, "BTC", f"0.{n:02}", 100)()
     await loop.cycle()
     kill(loop)
     grown(venue, "BTC", "1", 100)()
-    slow = SlowToFill(enters, pacer)
-    again = room(venue, path=path, strategies=[slow], pacer=pacer)
+    slow = SlowToFill(enters_once, pacer)
+    return venue, room(venue, path=path, strategies=[slow], pacer=pacer), slow
+
+
+async def test_what_was_left_to_tell_is_told_beside_the_passes_of_a_start(tmp_path: Path) -> None:
+    """And before what has happened since."""
+    pacer = FakePacer()
+    _, again, slow = await left_to_tell(tmp_path / "journal.db", pacer, 12)
     passed = [0]
     again.passed = lambda _bar_ms: passed.append(pacer.now_ms)
     await again.recover()
@@ -99,3 +108,16 @@ async def test_what_was_left_to_tell_is_told_beside_the_passes_of_a_start(tmp_pa
     assert slow.lived == [f"open 0.{n:02}".rstrip("0") for n in range(1, 13)] + ["open 1"]
     assert list(again.desk.away) == []
     assert list(Untold.of_journal(again.journal, "trend", 0)) == []
+
+
+async def test_a_start_that_is_tried_again_tells_each_event_once(tmp_path: Path) -> None:
+    """The service goes away when some of what was left has been told."""
+    venue, again, slow = await left_to_tell(tmp_path / "journal.db", FakePacer(), 3)
+    venue.faults = [Fault("guardians", AWAY, 1)]
+    with pytest.raises(TryLater):
+        await again.recover()
+    assert slow.lived == ["open 0.01", "open 0.02"]
+    await again.recover()
+    await again.cycle()
+    assert slow.lived == ["open 0.01", "open 0.02", "open 0.03", "open 1"]
+    assert again.journal.state_of("trend")["fills"] == 1 + len(slow.lived)
