@@ -120,7 +120,7 @@ class StrategyBook:
         return self.realized_usd + self.unrealized_usd - self.fees_usd + self.funding_usd - self.margin_lost_usd
 
 
-Saved = tuple[dict[str, BookRow], dict[str, dict[str, Share]], dict[str, Decimal], int]
+Saved = tuple[dict[str, BookRow], dict[str, dict[str, Share]], dict[str, Decimal], int, Sequence[tuple[Share, Decimal]]]
 
 
 class Books:
@@ -141,7 +141,8 @@ class Books:
             else:
                 self.shares.setdefault(share.market, {})[share.strategy] = share
         self.day_ms = max((row.day_ms for row in self.rows.values()), default=0)
-        self._opening: list[tuple[Share, Decimal]] = []  # each share at 00:00, and its gain by the mark as it was known
+        # Each share at 00:00, and its gain by the mark of then as far as it is known.
+        self._opening: Sequence[tuple[Share, Decimal]] = ()
         self._rows_changed: set[str] = set()
         self._markets_changed: set[str] = set()
         self._wiped = False
@@ -221,14 +222,16 @@ class Books:
         return True
 
     def mend_day(self) -> None:
-        """At a start events come before the bars of the past: a day that began in between counts by the marks of 00:00 from here on."""
+        """Events may come before the bars of their instant: a day that has begun counts by the marks of 00:00 as they are known now."""
+        opening: list[tuple[Share, Decimal]] = []
         with localcontext(EXACT):
-            for share, gain in self._opening:
-                more = self._gain_at(share, self.day_ms) - gain
-                if more:
+            for share, before in self._opening:
+                gain = self._gain_at(share, self.day_ms)
+                opening.append((share, gain))
+                if gain != before:
                     row = self._row(share.strategy)
-                    self._put(row._replace(base_usd=row.base_usd + more))
-        self._opening = []
+                    self._put(row._replace(base_usd=row.base_usd + gain - before))
+        self._opening = opening
 
     def halt(self, strategy: str) -> None:
         """Its daily loss is reached: for the rest of this day it is halted."""
@@ -269,7 +272,7 @@ class Books:
         if epoch != self.epoch:
             self.rows, self.shares, self.mixed, self.epoch = {}, {}, {}, epoch
             self._rows_changed, self._markets_changed, self._wiped = set(), set(), True
-            self._opening = []
+            self._opening = ()
         with localcontext(EXACT):
             self.roll(now_ms)
             for market in [*self.shares, *(market for market in positions if market not in self.shares)]:
@@ -287,7 +290,7 @@ class Books:
         if self._is_in_page and self._before is None:
             shares = {market: dict(held) for market, held in self.shares.items()}
             marked = set(self._rows_changed), set(self._markets_changed), self._wiped
-            self._before = (dict(self.rows), shares, dict(self.mixed), self.day_ms), marked
+            self._before = (dict(self.rows), shares, dict(self.mixed), self.day_ms, self._opening), marked
 
     def begin_page(self) -> None:
         """What is booked up to `end_page` counts only when it is written: events that could not be written come again."""
@@ -295,7 +298,7 @@ class Books:
 
     def end_page(self, *, is_written: bool) -> None:
         if self._before is not None and not is_written:
-            (self.rows, self.shares, self.mixed, self.day_ms), marked = self._before
+            (self.rows, self.shares, self.mixed, self.day_ms, self._opening), marked = self._before
             self._rows_changed, self._markets_changed, self._wiped = marked
         self._is_in_page, self._before = False, None
 

@@ -146,7 +146,13 @@ class Loop:
         self.feed = Feed(wanted_series(placed))
         self.pauses = Pauses(journal)
         self.books = Books.of_journal(journal, owner_of=self.owner_of, mark_at=self._mark_at)
-        self.losses = Losses(self.books, lambda: self.gate.allowances, self._write_books, journal)
+        self.losses = Losses(
+            self.books,
+            lambda: self.gate.allowances,
+            self._write_books,
+            journal,
+            is_behind=lambda: self.behind or not self.ready,
+        )
         self.timers = Timers()
         self.desk = Desk(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run, books=self.books)
         self.gate = Gate(
@@ -333,6 +339,8 @@ class Loop:
                 "bar.closed", market=closed.market, interval=closed.interval, at_ms=closed.at_ms, close=closed.bar.close
             )
             decided.append((await self.desk.decide(closed, now_ms=self.now_ms()), closed))
+            if closed.at_ms <= self.books.day_ms:  # The day had begun before the price of its midnight came.
+                self._mend_day()
         await self._act_on(decided)
         await repairs_when_up(self)
         self.last_bar_ms = group[0].at_ms
@@ -1034,6 +1042,10 @@ class Loop:
         if changes is not None or notices:
             self.journal.write_books(changes, notices, now_ms=self.now_ms())
 
+    def _mend_day(self) -> None:
+        self.books.mend_day()
+        self._write_books()
+
     def _pass_on(self, market: str | None) -> None:
         """A shared position whose owner has closed its share is the next holder's to answer for."""
         position = self.mirror.positions.get(market or "")
@@ -1094,8 +1106,7 @@ class Loop:
                 await self.desk.rehearse(closed)
                 self.warming = f"{number:,} of {many(len(warm.past), 'bar')}"
                 await self._watch_over()
-            self.books.mend_day()
-            self._write_books()
+            self._mend_day()
             self.begin_pass()
             for seat in seats:
                 await self.tell_late(seat, self._watch_over)

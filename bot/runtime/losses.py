@@ -12,7 +12,7 @@ from decimal import Decimal
 
 import structlog
 
-from bot.clock import iso, next_utc_day_ms
+from bot.clock import DAY_MS, iso, next_utc_day_ms
 from bot.errors import Refusal
 from bot.money import format_decimal
 from bot.runtime.books import Books
@@ -27,15 +27,20 @@ log = structlog.get_logger()
 
 
 class Losses:
-    """`halted` is told the notice of a limit that was just reached; the books have changed then and want to be written with it."""
+    """`halted` is told the notice of a limit that was just reached; the books have changed then and want to be written with it.
+
+    `is_behind`: whether events may wait that were not read yet. Some may be of the day before, so no day begins until they are.
+    """
 
     def __init__(
-        self, books: Books, allowances: Callable[[], Mapping[str, Allowance]], halted: Callable[[Notice], object], journal: Journal
+        self, books: Books, allowances: Callable[[], Mapping[str, Allowance]], halted: Callable[[Notice], object], journal: Journal,
+        *, is_behind: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.books = books
         self.allowances = allowances
         self.halted = halted
         self._journal = journal
+        self._is_behind = is_behind
         self._noted: dict[str, list[int]] = json.loads(journal.note(HALTED) or "{}")  # strategy -> [epoch, day]
 
     def watch(self, now_ms: int, market: str | None = None) -> None:
@@ -44,17 +49,16 @@ class Losses:
             return
         for name in list(self.allowances() if market is None else self.books.shares.get(market, ())):
             limit = self._limit(name)
-            if limit is not None:
-                self.books.roll(now_ms)
-                if not self.books.is_halted(name) and not self._was_halted(name) and self.books.day_usd(name) <= -limit:
-                    self._halt(name, limit, now_ms)
+            if limit is None or not self._is_of_today(now_ms):
+                continue
+            if not self.books.is_halted(name) and not self._was_halted(name) and self.books.day_usd(name) <= -limit:
+                self._halt(name, limit, now_ms)
 
     def refusal(self, strategy: str, now_ms: int) -> Refusal | None:
         """Why the strategy may not open anything today."""
         limit = self._limit(strategy)
-        if limit is None:
+        if limit is None or not self._is_of_today(now_ms):
             return None
-        self.books.roll(now_ms)
         # Just reached, it counts at once; `watch` will write that it holds, which may not be done in the middle of a page.
         if (
             not self.books.is_halted(strategy)
@@ -107,6 +111,13 @@ class Losses:
             if allowance is not None and allowance.daily_loss_usd is not None:
                 return True
         return False
+
+    def _is_of_today(self, now_ms: int) -> bool:
+        """Whether what the books have lost is today's; a day that has begun begins for them, too."""
+        if self._is_behind():  # Nothing is opened then, whatever the limits say.
+            return now_ms - self.books.day_ms < DAY_MS
+        self.books.roll(now_ms)
+        return True
 
     def _limit(self, strategy: str) -> Decimal | None:
         allowance = self.allowances().get(strategy)

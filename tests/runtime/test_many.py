@@ -799,3 +799,47 @@ async def test_a_day_that_began_while_it_was_down_counts_from_its_midnight(venue
     loop = await begun(venue, Told("alpha"), path=tmp_path / "j.db", daily_loss_usd=Decimal(15))
     assert loop.books.of("alpha").day_usd == -18, "from 110 at 00:00 to 101 now, for a size of 2"
     assert loop.books.is_halted("alpha")
+
+
+async def before_midnight(venue: FakeVenue, stop: Bracket) -> Loop:
+    """A loop that holds 2 BTC, bought at 100, when the bar of 23:59 has closed."""
+    a = Told("alpha")
+    loop = await begun(venue, a, daily_loss_usd=Decimal(30))
+    a.wants = [Open("BTC", "long", size=2, bracket=stop)]
+    await minutes(loop, venue, "100")
+    venue.clock.set(START_MS + DAY_MS - 2 * MINUTE_MS)
+    await minutes(loop, venue, "100")
+    assert (venue.clock.now_ms(), venue.positions["BTC"].size) == (START_MS + DAY_MS - MINUTE_MS, 2)
+    return loop
+
+
+@pytest.mark.parametrize("close", ["80", "120"])
+async def test_an_event_of_midnight_that_comes_before_its_bar_begins_the_day_at_the_price_of_that_bar(
+    venue: FakeVenue, close: str
+) -> None:
+    loop = await before_midnight(venue, STOP)
+    venue.minute(BTC=close)
+    paid = {"side": "long", "size": "2", "oraclePx": close, "rate": "0", "amountUsd": "0"}
+    venue._event("funding", "payment", "BTC", {**paid, "balanceUsd": str(venue.balance)})
+    await loop.cycle()
+    await minutes(loop, venue, close)
+    assert loop.books.day_ms == START_MS + DAY_MS
+    assert loop.books.of("alpha").day_usd == 0, "what the last bar of a day brought is that day's"
+    assert not loop.books.is_halted("alpha")
+
+
+async def test_what_a_service_that_was_away_over_midnight_tells_of_the_day_before_is_that_days(
+    venue: FakeVenue,
+) -> None:
+    loop = await before_midnight(venue, Bracket(stop_pct=20))
+    (stop,) = venue.working.values()
+    venue._touch(stop, Decimal(80))
+    venue.faults = [Fault("events", refused("internal_error"), 10**9)]
+    await minutes(loop, venue, "80", "80")
+    assert loop.behind
+    assert loop.strategy_stopped("alpha", loop.now_ms()) is None, "for a loss of a day that is over nobody is stopped"
+    venue.faults = []
+    await minutes(loop, venue, "80")
+    assert (loop.behind, loop.books.day_ms) == (False, START_MS + DAY_MS)
+    book = loop.books.of("alpha")
+    assert (book.realized_usd, book.day_usd, book.is_halted) == (-40, 0, False)
