@@ -24,6 +24,7 @@ SPARE_BARS: Final = 2  # the running bar, and one that may close while the quest
 
 
 Breathe = Callable[[], Awaitable[None]]  # called often; makes a pass of the loop when the last one is too long ago
+DoneUntil = Callable[[str, str], int | None]  # of market and interval: the newest bar that was decided, by any run
 
 
 async def at_once() -> None:
@@ -67,6 +68,7 @@ class Feed:
             for series, bars in self.wanted.items()
         }
         self._last_ms: dict[Series, int] = {}  # close instant of the newest bar handed out
+        self._past_ms: dict[Series, int] = {}  # bars up to there were handed out as history only
         self.gone: dict[str, str] = {}  # market -> why the service has no candles of it
 
     def due(self, now_ms: int) -> list[Series]:
@@ -82,59 +84,54 @@ class Feed:
         nexts = (last + INTERVAL_MS[s.interval] for s in self.wanted if (last := self._last_ms.get(s)) is not None)
         return max((at_ms for at_ms in nexts if at_ms <= now_ms), default=None)
 
-    async def warm_up(
-        self, port: VenuePort, done_until: Callable[[str, str], int | None], now_ms: int, breathe: Breathe = at_once
-    ) -> WarmUp:
+    async def warm_up(self, port: VenuePort, done_until: DoneUntil, now_ms: int, breathe: Breathe = at_once) -> WarmUp:
         """The history of every series. Bars missed while we were down are history; the newest one not done is due. `breathe` is called often."""
-        past: list[Closed] = []
-        due: list[Closed] = []
-        for series, bars in self.wanted.items():
+        found: list[Closed] = []
+        for series in self.wanted:
             await breathe()
-            done_ms = done_until(*series)
-            gap = 0 if done_ms is None else max(0, now_ms - done_ms) // INTERVAL_MS[series.interval]
             try:
-                found = await self._closed(port, series, max(bars, gap) + SPARE_BARS)
+                found += await self._begun(port, series, done_until, now_ms)
             except Refused as error:  # The others go on; what is held there is protected without bars.
                 self._is_gone(series, error)
-                continue
-            if not found:
-                continue
-            newest = found[-1]
-            self._last_ms[series] = newest.at_ms
-            is_due = done_ms is None or newest.at_ms > done_ms
-            past += found[:-1] if is_due else found
-            due += [newest] if is_due else []
-        return WarmUp(sorted(past), sorted(due))
+        past = [one for one in found if self.is_past(one)]
+        return WarmUp(sorted(past), sorted(one for one in found if not self.is_past(one)))
+
+    def is_past(self, closed: Closed) -> bool:
+        """Whether it is history only: lived through, and not decided."""
+        return closed.at_ms <= self._past_ms.get(closed.series, 0)
 
     async def poll(
-        self, port: VenuePort, now_ms: int, has_time: Callable[[], bool] = lambda: True, *, abreast: int = 1
-    ) -> list[Closed]:
+        self, port: VenuePort, done_until: DoneUntil, now_ms: int, has_time: Callable[[], bool] = lambda: True, *, abreast: int = 1
+    ) -> list[Closed]:  # fmt: skip
         """Bars that have closed since the last call, asked for `abreast` series at a time.
 
-        A series whose question failed, or had no time, is asked again next time.
+        A series whose question failed, or had no time, is asked again next time. One whose warm-up was refused has it now: most of its bars
+        are past.
         """
         due = self.due(now_ms)
         found: list[Closed] = []
         if abreast <= 1 or len(due) <= 1:
-            await self._ask(port, iter(due), now_ms, has_time, found)
+            await self._ask(port, iter(due), done_until, now_ms, has_time, found)
         else:
             rest = iter(due)  # Whoever is free asks the next one.
-            asking = (self._ask(port, rest, now_ms, has_time, found) for _ in range(min(abreast, len(due))))
+            asking = (self._ask(port, rest, done_until, now_ms, has_time, found) for _ in range(min(abreast, len(due))))
             for end in await asyncio.gather(*asking, return_exceptions=True):
                 if isinstance(end, BaseException):
                     raise end
         return sorted(found)
 
     async def _ask(
-        self, port: VenuePort, rest: Iterator[Series], now_ms: int, has_time: Callable[[], bool], found: list[Closed]
-    ) -> None:
+        self, port: VenuePort, rest: Iterator[Series], done_until: DoneUntil, now_ms: int, has_time: Callable[[], bool],
+        found: list[Closed],
+    ) -> None:  # fmt: skip
         for series in rest:
             if not has_time():
                 break
-            last_ms = self._last_ms.get(series)
-            gap = 1 if last_ms is None else max(1, (now_ms - last_ms) // INTERVAL_MS[series.interval])
             try:
-                bars = await self._closed(port, series, gap + SPARE_BARS)
+                if series in self._last_ms:
+                    fresh = await self._fresh(port, series, now_ms)
+                else:
+                    fresh = await self._begun(port, series, done_until, now_ms)
             except Refused as error:  # One market that is gone stops no other.
                 self._is_gone(series, error)
                 continue
@@ -142,10 +139,27 @@ class Feed:
                 log.warning("feed.missed", market=series.market, interval=series.interval, code=error.code)
                 continue
             self.gone.pop(series.market, None)
-            fresh = bars if last_ms is None else [one for one in bars if one.at_ms > last_ms]
-            if fresh:
-                self._last_ms[series] = fresh[-1].at_ms
-                found += fresh
+            found += fresh
+
+    async def _begun(self, port: VenuePort, series: Series, done_until: DoneUntil, now_ms: int) -> list[Closed]:
+        """The history of a series: past, but for the newest one if that was not done."""
+        done_ms = done_until(*series)
+        gap = 0 if done_ms is None else max(0, now_ms - done_ms) // INTERVAL_MS[series.interval]
+        found = await self._closed(port, series, max(self.wanted[series], gap) + SPARE_BARS)
+        if found:
+            newest_ms = self._last_ms[series] = found[-1].at_ms
+            is_done = done_ms is not None and newest_ms <= done_ms
+            self._past_ms[series] = newest_ms if is_done else newest_ms - 1
+        return found
+
+    async def _fresh(self, port: VenuePort, series: Series, now_ms: int) -> list[Closed]:
+        last_ms = self._last_ms[series]
+        gap = max(1, (now_ms - last_ms) // INTERVAL_MS[series.interval])
+        bars = await self._closed(port, series, gap + SPARE_BARS)
+        fresh = [one for one in bars if one.at_ms > last_ms]
+        if fresh:
+            self._last_ms[series] = fresh[-1].at_ms
+        return fresh
 
     def join(self, other: Feed) -> None:
         """Its series are ours from now on, with their past; where we know one, what we handed out stays handed out."""
@@ -154,8 +168,8 @@ class Feed:
             known = self.histories.get(series)
             if known is None or known.limit < other.histories[series].limit:
                 self.histories[series] = other.histories[series]
-            if series in other._last_ms:
-                self._last_ms.setdefault(series, other._last_ms[series])
+            if known is None and series in other._last_ms:  # Else it is for us to begin, and all that listen.
+                self._last_ms[series] = other._last_ms[series]
 
     def rest(self, series: Series) -> None:
         """Nobody listens to it for now: no more bars are asked for, until it is joined again."""
@@ -166,6 +180,7 @@ class Feed:
         self.wanted.pop(series, None)
         self.histories.pop(series, None)
         self._last_ms.pop(series, None)
+        self._past_ms.pop(series, None)
         self.gone.pop(series.market, None)
 
     def take(self, closed: Closed) -> None:

@@ -281,7 +281,9 @@ class Loop:
         else:
             await self.drain()
         if with_bars and not self._due and self.has_time():
-            self._due = await self.feed.poll(self.port, self.now_ms(), self.has_time, abreast=self.abreast)
+            self._due = await self.feed.poll(
+                self.port, self.journal.done_until, self.now_ms(), self.has_time, abreast=self.abreast
+            )
         self._is_starved = not (hurries or self.has_time())
         if with_bars:
             await self._decide_due()
@@ -308,6 +310,7 @@ class Loop:
             await repairs_when_up(self)  # Guardians stand again before anything is decided, or it would be refused.
         elif self._due:
             self.repairs_were_long = False
+        await self._live_through()
         while self._due and self.has_time():  # What there was no time for stays due: no bar is ever skipped.
             together = side_by_side(self._due, self.desk.listeners()) if self.abreast > 1 else 1
             group, self._due = self._due[:together], self._due[together:]
@@ -318,6 +321,17 @@ class Loop:
         if not self._due:
             await self.fire_timers(self.now_ms())
         self.losses.watch(self.now_ms())
+
+    async def _live_through(self) -> None:
+        """The past of a market that had no candles at the start comes before anything that is to be decided, over as many passes as it takes."""
+        past = [closed for closed in self._due if self.feed.is_past(closed)]
+        if not past:
+            return
+        lived = 0
+        while lived < len(past) and self.has_time():
+            await self.desk.rehearse(past[lived])
+            lived += 1
+        self._due = past[lived:] + [closed for closed in self._due if not self.feed.is_past(closed)]
 
     async def step(self, closed: Closed) -> bool:
         """Learn what happened, decide on one closed bar, act, learn again. False: nothing could be learnt, so nothing is decided and the bar stays due.

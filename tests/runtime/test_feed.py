@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bot.runtime.feed import Feed, Series
-from tests.fakes import START_MS, FakeVenue, Fault, unknown
+from tests.fakes import START_MS, FakeVenue, Fault, refused, unknown
 
 BTC, ETH = Series("BTC", "1m"), Series("ETH", "1m")
 MINUTE = 60_000
@@ -20,12 +20,12 @@ async def test_bars_come_in_order_of_time_then_market_each_once() -> None:
     await feed.warm_up(venue, never_done, venue.clock.now_ms())
     for _ in range(3):
         venue.minute()
-    found = await feed.poll(venue, venue.clock.now_ms())
+    found = await feed.poll(venue, never_done, venue.clock.now_ms())
     assert [(one.at_ms - START_MS, one.market) for one in found] == [
         (n * MINUTE, coin) for n in (2, 3, 4) for coin in ("BTC", "ETH")
     ]
     assert feed.due(venue.clock.now_ms()) == []
-    assert await feed.poll(venue, venue.clock.now_ms()) == []
+    assert await feed.poll(venue, never_done, venue.clock.now_ms()) == []
 
 
 async def test_a_running_bar_is_not_a_bar() -> None:
@@ -66,8 +66,24 @@ async def test_a_series_that_could_not_be_asked_is_asked_again() -> None:
     await feed.warm_up(venue, never_done, venue.clock.now_ms())
     venue.minute()
     venue.faults = [Fault("candles", unknown(), count=1)]
-    assert [one.market for one in await feed.poll(venue, venue.clock.now_ms())] == ["ETH"]
-    assert [one.market for one in await feed.poll(venue, venue.clock.now_ms())] == ["BTC"]
+    assert [one.market for one in await feed.poll(venue, never_done, venue.clock.now_ms())] == ["ETH"]
+    assert [one.market for one in await feed.poll(venue, never_done, venue.clock.now_ms())] == ["BTC"]
+
+
+async def test_a_series_that_was_refused_at_the_start_has_its_past_when_its_bars_come() -> None:
+    venue = FakeVenue(("BTC",))
+    for _ in range(9):
+        venue.minute()
+    feed = Feed({BTC: 9})
+    venue.faults = [Fault("candles", refused("not_found"), count=1)]
+    assert await feed.warm_up(venue, never_done, venue.clock.now_ms()) == ([], [])
+    assert list(feed.gone) == ["BTC"]
+    bars = await feed.poll(venue, never_done, venue.clock.now_ms())
+    assert [feed.is_past(one) for one in bars] == [True] * 8 + [False]
+    assert list(feed.gone) == []
+    venue.minute()
+    bars = await feed.poll(venue, never_done, venue.clock.now_ms())
+    assert [feed.is_past(one) for one in bars] == [False]
 
 
 async def test_the_history_holds_no_bar_before_it_is_taken() -> None:
@@ -77,7 +93,7 @@ async def test_the_history_holds_no_bar_before_it_is_taken() -> None:
     warm = await feed.warm_up(venue, never_done, venue.clock.now_ms())
     venue.minute(BTC="101")
     venue.minute(BTC="102")
-    bars = [*warm.due, *await feed.poll(venue, venue.clock.now_ms())]
+    bars = [*warm.due, *await feed.poll(venue, never_done, venue.clock.now_ms())]
     for closed in bars[:2]:
         feed.take(closed)
     assert feed.histories[BTC].closes(10) == [100.0, 101.0]

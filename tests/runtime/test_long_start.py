@@ -16,14 +16,15 @@ from bot.clock import MINUTE_MS, next_utc_day_ms
 from bot.runtime.daemon import Run
 from bot.runtime.desk import run_inline
 from bot.runtime.exiting import wind_down
+from bot.runtime.feed import Series
 from bot.runtime.journal import open_journal
-from bot.runtime.loop import BREATH_MS, Loop
+from bot.runtime.loop import BREATH_MS, PASS_MS, Loop
 from bot.runtime.seats import Seat
 from bot.runtime.state import State, state_of
 from bot.runtime.untold import NOTE_EVENTS, Heard, Untold
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from bot.wire import CandlesResult, Event
-from tests.fakes import ADDRESS, Crash, FakePacer, FakeVenue, Fault
+from tests.fakes import ADDRESS, Crash, FakePacer, FakeVenue, Fault, refused
 from tests.runtime.rooms import Scripted, begun, kill, minutes, room
 from tests.runtime.test_degraded import AWAY
 
@@ -198,6 +199,29 @@ async def test_a_service_that_goes_away_meanwhile_ends_no_start(tmp_path: Path) 
     loop, slow = started(venue, tmp_path / "journal.db", away)
     await loop.recover()
     assert (slow.lived, loop.behind) == (["bar"] * PAST, True)
+
+
+async def test_a_market_whose_candles_are_refused_at_a_start_is_lived_through_when_they_come(tmp_path: Path) -> None:
+    """Over several passes where that takes long; nothing that an earlier run has decided is decided again."""
+    path = tmp_path / "journal.db"
+    venue = await held(path)
+    loop, slow = started(venue, path)
+    before = loop.journal.state_of("trend")
+    venue.faults = [Fault("candles", refused("not_found", "a gateway's page"), 2)]
+    await loop.recover()
+    await loop.cycle()
+    assert (slow.lived, list(loop.feed.gone)) == ([], ["BTC"])
+    venue.minute(BTC="101")
+    passes = 0
+    while passes == 0 or loop.is_late:
+        began_ms = slow.pacer.now_ms
+        await loop.cycle()
+        assert slow.pacer.now_ms - began_ms <= PASS_MS
+        passes += 1
+    assert passes > PAST * BREATH_MS // 2 // PASS_MS
+    assert slow.lived == ["bar"] * (PAST + 1)
+    assert loop.feed.histories[Series("BTC", "1m")].closes(99) == [*map(float, range(60, 60 + PAST - 1)), 100, 101]
+    assert loop.journal.state_of("trend") == {**before, "bars": before["bars"] + 1}
 
 
 def test_the_first_pass_lets_the_heartbeat_beat_that_was_a_witness() -> None:

@@ -193,7 +193,7 @@ async def test_a_clock_that_went_back_does_not_starve_the_strategies_of_bars() -
     behind_ms = venue.clock.now_ms() - HOUR_MS
     assert loop.feed.due(behind_ms) == [series]
     venue.minute(BTC="101")
-    found: list[Closed] = await loop.feed.poll(venue, behind_ms)
+    found: list[Closed] = await loop.feed.poll(venue, loop.journal.done_until, behind_ms)
     assert [one.bar.close for one in found] == [101]
 
 
