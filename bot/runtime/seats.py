@@ -163,6 +163,7 @@ class Seat:
         text = _json(state, self.name)
         if text == self._state_text:
             return None
+        _check_keys(state, self.name)
         self._state_text = text
         return text
 
@@ -217,6 +218,22 @@ def _json(state: Mapping[str, Any], name: str) -> str:
     if len(text) > STATE_BYTES_MAX:
         raise StrategyError(f"{name}: view.state is {len(text)} bytes, at most {STATE_BYTES_MAX}")
     return text
+
+
+def _check_keys(state: Mapping[str, Any], name: str) -> None:
+    """JSON makes texts of numbers that are keys: they would be found until the restart, and then no more."""
+    waiting: list[Any] = [state]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            for key in one:
+                if not isinstance(key, str):
+                    raise StrategyError(
+                        f"{name}: the keys of view.state are texts, and {key!r:.200} is none: str() makes one of it"
+                    )
+            waiting += one.values()
+        elif isinstance(one, (list, tuple)):
+            waiting += one
 
 
 # -- the mirror's values in a strategy's terms

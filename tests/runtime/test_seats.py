@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -49,3 +51,24 @@ def test_what_a_strategy_says_and_writes_down_of_the_past_is_dropped() -> None:
         seat.rehearse(lambda: seat.strategy.on_bar(seat.view, old), now_ms=old.at_ms)
         seat.call(lambda: seat.strategy.on_bar(seat.view, new), now_ms=new.at_ms)
     assert [line["at_ms"] for line in lines] == seat.source.state["seen"] == [120_000]
+
+
+@pytest.mark.parametrize("state", [{1_748_736_000_000: "entered"}, {"on": [{"BTC": {None: 1}}]}, {"on": ({True: 1},)}])
+def test_a_key_of_the_state_that_a_restart_would_not_find_is_refused(state: dict[Any, Any]) -> None:
+    seat = seated()
+    seat.source.state |= state
+    with pytest.raises(
+        StrategyError, match=r"^talker: the keys of view\.state are texts, and (1748736000000|None|True) is none"
+    ):
+        seat.changed_state()
+    assert seated().changed_state() is None
+
+
+def test_a_state_that_is_nested_as_deeply_as_json_can_is_kept() -> None:
+    seat, deep = seated(), dict[str, Any]()
+    for _ in range(300):
+        deep = {"in": [deep]}
+    seat.source.state["deep"] = deep
+    text = seat.changed_state()
+    assert text is not None
+    assert json.loads(text) == seat.source.state
