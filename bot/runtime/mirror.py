@@ -45,7 +45,7 @@ class MirrorPosition(NamedTuple):
     size: Decimal
     entry_px: Decimal | None
     leverage: float = 1
-    first_stop_px: Decimal | None = None  # 1R is measured from it, also when it has gone
+    first_stop_px: Decimal | None = None  # of its newest bracket; 1R is measured from it, also when it has gone
     opened_ms: int = 0
     owner: str | None = None
 
@@ -157,6 +157,8 @@ class Mirror:
         self.closed: set[str] = set()
         self.keys_proven = False  # this service has shown one of our keys on a trade
         self.events_named = False  # an event has shown one, so that an event or an order without a key is none of ours
+        # Of a position that an order has closed and goes on to open the other way: the order's trade, and the leverage that it takes over.
+        self.turning: dict[str, tuple[str, float]] = {}
         self.marks: dict[str, float] = {}
         self.balance_usd = Decimal(0)
         self.epoch = 0
@@ -399,18 +401,22 @@ def _filled(mirror: Mirror, event: Any, data: Any) -> None:
     if data.intent == "close" and not data.remaining_size and event.idempotency_key is not None:
         mirror.closed.add(event.idempotency_key)
     size = data.position_size
+    known = mirror.positions.get(event.coin)
     if not size:
+        if known is not None and data.remaining_size:
+            mirror.turning[event.coin] = (data.trade_id, known.leverage)
         _flat(mirror, event.coin)
         return
-    known = mirror.positions.get(event.coin)
     owner = (
         mirror.owner_of(event.idempotency_key) if event.idempotency_key is not None and data.intent == "open" else None
     )
     if known is None or known.side != data.side:
         asked = None if owner is None else mirror.leverage_of(event.idempotency_key)
+        turned, had = mirror.turning.pop(event.coin, ("", 1))
         mirror.positions[event.coin] = MirrorPosition(
-            event.coin, data.side, abs(size), data.entry_px, leverage=asked or 1, opened_ms=event.ts, owner=owner
-        )
+            event.coin, data.side, abs(size), data.entry_px, opened_ms=event.ts, owner=owner,
+            leverage=asked or (had if turned == data.trade_id else 1),
+        )  # fmt: skip
         return
     mirror.positions[event.coin] = known._replace(
         size=abs(size),
@@ -436,12 +442,15 @@ def _flat(mirror: Mirror, market: str) -> None:
 
 def _order_stands(mirror: Mirror, event: Any, data: Any) -> None:
     oid, kind, trigger_px = data.oid, data.kind, data.trigger_px
+    known = mirror.orders.get(oid)
     mirror.orders[oid] = MirrorOrder(
         oid, event.coin, kind, data.side, data.intent, data.size, data.filled_size, data.limit_px, trigger_px, data.trade_id,
-        event.idempotency_key, event.ts,
+        event.idempotency_key, event.ts if known is None else known.created_ms,
     )  # fmt: skip
+    if kind != "stop_loss":
+        return
     position = mirror.positions.get(event.coin)
-    if position is not None and kind == "stop_loss" and position.first_stop_px is None:
+    if position is not None and (event.subtype == "armed" or position.first_stop_px is None):
         mirror.positions[event.coin] = position._replace(first_stop_px=trigger_px)
 
 

@@ -21,7 +21,7 @@ class PositionView(NamedTuple):
 
     stop_px, target_px   None when there is none
     notional_usd         at mark
-    risk_usd             what the first stop would have lost from the entry; None without one
+    risk_usd             what the stop of its newest bracket would have lost from the entry; None without one
     """
 
     market: str
