@@ -52,7 +52,7 @@ class Due(NamedTuple):
     @property
     def done(self) -> tuple[str, str, int]:
         """Its row of the journal's progress; no market is called like that."""
-        return (progress_name(self.strategy), self.name, self.at_ms)
+        return (progress_name(self.strategy, self.backs), self.name, self.at_ms)
 
 
 @dataclass(slots=True)
@@ -77,12 +77,12 @@ class Timers:
         self._timers = []
         for seat in seats:
             for name, spec in seat.timers.items():
-                done = (progress_name(seat.name), name)
+                backs = backs_of(journal, seat.name, name)
+                done = (progress_name(seat.name, backs), name)
                 last_ms = journal.done_until(*done)
                 if last_ms is None:
                     last_ms = now_ms
                     journal.bar_done(*done, now_ms)
-                backs = backs_of(journal, seat.name, name)
                 self._timers.append(_Clocked(seat.name, name, spec, last_ms, next_after(spec, last_ms), backs))
         self._look()
 
@@ -92,7 +92,7 @@ class Timers:
         for one in ahead:
             log.warning("timer.went_back", strategy=one.strategy, timer=one.name, from_ms=one.last_ms, to_ms=now_ms)
             one.last_ms, one.next_ms, one.backs = now_ms, next_after(one.spec, now_ms), one.backs + 1
-            journal.bar_done(progress_name(one.strategy), one.name, now_ms)
+            journal.bar_done(progress_name(one.strategy, one.backs), one.name, now_ms)
             journal.bar_done(_backs_name(one.strategy), one.name, one.backs)
         if ahead:
             self._look()
@@ -119,8 +119,9 @@ class Timers:
         self.next_ms = min((one.next_ms for one in self._timers), default=None)
 
 
-def progress_name(strategy: str) -> str:
-    return f"@timer:{strategy}"
+def progress_name(strategy: str, backs: int) -> str:
+    """Anew each time that the service went back: a row of the progress only goes forward."""
+    return f"@timer:{strategy}" if backs == 0 else f"@timer.{backs}:{strategy}"
 
 
 def _backs_name(strategy: str) -> str:

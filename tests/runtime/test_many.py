@@ -631,6 +631,25 @@ async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue
     assert [row["cause"] for row in loop.journal.db["intents"].rows][2:] == [f"timer.1:often:{at_ms + 30_000}"]
 
 
+async def test_a_restart_goes_on_from_where_the_service_went_back_to(venue: FakeVenue, tmp_path: Path) -> None:
+    """Also in the last minute before the instant at which the service was before."""
+    loop = await begun(venue, Clocked(), path=tmp_path / "j.db")
+    venue.clock.advance(600_000)
+    await loop.cycle()
+    was_ms = venue.clock.now_ms()
+    venue.clock.go_back(300_000)
+    await loop.cycle()
+    venue.clock.set(was_ms - 60_000)
+    await loop.cycle()
+    kill(loop)
+    venue.clock.advance(30_000)
+    one = Clocked()
+    loop = await begun(venue, one, path=tmp_path / "j.db")
+    venue.clock.advance(30_000)
+    await loop.cycle()
+    assert one.rung == [Timer("often", was_ms - 30_000), Timer("often", was_ms)]
+
+
 async def test_bars_are_heard_again_from_where_they_had_come_to_when_the_service_went_back(venue: FakeVenue) -> None:
     """A bar that comes again is decided once: its orders would have the keys of those that were sent."""
     one = Told("alpha")
