@@ -94,7 +94,8 @@ class Controls:
 
     @property
     def state(self) -> State:
-        return state_of(self._run.loop, is_stopping=self._run.stop.is_set())
+        run = self._run
+        return state_of(run.loop, is_stopping=run.stop.is_set(), away=run.operations.away)
 
     @property
     def paused(self) -> dict[str, str]:

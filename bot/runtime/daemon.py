@@ -175,7 +175,10 @@ async def run(
         if damage is not None:
             one.loop.health.incident("journal.rebuilt", reading.FILE, message=damage)
         watching.begin(journal, last_sign, now_ms=client.clock.now_ms())
-        sources = Sources(one.meter, one.loop, lambda: one.heartbeat, one.notifier, state=lambda: operations.state()[0])
+        sources = Sources(
+            one.meter, one.loop, lambda: one.heartbeat, one.notifier, state=lambda: operations.state()[0],
+            is_recovered=lambda: one.is_recovered,
+        )  # fmt: skip
         port = None if settings.metrics is None else settings.metrics.port
         await stack.enter_async_context(watching.notifying(one.notifier))
         try:
@@ -249,6 +252,11 @@ class Run:
         self.controls = Controls(self, reread)
         operations.errands.ring = self.rhythm.ring
         operations.run = self
+
+    @property
+    def is_recovered(self) -> bool:
+        """Whether the account has been read whole. A start that is tried again begins anew; a resync goes on from what was known."""
+        return self.has_started or self.loop.ready
 
     async def go(self, *, beat_at_once: bool) -> DaemonEnd:
         self.rhythm.start()
@@ -374,7 +382,7 @@ class Run:
             self.loop.health.restore("service")
             return True
 
-        if await until_up(recovered, self.stop) is None:
+        if await until_up(recovered, self.stop, self.operations.tell_away) is None:
             return False
         self.has_started = True
         self._let_beat()
@@ -699,14 +707,16 @@ async def until_up(
 ) -> T | None:  # fmt: skip
     """Ask until the service answers, more and more slowly; None when told to stop first. Lost access is raised, and a no that is said again and again.
 
-    `tell_away` is told why it waits. `is_known`: the service has answered a run of this folder, so that a page of something in between is no
+    `tell_away` is told why it waits, and "" when it need not any more. `is_known`: the service has answered a run of this folder, so that a page of something in between is no
     wrong address, however often it comes.
     """
     pacer = RealPacer()
     tries = refusals = 0
     while not stop.is_set():
         try:
-            return await _unless(stop, ask)
+            answer = await _unless(stop, ask)
+            tell_away("")
+            return answer
         except ApiError as error:
             refusals += isinstance(error, Refused) and not (is_known and error.code == NO_ERROR_OBJECT)
             if is_access_lost(error) or refusals >= REFUSALS_MAX:

@@ -57,13 +57,14 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the figures are. `state` is the word for the run."""
+    """Where the figures are. `state` is the word for the run, `is_recovered` whether it knows the account."""
 
     meter: Meter
     loop: Loop
     heartbeat: Callable[[], HeartbeatProcess | None]
     notifier: Notifier | None
     state: Callable[[], str]
+    is_recovered: Callable[[], bool]
 
 
 # Gauge of each strategy -> what it says, and which figure of its book it is.
@@ -88,7 +89,7 @@ def is_live(sources: Sources, now_ns: int) -> bool:
 
 def is_ready(sources: Sources, now_ns: int) -> bool:
     """Recovered, making progress, and not at its end."""
-    return sources.loop.ready and is_live(sources, now_ns) and sources.state() not in ("STARTING", "STOPPING")
+    return sources.is_recovered() and is_live(sources, now_ns) and sources.state() not in ("STARTING", "STOPPING")
 
 
 def registry_of(sources: Sources) -> CollectorRegistry:
@@ -162,7 +163,8 @@ class Figures:
         meter.lag_max_s = 0.0
         age_s = meter.age_s(now_ns)
         yield gauge("pass_age_seconds", "Since the newest pass ended.", [] if age_s is None else [((), age_s)])
-        yield from self._trading(gauge)
+        if self._of.is_recovered():  # Before that nothing is known of the account, and a 0 would be taken for it.
+            yield from self._trading(gauge)
         yield from self._guards(gauge, counter, now_ns)
         yield from self._strategies(gauge, counter)
 

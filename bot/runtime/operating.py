@@ -121,16 +121,15 @@ class Operations:
         self.starting: asyncio.Task[None] | None = None  # asks the service manager for time
         self._clock = SystemClock()
         self._started_ms = self._clock.now_ms()
-        self._away = ""
+        self.away = ""  # why a start waits for its service
 
     def base(self) -> Data:
         """Part of every answer."""
-        run = self.run
-        epoch = None if run is None else run.loop.mirror.epoch
+        run = self._recovered()
         return {
             "at_ms": self._clock.now_ms(),
             "pid": os.getpid(),
-            "epoch": epoch,
+            "epoch": None if run is None else run.loop.mirror.epoch,
             "old_s": None if run is None else _age_s(run),
         }
 
@@ -156,8 +155,8 @@ class Operations:
         }
 
     def tell_away(self, why: str) -> None:
-        """The service does not answer at the start: what `bot status` says meanwhile."""
-        self._away = why
+        """The service does not answer at the start: what `bot status` says meanwhile. "" once it has."""
+        self.away = why
 
     async def started(self) -> None:
         """The start is over, whatever came of it."""
@@ -188,13 +187,13 @@ class Operations:
         """As state.py has it; before there is a loop the daemon is starting, unless it is told to stop."""
         if self.run is not None:
             return self.run.controls.state
-        return State("STOPPING", "asked to stop") if self.stop.is_set() else State("STARTING", self._away)
+        return State("STOPPING", "asked to stop") if self.stop.is_set() else State("STARTING", self.away)
 
     async def status(self, question: Question) -> Data:
         """The whole daemon on one page."""
         question.nothing_else()
         state, why = self.state()
-        run = self.run
+        run = self._recovered()
         told: Data = {
             "state": state, "why": why or None, "name": self.settings.name, "version": __version__, "base_url": self.base_url,
             "state_dir": str(self.settings.state_dir), "config": None if self.config is None else str(self.config),
@@ -267,7 +266,8 @@ class Operations:
             quarantined = None if seat is None else seat.quarantined
             why = quarantined or paused.get(one.name)
             # Without a seat, or with one while what happens is kept for it: it still lives through its past.
-            state = "STARTING" if seat is None or one.name in run.loop.desk.away else "RUNNING"
+            is_starting = seat is None or one.name in run.loop.desk.away or not run.is_recovered
+            state = "STARTING" if is_starting else "RUNNING"
             found.append({
                 "name": one.name, "use": one.use, "markets": list(one.markets), "interval": one.interval,
                 "budget_usd": format_decimal(one.budget_usd), "max_leverage": one.max_leverage,
@@ -449,6 +449,10 @@ class Operations:
         if self.run is None:
             raise Problem(503, "starting", "the daemon is starting: it waits for the service's first answer; ask again")
         return self.run
+
+    def _recovered(self) -> Run | None:
+        """The run, once what it knows of the account is known whole."""
+        return None if self.run is None or not self.run.is_recovered else self.run
 
     def _loop(self) -> Any:
         """Only what has been recovered is told as being so."""

@@ -19,14 +19,14 @@ class State(NamedTuple):
     why: str
 
 
-def state_of(loop: Loop, *, is_stopping: bool = False) -> State:
+def state_of(loop: Loop, *, is_stopping: bool = False, away: str = "") -> State:
     """The first that holds: STOPPING, STARTING (not recovered, or the strategies still live through their past), DEGRADED (something keeps
     entries out, here or at the service, or a strategy is in quarantine), PAUSED (a person has paused every strategy), RUNNING.
-    `is_stopping`: the run has been told to stop."""
+    `is_stopping`: the run has been told to stop. `away`: why a start waits for its service, if it does."""
     if is_stopping or loop.paused == ENDING:
         return State("STOPPING", "asked to stop")
     if not loop.ready:
-        return State("STARTING", "; ".join(loop.degraded.values()) or "recovering")
+        return State("STARTING", "; ".join(loop.degraded.values()) or away or "recovering")
     if loop.warming is not None:
         return State(
             "STARTING", f"the account is looked after, and the strategies live through their past: {loop.warming}"

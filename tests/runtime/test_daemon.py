@@ -34,11 +34,13 @@ from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, Tr
 from bot.runtime import beat, control, controls, daemon, heartbeat, notify, safety, systemd, watching, worker
 from bot.runtime import journal as journal_module
 from bot.runtime import loop as loop_module
+from bot.runtime.control import Question
 from bot.runtime.daemon import DaemonEnd
 from bot.runtime.doorbell import listen
 from bot.runtime.heartbeat import Belief
 from bot.runtime.holding import folders_held, is_held, runtime_dir
 from bot.runtime.journal import open_journal
+from bot.runtime.metrics import Figures, Sources
 from bot.runtime.operating import Operations
 from bot.runtime.progress import ProgressReader
 from bot.service.auth import SECRET_LETTERS
@@ -583,6 +585,43 @@ async def test_a_service_that_is_away_at_the_start_is_told_of() -> None:
 
     assert await daemon.until_up(ask, stop, told.append) is None
     assert told == ["the service does not answer, try 1 (connect_error: refused)"]
+    stop.clear()
+
+    async def answers() -> int:
+        return 1
+
+    assert await daemon.until_up(answers, stop, told.append) == 1
+    assert told[1:] == [""], "it is there"
+
+
+async def test_what_a_start_has_not_recovered_is_not_told_as_being_so(place: MakePlace, still: serving.Served) -> None:
+    """The account is read once, and then the service is away: what it holds by now, nobody knows."""
+    pytest.importorskip("prometheus_client")
+    one = await place(still)
+
+    async def told() -> tuple[Any, bool]:
+        everything = await run.operations.status(Question({})) | run.operations.base()
+        return everything, "bracketbot_positions" in {family.name for family in Figures(sources).collect()}
+
+    async with built(one, one.settings("Idle")) as (run, _):
+        sources = Sources(
+            run.meter, run.loop, lambda: None, None, lambda: run.operations.state()[0], lambda: run.is_recovered
+        )
+        one.halfway.hangs = lambda path: path == "/v1/guardians"
+        recovering = asyncio.create_task(run.loop.recover())
+        await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
+        recovering.cancel()
+        run.operations.tell_away("the service does not answer")
+        status, has_figures = await told()
+        assert (status["state"], status["why"], has_figures) == ("STARTING", "the service does not answer", False)
+        assert (status["epoch"], status["old_s"]) == (None, None)
+        assert not {"account", "positions", "unprotected", "is_safe"} & set(status)
+        strategies = (await run.operations.strategies(Question({})))["strategies"]
+        assert [each["state"] for each in strategies] == ["STARTING"]
+        one.halfway.hangs = lambda _path: False
+        await run.loop.recover()
+        status, has_figures = await told()
+        assert (status["positions"], status["is_safe"], has_figures) == (0, True, True)
 
 
 @pytest.mark.usefixtures("hurry")

@@ -906,9 +906,8 @@ def test_a_run_is_ready_also_degraded_and_neither_before_it_has_recovered_nor_wh
 ) -> None:
     """What closes and protects is not to be taken away because it opens nothing."""
     meter = Meter(ended_ns=None if age_s is None else boot_ns() - int(age_s * 1e9))
-    loop: Any = SimpleNamespace(ready=is_recovered)
     unused: Any = None
-    scraped = Scraped(unused, Sources(meter, loop, lambda: None, None, lambda: state))
+    scraped = Scraped(unused, Sources(meter, unused, lambda: None, None, lambda: state, lambda: is_recovered))
     status, _, text = scraped.ANSWERS["/readyz"](scraped)
     assert (status, text) == ready
     assert scraped.ANSWERS["/livez"](scraped)[0] == live
@@ -918,9 +917,10 @@ async def test_metrics_are_shown_also_where_their_port_cannot_be_noted(tmp_path:
     """As on a full disk: a start there is to look after the account, and is not to end for a note."""
     pytest.importorskip("prometheus_client")
     (tmp_path / PORT_FILE).mkdir()
-    loop: Any = SimpleNamespace(ready=True)
+    unused: Any = None
+    sources = Sources(Meter(), unused, lambda: None, None, lambda: "RUNNING", lambda: True)
     with capture_logs() as said:
-        async with exposing(0, tmp_path, Sources(Meter(), loop, lambda: None, None, lambda: "RUNNING")):
+        async with exposing(0, tmp_path, sources):
             url = next(line["url"] for line in said if line["event"] == "metrics.exposed")
             reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2].split("/")[0]))
             writer.write(b"GET /livez HTTP/1.1\r\n\r\n")

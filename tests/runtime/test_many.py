@@ -461,7 +461,7 @@ async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(loop, venue, "100", "110")
     loop.pauses.pause("beta")
-    sources = Sources(Meter(), loop, lambda: None, None, state=lambda: "RUNNING")
+    sources = Sources(Meter(), loop, lambda: None, None, state=lambda: "RUNNING", is_recovered=lambda: True)
     samples = {
         (one.name, one.labels.get("strategy")): one.value
         for family in Figures(sources).collect()
@@ -482,7 +482,9 @@ async def test_a_halt_ends_in_the_metrics_too_when_its_limit_leaves_the_config(v
     await minutes(loop, venue, "100", "89")
 
     def paused() -> list[float]:
-        figures = Figures(Sources(Meter(), loop, lambda: None, None, state=lambda: "RUNNING"))
+        figures = Figures(
+            Sources(Meter(), loop, lambda: None, None, state=lambda: "RUNNING", is_recovered=lambda: True)
+        )
         families = {family.name: family for family in figures.collect()}
         return [one.value for one in families["bracketbot_strategy_paused"].samples]
 

@@ -92,6 +92,8 @@ class House:
     heartbeats: list[Any] = field(default_factory=list)
     guarded: list[Any] = field(default_factory=list)  # what stood at each change of the heartbeat
     meanwhile: Callable[[], Awaitable[None]] = _nothing  # each time that a reload makes room for a pass
+    away: str = ""
+    is_recovered: bool = True
 
     def __post_init__(self) -> None:
         self.client = self.venue

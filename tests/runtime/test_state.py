@@ -10,6 +10,7 @@ from tests.runtime.rooms import room
 
 async def test_the_state_in_a_word_and_why() -> None:
     loop = room(FakeVenue())
+    assert state_of(loop, away="the service does not answer") == ("STARTING", "the service does not answer")
     said = [state_of(loop)]
     await loop.recover()
     said.append(state_of(loop))
