@@ -169,9 +169,13 @@ class Refused(ApiError):
 class OutcomeUnknown(ApiError):
     """It may have been done. Leave the intent open, ask with the same key or token, reconcile; never a new key."""
 
+    exit_code = Exit.TIMEOUT
+
 
 class TryLater(ApiError):
     """Not done, for a reason that passes: wait `after_ms`, then the same request with the same key."""
+
+    exit_code = Exit.TIMEOUT
 
     def __init__(self, *args: Any, after_ms: int = RETRY_AFTER_MS, **named: Any) -> None:
         super().__init__(*args, **named)

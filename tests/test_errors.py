@@ -119,6 +119,8 @@ def test_each_fault_has_the_exit_code_of_the_product_page() -> None:
         (JournalError, 6),
         (AccessLost, 7),
         (Refused, 7),
+        (TryLater, 5),
+        (OutcomeUnknown, 5),
     ]
     assert all(fault.exit_code == code for fault, code in faults)
 

@@ -62,14 +62,21 @@ def kill(
 
 
 async def _lift(place: Place, reference: str | None, *, as_json: bool) -> int:
+    from bot.cli.place import Silent
     from bot.client import Client
+    from bot.errors import OutcomeUnknown, TryLater
 
     found = await _way(place, reference)
     if found is None:
         lifted = place.ask("POST", "/lift")["lifted"]
     else:
-        async with Client(*found) as client:
-            lifted = await client.lift_kill_switches()
+        try:
+            async with Client(*found) as client:
+                lifted = await client.lift_kill_switches()
+        except (TryLater, OutcomeUnknown) as error:
+            raise Silent(
+                f"the service at {found[0]} has not lifted it ({error.code}: {error.message}); try again once it answers"
+            ) from None
     if as_json:
         click.echo(json.dumps({"lifted": lifted}))
     elif lifted:

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 import structlog
 
 from bot.clock import SystemClock
-from bot.errors import ApiError, BotError, ConfigError, Exit, OutcomeUnknown, TryLater
+from bot.errors import ApiError, BotError, ConfigError, Exit
 from bot.runtime.holding import KEPT_LOOK_S, kept
 
 log = structlog.get_logger()
@@ -263,8 +263,7 @@ class Server:
             goes_on = " with it, and bot status says what comes of it" if path in WARMING else ""
             return 504, _no("timeout", f"no answer within {answer_s(path):g} s; the daemon goes on{goes_on}")
         except BotError as error:
-            is_late = error.exit_code is Exit.TIMEOUT or isinstance(error, TryLater | OutcomeUnknown)
-            status = 400 if isinstance(error, ConfigError) else 504 if is_late else 409
+            status = 400 if isinstance(error, ConfigError) else 504 if error.exit_code is Exit.TIMEOUT else 409
             code = error.code if isinstance(error, ApiError) else type(error).__name__
             return status, _no(code, str(error), exit_code=int(error.exit_code))
         except Exception:  # A fault of our own: the asker hears of it, and the run goes on.

@@ -144,6 +144,19 @@ def test_a_kill_that_cannot_be_answered_says_that_nothing_is_known(
     assert "whether the switch was thrown is not known" in capsys.readouterr().err
 
 
+def test_a_switch_that_nobody_answers_for_is_not_lifted_and_may_be_tried_again(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        base_url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        config.write_text(re.sub(r'base_url: "[^"]*"', f'base_url: "{base_url}"', config.read_text()))
+        assert call(["kill", "--lift", "--config", str(config)]) == 5
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: the service at {base_url} has not lifted it (connect_error: ")
+    assert said.endswith("; try again once it answers\n")
+
+
 def test_a_key_that_is_refused_ends_with_the_services_words(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (config.parent / "key").write_text("bbk_test_abcdefgh_" + "A" * 43 + "_000000")
     assert call(["kill", "--config", str(config)]) == 7
