@@ -196,21 +196,23 @@ def _answer(intent: Row) -> Step:
 
 
 def _became(db: sqlite3.Connection, intent: Row) -> list[Step]:
-    """From the first event of this order to the one that leaves its market flat."""
+    """What comes of this order, and from its fill on all that comes of its market, until that is flat. While it rests, the rest is another's."""
     if intent["action"] == "cancel":
         wanted = set(map(str, intent["body"]["oids"]))
         return [event_step(one) for oid in wanted for one in reading.events_like(db, oid)
                 if one["data"].get("oid") == oid and one["ts"] >= intent["opened_ms"]][:EVENTS_MAX]  # fmt: skip
     life: list[Row] = []
+    is_filled = False
     for event in reading.events_of_coin(db, intent["market"]):
         if event["epoch"] != intent["epoch"]:
             continue
         is_ours = event.get("idempotencyKey") == intent["id"] or (
             intent["trade_id"] is not None and event["data"].get("tradeId") == intent["trade_id"]
         )
-        if life or is_ours:
+        is_filled = is_filled or (is_ours and event["type"] == "fill")
+        if is_filled or is_ours:
             life.append(event)
-        if life and _is_flat(event):
+        if is_filled and _is_flat(event):
             break
     return _events(life)
 

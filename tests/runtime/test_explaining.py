@@ -5,8 +5,9 @@ from __future__ import annotations
 from bot.runtime import reading
 from bot.runtime.explaining import explain
 from bot.runtime.roundtrips import TYPES, trips
+from bot.strategy import Bracket, Open
 from tests.fakes import FakeVenue
-from tests.runtime.rooms import always, later, minutes, room
+from tests.runtime.rooms import always, begun, later, minutes, room
 from tests.runtime.test_reconcile import stop_of
 
 
@@ -32,3 +33,20 @@ async def test_what_stood_before_a_reset_is_no_part_of_what_came_after_it() -> N
         found = [(one.entry_trade_id, one.status) for one in trips(reading.all_events(db, TYPES))]
     assert told == {first: {before}, before: {before}, stop_of(venue): {after}}
     assert found == [(before, "reset"), (after, "open")]
+
+
+async def test_what_ends_another_position_while_an_entry_rests_is_no_part_of_its_life() -> None:
+    """A limit waits below the stop of the position that stands: the stop goes first, and then the limit is filled and stopped itself."""
+    entries = [
+        Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5)),
+        Open("BTC", "long", usd=200, limit_px=90, bracket=Bracket(stop_pct=5)),
+    ]
+    venue = FakeVenue()
+    loop = await begun(venue, lambda _view, _bar: [entries.pop(0)] if entries else ())
+    await minutes(loop, venue, "100", "94", "89", "80", "80")
+    assert venue.positions == {}
+    with reading.in_rows(loop.journal.db.conn) as db:
+        first, second = (row["id"] for row in loop.journal.db["intents"].rows)
+        fills = [one["data"]["tradeId"] for one in reading.all_events(db, ("fill",))]
+        told = [[s.data["tradeId"] for s in explain(db, one) if s.what == "fill"] for one in (first, second, fills[-1])]
+    assert told == [fills[:2], fills[2:], fills[2:]]
