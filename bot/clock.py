@@ -6,6 +6,8 @@ is for people and for cron.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +17,7 @@ SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
+BOOT_ID: Final = "BOT_BOOT_ID"  # in the environment of a unit
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -74,11 +77,11 @@ def boot_ns() -> int:
 
 
 def boot_id() -> str:
-    """A name of this boot of the machine; "" where there is none (not Linux)."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+    """A name of this boot of the machine; "" where nobody can tell (not Linux). To a unit, which sees no /proc/sys, systemd tells it."""
+    name = os.environ.get(BOOT_ID, "")
+    with contextlib.suppress(OSError):
+        name = name or Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return name.replace("-", "")  # systemd writes none.
 
 
 def datetime_of(at_ms: int) -> datetime:

@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime, timedelta, timezone
+from uuid import UUID
 
 import pytest
 from freezegun import freeze_time
@@ -13,6 +14,7 @@ from bot.clock import (
     Clock,
     ManualClock,
     SystemClock,
+    boot_id,
     boot_ns,
     datetime_of,
     iso,
@@ -55,6 +57,15 @@ def test_durations_do_not_follow_the_wall_clock() -> None:
     time.sleep(0.002)
     assert monotonic_ns() - before[0] >= 2_000_000
     assert boot_ns() - before[1] >= 2_000_000
+
+
+def test_a_boot_has_one_name_whoever_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd writes it without the kernel's dashes, and its units see no other."""
+    name = boot_id()
+    monkeypatch.setenv("BOT_BOOT_ID", "0123456789abcdef0123456789abcdef")
+    assert boot_id() == "0123456789abcdef0123456789abcdef"
+    monkeypatch.setenv("BOT_BOOT_ID", str(UUID(name)))
+    assert boot_id() == name
 
 
 def test_an_instant_is_written_in_utc_with_milliseconds() -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from bot.clock import BOOT_ID
 from bot.errors import BotError, ConfigError, Exit
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ _SYSTEM: Final = (
     "ProtectControlGroups=yes",
     "ProtectProc=invisible",
     "ProcSubset=pid",
+    f"Environment={BOOT_ID}=%b",  # ProcSubset= hides the file that says it
     "RemoveIPC=yes",
     "DevicePolicy=closed",
 )

@@ -123,7 +123,7 @@ def _said(skew_ms: int) -> str:
 
 
 def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
-    """At a start in real time: after a new boot with a wall clock behind what was stored, entries that never left are taken for too old.
+    """At a start in real time: after a new boot (one without a name may be) with a wall clock behind what was stored, entries that never left are taken for too old.
 
     Nobody knows how old they are then. What may have left stays in doubt: its fence is the service's. Answers how many there were.
     """
@@ -133,7 +133,8 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
     if before != boot_id:
         journal.write_note(BOOT_ID, boot_id)
     note_wall(journal, wall_ms)
-    if before in (None, boot_id) or (wall_ms >= high_ms - JUMP_MS and not is_damaged):
+    is_same_boot = before is None or before == boot_id != ""
+    if is_same_boot or (wall_ms >= high_ms - JUMP_MS and not is_damaged):
         return 0
     if is_damaged:
         message = "whether the wall clock is behind what was stored before this boot is not known"

@@ -115,7 +115,7 @@ def last_sign(journal: Journal, folder: Path) -> str | None:
             stamp = reader.read()
         finally:
             reader.close()
-        if stamp is not None and stamp.boot_ns and boot == boot_id():
+        if stamp is not None and stamp.boot_ns and boot == boot_id() != "":
             return iso(SystemClock().now_ms() - (boot_ns() - stamp.boot_ns) // 1_000_000)
         return iso(path.stat().st_mtime_ns // 1_000_000)  # The instants of another boot say nothing in this one.
     return "an unknown instant"

@@ -107,7 +107,7 @@ def test_a_unit_runs_this_installation_and_hands_over_each_secret(
     for line in ("Type=notify", "NotifyAccess=main", "DynamicUser=yes", "StateDirectory=bot-live", "StateDirectoryMode=0700",
                  "WatchdogSec=20s", "WatchdogSignal=SIGABRT", "TimeoutStartFailureMode=abort", "Restart=always", "RestartPreventExitStatus=2 4 7", "KillMode=mixed",
                  "LimitCORE=0", "UMask=0077", "NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict",
-                 "MemoryDenyWriteExecute=yes", "SystemCallFilter=~@privileged @resources", "StartLimitIntervalSec=0"):  # fmt: skip
+                 "ProcSubset=pid", "Environment=BOT_BOOT_ID=%b", "MemoryDenyWriteExecute=yes", "SystemCallFilter=~@privileged @resources", "StartLimitIntervalSec=0"):  # fmt: skip
         assert line in lines
     bound = [line.removeprefix("BindReadOnlyPaths=") for line in lines if line.startswith("BindReadOnlyPaths=")]
     assert str(tmp_path) in bound, "the config is where the unit would not see it"

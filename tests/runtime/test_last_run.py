@@ -59,11 +59,13 @@ def test_a_killed_run_was_heard_of_last_at_its_newest_pass(journal: Journal, tmp
     assert watching.last_sign(journal, tmp_path) is not None, "this run has not come to its end either"
 
 
-@pytest.mark.parametrize("passes", [0, 1])
+@pytest.mark.parametrize(("passes", "boot"), [(0, boot_id()), (1, "another boot"), (1, "")])
 def test_of_a_run_before_this_boot_or_without_a_pass_the_files_own_time_says_when(
-    journal: Journal, tmp_path: Path, passes: int
+    journal: Journal, tmp_path: Path, passes: int, boot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal.write_note(watching.UNENDED, "another boot" if passes else boot_id())
+    if not boot:  # Neither run could tell which one it is.
+        monkeypatch.setattr(watching, "boot_id", str)
+    journal.write_note(watching.UNENDED, boot)
     stamped(tmp_path, boot_ns=passes)
     os.utime(tmp_path / "progress", (1_700_000_000, 1_700_000_000))
     assert watching.last_sign(journal, tmp_path) == iso(1_700_000_000_000)

@@ -129,6 +129,13 @@ def test_after_a_boot_with_a_clock_that_went_back_held_entries_are_too_old(journ
     assert states(journal) == {"KEY1": "expired", "KEY2": "opened", "KEY3": "sending", "KEY4": "expired"}
 
 
+def test_a_boot_that_has_no_name_may_be_another_one(journal: Journal) -> None:
+    assert expire_held(journal, wall_ms=START_MS, boot_id="") == 0
+    journal.open(intent(1, opened_ms=START_MS))
+    assert expire_held(journal, wall_ms=START_MS + 1, boot_id="") == 0
+    assert expire_held(journal, wall_ms=START_MS - HOUR_MS, boot_id="") == 1
+
+
 def test_the_highest_wall_clock_is_remembered_without_any_intent(journal: Journal) -> None:
     expire_held(journal, wall_ms=START_MS, boot_id="a")
     note_wall(journal, START_MS + 2 * HOUR_MS)
