@@ -264,7 +264,7 @@ def _system_lines(settings: Settings, bound: Sequence[Path]) -> Sequence[str]:
 
 
 def _needed(config: Path, settings: Settings) -> list[Path]:
-    """What the daemon reads: this installation, the interpreter that it stands on, the config, strategies, candle files."""
+    """What the daemon reads: this installation, the interpreter that it stands on, the config, strategies, candle files. Of a link also what it leads to."""
     code = Path(__file__).resolve().parents[2]
     interpreter = Path(sys.executable)
     found = [
@@ -276,6 +276,7 @@ def _needed(config: Path, settings: Settings) -> list[Path]:
     ]
     found += [one.file for one in settings.embedded.data]
     found += [] if code.is_relative_to(sys.prefix) else [code]
+    found += [one.resolve() for one in (*found, *_strategy_files(settings))]
     return [
         one
         for one in dict.fromkeys(found)
@@ -283,17 +284,22 @@ def _needed(config: Path, settings: Settings) -> list[Path]:
     ]
 
 
+def _strategy_files(settings: Settings) -> list[Path]:
+    return [settings.strategies_dir / f"{one.use.partition(':')[0]}.py" for one in settings.strategies]
+
+
 def _closed(config: Path, settings: Settings, bound: Sequence[Path]) -> Sequence[Path]:
     """What bars the way of a user who is nobody in particular. Above a folder that is bound in, systemd makes the way itself."""
-    interpreter = Path(sys.executable)
-    files = [config, interpreter, interpreter.resolve(), Path(__file__).resolve()]
-    files += [settings.strategies_dir / f"{one.use.partition(':')[0]}.py" for one in settings.strategies]
+    files = [config, Path(sys.executable), Path(__file__), *_strategy_files(settings)]
     files += [one.file for one in settings.embedded.data]
+    files += [one.resolve() for one in files]
     found: dict[Path, None] = {}
     for file in filter(Path.is_file, files):
         top = next((one for one in bound if file.is_relative_to(one)), Path(file.anchor))
         for place in (*reversed(file.parents), file):
             wanted = stat.S_IROTH if place == file else stat.S_IXOTH | (stat.S_IROTH if place == file.parent else 0)
+            if place.is_symlink():  # What it leads to is judged by itself.
+                continue
             if place.is_relative_to(top) and place.stat().st_mode & wanted != wanted:
                 found[place] = None
     return tuple(found)

@@ -114,6 +114,24 @@ def test_a_unit_runs_this_installation_and_hands_over_each_secret(
     assert "ProtectHome=tmpfs" in lines
 
 
+@pytest.mark.parametrize("linked", ["strategies", "strategies/trend.py"])
+def test_what_is_linked_from_where_a_unit_does_not_look_is_bound_and_judged_too(
+    tmp_path: Path, repository: Path, home: Path, linked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit_module, "HIDDEN", (str(home),))
+    shutil.copytree(repository / "strategies", home / "strategies")
+    (home / linked).chmod(0o700)
+    link = tmp_path / "etc" / linked
+    link.parent.mkdir(parents=True)
+    link.symlink_to(home / linked)
+    config = tmp_path / "etc" / "live.yaml"
+    config.write_text(CONFIG % ("${credential:api-key}", "strategies", ""))
+    unit = unit_of(config, is_user=False)
+    assert f"BindReadOnlyPaths={home / linked}\n" in unit.text
+    assert home / linked in unit.closed
+    assert link not in unit.closed
+
+
 def test_a_dollar_begins_a_variable_in_a_command_and_nowhere_else(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
