@@ -35,7 +35,7 @@ Examples:
   bot doctor --json configs/paper.yaml
 
 \b
-Exit 0: nothing fails (warnings may stand). Otherwise the code of the first failure: 4 config, 6 journal, 7 key, 1 another.
+Exit 0: nothing fails (warnings may stand). Otherwise the code of the first failure: 4 config, 5 no answer, 6 journal, 7 key, 1 another.
 """
 
 Level = Literal["ok", "warn", "fail", "skip"]
@@ -80,9 +80,28 @@ class Patient:
 def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Look at config, secrets, service, key, clock, disk, journal, heartbeat, addresses of notices, port of metrics and unit of a daemon, and say what to do."""
     from bot.cli.place import find
+
+    try:
+        place = find(config, state_dir, dead_too=True)
+    except ConfigError as error:  # It does not even say which daemon is meant.
+        findings = [Finding("config", "fail", str(error), "mend that, then ask again", int(Exit.CONFIG))]
+    else:
+        findings = _examined(Patient(place))
+    failed = next((one for one in findings if one.level == "fail"), None)
+    code = 0 if failed is None else failed.code or int(Exit.ERROR)
+    if as_json:
+        click.echo(json.dumps({"ok": failed is None, "exit_code": code, "findings": [asdict(one) for one in findings]}))
+        return code
+    for one in findings:
+        click.echo(f"{one.level:<5} {one.check:<11} {one.message}")
+        if one.fix is not None:
+            click.echo(f"{'':<17} -> {one.fix}")
+    return code
+
+
+def _examined(patient: Patient) -> list[Finding]:
     from bot.client.names import run_unheld
 
-    patient = Patient(find(config, state_dir, dead_too=True))
     _config(patient)
     _secrets(patient)
     _state_dir(patient)
@@ -94,18 +113,7 @@ def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     run_unheld(_service(patient))
     _heartbeat(patient)
     _unit(patient)
-    failed = next((one for one in patient.findings if one.level == "fail"), None)
-    code = 0 if failed is None else failed.code or int(Exit.ERROR)
-    if as_json:
-        click.echo(
-            json.dumps({"ok": failed is None, "exit_code": code, "findings": [asdict(one) for one in patient.findings]})
-        )
-        return code
-    for one in patient.findings:
-        click.echo(f"{one.level:<5} {one.check:<11} {one.message}")
-        if one.fix is not None:
-            click.echo(f"{'':<17} -> {one.fix}")
-    return code
+    return patient.findings
 
 
 def _config(patient: Patient) -> None:

@@ -278,6 +278,21 @@ def test_a_folder_that_this_user_cannot_even_look_for_is_wrong_usage(
     assert f"error: {folder} belongs to another user: ask as that user, or as root (sudo)\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("text", "words"), [(None, "cannot be read: No such file"), ("strategies: [", "one.yaml:1:")])
+def test_doctor_finds_a_config_that_says_nothing_of_its_daemon(
+    text: str | None, words: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (home / "one.yaml").write_text(text)
+    assert call(["doctor", "one.yaml", "--json"]) == 4
+    told = json.loads(capsys.readouterr().out)
+    (found,) = told["findings"]
+    assert (told["ok"], told["exit_code"], found["check"], found["level"]) == (False, 4, "config", "fail")
+    assert words in found["message"]
+    assert call(["doctor", "one.yaml"]) == 4
+    assert capsys.readouterr().out.startswith("fail  config      one.yaml:")
+
+
 def test_doctor_says_that_a_journal_is_another_users(
     home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
