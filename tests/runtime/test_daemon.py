@@ -1388,6 +1388,20 @@ def judge_monitoring(shown: Mapping[str, Mapping[str, set[str]]]) -> None:
             assert set(re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", said)) <= set(labels), (expr, said)
 
 
+@pytest.mark.parametrize("seconds", [beat.D_SECONDS_MIN, 60, 3600])
+def test_the_alert_of_a_late_heartbeat_comes_after_a_beat_is_missed_and_before_the_dead_man_acts(
+    seconds: float,
+) -> None:
+    (group,) = YAML(typ="safe").load(REPOSITORY / "configs" / "monitoring" / "alerts.yml")["groups"]
+    exprs = {one["alert"]: one["expr"] for one in group["rules"]}
+    left, age = exprs["BracketbotHeartbeatLate"].split(" < ")
+    assert (left, age) == ("bracketbot_heartbeat_deadline_seconds", "bracketbot_heartbeat_age_seconds")
+    lengths = beat.rhythm(seconds)  # What is left is less than the age of the newest beat from half of it on.
+    assert lengths.period_ns * (1 + beat.JITTER) + beat.ATTEMPT_NS < lengths.deadline_ns / 2
+    asked_s = 5  # as the file says of scrapes
+    assert asked_s + int(group["interval"].removesuffix("s")) <= seconds / 2
+
+
 def told_at(url: str, settings: Settings) -> Settings:
     pytest.importorskip("apprise")
     return settings.model_copy(update={"notify": Notify.model_construct(urls=(SecretStr(url),))})
