@@ -215,7 +215,7 @@ def _unit_folders() -> Iterator[Path]:
 def _text(
     config: Path, settings: Settings, credentials: Mapping[str, Path], system: Sequence[str], *, is_user: bool
 ) -> Iterator[str]:
-    from bot.cli.place import unit_state
+    from bot.cli.place import outline, unit_state
 
     yield "# Made by `bot systemd`; `bot doctor` says when it is out of date."
     yield "[Unit]"
@@ -232,6 +232,8 @@ def _text(
     folder = str(settings.state_dir) if is_user else f"%S/{unit_state(settings.name)}"
     yield f"ExecReload={_command('reload', '--yes', '--state-dir')} {_argument(folder) if is_user else folder}"
     yield "Environment=PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1"
+    if is_user and outline(config)[1] is None:  # Of what says where it is (XDG_STATE_HOME) a unit may know nothing.
+        yield f"Environment={_escaped(f'STATE_DIRECTORY={folder}')}"
     for name, file in credentials.items():
         yield f"LoadCredential={name}:{str(file).replace('%', '%%')}"  # What follows the colon is the path, blanks and quotes and all.
     yield f"WatchdogSec={WATCHDOG_S}s"
