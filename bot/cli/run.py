@@ -69,7 +69,7 @@ async def _run(settings: Settings, config: Path, held: Held, tail: Tail) -> tupl
     from bot.cli.judging import judged
     from bot.cli.play import play, stopped_by_signals
     from bot.errors import BotError
-    from bot.runtime.systemd import is_managed
+    from bot.runtime.systemd import asking_for_time, is_managed
 
     def reread() -> Settings:
         return judged(config).settings
@@ -89,8 +89,9 @@ async def _run(settings: Settings, config: Path, held: Held, tail: Tail) -> tupl
             settings.state_dir, clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
             data=tuple((one.market, one.file) for one in section.data), port=section.port,
         )  # fmt: skip
-        running = await asyncio.to_thread(service.ensure)
-        minted = await service.mint()
+        async with asking_for_time(lambda: "STARTING: the embedded service is not there yet"):
+            running = await asyncio.to_thread(service.ensure)
+            minted = await service.mint()
 
         def note() -> str:
             if not service.is_alive():

@@ -7,9 +7,10 @@ long as the process itself is awake.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 from bot.clock import monotonic_ns
@@ -80,3 +81,14 @@ async def ask_for_time(what: Callable[[], str], every_s: float = EXTEND_EVERY_S)
     while notify(f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}"):
         status(what())
         await asyncio.sleep(every_s)
+
+
+@contextlib.asynccontextmanager
+async def asking_for_time(what: Callable[[], str]) -> AsyncIterator[None]:
+    """While the block runs."""
+    asking = asyncio.create_task(ask_for_time(what), name="asking for time")
+    try:
+        yield
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.cli import unit
+from bot.cli import run, unit
+from bot.cli.embedded import Embedded, Minted, Running
 from bot.client.http import TIMEOUTS
+from bot.config import load
 from bot.errors import BotError, ConfigError, Exit, JournalError
 from bot.runtime import systemd
 from bot.runtime.holding import (
@@ -29,6 +32,7 @@ from bot.runtime.holding import (
     runtime_dir,
 )
 from bot.runtime.rhythm import PASS_S
+from bot.runtime.tail import Tail
 
 ADDRESS = "0x" + "ab" * 20
 
@@ -318,3 +322,28 @@ async def test_a_long_start_asks_for_time_until_it_is_over(manager: socket.socke
     heard(manager)
     await asyncio.sleep(0.03)
     assert heard(manager) == []
+
+
+async def test_a_start_that_waits_for_its_own_service_asks_for_time(
+    tmp_path: Path, repository: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lives through a long gap first gives out no key meanwhile."""
+    seen: list[str] = []
+
+    async def mint(_: Embedded) -> Minted:
+        async with asyncio.timeout(60):
+            while "EXTEND_TIMEOUT_USEC=30000000" not in seen:
+                await asyncio.sleep(0.001)
+                seen.extend(heard(manager))
+        raise BotError("no key")
+
+    monkeypatch.setattr(Embedded, "ensure", lambda _: Running("http://127.0.0.1:9", 1, is_new=True))
+    monkeypatch.setattr(Embedded, "mint", mint)
+    config = repository / "configs" / "paper.yaml"
+    with (
+        hold_state(tmp_path) as held,
+        contextlib.closing(Tail(tmp_path / "daemon.log")) as tail,
+        pytest.raises(BotError, match="no key"),
+    ):
+        await run._run(load(config, {"HOME": str(tmp_path)}), config, held, tail)
+    assert len(asyncio.all_tasks()) == 1, "and asks no longer"
