@@ -57,12 +57,22 @@ def tell(error: BaseException) -> int:
 
 def _of_path(error: BaseException) -> str | None:
     """Of what a file system says of a path: the path, what is wrong with it, and the way out."""
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
+        return "the folder that this runs in is no longer there: cd to one that is"
     if not isinstance(error, OSError) or error.errno not in _NOT_OURS or not isinstance(error.filename, (str, bytes)):
         return None
     told = f"{os.fsdecode(error.filename)}: {error.strerror}"
     if error.errno not in (errno.EACCES, errno.EPERM):
         return told
     return f"{told} (as user {os.geteuid()}): run this as the user that it belongs to, or with sudo"
+
+
+def _is_nowhere() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _stream_of(error: OSError) -> Stream | None:

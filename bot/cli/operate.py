@@ -149,11 +149,9 @@ def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: b
     place = find(config, state_dir)
     told = place.ask("GET", "/status")
     if told.get("managed_by") == "systemd" and not force:
-        from bot.cli.unit import unit_name
+        from bot.cli.unit import stopping
 
-        raise Denied(
-            f"systemd runs this daemon and would start it again: systemctl stop {unit_name(told['name'])} (or --force)"
-        )
+        raise Denied(f"systemd runs this daemon and would start it again: {stopping(told['name'])} (or --force)")
     asked = place.ask("POST", "/stop", {})
     if not _ends(place):
         raise Silent(

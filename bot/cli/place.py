@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from bot.errors import BotError, ConfigError, Declined, Exit
+from bot.errors import BotError, ConfigError, Declined, Exit, JournalError
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -360,4 +360,6 @@ def _ask(
         raise Silent(message)
     if said.get("exit_code") == Exit.REFUSED:
         raise Declined(message)
+    if said.get("exit_code") == Exit.UNSAFE:
+        raise JournalError(message)
     raise Denied(message) if answer.status in (400, 403, 404, 405) else DaemonRefused(message)

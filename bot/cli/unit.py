@@ -165,7 +165,7 @@ def unit_of(config: Path, *, is_user: bool) -> Unit:
 
 def next_commands(unit: Unit) -> Iterator[str]:
     """What a person does after the installation."""
-    control = "systemctl --user" if unit.is_user else "systemctl"
+    control = _control(is_user=unit.is_user)
     for name, file in unit.credentials.items():
         if not file.exists():
             yield f"install -D -m 600 /dev/stdin {shlex.quote(str(file))}      # then type the secret {name}, Enter, Ctrl-D"
@@ -197,6 +197,16 @@ def credential_file(config: Path, name: str) -> Path | None:
         if found is not None:
             return Path(found[1].replace("%%", "%"))
     return None
+
+
+def stopping(name: str) -> str:
+    """The command that ends the unit of a daemon."""
+    file = installed(name)
+    return f"{_control(is_user=file is not None and file.parent != SYSTEM_UNITS)} stop {unit_name(name)}"
+
+
+def _control(*, is_user: bool) -> str:
+    return "systemctl --user" if is_user else "systemctl"
 
 
 def installed(name: str) -> Path | None:

@@ -50,6 +50,18 @@ def test_what_is_not_open_to_this_user_has_its_way_out(capsys: pytest.CaptureFix
     )
 
 
+@pytest.mark.parametrize("arguments", [["check", "x.yaml"], ["init", "new"], ["mcp"]])
+def test_a_working_directory_that_is_gone_is_said_to_be_so(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert call(arguments) == 1
+    assert capsys.readouterr().err == "error: the folder that this runs in is no longer there: cd to one that is\n"
+    assert not (tmp_path / "state").exists()
+
+
 def test_in_a_run_it_is_a_mistake_of_ours_with_its_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     crash.goes_to(tmp_path / "crash.log")
     told(denied("/run/user/1000"))

@@ -18,6 +18,7 @@ from bot.cli import replay
 from bot.cli.app import call
 from bot.cli.embedded import Embedded
 from bot.cli.place import NotRunning, Silent, find, folder_of, plain_data
+from bot.cli.unit import USER_UNITS
 from bot.config import load
 from bot.errors import BotError, ConfigError
 from bot.runtime.holding import folders_held, hold_state, noted
@@ -183,6 +184,21 @@ def test_a_reload_that_was_refused_ends_with_the_code_of_whose_fault_it_is(
     assert call(["reload", "--yes", "--json"]) == code
     monkeypatch.setattr(place_module, "_ask", lambda *_: told)
     assert call(["reload", "--yes"]) == 4, "a daemon of before an update does not say"
+
+
+def test_a_daemon_of_a_users_unit_is_stopped_by_his_own_manager(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    been(home / "home" / "bot" / "one")
+    monkeypatch.setattr(place_module, "_ask", lambda *_: {"managed_by": "systemd", "name": "one"})
+    assert call(["stop"]) == 2
+    assert ": systemctl stop bot-one.service (or --force)" in capsys.readouterr().err
+    monkeypatch.setenv("HOME", str(home))
+    file = home / USER_UNITS / "bot-one.service"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert call(["stop"]) == 2
+    assert ": systemctl --user stop bot-one.service (or --force)" in capsys.readouterr().err
 
 
 def test_a_pause_that_a_restart_would_forget_is_said_to_be_so(

@@ -58,6 +58,10 @@ async def is_away(_: Question) -> Data:
     raise ApiError.of("service_unavailable", "later", reads=True)
 
 
+async def is_full(_: Question) -> Data:
+    raise JournalError("no space left")
+
+
 async def breaks(_: Question) -> Data:
     raise KeyError("a fault of ours")
 
@@ -65,6 +69,7 @@ async def breaks(_: Question) -> Data:
 ROUTES = {
     ("GET", "/echo"): echo, ("POST", "/echo"): echo, ("GET", "/no"): refuses, ("GET", "/config"): misreads, ("GET", "/broken"): breaks,
     ("GET", "/late"): waits, ("GET", "/declined"): is_declined, ("GET", "/away"): is_away,
+    ("GET", "/full"): is_full,
 }  # fmt: skip
 
 
@@ -149,7 +154,7 @@ async def test_a_socket_that_could_not_be_made_is_tried_again(tmp_path: Path) ->
         (b"hello there\r\n\r\n", 400, "no HTTP"),
         (b"GET /echo SPDY/3\r\n\r\n", 400, "no HTTP"),
         (b"GET //[ HTTP/1.1\r\n\r\n", 400, "no path"),
-        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, "there are /away, /broken, /config, /declined, /echo, /late, /no"),
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, "there are /away, /broken, /config, /declined, /echo, /full, /late, /no"),
         (b"DELETE /echo HTTP/1.1\r\n\r\n", 405, "takes GET, POST"),
         (b"GET /echo?count=ten HTTP/1.1\r\n\r\n", 400, "count is a whole number from 0 to 9"),
         (b"GET /echo?count=10 HTTP/1.1\r\n\r\n", 400, "from 0 to 9"),
@@ -184,6 +189,7 @@ async def test_what_is_no_request_is_said_to_be_none(folder: Path, request_: byt
         ("/late", Exit.TIMEOUT),
         ("/away", Exit.TIMEOUT),
         ("/declined", Exit.REFUSED),
+        ("/full", Exit.UNSAFE),
     ],
 )
 async def test_a_command_ends_with_the_code_of_what_it_was_answered(folder: Path, path: str, code: Exit) -> None:
