@@ -111,7 +111,7 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
     from bot.session.replay import of_journal_again
 
     folder, own = _folder_of(what)
-    recorded = read_journal(folder)
+    recorded = read_journal(folder, since_ms=given["start_ms"] or 0)
     file = config or own or _noted(recorded, folder)
     settings, _ = judged_without_secrets(file)
     begins_ms = recorded.start_ms if given["start_ms"] is None else given["start_ms"]
@@ -171,8 +171,9 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     )
     options = within(options, candles)
     changed = _changed(manifest, settings, candles, funding)
-    stopped_ms = course["toMs"] if course["isPartial"] else None
-    return of_run_again(what, manifest, settings, candles, options, rates=rates, changed=changed, stopped_ms=stopped_ms)
+    return of_run_again(
+        what, manifest, settings, candles, options, rates=rates, changed=changed, ended_ms=course["toMs"], is_stopped=course["isPartial"]
+    )  # fmt: skip
 
 
 def _folder_of(what: Path) -> tuple[Path, Path | None]:

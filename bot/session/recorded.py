@@ -1,7 +1,8 @@
 """Records: what a journal, or a run's folder, says was decided and filled, under names that another run of the same time has too. Reads; judges nothing.
 
 A decision is named by what made it (strategy, market, bar or event, place in its cause), a fill by the decision that ordered it, or else by the
-position that it belongs to: ids and instants are each run's own.
+position that it belongs to: ids and instants are each run's own. What is counted is counted from where the comparison begins, since the other
+run has nothing before.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Any, Final, NamedTuple
 
 from bot.errors import BotError
 from bot.runtime import reading
+from bot.runtime.intents import intent_key
 from bot.runtime.provenance import NOTE, marks_in
 
 SECOND_MS: Final = 1_000
 
 
 class Key(NamedTuple):
-    """A decision: `cause` is `bar:BTC:<close>` or `event:fill.entry:BTC:3` (the third such event), `ordinal` and `leg` its place in it."""
+    """A decision: `cause` is `bar:BTC:<close>` or `event:fill.entry:BTC:3` (the third such event of the comparison), `ordinal` and `leg` its place in it."""
 
     strategy: str
     market: str
@@ -59,7 +61,7 @@ class Decided:
 
 
 class FillKey(NamedTuple):
-    """The n-th fill of a decision, or the n-th that no decision ordered in the position which that decision opened."""
+    """The n-th fill of a decision, or the n-th that no decision ordered in the position which that decision opened. Below 0: before the comparison."""
 
     market: str
     owner: Key | None
@@ -94,7 +96,7 @@ class Filled:
 
 
 class Fired(NamedTuple):
-    """A guardian that acted: the `number`-th of its kind on that market."""
+    """A guardian that acted: the `number`-th of its kind on that market. Below 0: before the comparison."""
 
     kind: str
     market: str
@@ -156,16 +158,16 @@ def _ts(one: Filled) -> int:
     return one.ts
 
 
-def read_journal(folder: Path) -> Record:
-    """The newest epoch in a state directory's journal. BotError when there is nothing to replay."""
+def read_journal(folder: Path, *, since_ms: int = 0) -> Record:
+    """The newest epoch in a state directory's journal; what is counted counts from `since_ms` on. BotError when there is nothing to replay."""
     with reading.opened(folder) as db:
-        made = of_journal(db, name=str(folder))
+        made = of_journal(db, name=str(folder), since_ms=since_ms)
     if not made.decisions and not made.fills and not (made.marks and made.done):
         raise BotError(f"{folder}: its journal has no decision and no fill yet: there is nothing to replay")
     return made
 
 
-def of_journal(db: sqlite3.Connection, *, name: str) -> Record:
+def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> Record:
     made = Record(name)
     meta = {one["name"]: one["value"] for one in reading.rows(db, "SELECT name, value FROM meta")}
     cursor = reading.rows(db, "SELECT epoch FROM cursor")
@@ -176,7 +178,7 @@ def of_journal(db: sqlite3.Connection, *, name: str) -> Record:
         json.loads(one["payload"])
         for one in reading.rows(db, "SELECT payload FROM events WHERE epoch=? ORDER BY seq", (epoch,))
     ]
-    names = _names(events)
+    names = _names(events, since_ms)
     columns = "id, strategy, market, action, cause, ordinal, leg, body, opened_ms, state, code, message"
     for row in reading.rows(db, f"SELECT {columns} FROM intents WHERE epoch=? ORDER BY seq", (epoch,)):  # noqa: S608 - constants only
         key = Key(row["strategy"], row["market"], _cause(row["cause"], names), row["ordinal"], row["leg"])
@@ -189,7 +191,7 @@ def of_journal(db: sqlite3.Connection, *, name: str) -> Record:
         made.refusals[row["strategy"], _cause(row["cause"], names), row["ordinal"]] = row["code"], row["message"]
     for row in reading.rows(db, "SELECT market, interval, at_ms FROM progress"):
         made.done[row["market"], row["interval"]] = row["at_ms"]
-    _fold(made, events)
+    _fold(made, events, since_ms)
     instants = [one.at_ms for one in made.decisions.values()] + [event["ts"] for event in events]
     starts = [int(one["atMs"]) for one in made.marks]
     made.start_ms = min([*starts, *instants], default=0)
@@ -202,13 +204,14 @@ def of_journal(db: sqlite3.Connection, *, name: str) -> Record:
     return made
 
 
-def of_events(path: Path, *, keys: Mapping[str, Key], start_usd: Decimal) -> Record:
-    """A run's events.jsonl. It has no intents: `keys` are another run's, whose ids are the same for the same decisions."""
+def of_events(path: Path, *, again: Record, start_usd: Decimal) -> Record:
+    """A run's events.jsonl. It has no intents: its orders' ids are told from the decisions of `again`, another run of the same account."""
     made = Record(str(path), is_whole=False, start_usd=start_usd)
     try:
         events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise BotError(f"{path}: cannot be read: {error}") from None
+    keys = _ids(again, _names(events, again.start_ms))
     for event in events:
         used = event.get("idempotencyKey")
         if used is None or used in made.keys:
@@ -216,24 +219,38 @@ def of_events(path: Path, *, keys: Mapping[str, Key], start_usd: Decimal) -> Rec
         key = keys.get(used) or Key("", str(event.get("coin")), f"order:{used}", 0, "order")
         made.keys[used] = key
         made.decisions[key] = Decided(key, event["ts"], "order", {}, "accepted", None, None, None)
-    _fold(made, events)
+    _fold(made, events, again.start_ms)
     made.start_ms = min((event["ts"] for event in events), default=0)
     made.end_ms = max((event["ts"] for event in events), default=0)
     return made
 
 
-def _fold(made: Record, events: Iterable[Mapping[str, Any]]) -> None:
+def _ids(again: Record, names: Mapping[str, str]) -> dict[str, Key]:
+    """The id that each decision of `again` has where the events are named so: it is a function of the event's own id."""
+    ids = {name: event_id for event_id, name in names.items()}
+    found = {}
+    for used, key in again.keys.items():
+        if key.cause in ids:
+            used = intent_key(
+                address=again.address or "", epoch=again.epoch or 0, strategy=key.strategy, market=key.market,
+                trigger=f"event:{ids[key.cause]}", ordinal=key.ordinal, leg=key.leg,
+            )  # fmt: skip
+        elif key.cause.startswith("event:"):
+            continue
+        found[used] = key
+    return found
+
+
+def _fold(made: Record, events: Iterable[Mapping[str, Any]], since_ms: int) -> None:
     owners: dict[str, Key | None] = {}  # of the position that is open in a market
-    numbers: Counter[tuple[str, Key | None, bool]] = Counter()
-    fired: Counter[tuple[str, str]] = Counter()
+    counted: Counter[tuple[Any, ...]] = Counter()
     begun: list[str] = []
     seen: set[str] = set()
     for event in events:
         kind, data, market = event["type"], event["data"], event.get("coin") or ""
         if kind == "guardian" and event["subtype"] == "fired":
-            fired[data["guardianType"], market] += 1
-            one = Fired(data["guardianType"], market, fired[data["guardianType"], market])
-            made.fired[one] = event["ts"], str(data.get("action") or "")
+            number = _number(counted, event, since_ms, data["guardianType"], market)
+            made.fired[Fired(data["guardianType"], market, number)] = event["ts"], str(data.get("action") or "")
         if kind == "settlement":
             at_ms = event["ts"]  # A session settles in the millisecond before.
             made.settled[market] = at_ms + (at_ms % SECOND_MS == SECOND_MS - 1), Decimal(data["outcomePx"])
@@ -249,8 +266,8 @@ def _fold(made: Record, events: Iterable[Mapping[str, Any]]) -> None:
             begun.append(market)
         seen.add(market)
         owner = own or owners.get(market)
-        numbers[market, owner, own is not None] += 1
-        key = FillKey(market, owner, own is not None, numbers[market, owner, own is not None])
+        is_own = own is not None
+        key = FillKey(market, owner, is_own, _number(counted, event, since_ms, market, owner, is_own))
         made.fills[key] = Filled(
             key, event["ts"], market, data["kind"], data["side"], event["subtype"], size, Decimal(data["px"]), Decimal(data["feeUsd"]),
             str(data.get("liquidity")), after if data["side"] == "long" else -after, Decimal(data["balanceUsd"]),
@@ -266,15 +283,21 @@ def _before(kind: str, data: Mapping[str, Any]) -> Decimal | None:
     return after - Decimal(data["amountUsd"]) if kind == "funding" else None
 
 
-def _names(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def _names(events: Iterable[Mapping[str, Any]], since_ms: int) -> dict[str, str]:
     """Event id -> a name that it has in every run: its kind, its market, and the how-manieth it is."""
-    counted: Counter[tuple[str, str]] = Counter()
+    counted: Counter[tuple[Any, ...]] = Counter()
     found: dict[str, str] = {}
     for event in events:
         kind, market = f"{event['type']}.{event['subtype']}", str(event.get("coin") or "")
-        counted[kind, market] += 1
-        found[event["id"]] = f"event:{kind}:{market}:{counted[kind, market]}"
+        found[event["id"]] = f"event:{kind}:{market}:{_number(counted, event, since_ms, kind, market)}"
     return found
+
+
+def _number(counted: Counter[tuple[Any, ...]], event: Mapping[str, Any], since_ms: int, *what: Any) -> int:
+    """The how-manieth of its like: 1, 2, 3 from `since_ms` on; -1, -2, -3 before, which are none of the other run's."""
+    step = 1 if event["ts"] >= since_ms else -1
+    counted[step, *what] += step
+    return counted[step, *what]
 
 
 def _cause(cause: str, names: Mapping[str, str]) -> str:

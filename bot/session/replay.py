@@ -25,7 +25,7 @@ from bot.runtime import provenance, reading
 from bot.session.backtest import Backtest, Rates
 from bot.session.candles import Candles, drivers, resample
 from bot.session.folder import BY_GUARDIAN
-from bot.session.options import SessionOptions, Settlement
+from bot.session.options import Outage, SessionOptions, Settlement
 from bot.session.recorded import Decided, Filled, FillKey, Key, Record, of_events, of_journal
 from bot.session.stage import ADDRESS
 from bot.wire import INTERVAL_MS
@@ -120,14 +120,12 @@ def of_journal_again(
     if data_end_ms <= last_ms:
         notes.append(f"the data end at {iso(data_end_ms)}, before the record does: what comes later is not compared")
         last_ms = data_end_ms - 1
-    step_ms = max((one.step_ms for one in used), default=1)
     settled = {
         market: Settlement(*recorded.settled[market])
         for market in (one.market for one in used)
         if market in recorded.settled and recorded.settled[market][0] <= max(one.end_ms for one in used)
     }
-    # The last decision is filled in the bar after it, which has to be there as a whole.
-    options = replace(options, start_ms=start_ms, end_ms=(last_ms // step_ms + 1) * step_ms, settlements=settled)
+    options = replace(options, start_ms=start_ms, end_ms=_whole(last_ms, used), settlements=settled)
     again = _run(settings, candles, options, address=recorded.address or ADDRESS, rates=rates)
     changes = None
     if recorded.marks:
@@ -138,24 +136,38 @@ def of_journal_again(
 
 def of_run_again(
     folder: Path, manifest: Mapping[str, Any], settings: Settings, candles: Sequence[Candles], options: SessionOptions, *,
-    rates: Rates | None = None, changed: Mapping[str, list[tuple[str, str]]], stopped_ms: int | None = None,
+    rates: Rates | None = None, changed: Mapping[str, list[tuple[str, str]]], ended_ms: int, is_stopped: bool = False,
 ) -> Replayed:  # fmt: skip
-    """A backtest's folder, from its first bar to its last, or to the close at which it was stopped; its journal when it kept one, else its events."""
+    """A backtest's folder, up to its last close, which was at `ended_ms`, or to an earlier end of `options`; its journal when it kept one, else its events."""
+    cut_ms = None
+    if options.end_ms is not None and options.end_ms < ended_ms:
+        cut_ms = options.end_ms
+        options = replace(options, end_ms=_whole(cut_ms - 1, drivers(candles), options.outages))
     again = _run(settings, candles, options, address=ADDRESS, rates=rates)
     if (folder / reading.FILE).is_file():
         with reading.opened(folder) as db:
-            recorded = of_journal(db, name=str(folder))
+            recorded = of_journal(db, name=str(folder), since_ms=again.start_ms)
     else:
         recorded = of_events(
-            folder / "events.jsonl", keys=again.keys, start_usd=Decimal(manifest["options"]["balance_usd"])
+            folder / "events.jsonl", again=again, start_usd=Decimal(manifest["options"]["balance_usd"])
         )
     recorded.name = str(folder)
     last_ms, notes = max(recorded.end_ms, again.end_ms), []
-    if stopped_ms is not None and stopped_ms < last_ms:
-        last_ms = stopped_ms - 1  # What its last close has caused was not filled any more.
-        notes.append(f"the run was stopped at {iso(stopped_ms)}: what comes later is not compared")
+    if cut_ms is not None:
+        last_ms = cut_ms - 1
+    elif is_stopped and ended_ms < last_ms:
+        last_ms = ended_ms - 1  # What its last close has caused was not filled any more.
+        notes.append(f"the run was stopped at {iso(ended_ms)}: what comes later is not compared")
     comparison = _Comparison(recorded, again, candles, changed, start_ms=again.start_ms, last_ms=last_ms)
     return comparison.replayed(notes)
+
+
+def _whole(last_ms: int, used: Sequence[Candles], outages: Sequence[Outage] = ()) -> int:
+    """Where a session ends that is compared up to an instant. The last decision is filled in the bar after it, which has to be there as a whole,
+    and a daemon that is down then is not started again before its time."""
+    last_ms = max([last_ms, *(one.end_ms - 1 for one in outages if one.at_ms <= last_ms)])
+    step_ms = max((one.step_ms for one in used), default=1)
+    return (last_ms // step_ms + 1) * step_ms
 
 
 def _run(
@@ -283,7 +295,7 @@ class _Comparison:
         for fired in {**self.one.fired, **self.other.fired}:
             acts = self.one.fired.get(fired), self.other.fired.get(fired)
             at = min(act[0] for act in acts if act is not None)
-            if at <= self.last_ms:
+            if self.start_ms <= at <= self.last_ms:
                 due.append((at, 0, self._judge_fired, (fired, *acts)))
         return due
 

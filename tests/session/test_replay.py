@@ -562,3 +562,88 @@ def test_a_stop_that_only_one_side_met_is_laid_to_the_candles_and_not_to_a_diffe
     assert difference["replayed"].startswith("exit stop_loss long")
     assert candles.at_ms[row] <= difference["atMs"] < candles.at_ms[row] + MINUTE_MS
     assert {one["cause"] for one in found["differences"][1:]} <= {"data", "follows"}
+
+
+ECHOING = """
+from bot import Bracket, Close, Open, Strategy
+
+
+class Idle(Strategy):
+    def on_bar(self, view, bar):
+        return ()
+
+
+class Echoing(Strategy):
+    def on_bar(self, view, bar):
+        minute, held = bar.at_ms // 60_000 % 20, view.position(bar.market)
+        if minute == 5 and not held:
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+        elif minute in (10, 15) and held:
+            yield Close(bar.market)
+
+    def on_fill(self, view, fill):
+        if fill.action == "close" and fill.side == "long":
+            yield Open(fill.market, "short", usd=200, bracket=Bracket(stop_pct=5))
+"""
+
+
+@pytest.fixture(scope="module")
+def echoed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A backtest with its journal, and the words that replay it. It decides on fills as well, is flat at each hour, and a guardian buys in each."""
+    folder = tmp_path_factory.mktemp("echoed")
+    (folder / "mine.py").write_text(ECHOING)
+    made = folder / "mine.yaml"
+    made.write_text(
+        f"account: {{base_url: embedded}}\ndead_man: off\nstrategies_dir: {folder}\nguardians:\n"
+        '  - {type: schedule, cron: "18 * * * *", order_template: {market: ETH, side: long, usdAmount: 50}}\nstrategies:\n'
+        '  - {name: one, use: "mine:Echoing", markets: [BTC], interval: 5m, budget_usd: 1000}\n'
+        '  - {name: two, use: "mine:Idle", markets: [ETH], budget_usd: 1000}\n'
+    )
+    write(minutes(240), folder / "BTC_1m.csv")
+    write(minutes(240, market="ETH", px=3_000.0), folder / "ETH_1m.csv")
+    words = ["--data", str(folder / "BTC_1m.csv"), "--data", str(folder / "ETH_1m.csv")]
+    out = folder / "runs"
+    assert (
+        call(["backtest", str(made), *words, "--out", str(out), "--journal", "--outage", "2025-06-01T03:04:30+40m"])
+        == 0
+    )
+    (run,) = out.iterdir()
+    return run, [*words, "--config", str(made)]
+
+
+@pytest.fixture(params=["with its journal", "without", "the journal alone"])
+def kept(echoed: tuple[Path, list[str]], tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
+    """What a replay of that run is asked with."""
+    run, words = echoed
+    if request.param == "the journal alone":
+        return [str(run / "journal.db"), *words, "--balance", "10000", "--path", "sl_first"]
+    if request.param == "without":
+        run = Path(shutil.copytree(run, tmp_path / "run"))
+        (run / "journal.db").unlink()
+    return [str(run), *words]
+
+
+def test_a_replay_that_begins_later_pairs_what_comes_after_its_beginning(
+    kept: list[str], capsys: pytest.CaptureFixture[str]
+):
+    """What the record had counted before, of fills and of guardians' acts, the replay has not seen."""
+    code, found = replayed(capsys, *kept, "--from", "2025-06-01T01:00", "--to", "2025-06-01T02:00")
+    assert (code, found["differences"]) == (0, [])
+
+
+@pytest.mark.parametrize("end", ["02:00", "02:31:20"])
+def test_a_replay_that_ends_earlier_is_compared_up_to_there(
+    kept: list[str], end: str, capsys: pytest.CaptureFixture[str]
+):
+    """On a close, and inside of a bar."""
+    code, found = replayed(capsys, *kept, "--to", f"2025-06-01T{end}")
+    assert (code, found["differences"]) == (0, [])
+    assert found["counts"]["fills"]["recorded"] > 20
+
+
+def test_a_replay_that_ends_while_the_daemon_of_the_run_was_down_starts_none_before_its_time(
+    echoed: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+):
+    run, words = echoed
+    code, found = replayed(capsys, str(run), *words, "--to", "2025-06-01T03:06:30")
+    assert (code, found["differences"]) == (0, [])
