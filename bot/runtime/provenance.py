@@ -34,6 +34,7 @@ SECTIONS: Final = ("orders", "safety", "dead_man", "guardians")  # of a config, 
 LIMITS: Final = ("use", "markets", "interval", "budget_usd", "max_leverage", "daily_loss_usd", "netting")
 
 Mark = Mapping[str, Any]
+Changes = Mapping[str, list[tuple[str, str]]]
 
 
 def mark_of(settings: Settings, sources: Mapping[str, str | None]) -> dict[str, Any]:
@@ -85,6 +86,11 @@ def marks_in(text: str | None) -> list[dict[str, Any]]:
     return found if isinstance(found, list) and all(map(_is_mark, found)) else []
 
 
+def is_start(mark: Mark) -> bool:
+    """Whether a daemon was started then; one that goes on, with another config or source, does not note its balance."""
+    return "balanceUsd" in mark
+
+
 def config_of(marks: Sequence[Mark]) -> str | None:
     """The config of the last start, where it stood then."""
     return next((str(mark["file"]) for mark in reversed(marks) if mark.get("file")), None)
@@ -108,6 +114,17 @@ def _is_strategy(found: Any) -> bool:
         and "source" in found
         and all(isinstance(found.get(name), dict) for name in ("limits", "params"))
     )
+
+
+def changes_since(marks: Sequence[Mark], now: Mark, *, known_ms: int) -> list[tuple[int, Changes]]:
+    """(instant, what differs between the mark that is in force from then on and `now`), oldest first. Nothing is told of the time before `known_ms`."""
+    found: list[tuple[int, Changes]] = [(one["atMs"], changes(one, now)) for one in marks if one["atMs"] >= known_ms]
+    return [(0, {}), *found] if known_ms else found
+
+
+def known_since(marks: Sequence[Mark]) -> int:
+    """From when on a journal has every mark: those after its first one are dropped for newer ones."""
+    return int(marks[1]["atMs"]) if len(marks) >= MARKS_KEPT else 0
 
 
 def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from bot.errors import BotError
 from bot.runtime import reading
 from bot.runtime.intents import intent_key
-from bot.runtime.provenance import NOTE, marks_in
+from bot.runtime.provenance import NOTE, known_since, marks_in
 
 SECOND_MS: Final = 1_000
 
@@ -119,6 +119,7 @@ class Record:
     refusals: dict[tuple[str, str, int], tuple[str, str]] = field(default_factory=dict)
     done: dict[tuple[str, str], int] = field(default_factory=dict)
     marks: list[dict[str, Any]] = field(default_factory=list)
+    marked_ms: int = 0  # from when on there is a mark of each start, reload and resume
     is_whole: bool = True  # every decision is known, not only what became an order
     start_ms: int = 0
     end_ms: int = 0
@@ -173,7 +174,8 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> Recor
     cursor = reading.rows(db, "SELECT epoch FROM cursor")
     made.address = meta.get("address")
     made.epoch = epoch = cursor[0]["epoch"] if cursor else 0
-    made.marks = [one for one in marks_in(meta.get(NOTE)) if one.get("epoch") == epoch]
+    marks = marks_in(meta.get(NOTE))
+    made.marks, made.marked_ms = [one for one in marks if one.get("epoch") == epoch], known_since(marks)
     events = [
         json.loads(one["payload"])
         for one in reading.rows(db, "SELECT payload FROM events WHERE epoch=? ORDER BY seq", (epoch,))

@@ -127,16 +127,14 @@ def of_journal_again(
     }
     options = replace(options, start_ms=start_ms, end_ms=_whole(last_ms, used), settlements=settled)
     again = _run(settings, candles, options, address=recorded.address or ADDRESS, rates=rates)
-    changes = None
-    if recorded.marks:
-        now = provenance.mark_of(settings, provenance.sources_of(settings))
-        changes = provenance.changes(recorded.marks[-1], now)
+    now = provenance.mark_of(settings, provenance.sources_of(settings))
+    changes = provenance.changes_since(recorded.marks, now, known_ms=recorded.marked_ms)
     return _Comparison(recorded, again, candles, changes, start_ms=start_ms, last_ms=last_ms).replayed(notes)
 
 
 def of_run_again(
     folder: Path, manifest: Mapping[str, Any], settings: Settings, candles: Sequence[Candles], options: SessionOptions, *,
-    rates: Rates | None = None, changed: Mapping[str, list[tuple[str, str]]], ended_ms: int, is_stopped: bool = False,
+    rates: Rates | None = None, changed: provenance.Changes, ended_ms: int, is_stopped: bool = False,
 ) -> Replayed:  # fmt: skip
     """A backtest's folder, up to its last close, which was at `ended_ms`, or to an earlier end of `options`; its journal when it kept one, else its events."""
     cut_ms = None
@@ -158,7 +156,7 @@ def of_run_again(
     elif is_stopped and ended_ms < last_ms:
         last_ms = ended_ms - 1  # What its last close has caused was not filled any more.
         notes.append(f"the run was stopped at {iso(ended_ms)}: what comes later is not compared")
-    comparison = _Comparison(recorded, again, candles, changed, start_ms=again.start_ms, last_ms=last_ms)
+    comparison = _Comparison(recorded, again, candles, [(0, changed)], start_ms=again.start_ms, last_ms=last_ms)
     return comparison.replayed(notes)
 
 
@@ -236,12 +234,12 @@ class _Bars:
 
 @dataclass(slots=True)
 class _Comparison:
-    """`changes` are provenance's, None when nobody knows."""
+    """`changes` are provenance's, each with the instant from which on they are what differs; empty when nobody knows."""
 
     one: Record
     other: Record
     candles: Sequence[Candles]
-    changes: Mapping[str, list[tuple[str, str]]] | None
+    changes: Sequence[tuple[int, provenance.Changes]]
     start_ms: int
     last_ms: int
     found: list[Difference] = field(default_factory=list)
@@ -270,10 +268,23 @@ class _Comparison:
             "decisions": (len(mine), len(theirs)),
             "fills": (sum(map(self._in_range, self.one.fills.values())), sum(map(self._in_range, self.other.fills.values()))),
         }  # fmt: skip
-        changed = [text for said in (self.changes or {}).values() for _, text in said]
         return Replayed(
-            self.one.name, self.start_ms, self.last_ms, counts, tuple(self.found), tuple(changed), tuple(notes), tuple(self.late)
+            self.one.name, self.start_ms, self.last_ms, counts, tuple(self.found), self._changed(), tuple(notes), tuple(self.late)
         )  # fmt: skip
+
+    # -- what has changed
+
+    def _in_force(self, at_ms: int) -> int:
+        """The row of the changes of an instant. What is before the first of them was the same start's: it decides on the bar before it."""
+        return max(0, bisect_right(self.changes, at_ms, key=lambda one: one[0]) - 1)
+
+    def _changes_at(self, at_ms: int) -> provenance.Changes:
+        return self.changes[self._in_force(at_ms)][1] if self.changes else {}
+
+    def _changed(self) -> tuple[str, ...]:
+        """All that was another at some time of the stretch."""
+        stretch = self.changes[self._in_force(self.start_ms) : self._in_force(self.last_ms) + 1]
+        return tuple(dict.fromkeys(text for _, found in stretch for said in found.values() for _, text in said))
 
     # -- what is compared
 
@@ -371,7 +382,7 @@ class _Comparison:
             if same_body and one.state != other.state:
                 cause, why = self._why_state(key, one, other)
             else:
-                cause, why = self._why(key, key.bar_ms or one.at_ms)
+                cause, why = self._why(key, one)
         else:
             there = one or other
             assert there is not None
@@ -384,7 +395,7 @@ class _Comparison:
             if it.state != "accepted" and it.code is not None:
                 kind: Cause = "guardian" if "guardian" in f"{it.code} {it.message}".lower() else "refused"
                 return kind, f"{side}: {it.state}, {it.message or it.code}"
-        return self._why(key, key.bar_ms or one.at_ms)
+        return self._why(key, one)
 
     def _why_alone(self, key: Key, there: Decided, *, is_recorded: bool) -> tuple[Cause, str]:
         at = key.bar_ms or there.at_ms
@@ -396,19 +407,22 @@ class _Comparison:
             kind: Cause = "guardian" if "guardian" in no[0] or no[0].startswith("dead_man") else "refused"
             return kind, f"{side}: the gate refused it ({no[0]}): {no[1]}"
         if not is_recorded:
-            later = next((int(mark["atMs"]) for mark in self.one.marks if int(mark["atMs"]) > at), None)
+            starts = (int(mark["atMs"]) for mark in self.one.marks if provenance.is_start(mark))
+            later = next((start for start in starts if start > at), None)
             if later is not None and not self._was_up(at, later):
                 return "down", f"nothing was decided until the daemon was started again at {iso(later)}"
-        return self._why(key, at)
+        return self._why(key, there)
 
     def _was_up(self, from_ms: int, to_ms: int) -> bool:
         return any(from_ms <= one.at_ms < to_ms for one in self.one.decisions.values())
 
-    def _why(self, key: Key, at_ms: int) -> tuple[Cause, str]:
+    def _why(self, key: Key, there: Decided) -> tuple[Cause, str]:
         """What may make a strategy want something else: its bars, its code and params, what it holds and has."""
+        at_ms = key.bar_ms or there.at_ms
         if self._bar_differs(key.market, at_ms):
             return "data", "the bar that it was decided on is another"
-        changes = self.changes or {}
+        # A reload may have come between a bar and what was decided on it.
+        changes = self._changes_at(max(at_ms, there.at_ms))
         # Of an order that the replay has not, a run's folder does not say whose it was.
         for whose in (key.strategy, "") if key.strategy else changes:
             for kind, text in changes.get(whose, ()):
@@ -546,7 +560,8 @@ class _Comparison:
         near = {at for ts in (one_ms, other_ms) for at in (ts - ts % step_ms, ts - ts % step_ms + step_ms)}
         if any(self._bar_differs(market, at) for at in near):
             return True
-        return any(kind == "data" and text.startswith(f"{market} ") for kind, text in (self.changes or {}).get("", ()))
+        of_all = self._changes_at(one_ms).get("", ())
+        return any(kind == "data" and text.startswith(f"{market} ") for kind, text in of_all)
 
     # -- guardians
 

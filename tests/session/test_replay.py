@@ -22,6 +22,7 @@ import pytest
 from bot.cli.app import call
 from bot.cli.judging import judged
 from bot.client import Client
+from bot.clock import iso
 from bot.runtime import provenance
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop
@@ -29,6 +30,7 @@ from bot.runtime.loop import Settings as LoopSettings
 from bot.runtime.placing import place_strategies, source_digests, wanted_guardians
 from bot.service.host import HostOptions, build
 from bot.session.candles import Candles
+from bot.session.recorded import read_journal
 from tests.fakes import FakePacer
 from tests.session.rooms import MINUTE_MS, START_MS, minutes
 from tests.session.test_backtest_command import write
@@ -401,6 +403,44 @@ def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path
     assert provenance.changes(marks[0], mark) == {}
     other = provenance.mark_of(judged(config(tmp_path, bars=8)).settings, provenance.sources_of(made))
     assert provenance.changes(marks[0], other) == {"one": [("config", "strategy one: params.bars is another")]}
+
+
+def marked(doctored: Path, other: Path, *, at_ms: int, times: int = 1) -> None:
+    """As if the daemon had gone on with another config from then on, and read it so many times."""
+    mark = provenance.mark_of(judged(other).settings, provenance.sources_of(judged(other).settings))
+    journal = open_journal(doctored / "journal.db", address=read_journal(doctored).address or "")
+    for _ in range(times):
+        provenance.note_run(journal, mark, at_ms=at_ms, epoch=0)
+    journal.close()
+
+
+def test_a_decision_is_compared_by_the_config_that_was_in_force_then(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    other, at_ms = config(folder, "other.yaml", bars=4), START_MS + (HISTORY + BARS // 2) * MINUTE_MS
+    marked(doctored, other, at_ms=at_ms)
+    words = [str(doctored), "--data", str(folder / "BTC_1m.csv"), "--config"]
+    _, found = replayed(capsys, *words, str(other))
+    assert found["changed"] == ["strategy one: params.bars is another"]
+    told = [(one["atMs"] < at_ms, one["cause"]) for one in found["differences"] if one["what"] == "decision"]
+    assert {is_before for is_before, _ in told} == {True, False}
+    assert all(is_before == (cause == "config") for is_before, cause in told)
+    _, found = replayed(capsys, *words, str(other), "--from", iso(at_ms))
+    assert found["changed"] == []
+    code, found = replayed(capsys, *words, str(folder / "mine.yaml"))
+    assert (code, found["changed"]) == (0, ["strategy one: params.bars is another"])
+
+
+def test_of_the_time_whose_marks_are_not_kept_any_more_no_config_is_told(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    other = config(folder, "other.yaml", bars=4)
+    marked(doctored, other, at_ms=candles.end_ms, times=provenance.MARKS_KEPT)
+    _, found = replayed(capsys, str(doctored), "--config", str(other), "--data", str(folder / "BTC_1m.csv"))
+    assert found["differences"]
+    assert "config" not in {one["cause"] for one in found["differences"]}
 
 
 def test_marks_that_cannot_be_read_are_kept_aside_and_a_start_goes_on(tmp_path: Path):
