@@ -113,6 +113,8 @@ class Record:
     decisions: dict[Key, Decided] = field(default_factory=dict)
     keys: dict[str, Key] = field(default_factory=dict)  # of every intent's id
     fills: dict[FillKey, Filled] = field(default_factory=dict)
+    # Stops and targets by the decision that opened the position: when, which, and where.
+    levels: dict[Key, list[tuple[int, str, str]]] = field(default_factory=dict)
     fired: dict[Fired, tuple[int, str]] = field(default_factory=dict)  # when, and what it did
     # Event markets in which something was held then: when, and what a Yes paid.
     settled: dict[str, tuple[int, Decimal]] = field(default_factory=dict)
@@ -256,6 +258,9 @@ def _fold(made: Record, events: Iterable[Mapping[str, Any]], since_ms: int) -> N
         if kind == "settlement":
             at_ms = event["ts"]  # A session settles in the millisecond before.
             made.settled[market] = at_ms + (at_ms % SECOND_MS == SECOND_MS - 1), Decimal(data["outcomePx"])
+        opened_by = owners.get(market)
+        if kind == "order" and event["subtype"] == "armed" and opened_by is not None:
+            made.levels.setdefault(opened_by, []).append((event["ts"], data["kind"], str(data.get("triggerPx"))))
         if made.start_usd is None and "balanceUsd" in data:
             made.start_usd = _before(kind, data)
         if kind != "fill":

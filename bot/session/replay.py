@@ -491,8 +491,9 @@ class _Comparison:
                 return "follows", "the position that it ends was opened on one side only"
         if there.kind in BY_GUARDIAN:
             return "guardian", "a guardian closed it on one side only"
-        if self._entry_differs(key.owner):
-            return "follows", "the entry of this position was filled otherwise"
+        otherwise = self._why_otherwise(key.owner, there.ts)
+        if otherwise is not None:
+            return otherwise
         if not absent.held(key.market, there.ts + 1):
             return "follows", "the position ended otherwise there"
         driving = self._driving.get(key.market)
@@ -510,14 +511,13 @@ class _Comparison:
         if same and is_same_bar:
             return None
         owner = key.owner
-        if owner is not None and key.is_own:
-            pair = self.one.decisions.get(owner), self.other.decisions.get(owner)
-            if pair[0] and pair[1] and pair[0].body and _meant(pair[0].body) != _meant(pair[1].body):
-                return "follows", "its decision was another"
+        if owner is not None and key.is_own and self._decision_differs(owner):
+            return "follows", "its decision was another"
         if one.kind != other.kind and not BY_GUARDIAN.isdisjoint((one.kind, other.kind)):
             return "guardian", f"ended by {one.kind} then, by {other.kind} in the replay"
-        if owner is not None and not key.is_own and self._entry_differs(owner):
-            return "follows", "the entry of this position was filled otherwise"
+        otherwise = None if owner is None or key.is_own else self._why_otherwise(owner, min(one.ts, other.ts))
+        if otherwise is not None:
+            return otherwise
         if self._data_changed(key.market, one.ts, other.ts, step_ms):
             return "data", "the candles around it are others"
         bar = _Bars(driving).over(other.ts) if driving is not None else None
@@ -551,9 +551,30 @@ class _Comparison:
             return "price", f"ended by {one.kind} then, by {other.kind} in the replay: the path inside the bar"
         return "price", f"{gap} from {opened}: spread, depth or tick"
 
+    def _why_otherwise(self, owner: Key, at_ms: int) -> tuple[Cause, str] | None:
+        """Why a position ends otherwise up to an instant, where its beginning says it: its entry, its decision, or where stop and target stood."""
+        if self._entry_differs(owner):
+            return "follows", "the entry of this position was filled otherwise"
+        if self._decision_differs(owner):
+            return "follows", "the decision that opened this position was another"
+        decided = self.one.decisions.get(owner)
+        if not self.one.is_whole and decided is not None and self._levels_differ(owner, at_ms):
+            # The record does not keep what was decided: this is the first that shows it.
+            why = self._why(owner, decided)
+            return why if why[0] in ("data", "code", "config") else None
+        return None
+
     def _entry_differs(self, owner: Key) -> bool:
         pairs = [[(it.size, it.px) for it in record.own(owner)] for record in (self.one, self.other)]
         return pairs[0] != pairs[1]
+
+    def _decision_differs(self, owner: Key) -> bool:
+        one, other = self.one.decisions.get(owner), self.other.decisions.get(owner)
+        return one is not None and other is not None and bool(one.body) and _meant(one.body) != _meant(other.body)
+
+    def _levels_differ(self, owner: Key, at_ms: int) -> bool:
+        stood = [{it[1:] for it in record.levels.get(owner, ()) if it[0] <= at_ms} for record in (self.one, self.other)]
+        return stood[0] != stood[1]
 
     def _data_changed(self, market: str, one_ms: int, other_ms: int, step_ms: int) -> bool:
         """Whether a bar that ends or begins at a fill is another; of a run's folder the digest is all that is known."""

@@ -578,6 +578,24 @@ def test_what_a_run_did_before_the_first_decision_of_its_replay_is_compared(
     assert difference["why"] == "strategy one: params.bars is another"
 
 
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_an_end_at_another_stop_follows_from_the_decision_that_set_it(
+    tmp_path: Path, has_journal: bool, capsys: pytest.CaptureFixture[str]
+):
+    """What was decided is in the journal. Without one the stop is the first that shows it, and the config says why."""
+    data = str(write(minutes(200, vol=0.001), tmp_path / "BTC_1m.csv"))
+    words = ["backtest", str(config(tmp_path)), "--data", data, *(["--journal"] if has_journal else [])]
+    assert call([*words, "--out", str(tmp_path / "runs")]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    other = config(tmp_path, "other.yaml", stop_pct=0.1)
+    _, found = replayed(capsys, str(folder), "--config", str(other), "--data", data)
+    ends = [one for one in found["differences"] if "exit stop_loss" in f"{one['recorded']} {one['replayed']}"]
+    assert {bool(one["recorded"]) for one in ends} == {True, False}, "moved, and met on one side only"
+    cause = "follows" if has_journal else "config"
+    assert {one["cause"] for one in ends} <= {cause, "follows"}
+    assert ends[0]["cause"] == cause
+
+
 def test_a_stop_that_only_one_side_met_is_laid_to_the_candles_and_not_to_a_difference_that_nobody_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
