@@ -106,7 +106,7 @@ def of_journal_again(
 ) -> Replayed:
     """A journal's stretch, from its first start to its last bar. `options` may name another range, or a balance that the record does not tell."""
     start_ms = recorded.start_ms if options.start_ms is None else options.start_ms
-    last_ms = recorded.end_ms if options.end_ms is None else options.end_ms - 1
+    last_ms = recorded.end_ms if options.end_ms is None else min(recorded.end_ms, options.end_ms - 1)
     notes = _notes(recorded, start_ms, last_ms)
     used = drivers(candles)
     for one in used:

@@ -115,6 +115,15 @@ def test_a_daemon_against_a_sandbox_and_its_replay_on_the_candles_are_equal(
     assert found["counts"]["fills"]["recorded"] > 20
 
 
+def test_a_replay_to_an_end_that_the_daemon_has_not_lived_is_compared_as_far_as_it_has(
+    lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    words = [str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv")]
+    ends = [replayed(capsys, *words, *more)[1]["toMs"] for more in ([], ["--to", iso(candles.end_ms)])]
+    assert ends[0] == ends[1] < candles.end_ms - 20 * MINUTE_MS
+
+
 def test_a_param_that_was_changed_since_is_named(lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]):
     folder, _ = lives
     other = config(folder, "other.yaml", bars=4)
