@@ -1159,13 +1159,13 @@ class Loop:
         is_known = not self.behind and self.journal.fault is None  # what the account holds, which keeps its keys
         if is_known and now_ms >= self._trim_at_ms:
             self._trim_at_ms = now_ms + TRIM_MS
-            self.journal.trim(self._held, now_ms=self.now_ms())
+            self.journal.trim(self.held, now_ms=self.now_ms())
             for key in list(islice(self.owners, max(0, len(self.owners) - OWNERS_KEPT))):
                 del self.owners[key]
             self.sender.forget(self.live)
             self.arming.forget(self.mirror.positions)
 
-    def _held(self) -> Held:
+    def held(self) -> Held:
         """What the journal must not forget, because the account has it."""
         positions = {one.market: one.opened_ms for one in self.mirror.positions.values()}
         keys = {order.key for order in self.mirror.orders.values() if order.key is not None} | {*self.live}

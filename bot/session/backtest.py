@@ -109,17 +109,17 @@ class Backtest:
         session.says = None if said is None else Said(said)
         slips = Slips(Prices(session.ground.lanes, self.options.path))
         book = Book(int(self.options.balance_usd * E8), self._owner_of, None if events is None else events.write, slips)
-        told = stage.told
+        told, journal = stage.told, self.journal
 
         def spill(done: int, of: int) -> bool:
-            if len(told.events) > EVENTS_HELD:
-                ready = len(told.events) - EVENTS_SHOWN
+            if len(told.events) > EVENTS_HELD or (isinstance(journal, SessionJournal) and journal.is_full):
+                ready = max(0, len(told.events) - EVENTS_SHOWN)
                 book.take(told.events[book.count + 1 - told.first : ready])
                 del told.events[:ready]
                 told.first += ready
                 stage.forget(told.first)
-                if isinstance(self.journal, SessionJournal):
-                    self.journal.forget()
+                if isinstance(journal, SessionJournal) and session.loop is not None:
+                    journal.trim(session.loop.held)
             return True if progress is None else progress(done, of)
 
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.errors import Refusal
-from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, TradeOf, moved
+from bot.runtime.intents import FINAL, INTENT_MOVES, RUNTIME, Intent, State, TradeOf, moved
 from bot.runtime.journal import Cursor, Journal, Notice, Outcome, TraceKind, next_cursor, open_journal
 from bot.runtime.mirror import Named
 from bot.runtime.trimming import Held
@@ -26,9 +26,7 @@ EVENTS_KEPT: Final = (
     2_000  # of those that may be asked for again: by the overlap check, and for the stop of an open position
 )
 INTENTS_SHOWN: Final = 4_000  # more than the events that are kept for whoever asks again are of
-FINISHED_KEPT: Final = (
-    50_000  # intents that came to their end; whose they were is asked only of what is new or still open
-)
+INTENTS_MAX: Final = 50_000  # before a trim is due, where few of them came to an event
 
 
 class No(NamedTuple):
@@ -68,6 +66,7 @@ class SessionJournal(Journal):
         self.noes = Noes()
         self._by_id: dict[str, Intent] = {}
         self._open: dict[str, Intent] = {}  # not final, in the order of the decisions
+        self._repairs: list[str] = []  # of the runtime's own
         self._unsure: dict[str, set[int]] = {}  # intent -> its attempts that may have arrived
         self._taken: dict[str, Event] = {}
         self._cursor: Cursor | None = None
@@ -98,15 +97,9 @@ class SessionJournal(Journal):
         if i.id in self._by_id:
             return False
         self._by_id[i.id] = self._open[i.id] = i
-        if len(self._by_id) > 2 * FINISHED_KEPT:
-            kept = list(self._by_id.items())[FINISHED_KEPT:]
-            self._by_id = {**self._open, **dict(kept)}
+        if i.strategy == RUNTIME:
+            self._repairs.append(i.id)
         return True
-
-    def forget(self) -> None:
-        """Events are written away: of the intents that came to their end only the newest are asked for again."""
-        kept = list(self._by_id.items())[-INTENTS_SHOWN:]
-        self._by_id = {**self._open, **dict(kept)}
 
     def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:
         return self._go(
@@ -170,6 +163,12 @@ class SessionJournal(Journal):
         found = self._opens.get(market)
         return found if found is not None and found.epoch == epoch else None
 
+    def last_of(self, strategy: str, market: str, trigger: str, *, epoch: int) -> Intent | None:
+        """The newest intent of one cause, as it is asked of the runtime's own: those of the strategies are many."""
+        assert strategy == RUNTIME, strategy
+        repairs = (self._by_id[intent_id] for intent_id in reversed(self._repairs))
+        return next((i for i in repairs if (i.market, i.trigger, i.epoch) == (market, trigger, epoch)), None)
+
     # -- events
 
     def take(
@@ -183,8 +182,6 @@ class SessionJournal(Journal):
             self._own_key_seen = any(
                 event.idempotency_key in self._by_id and not isinstance(event, Named) for event in events
             )
-        if len(taken) > 2 * EVENTS_KEPT:
-            self._taken = dict(list(taken.items())[-EVENTS_KEPT:])
         old = self._cursor
         if old is None or old.last_id != last_id:
             self._cursor = next_cursor(old, events, last_id, epoch)
@@ -233,8 +230,8 @@ class SessionJournal(Journal):
         return [
             event.idempotency_key
             for event in self._taken.values()
-            if (event.coin, event.type, event.subtype) == (coin, "fill", "entry")
-            and event.ts >= since_ms
+            if event.ts >= since_ms  # First, as most of them are older.
+            and (event.coin, event.type, event.subtype) == (coin, "fill", "entry")
             and event.idempotency_key
         ]
 
@@ -310,6 +307,25 @@ class SessionJournal(Journal):
     def _write_waiting(self) -> None:
         """What waits here waits for good; a transaction of the rest must not take it away."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is much to trim, however few events there were."""
+        return len(self._by_id) > INTENTS_MAX
+
     def trim(self, held: Callable[[], Held] = Held, *, now_ms: int = 0) -> int:
-        """It is bounded by itself."""
-        return 0
+        """Forget events that are written away, and intents that came to their end: all but the newest, and those that say whose it is what is held."""
+        account = held()
+        events, intents = list(self._taken.items()), list(self._by_id.items())
+        kept = [one for one in events[:-EVENTS_KEPT] if one[1].idempotency_key in account.keys]
+        self._taken = dict(kept + events[-EVENTS_KEPT:])
+        keys = account.keys.union([event.idempotency_key for event in self._taken.values() if event.idempotency_key])
+        stay = [
+            (key, intent)
+            for key, intent in intents[:-INTENTS_SHOWN]
+            if key in keys
+            or intent.state not in FINAL
+            or (intent.strategy == RUNTIME and intent.market in account.positions)
+        ]
+        self._by_id = dict(stay + intents[-INTENTS_SHOWN:])
+        self._repairs = [key for key in self._repairs if key in self._by_id]
+        return len(intents) - len(self._by_id)

@@ -200,10 +200,10 @@ async def test_the_loop_holds_the_keys_of_what_it_has_at_the_service(
     await loop.recover()
     await minutes(loop, venue, "100", "101")
     (position,) = loop.mirror.positions.values()
-    held = loop._held()
+    held = loop.held()
     assert held.positions == {"BTC": position.opened_ms}
     assert {loop.journal.find(key).strategy for key in held.keys} == {"trend"}  # type: ignore[union-attr]
-    assert loop.journal.trim(loop._held, now_ms=loop.now_ms() + LATE_MS) == 0
+    assert loop.journal.trim(loop.held, now_ms=loop.now_ms() + LATE_MS) == 0
     assert loop.owner_of(next(iter(held.keys))) == "trend"
 
 

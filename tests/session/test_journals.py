@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
+import io
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bot.runtime.intents import Intent
+from bot.runtime.desk import Placed
+from bot.runtime.intents import RUNTIME, Intent
 from bot.runtime.journal import Journal, Outcome, open_journal
+from bot.session import backtest as backtests
+from bot.session import journal as journals
 from bot.session.backtest import Backtest
 from bot.session.journal import SessionJournal
-from bot.session.options import Outage, SessionOptions
+from bot.session.options import MarketRules, Outage, SessionOptions
 from bot.session.result import Result
 from bot.session.stage import ADDRESS
-from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, settings
+from bot.strategy import Bar, Bracket, Close, Open, View
+from tests.session.rooms import MINUTE_MS, START_MS, Scripted, minutes, placing, settings
+
+ORDER_PATH = ("intents", "attempts", "events", "cursor", "progress", "strategy_state", "refusals", "traces", "books", "shares")  # fmt: skip
 
 
 def ended(folder: Path, *, on_disk: bool, seed: int) -> tuple[Backtest, Result]:
@@ -61,18 +74,7 @@ def test_the_sessions_journal_writes_nothing_of_an_order_to_its_database():
     close = test.journal.close
 
     def counted() -> None:
-        for table in (
-            "intents",
-            "attempts",
-            "events",
-            "cursor",
-            "progress",
-            "strategy_state",
-            "refusals",
-            "traces",
-            "books",
-            "shares",
-        ):
+        for table in ORDER_PATH:
             rows[table] = test.journal.db[table].count
         close()
 
@@ -81,11 +83,15 @@ def test_the_sessions_journal_writes_nothing_of_an_order_to_its_database():
     assert rows == dict.fromkeys(rows, 0)
 
 
-def opened(journal: Journal) -> Intent:
-    one = Intent(
-        id="KEY", strategy="s0", market="BTC", action="close", path="direct", trigger="bar:1", ordinal=0, leg="order",
+def intent_of(key: str) -> Intent:
+    return Intent(
+        id=key, strategy="s0", market="BTC", action="close", path="direct", trigger="bar:1", ordinal=0, leg="order",
         epoch=0, body=b"{}", not_after_ms=10**15, opened_ms=0, notional_usd=Decimal(0),
     )  # fmt: skip
+
+
+def opened(journal: Journal) -> Intent:
+    one = intent_of("KEY")
     assert journal.open(one)
     return one
 
@@ -115,3 +121,121 @@ def test_an_attempt_that_may_have_arrived_is_not_forgotten_over_a_later_no(outco
         journal.close()
     assert said[0] == said[1]
     assert said[0][-1] is (set(outcomes) != {"no"})
+
+
+# -- what the journal is asked for by the repairs, and after an outage
+
+
+NEVER_ASKED = {
+    "name_events": "every event of a session bears the key of its order",
+    "opened_ms": "and every position the instant at which it was opened",
+}
+
+
+def test_nothing_is_asked_of_the_tables_that_the_sessions_journal_leaves_empty():
+    questions = re.compile(rf"FROM ({'|'.join(ORDER_PATH)})\b|self\._intents\(")
+    asking = {
+        name
+        for name, made in vars(Journal).items()
+        if not name.startswith("_") and questions.search(inspect.getsource(getattr(made, "fget", made)))
+    }
+    assert len(asking) > 10
+    assert asking - vars(SessionJournal).keys() == NEVER_ASKED.keys()
+
+
+def test_the_newest_repair_of_one_cause_is_known_to_both():
+    found: list[list[Intent | None]] = []
+    for journal in (SessionJournal(address=ADDRESS), open_journal(None, address=ADDRESS)):
+        first = replace(intent_of("K1"), strategy=RUNTIME, trigger="naked:1")
+        for one in (first, replace(first, id="K2", ordinal=1), replace(first, id="K3", trigger="naked:2"),
+                    replace(first, id="K4", market="ETH")):  # fmt: skip
+            assert journal.open(one)
+        journal.accept(journal.sending(replace(first, id="K2", ordinal=1), now_ms=1), "trd_1", now_ms=2)
+        asked = (("BTC", "naked:1", 0), ("BTC", "naked:1", 1), ("ETH", "naked:1", 0), ("ETH", "naked:2", 0))
+        found.append([journal.last_of(RUNTIME, market, cause, epoch=epoch) for market, cause, epoch in asked])
+        journal.close()
+    assert found[0] == found[1]
+    assert [one and (one.id, one.state) for one in found[0]] == [("K2", "accepted"), None, ("K4", "opened"), None]
+
+
+def in_both(
+    folder: Path, place: Callable[[Any], list[Placed]], make: Callable[..., Backtest]
+) -> tuple[Backtest, Result, list[Any]]:
+    """A session in memory, with its events, which are those of the same session on a file."""
+    ran: list[tuple[Backtest, Result, str]] = []
+    for path in (None, folder / "journal.db"):
+        test, lines = make(journal_path=path, place=place), io.StringIO(newline="")
+        ran.append((test, test.run(events=lines), lines.getvalue()))
+    assert ran[0][2] == ran[1][2]
+    return ran[0][0], ran[0][1], [json.loads(line) for line in ran[0][2].splitlines()]
+
+
+def test_a_close_that_left_some_of_a_position_is_followed_by_another_in_both(tmp_path: Path):
+    """Bought by a guardian without a stop, in a book too thin to sell all of it at once."""
+    bought = {"market": "BTC", "side": "long", "usdAmount": 2_400}
+    buys = [
+        {"type": "schedule", "cron": "10 0 * * *", "order_template": bought | {"usdAmount": usd}}
+        for usd in (2_400, 2_401)
+    ]
+    made = settings(guardians=buys, safety={"foreign_positions": "adopt"})
+    rules = {"BTC": MarketRules(depth_usd=Decimal(60), spread_bps=Decimal(2))}
+    options = SessionOptions(rules=rules, outages=(Outage(START_MS + 15 * MINUTE_MS, 2 * MINUTE_MS),))
+
+    def make(**how: Any) -> Backtest:
+        return Backtest(made, [minutes(40, seed=1)], options, **how)
+
+    _, result, events = in_both(tmp_path, placing(lambda _view, _bar: ()), make)
+    closes = {one["idempotencyKey"] for one in events if (one["type"], one["subtype"]) == ("fill", "exit")}
+    assert len(closes) > 1
+    assert result.left == []
+
+
+class Again(Scripted):
+    """Buys ETH again on the fill of its close: an entry that no bar has caused, so that only the journal tells whose it is."""
+
+    def on_fill(self, view: View, fill: Any) -> Iterable[Open]:
+        if fill.market == "ETH" and view.position("ETH") is None and not view.state.get("again"):
+            view.state["again"] = 1
+            return [Open("ETH", "long", usd=500, bracket=Bracket(stop_pct=20))]
+        return ()
+
+
+def test_a_position_that_is_held_for_long_is_known_again_after_an_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Longer than thousands of events and intents of another market, of which only the newest are kept; here they are hundreds."""
+    monkeypatch.setattr(journals, "EVENTS_KEPT", 100)
+    monkeypatch.setattr(journals, "INTENTS_SHOWN", 100)
+    monkeypatch.setattr(backtests, "EVENTS_HELD", 300)
+    monkeypatch.setattr(backtests, "EVENTS_SHOWN", 100)
+    bars = 400
+
+    def script(view: View, bar: Bar) -> Iterable[Open | Close]:
+        n, held = (bar.at_ms - START_MS) // MINUTE_MS, view.position(bar.market)
+        if bar.market == "BTC":
+            yield Close("BTC") if held else Open("BTC", "long", usd=300, bracket=Bracket(stop_pct=5))
+        elif n == 3:
+            yield Open("ETH", "long", usd=500, bracket=Bracket(stop_pct=20))
+        elif held and n in (6, bars - 2):
+            yield Close("ETH")
+
+    def place(made: Any) -> list[Placed]:
+        placed = placing(script)(made)
+        return [
+            one._replace(strategy=Again(script, name=one.strategy.name, markets=one.strategy.markets)) for one in placed
+        ]
+
+    def make(**how: Any) -> Backtest:
+        candles = [minutes(bars, seed=1), minutes(bars, seed=2, market="ETH", px=2_500.0)]
+        options = SessionOptions(outages=(Outage(START_MS + (bars - 20) * MINUTE_MS, 2 * MINUTE_MS),))
+        return Backtest(settings(("BTC", "ETH")), candles, options, **how)
+
+    test, result, events = in_both(tmp_path, place, make)
+    assert len(events) > 1_000
+    assert result.left == []
+    assert result.noes.refusals == {}
+    entries = [one["idempotencyKey"] for one in events if (one["type"], one["subtype"]) == ("fill", "entry")]
+    assert [test.journal.find(key) is None for key in (entries[0], entries[-1])] == [
+        True,
+        False,
+    ]  # what nothing holds goes
