@@ -289,7 +289,7 @@ class Loop:
             await self._decide_due()
         await self.settle()
         await repairs_when_up(self)
-        if self.pacer.mono_ms() >= self._reconcile_at_ms and self.has_time() and not hurries:
+        if self.wants_comparison and self.has_time() and not hurries:
             try:
                 await self.reconcile()
             except ApiError as error:
@@ -404,6 +404,11 @@ class Loop:
         await self.arming.retire()
         await self._send_replies()
         return drifts
+
+    @property
+    def wants_comparison(self) -> bool:
+        """Whether it is time to compare with the service, as it is at once when another hand is on the account."""
+        return self.pacer.mono_ms() >= self._reconcile_at_ms
 
     def compare_soon(self) -> None:
         """After a comparison that came to nothing, or whose repairs had no time: what asked for it is not put off until the next one is due."""

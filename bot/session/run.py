@@ -606,12 +606,14 @@ class Session:
         self._settle()
 
     def _settle(self) -> None:
-        """What the end of a pass does: go on with what is not settled, see that stops and guardians stand."""
+        """What the end of a pass does: go on with what is not settled, see that stops and guardians stand, look closer where another hand is."""
         loop = self._running()
         if loop.live:
             self._wait(loop.settle())
         if not nothing_to_do(loop):
             self._wait(repairs_when_up(loop))
+        if loop.wants_comparison:
+            self._wait(loop.reconcile())
         self._seen = self.scene.count
 
     def _end_of_chunk(self) -> None:

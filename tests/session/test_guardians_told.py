@@ -20,7 +20,7 @@ from bot.session.report import by_market, page
 from bot.session.run import drive
 from bot.strategy import Bar, Bracket, Intent, MaxHold, Open, TrailingStop, View
 from bot.wire.guardian_requests import GuardianRequest
-from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, settings
+from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, ran, settings
 
 WIDE = Bracket(stop_pct=20)
 KILLED = ("kill_switch", 1_520, GuardianRequest(type="kill_switch", action="flatten"))
@@ -150,3 +150,22 @@ def test_what_guards_the_account_is_drawn_however_many_others_acted_before(told:
     object.__setattr__(run, "summary", run.summary | {"guardians": many})
     drawn = page(run).split('draw("market-')[1]
     assert '"text":"kill_switch"' in drawn
+
+
+@pytest.mark.parametrize("markets", [("BTC",), ("BTC", "ETH")])
+@pytest.mark.parametrize(("policy", "closed_at"), [("adopt", [11]), ("flatten", [11]), ("ignore", [])])
+def test_what_a_guardian_buys_without_a_stop_is_judged_at_once(
+    policy: str, closed_at: list[int], markets: tuple[str, ...]
+):
+    """As live, at the end of the pass that is told of it: in the order template there is no bracket, so the position has no owner and no stop."""
+    bought = {"market": "BTC", "side": "long", "usdAmount": 500}
+    made = settings(
+        markets,
+        guardians=[{"type": "schedule", "cron": "10 0 * * *", "order_template": bought}],
+        safety={"foreign_positions": policy},
+    )
+    one = ran([minutes(60, seed=1, market=market) for market in markets], made=made, script=lambda _view, _bar: ())
+    events = [json.loads(line) for line in one.lines]
+    exits = [e["ts"] for e in events if (e["type"], e["subtype"]) == ("fill", "exit")]
+    assert [(at_ms - START_MS) // MINUTE_MS for at_ms in exits] == closed_at
+    assert len(one.result.left) == (not closed_at)

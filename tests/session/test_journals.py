@@ -179,7 +179,7 @@ def test_a_close_that_left_some_of_a_position_is_followed_by_another_in_both(tmp
     ]
     made = settings(guardians=buys, safety={"foreign_positions": "adopt"})
     rules = {"BTC": MarketRules(depth_usd=Decimal(60), spread_bps=Decimal(2))}
-    options = SessionOptions(rules=rules, outages=(Outage(START_MS + 15 * MINUTE_MS, 2 * MINUTE_MS),))
+    options = SessionOptions(rules=rules)
 
     def make(**how: Any) -> Backtest:
         return Backtest(made, [minutes(40, seed=1)], options, **how)
