@@ -522,11 +522,12 @@ def join(parts: Sequence[Candles]) -> Candles:
 # ── Coarser ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def resample(candles: Candles, interval: str, *, keep_partial: bool = False) -> Candles:
+def resample(candles: Candles, interval: str, *, keep_partial: bool = False, known_ms: int = 0) -> Candles:
     """Coarser candles out of finer ones, on the grid of UTC. They must be sorted and without doubles.
 
     A candle is made of whatever finer ones lie in it; holes inside are left as they are. The first is left out unless its first finer candle
-    is there, and the last unless its last finer candle is there: they would say what the data do not know. `keep_partial` keeps both.
+    is there, and the last unless its last finer candle is there: they would say what the data do not know. `keep_partial` keeps both;
+    until `known_ms` there are no finer candles but these.
     """
     step, base = INTERVAL_MS[interval], candles.step_ms
     if step == base:
@@ -541,7 +542,9 @@ def resample(candles: Candles, interval: str, *, keep_partial: bool = False) -> 
     while first < count:
         start = at_ms[first] - at_ms[first] % step
         last = bisect_left(at_ms, start + step, first, min(count, first + step // base))
-        whole = (first > 0 or at_ms[0] == start) and (last < count or at_ms[-1] + base == start + step)
+        whole = (first > 0 or at_ms[0] == start) and (
+            last < count or at_ms[-1] + base == start + step or start + step <= known_ms
+        )
         if whole or keep_partial:
             out[0].append(start)
             out[1].append(opens[first])

@@ -169,7 +169,9 @@ class Track:
     def __init__(self, lane: Lane, candles: Candles, interval: str, *, start_ms: int, end_ms: int) -> None:
         self.lane = lane
         self.interval = interval
-        self.candles = resample(candles, interval)
+        self.candles = resample(
+            candles, interval, known_ms=end_ms
+        )  # A market that has ended lies in a hole until then.
         self.step_ms = self.candles.step_ms
         ts = self.candles.at_ms
         self.at = bisect_left(ts, start_ms - self.step_ms + 1)  # the first bar that closes after the start

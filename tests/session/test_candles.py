@@ -387,6 +387,11 @@ def test_coarser_candles_are_whole() -> None:
     assert (five.open[0], five.high[0], five.low[0], five.close[0]) == (102.0, 108.0, 101.0, 107.0)
     assert five.volume[0] == 0.5
     assert len(resample(fine, "5m", keep_partial=True)) == 15
+    assert [len(resample(fine, "5m", known_ms=fine.end_ms + ms)) for ms in (0, 2 * MINUTE - 1, 2 * MINUTE)] == [
+        13,
+        13,
+        14,
+    ]
     assert len(resample(fine, "1h")) == 0
     assert resample(fine, "1m") is fine
     with pytest.raises(ConfigError, match="1m candles cannot be made of 5m"):

@@ -10,7 +10,7 @@ import pytest
 from bot.errors import ConfigError
 from bot.session.backtest import Backtest, prove_causal
 from bot.session.options import Outage, SessionOptions, within
-from bot.strategy import Bar, Bracket, Intent, Open, View
+from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, ran, settings
 
 HOUR_MS = 60 * MINUTE_MS
@@ -139,3 +139,27 @@ def test_data_that_are_cut_in_an_outage_prove_a_strategy_causal_all_the_same():
         line.replace('"size":"', '"size":"1') if json.loads(line)["ts"] < outage.end_ms else line for line in one.lines
     ]
     assert prove_causal(make, SessionOptions(outages=(outage,)), late, cuts).differs is not None
+
+
+def test_data_that_are_cut_in_the_night_of_one_market_prove_a_strategy_causal_all_the_same():
+    """The other goes on, so that the coarse bar in which the day ended closes before the cut: with the data of the morning after, and without."""
+    days = minutes(3 * 288, interval="5m", market="ETH", px=2_500.0)
+    nightly = days.pick([n for n in range(len(days)) if n % 288 < 200])  # until 16:40
+    candles = [minutes(3 * 288, interval="5m"), nightly]
+    heard: list[int] = []
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.market == "ETH":
+            heard.append(bar.at_ms)
+            yield Close("BTC") if view.position("BTC") else Open("BTC", "long", usd=300, bracket=Bracket(stop_pct=20))
+
+    made = settings(strategies=[{"name": "s0", "use": "scripted", "markets": ["BTC", "ETH"], "interval": "4h", "budget_usd": 2_000, "max_leverage": 5}])  # fmt: skip
+    one = ran(candles, made=made, script=script)
+    assert [at_ms for at_ms in heard if at_ms > START_MS + 64 * HOUR_MS] == [START_MS + 68 * HOUR_MS]
+
+    def make(options: SessionOptions, cut_ms: int) -> Backtest:
+        parts = [each.slice(None, cut_ms) for each in candles]
+        return Backtest(made, parts, within(options, parts), place=placing(script), is_cut=True)
+
+    proof = prove_causal(make, SessionOptions(), one.lines, [START_MS + hour * HOUR_MS for hour in (18, 22, 45)])
+    assert (proof.differs, proof.is_whole) == (None, True)
