@@ -157,7 +157,13 @@ def data() -> None:
     metavar="UNIT",
     help="Of times: s, ms, us, ns, iso, or a format like '%d/%m/%Y %H:%M'.",
 )
-@click.option("--stamp", default="open", show_default=True, metavar="open|close", help="What of a candle its time is.")
+@click.option(
+    "--stamp",
+    default="open",
+    show_default=True,
+    metavar="open|close",
+    help="What of a candle its time is. A close off the grid (00:00:59.999) is of the interval that it lies in.",
+)
 @click.option("--decimal", default=".", show_default=True, metavar="CHAR", help="The decimal point.")
 @click.option("--skip-rows", default=0, type=click.IntRange(0, 1_000), metavar="N", help="Lines before the header.")
 @_HOURS

@@ -183,7 +183,10 @@ def _candles(path: Path, market: str, mapped: Mapped, columns: tuple[array[Any],
         raise ConfigError(f"{path}: has no candles")
     interval = _interval(path, at_ms, mapped)
     if mapped.stamp == "close":
-        at_ms = array("q", (at - INTERVAL_MS[interval] for at in at_ms))
+        step = INTERVAL_MS[interval]
+        # Off the grid a candle counts in the interval that its last millisecond lies in, at whose end it closes: never before it did.
+        before = 1 if any(at % step for at in at_ms) else step
+        at_ms = array("q", (at - before for at in at_ms))
     _, opens, highs, lows, closes, volumes = columns
     return Candles(market, interval, at_ms, opens, highs, lows, closes, volumes, (Part(path, 0, rows[0], rows),))
 

@@ -16,13 +16,14 @@ import pytest
 from bot.cli.app import call
 from bot.errors import ConfigError
 from bot.session import tables
-from bot.session.audit import audit
+from bot.session.audit import audit, checked
 from bot.session.importing import Mapped, columns_of, ordered, read_foreign, read_markets
 from tests.session.rooms import research
 
 START = datetime(2025, 6, 16, tzinfo=UTC)
 MS = 1_750_032_000_000
 MINUTE = 60_000
+DAY = 86_400_000
 NEW_YORK = ZoneInfo("America/New_York")
 STRATEGIES = Path(__file__).resolve().parent / "strategies"
 
@@ -164,6 +165,25 @@ def test_a_date_is_a_day_of_utc_whatever_the_zone(tmp_path: Path) -> None:
     assert all(at % 86_400_000 == 0 for at in read.at_ms)
 
 
+@pytest.mark.parametrize(
+    ("times", "mapped", "opens"),
+    [
+        ([str(at + 59_999) for at in stamps()], Mapped(), stamps()),
+        ([str(at // 1_000 + 59) for at in stamps()], Mapped(), stamps()),
+        ([str(at + (60_000, 59_500)[n % 2]) for n, at in enumerate(stamps())], Mapped(interval="1m"), stamps()),
+        ([f"2025-06-{day} 16:00" for day in range(16, 21)], Mapped(tz="America/New_York"), [MS + n * DAY for n in range(5)]),
+    ],
+)  # fmt: skip
+def test_a_close_off_the_grid_dates_no_candle_before_it_was_over(
+    tmp_path: Path, times: list[str], mapped: Mapped, opens: list[int]
+) -> None:
+    read = read_foreign(foreign(tmp_path, None, times), "BTC", replace(mapped, stamp="close"))
+    assert [fault.kind for fault in audit(read, hours="continuous").faults] == ["off_grid"]
+    (taken,), _ = checked([read], accept=("off-grid",), hours="continuous")
+    assert list(taken.at_ms) == opens
+    assert taken.close == read.close
+
+
 def test_the_hour_that_a_clock_repeats_is_taken_in_the_order_of_the_rows(tmp_path: Path) -> None:
     moments = [datetime(2025, 11, 2, 4, tzinfo=UTC) + timedelta(minutes=15 * n) for n in range(16)]
     wall = [one.astimezone(NEW_YORK).strftime("%Y-%m-%d %H:%M") for one in moments]
@@ -257,7 +277,6 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path, content: bytes, says: 
     assert "x.csv" in str(refused.value)
 
 
-DAY = 86_400_000
 SAMPLES = Mapped(columns_of("price=yes"), interval="1d", market="event:{id}")
 
 
