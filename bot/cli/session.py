@@ -183,7 +183,10 @@ class Capped(click.ParamType[tuple[str, Any]]):
     help="Candles: CSV, CSV.gz or Parquet, or a folder of them; MARKET=FILE names the market. Repeatable.",
 )
 @click.option(
-    "--from", "start_ms", type=Instant(), help="Begin here; what lies before is history. Default: where the data begin."
+    "--from",
+    "start_ms",
+    type=Instant(),
+    help="Begin here, or with the first candle if it is later; what lies before is history. Default: where the data begin.",
 )
 @click.option("--to", "end_ms", type=Instant(), help="End here, exclusive. Default: where the data end.")
 @click.option("--balance", type=Amount(), default="10000", show_default=True, help="What the account begins with.")
@@ -395,10 +398,10 @@ class _Asked:
     def _options(self) -> SessionOptions:
         from dataclasses import replace
 
-        from bot.session.options import SessionOptions, chance_outages
+        from bot.session.options import SessionOptions, chance_outages, start_of
 
         given = self.given
-        start_ms = given["start_ms"] if given["start_ms"] is not None else max(one.at_ms[0] for one in self.candles)
+        start_ms = start_of(given["start_ms"], self.candles)
         end_ms = max(one.end_ms for one in self.candles)
         if given["end_ms"] is not None:  # Only whole candles are played: with the last of them the session ends.
             whole = [one.slice(None, given["end_ms"] - one.step_ms + 1) for one in self.candles]

@@ -69,12 +69,18 @@ class Settlement:
         return candles_end_ms if self.at_ms is None else self.at_ms
 
 
+def start_of(asked_ms: int | None, candles: Sequence[Candles]) -> int:
+    """When a session of these candles begins: where all markets have some; by `--from` at the earliest where one of them has."""
+    firsts = [one.at_ms[0] for one in candles]
+    return max(firsts, default=0) if asked_ms is None else max(asked_ms, min(firsts, default=0))
+
+
 def within(options: SessionOptions, candles: Sequence[Candles]) -> SessionOptions:
     """The options of a session that is to be shorter, or has fewer candles: without the outages that it does not reach."""
-    starts = [one.at_ms[0] for one in candles] if options.start_ms is None else [options.start_ms]
+    start_ms = start_of(options.start_ms, candles)
     ends = [one.end_ms for one in candles]
     end_ms = min([max(ends, default=0), *([] if options.end_ms is None else [options.end_ms])])
-    reached = [one for one in options.outages if max(starts, default=0) <= one.at_ms < end_ms]
+    reached = [one for one in options.outages if start_ms <= one.at_ms < end_ms]
     return replace(options, outages=tuple(reached))
 
 

@@ -295,6 +295,10 @@ def assumptions_of(
         "positions that are open at the end are valued at the last close; nothing is closed for the report",
         "a year has 365 days: what is annual is of returns from 00:00 to 00:00 UTC, 0 on a day without prices; the riskless rate is 0",
     ]
+    if options.start_ms is not None and options.start_ms < ground.start_ms:
+        said.append(
+            f"the session begins at {iso(ground.start_ms)[:16]}, with the first candle there is, and not at {iso(options.start_ms)[:16]}"
+        )
     for lane in ground.lanes:
         market = stage.state.markets[lane.coin]
         spec = market.spec

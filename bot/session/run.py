@@ -35,7 +35,7 @@ from bot.service.catalogue import CATALOGUE
 from bot.session.candles import Candles, drivers
 from bot.session.lanes import Ahead, Lane, Track
 from bot.session.local import LocalPort, drive
-from bot.session.options import Outage, SessionOptions
+from bot.session.options import Outage, SessionOptions, start_of
 from bot.session.stage import Stage
 from bot.strategy import Bar
 from bot.strategy.indicators import Columns
@@ -188,7 +188,7 @@ def ground_of(
                 f"there are no candles of {market}, which a strategy trades; the data hold {', '.join(sorted(driving)) or 'nothing'}"
             )
     used = [driving[market] for market in markets]
-    start_ms = options.start_ms if options.start_ms is not None else max(one.at_ms[0] for one in used)
+    start_ms = start_of(options.start_ms, used)
     end_ms = options.end_ms if options.end_ms is not None else max(one.end_ms for one in used)
     ends = _settled(options, {one.market: one.end_ms for one in used}, start_ms=start_ms, is_cut=is_cut)
     lanes = [Lane(one, start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms))) for one in used]

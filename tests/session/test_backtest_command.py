@@ -126,6 +126,19 @@ def test_a_market_whose_candles_end_a_day_before_the_others_is_named(tmp_path: P
     ]
 
 
+def test_a_session_from_before_all_data_begins_with_them_and_says_so(tmp_path: Path, data: Path):
+    """Its figures are of the time of the candles: years without any would dilute what is annual."""
+    made = config(tmp_path)
+    whole, early = (run(tmp_path, made, data, *more, "--outages", "1") for more in ((), ("--from", "2020-01-01")))
+    mine, its = (json.loads((one / "summary.json").read_text()) for one in (whole, early))
+    assert its["course"] == mine["course"]
+    assert (its["eventDigest"], its["figures"]) == (mine["eventDigest"], mine["figures"])
+    assumed, told = (json.loads((one / "manifest.json").read_text())["assumptions"] for one in (whole, early))
+    assert [line for line in told if line not in assumed] == [
+        "the session begins at 2025-06-01T00:00, with the first candle there is, and not at 2020-01-01T00:00"
+    ]
+
+
 def test_the_curve_can_be_read_by_numpy_and_ends_where_the_summary_does(tmp_path: Path, data: Path):
     numpy = pytest.importorskip("numpy")
     folder = run(tmp_path, config(tmp_path), data)
