@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,8 +77,8 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
     if as_json:
         _print({
             "runs": [one.name, two.name],
-            "figures": {name: [value, two.summary["figures"].get(name)] for name, value in one.summary["figures"].items()},
-            "costs": {name: [value, two.summary["costs"].get(name)] for name, value in one.summary["costs"].items()},
+            "figures": _side_by_side(one.summary["figures"], two.summary["figures"]),
+            "costs": _side_by_side(one.summary["costs"], two.summary["costs"]),
             "sameEvents": one.summary["eventDigest"] == two.summary["eventDigest"],
             "differences": differing,
         })  # fmt: skip
@@ -94,6 +94,10 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
             click.echo(_narrow(f"  differs: {line}"))
     if out is not None or shown:
         _write(out or run / f"compare-{two.name}.html", one, two, shown=shown)
+
+
+def _side_by_side(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: [one.get(name), two.get(name)] for name in dict.fromkeys([*one, *two])}
 
 
 def report_lines(run: KeptRun) -> list[str]:

@@ -326,13 +326,14 @@ def _compared(run: KeptRun, other: KeptRun) -> str:
 
 def compared(run: KeptRun, other: KeptRun) -> list[tuple[str, Any, Any, Any]]:
     """Each figure and cost of two runs, and by how much the other's is more; None where there is none."""
-    mine, theirs = (
-        {**one.summary["figures"], **{f"{name} [$]": usd for name, usd in costs_of(one).items()}}
-        for one in (run, other)
-    )
+    mine, theirs = (dict(one.summary["figures"]) for one in (run, other))
+    here, there = costs_of(run), costs_of(other)
+    for said in COSTS.values():
+        if said in here or said in there:  # What only one of them has cost the other nothing.
+            mine[f"{said} [$]"], theirs[f"{said} [$]"] = here.get(said, 0.0), there.get(said, 0.0)
     rows = []
-    for name, value in mine.items():
-        its = theirs.get(name)
+    for name in dict.fromkeys([*mine, *theirs]):
+        value, its = mine.get(name), theirs.get(name)
         gap = its - value if isinstance(value, int | float) and isinstance(its, int | float) else None
         rows.append((name, value, its, gap))
     return rows

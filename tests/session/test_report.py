@@ -253,6 +253,29 @@ def test_two_runs_are_compared_by_their_figures_and_by_what_was_run(
     assert costs["feesUsd"] == [run.summary["costs"]["feesUsd"] for run in (one, other)]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_cost_that_only_one_of_two_runs_has_is_compared(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_first: bool
+) -> None:
+    """Then the costs of both add up to what they have gained."""
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[1], copy)
+    summary = json.loads((copy / "summary.json").read_text())
+    summary["costs"] |= {"backstopUsd": "120.5", "otherUsd": "1"}
+    summary["figures"]["Other"] = 7
+    (copy / "summary.json").write_text(json.dumps(summary))
+    asked = [str(copy), str(runs[0])] if is_first else [str(runs[0]), str(copy)]
+    assert call(["compare", *asked]) == 0
+    rows = {line[2:33].strip(): line[33:].split() for line in capsys.readouterr().out.splitlines()}
+    gap = "-120.50" if is_first else "120.50"
+    assert rows["Liquidator's backstop [$]"] == [*(["120.50", "0.00"] if is_first else ["0.00", "120.50"]), gap]
+    assert rows["Other"] == (["7", "-", "-"] if is_first else ["-", "7", "-"])
+    assert call(["compare", *asked, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["costs"]["otherUsd"] == (["1", None] if is_first else [None, "1"])
+    assert told["figures"]["Other"] == ([7, None] if is_first else [None, 7])
+
+
 def test_what_differs_in_two_runs_is_told_by_name_and_instants_as_a_person_reads_them() -> None:
     found: list[str] = []
     btc = {"market": "BTC", "interval": "1m", "candles": 5, "first_ms": START_MS}
