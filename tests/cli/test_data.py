@@ -240,7 +240,7 @@ def test_a_bad_file_ends_with_its_code_and_its_row(
         (["gen", "BTC", "--from", "soon", "--days", "1"], 2, "is no time"),
         (["gen", "BTC", "--from", "2025-01-01", "--days", "1", "--out", "x.json"], 2, "must end with .csv, .csv.gz or .parquet"),
         (["pull", "BTC", "--config", "x.yaml", "--base-url", "http://127.0.0.1:1"], 2, "give one of them"),
-        (["pull", "BTC", "--base-url", "http://example.com"], 4, "must be https"),
+        (["pull", "BTC", "--base-url", "http://example.com"], 4, "use https"),
         (["pull", "BTC", "--config", "x.yaml"], 4, "x.yaml"),
     ],
 )  # fmt: skip
