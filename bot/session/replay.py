@@ -362,8 +362,9 @@ class _Comparison:
         if (market, interval) not in self._bars:
             driving = self._driving.get(market)
             is_there = driving is not None and INTERVAL_MS[interval] >= driving.step_ms
+            known_ms = max(one.at_ms[-1] + one.step_ms for one in self._driving.values()) if is_there else 0
             self._bars[market, interval] = (
-                _Bars(resample(driving, interval)) if is_there and driving is not None else None
+                _Bars(resample(driving, interval, known_ms=known_ms)) if is_there and driving is not None else None
             )
         return self._bars[market, interval]
 
