@@ -94,6 +94,7 @@ class Machine:
         self.moved = asyncio.Event()  # set whenever the next instant of interest may have come nearer
         self.sleeps_until_ms: int | None = None  # what whoever waits for `moved` would wait for
         self.caught_ms = 0  # everything that time and prices have caused up to there has happened
+        self.down_since_ms: int | None = None  # of a start that goes on and has not caught up yet
         self.processed = 0  # points and deadlines run since the start
         self.last_price_ms: int | None = None
         self.publish: Callable[[list[Event]], Sequence[Statement]] | None = (
@@ -118,6 +119,8 @@ class Machine:
     def catch_up(self) -> int:
         """Apply everything due at or before now, each at its own instant; answers now."""
         now = self.clock.now_ms()
+        if self.down_since_ms is not None:
+            self._put_off(now)
         self._catch_up_to(now)
         self.caught_ms = now
         if now > self._ceiling_ms:
@@ -284,7 +287,7 @@ class Machine:
         lease = 0 if final else int(LEASE_REAL_MS * self.clock.speed)
         self._ceiling_ms = now + lease
         offset = 0 if self.clock.is_real else now - SystemClock().now_ms()
-        self.log.save_clock(SavedClock(now, self._ceiling_ms, offset))
+        self.log.save_clock(SavedClock(self.caught_ms, self._ceiling_ms, offset))
 
     def snapshot_if_due(self) -> bool:
         """Begin a snapshot when one is due and write a piece of the one under way; True while there is more of it to write."""
@@ -330,7 +333,7 @@ class Machine:
         self._saving = None
         if self.log.path is not None:
             tracked(state)
-        self._ceiling_ms, self.caught_ms, self.last_price_ms = 0, 0, None
+        self._ceiling_ms, self.caught_ms, self.down_since_ms, self.last_price_ms = 0, 0, None, None
         self._marks, self._bands, self.turns = {}, {}, []
         self.moved.set()
 
@@ -343,12 +346,14 @@ class Machine:
             marks, self._marks = SetMarks(tuple(sorted(self._marks.items())), running=True), {}
             self._apply(marks, self.state.now_ms)
 
-    def resume(self, saved: SavedClock) -> None:
-        """Go on after having been down: time that passed meanwhile counts for no dead-man switch."""
+    def _put_off(self, now_ms: int) -> None:
+        """Time that passed while the service was down counts for no dead-man switch. Said with what else that time has caused, so that a kill
+        in between leaves all of it, or nothing, to the next start."""
+        assert self.down_since_ms is not None
+        since_ms, self.down_since_ms = self.down_since_ms, None
         if any(account.guardians for account in peek_all(self.state)):
-            down = max(0, self.clock.now_ms() - saved.alive_ms)
             floor = int(DEAD_MAN_FLOOR_REAL_MS * (self.clock.speed or 1))
-            self._apply(ShiftDeadlines(down, floor), max(saved.alive_ms, self.state.now_ms))
+            self._apply(ShiftDeadlines(max(0, now_ms - since_ms), floor), max(since_ms, self.state.now_ms))
 
     def see_price(self, coin: str, px: int) -> None:
         """The price that a calm market had when the service went down; the log need not have heard of it."""

@@ -104,8 +104,7 @@ def _go_on(machine: Machine, made: _Prices, recovered: Recovered, saved: SavedCl
         place = Place(saved.alive_ms)
     _take_up(machine, made, place, recovered.pushes)
     machine.follow_sessions(saved.alive_ms)
-    machine.resume(saved)
-    machine.save_clock()
+    machine.down_since_ms = saved.alive_ms
 
 
 def _take_up(machine: Machine, made: _Prices, place: Place, pushes: Sequence[Push]) -> None:
@@ -183,6 +182,7 @@ def go_back(machine: Machine, options: PriceOptions, kept: Kept, *, rewind_log: 
     )
     machine.series = made.series
     _take_up(machine, made, Place(kept.at_ms), kept.pushes)
+    machine.caught_ms = kept.at_ms
     machine.follow_sessions(kept.at_ms)
     machine.log.save_meta("prices", made.known)
     machine.save_clock()

@@ -1043,7 +1043,7 @@ class World:
         machine.clock = type(machine.clock).start(self.speed, began_ms)
         self.service_began = (self.now(), began_ms)
         if not self.rules.service_counts_downtime:
-            machine.resume(saved)
+            machine.down_since_ms = saved.alive_ms
         self.is_service_down = False
         self.ticker = asyncio.get_running_loop().create_task(service()._tick())
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError, Exit
 from bot.service import log as log_module
 from bot.service import machine as machine_module
@@ -467,3 +468,36 @@ async def test_downtime_is_no_silence_for_a_dead_man_switch(open_box: OpenBox, t
     assert guardian["status"] == "armed"
     now = again.service.machine.clock.now_ms()
     assert now + 25_000 <= guardian["nextDeadline"] <= armed["nextDeadline"] + hour + 120_000
+
+
+async def test_a_start_that_is_killed_before_it_caught_up_leaves_its_downtime_to_the_next_one(
+    open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    down = 86_405_000
+    wall = [SystemClock().now_ms() - down]
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _self: wall[0])
+    lives = {"clock": "real", "start_ms": None, "hold_prices": False}
+    db, killed = tmp_path / "s.db", tmp_path / "killed.db"
+    box = await open_box(db=db, **lives)
+    caller = await box.caller()
+    order = {"market": "BTC", "side": "long", "usdAmount": 1000, "bracket": {"stopLoss": {"pct": 0.2}}}
+    await caller.post("/v1/orders", order)
+    armed = await caller.post("/v1/guardians", {"type": "dead_man_switch", "heartbeatSeconds": 3600})
+    await box.service.stop()
+    wall[0] += down - 5_000
+    start = build(HostOptions(db=db, **lives, markets=("BTC", "ETH")))
+    await start.start()
+    with closing(sqlite3.connect(db)) as source, closing(sqlite3.connect(killed)) as target:
+        source.backup(target)  # As a kill leaves it: not one price of that day has been taken.
+    await start.stop()
+    wall[0] += 5_000
+    lived = []
+    for file in (killed, db):
+        again = await open_box(db=file, **lives)
+        left = Caller(again.http, caller.opened)
+        (guardian,) = (await left.get("/v1/guardians"))["guardians"]
+        assert guardian["nextDeadline"] == armed["nextDeadline"] + down
+        account = await left.get("/v1/account")
+        assert not account["positions"], "the stop was met in the time between"
+        lived.append((account["balanceUsd"], await left.get("/v1/events?limit=200")))
+    assert lived[0] == lived[1]
