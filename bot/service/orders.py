@@ -29,8 +29,8 @@ from bot.venue.commands import (
     PlaceOrder,
     StorePlan,
 )
-from bot.venue.guardians import trails_at_once
 from bot.venue.orders import Canceled, Placed
+from bot.venue.protection import is_protected
 from bot.venue.quote import Quote, Suggestion, suggest
 from bot.venue.state import (
     Account,
@@ -39,7 +39,7 @@ from bot.venue.state import (
     LegSpec,
     Order,
     OrderSpec,
-    Trade,
+    State,
     event_id,
     guardian_id,
     oid_text,
@@ -173,7 +173,7 @@ class OrderDesk(Desk):
             ],
             "leverage": placed.trade.leverage,
             "leverageClamped": placed.leverage_clamped,
-            "protected": _is_protected(account, placed.trade, listed),
+            "protected": _is_protected(state, account, placed, listed),
             "warnings": views.warnings(placed.warnings),
             "lastEventId": event_id(account.event_seq),
         }
@@ -249,7 +249,7 @@ class OrderDesk(Desk):
         for oid in oids:
             self.machine.run(CancelOrder(principal.account, oid))
         held = account.positions.get(coin)
-        unprotected = held is not None and not views.is_protected(account, held)
+        unprotected = held is not None and not is_protected(self.machine.state, account, held)
         return Answer.ok({"coin": coin, "canceledOids": oids, "unprotected": unprotected})
 
     @staticmethod
@@ -426,16 +426,9 @@ def _oid(account: Account, order: Order) -> str:
     return oid_text(account, order.number)
 
 
-def _is_protected(account: Account, trade: Trade, listed: list[Order]) -> bool:
-    """Whether a stop stands, or will at the first fill of what waits of this order; nothing held and nothing waiting needs none."""
-    held = account.positions.get(trade.coin)
-    if held is not None and not views.is_protected(account, held):
+def _is_protected(state: State, account: Account, placed: Placed, listed: list[Order]) -> bool:
+    """Whether a stop stands that can fire, or will at the first fill of what waits of this order; nothing held and nothing waiting needs none."""
+    held = account.positions.get(placed.trade.coin)
+    if held is not None and not is_protected(state, account, held):
         return False
-    return all(
-        o.stop_leg is not None or trails_at_once(o.guardians)
-        for o in listed
-        if o.number in account.resting
-        and o.trade == trade.id
-        and not o.reduce_only
-        and (held is None or held.side != o.buy)
-    )
+    return placed.protected or not any(o.number in account.resting and o.trade == placed.trade.id for o in listed)

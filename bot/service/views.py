@@ -10,8 +10,8 @@ from bot.service.candles import CandleStore
 from bot.service.keeping import peek
 from bot.venue import floors, funding, ledger, limits, outcome
 from bot.venue.book import book
-from bot.venue.guardians import has_trail
 from bot.venue.numbers import E8
+from bot.venue.protection import is_protected
 from bot.venue.quote import Quote, Suggestion, resolve_bracket
 from bot.venue.state import (
     Account,
@@ -409,11 +409,6 @@ def key(record: Key, last_used_ms: int | None) -> Body:
     }
 
 
-def is_protected(account: Account, held: Position) -> bool:
-    """Whether a stop stands at the service: the bracket's or a trailing one."""
-    return held.stop_oid is not None or has_trail(account, held.coin)
-
-
 def health(state: State, account: Account) -> Body:
     blocked = limits.blocking_guardians(account)
     need, value = ledger.margin_ratio(state, account)
@@ -423,7 +418,9 @@ def health(state: State, account: Account) -> Body:
         "opensBlocked": bool(blocked),
         "blockedBy": blocked,
         "marginRatio": num(need * E8 // value) if account.positions else None,
-        "unprotected": sorted(coin for coin, held in account.positions.items() if not is_protected(account, held)),
+        "unprotected": sorted(
+            coin for coin, held in account.positions.items() if not is_protected(state, account, held)
+        ),
         "venue": _venue(state),
     }
 

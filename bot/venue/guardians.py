@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from bot.errors import Refusal
 from bot.venue import cron
 from bot.venue.numbers import E8
-from bot.venue.state import Account, Guardian, GuardianSpec
+from bot.venue.state import Account, Guardian, GuardianSpec, Position
 
 ALL_TYPES: Final = ("trailing_stop", "max_hold", "account_drawdown", "dead_man_switch", "schedule", "kill_switch")
 ACTIONS: Final = ("flatten", "block_opens", "cancel_orders")
@@ -151,14 +151,36 @@ def needs_stop(spec: GuardianSpec) -> Refusal:
     )  # fmt: skip
 
 
-def trails_at_once(specs: tuple[GuardianSpec, ...]) -> bool:
-    """Is there one among them that protects from the first fill on? One that sleeps protects nothing."""
-    return any(spec.type == "trailing_stop" and spec.activate_at_r is None for spec in specs)
+# ── Protection ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def has_trail(account: Account, coin: str) -> bool:
-    """Does a trailing stop that already trails protect this market's position?"""
-    return any(g.spec.type == "trailing_stop" and g.spec.coin == coin and g.active for g in account.guardians.values())
+def can_fire(stop_px: int | None, side: int, liquidation_px: int | None) -> bool:
+    """Is there a stop, and does the price meet it before the liquidation price? One that lies beyond protects nothing."""
+    return stop_px is not None and (liquidation_px is None or (stop_px - liquidation_px) * side > 0)
+
+
+def nearest(side: int, *prices: int | None) -> int | None:
+    """Of the prices that a position of this side can fall to, the one that is met first."""
+    return max((px for px in prices if px is not None), key=lambda px: px * side, default=None)
+
+
+def held_trail(account: Account, coin: str, side: int) -> int | None:
+    """The nearest stop of those that trail this market's position already; one that sleeps has none."""
+    return nearest(side, *[g.stop_px for g in account.guardians.values() if g.spec.coin == coin])
+
+
+def coming_trail(specs: tuple[GuardianSpec, ...], side: int, entry_px: int, r_px: int | None) -> int | None:
+    """The nearest stop of those among an order's guardians that trail from its first fill on."""
+    trailing = [spec for spec in specs if spec.type == "trailing_stop" and spec.activate_at_r is None]
+    return nearest(
+        side, *[trail_px(spec, side, entry_px, r_px) for spec in trailing if spec.trail_r is None or r_px is not None]
+    )
+
+
+def held_stop(account: Account, position: Position) -> int | None:
+    """The nearest stop of a position, its bracket's or a trailing one."""
+    own = None if position.stop_oid is None else account.orders[position.stop_oid].trigger_px
+    return nearest(position.side, own, held_trail(account, position.coin, position.side))
 
 
 # ── Trailing stops ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,14 +188,17 @@ def has_trail(account: Account, coin: str) -> bool:
 
 def trail_stop(guardian: Guardian) -> int:
     """The stop behind the extreme: extreme * (1 - s*pct/100) or extreme - s*trailR*R, cut toward the extreme's safe side."""
-    spec, side, extreme = guardian.spec, guardian.side, guardian.extreme
-    assert extreme is not None
+    assert guardian.extreme is not None
+    return trail_px(guardian.spec, guardian.side, guardian.extreme, guardian.r_px)
+
+
+def trail_px(spec: GuardianSpec, side: int, extreme: int, r_px: int | None) -> int:
     if spec.trail_pct is not None:
         distance = extreme * spec.trail_pct // (100 * E8)
     else:
         assert spec.trail_r is not None
-        assert guardian.r_px is not None
-        distance = guardian.r_px * spec.trail_r // E8
+        assert r_px is not None
+        distance = r_px * spec.trail_r // E8
     return max(1, extreme - side * distance)
 
 

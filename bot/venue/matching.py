@@ -262,11 +262,12 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
     opening = max(0, size - against)
     left = min(rest, opens - opening)
     orders.unreserve(account, order, keep=order.reserved * left // opens if left else 0)
-    if opening and protection.lacks_stop(account, order):
-        orders.drop_entry(state, account, market, order, "position_closed")
-        return
     leverage = position.leverage if position is not None and not against else order.leverage
+    fills = [(fill_px, size)]
     if opening:
+        if protection.lacks_stop(state, account, market, order, fills, against, leverage, maker=True):
+            orders.drop_entry(state, account, market, order, "position_closed")
+            return
         unit_px = outcome.share_px(market.spec, order.buy, fill_px)
         back = freed(market, position, [], (fill_px, size)) if against else 0
         if div_up(unit_px * opening // E8, leverage) > ledger.free_margin(state, account, back):
@@ -276,7 +277,7 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
     order.born = market.point
     if market.volume_left >= 0:
         market.volume_left -= size
-    orders.take(state, account, market, order, trade, [(fill_px, size)], maker=True, by_limit=by_limit)
+    orders.take(state, account, market, order, trade, fills, maker=True, by_limit=by_limit)
     if order.filled >= order.size:
         orders.unreserve(account, order)
         index.unwatch_order(market, order)
@@ -305,15 +306,17 @@ def _fill_pending(state: State, market: Market) -> None:
             bps = market.spec.slippage_bps if order.kind == "market" else CLOSE_SLIPPAGE_BPS
         fills = walk(market, market.mid, order.buy, size, bound_of(market, market.mid, order.buy, bps)) if size else []
         opening = sum([sz for _, sz in fills]) - against
+        leverage = position.leverage if position is not None and not against else order.leverage
         reason = None
         if not fills:
             reason = "slippage_bound" if size else "reduce_only"
         elif opening > 0 and limits.blocking_guardians(account):
             reason = "guardian"
-        elif opening > 0 and protection.lacks_stop(account, order):
+        elif opening > 0 and protection.lacks_stop(
+            state, account, market, order, fills, against, leverage, maker=False
+        ):
             reason = "position_closed"
         elif opening > 0:
-            leverage = position.leverage if position is not None and not against else order.leverage
             _, margin = cost_of_opening(outcome.paid(market.spec, order.buy, fills), against, (0, 0), leverage)
             if outcome.is_paid(market.spec):
                 margin += sum(ledger.fee_on(market.spec, px, sz, maker=False) for px, sz in fills)

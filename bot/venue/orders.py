@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from bot.errors import Refusal
-from bot.venue import guardians, index, ledger, limits, outcome, protection, quote
+from bot.venue import index, ledger, limits, outcome, protection, quote
 from bot.venue.book import walk
 from bot.venue.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
 from bot.venue.events import AccountChanged
@@ -40,6 +40,7 @@ class Placed:
     leverage_clamped: bool = False
     warnings: tuple[tuple[str, str], ...] = ()
     guardians: tuple[int, ...] = ()
+    protected: bool = True  # Of an order that rests: whether its first fill will be.
 
 
 @dataclass(slots=True)
@@ -222,8 +223,8 @@ def execute(
             index.watch_order(market, order)
         else:
             finish(state, trade, reason="slippage_bound" if rest else None)
-        return Placed(trade, quoted.clamped, quoted.warnings, armed)
-    return Placed(trade, quoted.clamped, quoted.warnings)
+        return Placed(trade, quoted.clamped, quoted.warnings, armed, quoted.protected)
+    return Placed(trade, quoted.clamped, quoted.warnings, protected=quoted.protected)
 
 
 def _rest(state: State, account: Account, market: Market, order: Order, held: int) -> None:
@@ -524,10 +525,10 @@ def _drop_closings(state: State, account: Account, market: Market) -> None:
             drop_entry(state, account, market, order, "reduce_only")
 
 
-def unprotected(account: Account, coin: str) -> bool:
-    """A position without any stop at the venue."""
+def unprotected(state: State, account: Account, coin: str) -> bool:
+    """A position without any stop that could fire at the venue."""
     position = account.positions.get(coin)
-    return position is not None and position.stop_oid is None and not guardians.has_trail(account, coin)
+    return position is not None and not protection.is_protected(state, account, position)
 
 
 def cancel(state: State, account: Account, oid: str) -> Canceled | Refusal:
@@ -537,7 +538,7 @@ def cancel(state: State, account: Account, oid: str) -> Canceled | Refusal:
     if order is None or oid != oid_text(account, number) or _is_exit_at_work(order):
         return Refusal("not_found", f"no open order {oid}")
     drop(state, account, order, "user")
-    return Canceled(order.coin, (oid,), order.filled, unprotected(account, order.coin))
+    return Canceled(order.coin, (oid,), order.filled, unprotected(state, account, order.coin))
 
 
 def _is_exit_at_work(order: Order) -> bool:
@@ -555,7 +556,7 @@ def cancel_coin(state: State, account: Account, coin: str) -> Canceled | Refusal
         coin,
         tuple(oid_text(account, o.number) for o in orders),
         sum(o.filled for o in orders),
-        unprotected(account, coin),
+        unprotected(state, account, coin),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bot.venue import guardians, index, ledger, outcome
 from bot.venue.events import GuardianMoved
 from bot.venue.numbers import E8
-from bot.venue.quote import PERCENT, off_entry
+from bot.venue.quote import PERCENT, entry_of, liquidation_of_fills, off_entry
 from bot.venue.record import emit, emit_order, next_oid, next_seq
 from bot.venue.state import Account, Guardian, GuardianSpec, Leg, LegSpec, Market, Order, Position, State, guardian_id
 
@@ -199,26 +199,60 @@ def working_exits(account: Account, market: Market) -> list[Order]:
     return [account.orders[number] for owner, number in market.working if owner == account.id]
 
 
-def lacks_stop(account: Account, order: Order) -> bool:
-    """Would a fill of this entry open what it must not? The stop that it was accepted for, or that its R is measured by, went before the fill."""
+def is_protected(state: State, account: Account, position: Position) -> bool:
+    """Does a stop stand at the venue that the price meets before the liquidation price? The bracket's or a trailing one."""
+    stop_px = guardians.held_stop(account, position)
+    return stop_px is not None and guardians.can_fire(stop_px, position.side, ledger.liquidation_px(state, position))
+
+
+def lacks_stop(
+    state: State, account: Account, market: Market, order: Order, fills: list[tuple[int, int]], against: int, leverage: int, *, maker: bool
+) -> bool:  # fmt: skip
+    """Would these fills of an entry open what they must not? The stop that it was accepted for, or that its R is measured by, went before them,
+    or lies beyond the liquidation price of what they leave: it could never fire. That of a cross account moves with all that it holds, and was
+    judged when the order was placed."""
+    is_isolated = market.spec.margin_mode == "isolated"
     position = account.positions.get(order.coin)
     held = position if position is not None and position.side == order.buy else None
-    if order.armed:  # Its own stop may have been canceled since.
-        return (
-            order.require_protection
-            and held is not None
-            and held.stop_oid is None
-            and not guardians.has_trail(account, order.coin)
+    if order.stop_leg is not None and not order.armed:
+        if not is_isolated:
+            return False
+        stop_px, _ = levels_of(
+            market, order.buy, _entry_after(account, order, held, fills, against), order.stop_leg, None
         )
-    if order.stop_leg is not None:
-        return False
-    if guardians.refuse_inline(order.guardians, has_r=held is not None and held.r_px is not None) is not None:
-        return True
-    if not order.require_protection or guardians.trails_at_once(order.guardians):
-        return False
-    return held is None or not (
-        guardians.has_trail(account, order.coin) or (held.stop_oid is not None and order.target_leg is None)
-    )
+    else:
+        r_px = None if held is None else held.r_px
+        if not order.armed and guardians.refuse_inline(order.guardians, has_r=r_px is not None) is not None:
+            return True
+        if not order.require_protection:
+            return False
+        stop_px = None
+        if held is not None:
+            stop_px = guardians.held_trail(account, order.coin, order.buy)
+            if order.armed or order.target_leg is None:  # Its own stop may have been canceled since.
+                stop_px = guardians.held_stop(account, held)
+        if not order.armed and order.guardians:
+            entry_px = _entry_after(account, order, held, fills, against)
+            stop_px = guardians.nearest(
+                order.buy, stop_px, guardians.coming_trail(order.guardians, order.buy, entry_px, r_px)
+            )
+    if stop_px is None or not is_isolated:
+        return stop_px is None
+    left_at = liquidation_of_fills(state, account, market, order.buy, fills, against, leverage, maker=maker)
+    return not guardians.can_fire(stop_px, order.buy, left_at)
+
+
+def _entry_after(
+    account: Account, order: Order, held: Position | None, fills: list[tuple[int, int]], against: int
+) -> int:
+    """What an order's bracket is measured from once these fills are booked: the new position's entry, or its own average."""
+    if held is None:
+        entry_px = entry_of(fills, against)
+        assert entry_px is not None
+        return entry_px
+    trade = account.trade(order.trade or "")
+    notional = trade.filled_notional + sum([px * size // E8 for px, size in fills])
+    return notional * E8 // (trade.filled + sum([size for _, size in fills]))
 
 
 def follow(

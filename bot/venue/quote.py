@@ -182,7 +182,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     notional = value_px * size // E8 if limit else (fill_notional if fill_size else mid * size // E8)
     if full:
         notional = outcome.worth(spec, side, value_px if limit else (est_px or mid), size if limit else fill_size)
-    entry_px = _entry_of(fills, reduce) or value_px
+    entry_px = entry_of(fills, reduce) or value_px
     opened = opening if limit else max(0, fill_size - reduce)
     if limit:
         rest = outcome.share_px(spec, buy, value_px), size - fill_size
@@ -226,6 +226,15 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         if after is not None
         else None
     )
+    # A limit leaves more than one position: what it crosses the book for first, and before any of it fills the one that there is.
+    beyond, alone = liquidation, None
+    same = position if position is not None and not against else None
+    if limit and same is not None and same.isolated:
+        if 0 < fill_size < size:
+            crossing = liquidation_of_fills(state, account, market, buy, fills, 0, leverage, maker=False)
+            beyond = guardians.nearest(buy, liquidation, crossing)
+        if leverage != same.leverage:
+            alone = _liquidation_at(market, same, leverage)
     bracket: Bracket | None = None
     if not opening and (rides := _riding(order)):
         return invalid(
@@ -240,8 +249,8 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         if isinstance(resolved, Refusal):
             return resolved
         bracket = resolved
-        if bracket.stop is not None and liquidation is not None and (bracket.stop.px - liquidation) * buy <= 0:
-            return invalid("bracket.stopLoss", f"{text_of(bracket.stop.px)} lies beyond the liquidation price {text_of(liquidation)}: it could never fire",
+        if bracket.stop is not None and beyond is not None and not guardians.can_fire(bracket.stop.px, buy, beyond):
+            return invalid("bracket.stopLoss", f"{text_of(bracket.stop.px)} lies beyond the liquidation price {text_of(beyond)}: it could never fire",
                            fix={"action": "lower_leverage", "field": "leverage"})  # fmt: skip
     specs: tuple[GuardianSpec, ...] = ()
     if order.guardians:
@@ -253,27 +262,28 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
             if inline.order is not None and inline.order.coin not in state.markets:
                 return guardians.no_market(inline, at)
     dead_stop: str | None = None
-    keeps_stop = (
-        position is not None
-        and not against
-        and position.stop_oid is not None
-        and (bracket is None or bracket.stop is not None)
-    )
-    if keeps_stop and opening and liquidation is not None:
-        assert position is not None and position.stop_oid is not None
-        kept = account.orders[position.stop_oid]
-        if kept.status == "armed" and kept.trigger_px is not None and (kept.trigger_px - liquidation) * buy <= 0:
-            keeps_stop = False
-            dead_stop = f"the position's stop {text_of(kept.trigger_px)} would lie beyond the liquidation price {text_of(liquidation)}"
     has_stop = bracket is not None and bracket.stop is not None
-    trailing = bool(specs) and guardians.trails_at_once(specs)
-    held_trail = position is not None and not against and guardians.has_trail(account, order.coin)
-    if opening:
-        protected = has_stop or keeps_stop or trailing or held_trail
-    else:  # What it leaves of the position needs a stop; nothing left needs none.
-        left = 0 if position is None else position.size - fill_size
-        has_any = position is not None and (position.stop_oid is not None or guardians.has_trail(account, order.coin))
-        protected = left <= 0 or has_any
+    if not opening:  # What it leaves of the position needs a stop; nothing left needs none.
+        protected = position is None or position.size <= fill_size
+        if position is not None and not protected:
+            left_at = ledger.liquidation_px(state, position) if limit else liquidation
+            protected = guardians.can_fire(guardians.held_stop(account, position), position.side, left_at)
+    else:
+        protected = has_stop
+        if not has_stop:
+            stop_px = guardians.coming_trail(specs, buy, entry_px, None if same is None else same.r_px)
+            if same is not None:
+                held = guardians.held_stop(account, same)
+                if bracket is not None:  # A target alone replaces the old bracket, stop and all.
+                    held = guardians.held_trail(account, order.coin, buy)
+                stop_px = guardians.nearest(buy, stop_px, held)
+            protected = guardians.can_fire(stop_px, buy, beyond)
+            if stop_px is not None and beyond is not None and not protected:
+                dead_stop = _dead(stop_px, beyond)
+        if alone is not None and same is not None and protected:
+            held = guardians.held_stop(account, same)
+            if held is not None and not guardians.can_fire(held, buy, alone):
+                protected, dead_stop = False, _dead(held, alone)
     if specs:
         has_r = has_stop or (position is not None and not against and position.r_px is not None)
         if (refused := guardians.refuse_inline(specs, has_r=has_r)) is not None:
@@ -388,7 +398,7 @@ def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, 
     return notional, margin
 
 
-def _entry_of(fills: list[tuple[int, int]], reduce: int) -> int | None:
+def entry_of(fills: list[tuple[int, int]], reduce: int) -> int | None:
     """Average price of what the fills open: its bracket is measured from there, also where they are a limit's that crosses. None: they open nothing."""
     notional = size = 0
     for px, part in fills:
@@ -564,6 +574,32 @@ def _position_after(
         entry_notional=notional + (same.entry_notional if same else 0), isolated=market.spec.margin_mode != "cross", opened_ms=0,
         margin=same.margin if same else 0,
     )  # fmt: skip
+
+
+def _liquidation_at(market: Market, position: Position, leverage: int) -> int | None:
+    """Where an isolated position is liquidated once it has this leverage."""
+    moved = replace(position, margin=position.margin + leverage_margin(market, position, leverage))
+    mm = ledger.maintenance(market, market.mark * moved.size // E8)
+    return ledger.level_of_slack(market, moved, moved.margin + moved.pnl(market.mark) - mm)
+
+
+def liquidation_of_fills(
+    state: State, account: Account, market: Market, buy: int, fills: list[tuple[int, int]], reduce: int, leverage: int, *, maker: bool
+) -> int | None:  # fmt: skip
+    """The liquidation price of the position that these fills leave, where they open or grow one."""
+    if outcome.is_paid(market.spec):
+        return None
+    notional, margin = cost_of_opening(fills, reduce, (0, 0), leverage)
+    size = sum([part for _, part in fills])
+    fee = sum([ledger.fee_on(market.spec, px, part, maker=maker) for px, part in fills])
+    position = account.positions.get(market.spec.coin)
+    after = _position_after(market, position, buy, size - reduce, notional, leverage)
+    assert after is not None
+    return _liquidation_after(state, account, market, position, after, margin, fee, fee * (size - reduce) // size)
+
+
+def _dead(stop_px: int, liquidation: int) -> str:
+    return f"the position's stop {text_of(stop_px)} would lie beyond the liquidation price {text_of(liquidation)}"
 
 
 def _position_left(

@@ -537,3 +537,18 @@ def test_exits_by_stop_and_target_are_told_once_and_the_books_agree(site: Target
         D(t["realizedPnlUsd"] or 0) - D(t["feeUsd"]) for t in trades
     )
     assert caller.get("/v1/orders")["orders"] == []
+
+
+def test_a_stop_that_more_leverage_leaves_beyond_liquidation_protects_nothing_anywhere(simulated: Target) -> None:
+    """Plan, answer and health say the same of it."""
+    caller = simulated.caller()
+    order = {"market": "AAPL", "side": "long", "leverage": 2, "size": "10", "bracket": {"stopLoss": {"pct": 7.5}}}
+    assert caller.post("/v1/orders", order)["protected"] is True
+    more = {"market": "AAPL", "side": "long", "leverage": 10, "size": "1", "acknowledgeLeverageChange": True}
+    planned = caller.post("/v1/orders", more | {"dryRun": True})
+    done = caller.post("/v1/orders/confirm", {"confirmToken": planned["confirmToken"]})
+    assert planned["plan"]["protected"] is done["protected"] is False
+    assert "unprotected" in [warning["code"] for warning in done["warnings"]]
+    (stop,) = done["orders"]
+    assert float(done["position"]["liquidationPx"]) > float(stop["triggerPx"])
+    assert caller.get("/v1/account")["health"]["unprotected"] == ["AAPL"]

@@ -8,8 +8,9 @@ import pytest
 
 from bot.venue import commands as c
 from bot.venue import ledger
+from bot.venue.protection import is_protected
 from bot.venue.state import Rules
-from tests.builders import Desk, code_of, e8, market, order
+from tests.builders import Desk, code_of, e8, market, order, trail
 from tests.scenario import run
 
 
@@ -334,3 +335,73 @@ def test_a_stop_that_an_order_would_leave_beyond_liquidation_is_no_protection(
     assert not plan.protected and "unprotected" in dict(plan.warnings)
     smaller = order(size="1", acknowledge_leverage_change=True, require_protection=True)
     assert code_of(desk.place(smaller)) == ""
+
+
+# ── Entries that rest ───────────────────────────────────────────────────────────────────────────────────────────────
+
+AAPL = "mark AAPL 200 isolated max 10"
+
+
+def test_a_limit_that_raises_the_leverage_is_judged_by_the_position_as_it_stands_until_then():
+    desk = run(f"""
+        {AAPL}
+        long AAPL 10 lev 2 stop 185                        | open 10 @ 200
+        long AAPL 30 limit 150 lev 10 ack protect          | no invalid_input
+        long AAPL 30 limit 150 lev 10 ack stop 145 protect | no invalid_input
+        liquidation AAPL                                   | 105.26315789
+    """)
+    plan = desk.do(
+        c.StorePlan("a", order("AAPL", size="30", limit_px="150", leverage=10, acknowledge_leverage_change=True), "t", 1)
+    )
+    assert not plan.answer.protected
+    assert "185 would lie beyond" in dict(plan.answer.warnings)["unprotected"]
+
+
+def test_a_fill_that_would_replace_a_stop_by_one_beyond_liquidation_drops_the_entry():
+    run(f"""
+        {AAPL}
+        long AAPL 5 limit 196 lev 1 stop 30% protect       | -
+        long AAPL 50 lev 10 stop 3% protect                | open 50 @ 200
+        bar AAPL 200 200 195 195                           || canceled limit 196 position_closed
+        bar AAPL 195 195 190 190                           | stop_loss 50 @ 194
+    """)
+
+
+def test_a_first_fill_whose_stop_would_lie_beyond_liquidation_drops_the_entry():
+    run(f"""
+        {AAPL} part 10%
+        long AAPL 10 lev 10 stop 194                       | open 10 @ 200
+        long AAPL 300 limit 195 lev 10 stop 187 protect    | -
+        bar AAPL 200 200 194.5 194.5 volume 10             || canceled limit 195 position_closed
+        bar AAPL 194.5 194.5 193 193                       | stop_loss 10 @ 194
+    """)
+
+
+def test_a_stop_of_a_limit_that_crosses_in_part_is_judged_by_that_part():
+    run(f"""
+        {AAPL} depth 1 0%
+        long AAPL 10 lev 10 stop 194                       | open 10 @ 200
+        cancel AAPL stop_loss
+        move AAPL 192
+        long AAPL 300 limit 192 lev 10 stop 183 protect    | no invalid_input
+        long AAPL 300 limit 192 lev 10 stop 185 protect    | open 20 @ 192
+        liquidation AAPL                                   | 184.42105263
+    """)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_trailing_stop_beyond_liquidation_is_no_protection(held: bool):
+    desk = Desk((market("BTC", max_leverage=40), "100"), cash="10000")
+    if held:
+        desk.place(order(size="1", leverage=40))
+        desk.arm(trail("50%", coin="BTC"))
+    more = order(size="2000", leverage=40, guardians=() if held else (trail("50%"),))
+    plan = desk.do(c.StorePlan("a", more, "t", 60_000)).answer
+    assert plan.liquidation_px > e8("50")
+    assert not plan.protected
+    assert "50 would lie beyond" in dict(plan.warnings)["unprotected"]
+    more.require_protection = True
+    assert desk.place(more).answer.code == "invalid_input"
+    more.guardians = (trail("1%"),)
+    desk.place(more)
+    assert is_protected(desk.state, desk.account, desk.position())

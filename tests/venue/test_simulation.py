@@ -72,7 +72,7 @@ def test_how_often_time_is_looked_at_changes_no_event(worlds: int, base_seed: in
         (ledger, "fee_of", lambda notional, rate: notional * rate // E8, 0),
         (funding, "toward_zero", lambda numerator, denominator: numerator // denominator, 10),
         (protection, "working_exits", lambda account, market: [], 83),
-        (protection, "lacks_stop", lambda account, order: False, 2131),
+        (protection, "lacks_stop", lambda *_, **__: False, 2131),
         (matching, "cost_of_opening", lambda fills, reduce, rest, leverage: (0, 0), 545),
         (ledger, "rewatch", lambda state, account, position=None: None, 6),
         (floors, "level_of", lambda market, position, slack: None, 13),
