@@ -192,6 +192,12 @@ def refuse_key(
     return None
 
 
+def exceeds_leverage(state: State, order: Order, leverage: int) -> bool:
+    """Is this more leverage than the order's key allows? An entry that waited gets that of the position which it meets."""
+    key = None if order.key is None else state.keys.get(order.key)
+    return key is not None and key.max_leverage is not None and leverage > key.max_leverage
+
+
 def _way_out(
     state: State, account: Account, key: Key | None, market: Market, side: int, largest: Largest
 ) -> dict[str, Any]:

@@ -265,7 +265,9 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
     leverage = position.leverage if position is not None and not against else order.leverage
     fills = [(fill_px, size)]
     if opening:
-        if protection.lacks_stop(state, account, market, order, fills, against, leverage, maker=True):
+        if limits.exceeds_leverage(state, order, leverage) or protection.lacks_stop(
+            state, account, market, order, fills, against, leverage, maker=True
+        ):
             orders.drop_entry(state, account, market, order, "position_closed")
             return
         unit_px = outcome.share_px(market.spec, order.buy, fill_px)
@@ -274,6 +276,8 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
             orders.drop_entry(state, account, market, order, "insufficient_funds")
             return
     trade = account.trade(order.trade or "")
+    if opening:
+        trade.leverage = leverage
     order.born = market.point
     if market.volume_left >= 0:
         market.volume_left -= size
@@ -312,8 +316,9 @@ def _fill_pending(state: State, market: Market) -> None:
             reason = "slippage_bound" if size else "reduce_only"
         elif opening > 0 and limits.blocking_guardians(account):
             reason = "guardian"
-        elif opening > 0 and protection.lacks_stop(
-            state, account, market, order, fills, against, leverage, maker=False
+        elif opening > 0 and (
+            limits.exceeds_leverage(state, order, leverage)
+            or protection.lacks_stop(state, account, market, order, fills, against, leverage, maker=False)
         ):
             reason = "position_closed"
         elif opening > 0:
@@ -327,6 +332,8 @@ def _fill_pending(state: State, market: Market) -> None:
             trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
             emit_order(state, account, order, "canceled", reason=reason)
             continue
+        if opening > 0:
+            trade.leverage = leverage
         orders.take(state, account, market, order, trade, fills)
         cut = order.filled == size < order.size and not order.reduce_only
         rest = "position_closed" if cut else "slippage_bound" if order.filled < order.size else None

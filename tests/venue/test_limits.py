@@ -147,6 +147,25 @@ def test_a_keys_leverage_cap_clamps_too():
     assert placed.leverage_clamped and desk.position().leverage == 3
 
 
+@pytest.mark.parametrize("in_session", [False, True])
+@pytest.mark.parametrize("leverage", [3, 4])
+def test_an_entry_that_waited_gets_no_more_leverage_than_its_key_allows(leverage: int, in_session: bool):
+    desk = with_key(max_leverage=3)
+    if in_session:  # The owner's order is the first to meet the next price.
+        desk.do(c.SetRules(Rules(fill_at="next")))
+        desk.place(order(size="2", leverage=leverage))
+        made = by_key(desk, order(size="1", leverage=2)).trade
+    else:
+        made = by_key(desk, order(size="1", leverage=2, limit_px="99")).trade
+        desk.place(order(size="2", leverage=leverage))
+    desk.bar("BTC", "100", "100", "98", "98")
+    told = desk.position().size, made.leverage, made.status, made.reason
+    if leverage == 3:
+        assert told == (e8("3"), 3, "done", None), "what it was filled with"
+    else:
+        assert told == (e8("2"), 2, "canceled", "position_closed")
+
+
 def test_allowed_coins_bind_exits_too_and_amounts_do_not():
     desk = with_key(allowed_coins=("ETH",), max_exposure=e8("1"))
     desk.place(order(size="5"))

@@ -351,7 +351,9 @@ def test_a_limit_that_raises_the_leverage_is_judged_by_the_position_as_it_stands
         liquidation AAPL                                   | 105.26315789
     """)
     plan = desk.do(
-        c.StorePlan("a", order("AAPL", size="30", limit_px="150", leverage=10, acknowledge_leverage_change=True), "t", 1)
+        c.StorePlan(
+            "a", order("AAPL", size="30", limit_px="150", leverage=10, acknowledge_leverage_change=True), "t", 1
+        )
     )
     assert not plan.answer.protected
     assert "185 would lie beyond" in dict(plan.answer.warnings)["unprotected"]
