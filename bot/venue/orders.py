@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 
 from bot.errors import Refusal
@@ -162,7 +162,9 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
     quoted = _quoted_just_now(state, plan, command) or quote.quote(state, account, plan.order, key)
     if isinstance(quoted, Refusal):
         plan.state = "refused"
-        return quoted
+        # The token is used up: no field of this request mends it, and a deeper book needs another plan.
+        code = "plan_stale" if quoted.code == "insufficient_depth" else quoted.code
+        return replace(quoted, code=code, fix={"action": "replan"})
     placed = execute(state, account, plan.order, quoted, key, command.request_id, command.idempotency_key)
     plan.state, plan.trade = "used", placed.trade.id
     return placed

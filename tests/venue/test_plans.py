@@ -107,9 +107,19 @@ def test_a_refused_confirm_consumes_the_token():
 def test_caps_and_margin_are_judged_again_at_the_confirm():
     desk = planned()
     desk.do(c.ChangeSettings("a", e8("100"), None))
-    assert confirmed(desk).code == "limit_exceeded"
+    refused = confirmed(desk)
+    assert (refused.code, refused.fix) == ("limit_exceeded", {"action": "replan"}), "the token is used up"
     desk.do(c.ChangeSettings("a", None, None))
     assert confirmed(desk).code == "plan_stale"
+
+
+def test_a_plan_whose_depth_has_gone_is_stale():
+    desk = Desk((market(half_spread=100_000), "100"))
+    desk.do(c.StorePlan("a", order(size="5", slippage_bps=10), "t", LIFE_MS))
+    desk.do(c.SetMarket("BTC", external="closed"))
+    refused = confirmed(desk)
+    assert (refused.code, refused.fix) == ("plan_stale", {"action": "replan"}), "waiting would not help"
+    assert refused.details == {"availableSize": "0"}
 
 
 def test_a_late_confirm_consumes_the_token():
