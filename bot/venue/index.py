@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Final
 
+from bot.venue.outcome import clamp
 from bot.venue.state import DAY_MS, HOUR_MS, Account, Guardian, Level, Market, Order, Position, State
 
 LevelEntry = tuple[int, int, int, Level]
@@ -59,7 +60,8 @@ def order_falls(order: Order) -> bool:
 
 
 def order_level(market: Market, order: Order) -> int:
-    """The price that sets the order off: its trigger, or for a limit one tick through its price (the price itself where a touch fills)."""
+    """The price that sets the order off: its trigger, or for a limit one tick through its price (the price itself where a touch fills, and at
+    the ends of an event market, which has no price beyond)."""
     if order.kind != "limit":
         assert order.trigger_px is not None
         return order.trigger_px
@@ -67,7 +69,8 @@ def order_level(market: Market, order: Order) -> int:
     if market.spec.limit_touch:
         return order.limit_px
     # Below a power of ten the grid is finer: a buy's tick is that of the prices under its limit.
-    return order.limit_px - order.buy * market.tick(order.limit_px - 1 if order.buy > 0 else order.limit_px)
+    through = order.limit_px - order.buy * market.tick(order.limit_px - 1 if order.buy > 0 else order.limit_px)
+    return clamp(market.spec, through)
 
 
 def _order_entry(market: Market, order: Order) -> tuple[LevelEntry, bool]:

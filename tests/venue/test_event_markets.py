@@ -275,3 +275,14 @@ def test_a_suggestion_against_shares_that_are_held_can_be_sent(
     assert code_of(desk.place(order(COIN, side, size=got.size))) == ""
     if asked == {"notional": "12"}:
         assert got.notional == e8("12")
+
+
+@pytest.mark.parametrize(("side", "limit_px", "path"), [(1, "0.001", "0.002 0.001"), (-1, "0.999", "0.998 0.999")])
+def test_a_limit_at_the_last_price_that_there_is_fills_where_it_is_touched(side: int, limit_px: str, path: str) -> None:
+    near, last = path.split()
+    desk = desk_at(near)
+    desk.place(order(COIN, side, size="20000", limit_px=limit_px))
+    desk.bar(COIN, near, near, near, near)
+    assert not desk.account.positions
+    desk.bar(COIN, *((near, near, last, last) if side > 0 else (near, last, near, last)))
+    assert desk.position(COIN).entry_px() == e8(limit_px)
