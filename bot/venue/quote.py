@@ -309,8 +309,9 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
                 f"the liquidation price {text_of(liquidation)} is within {NEAR_LIQUIDATION_PCT} % of the mark",
             )
         )
-    if spec.half_spread * 2 * BPS > WIDE_SPREAD_BPS * E8:
-        warnings.append(("wide_spread", f"the spread is {text_of(spec.half_spread * 2 * BPS)} bps"))
+    spread = _spread_bps(market, mid)
+    if spread > WIDE_SPREAD_BPS * E8:
+        warnings.append(("wide_spread", f"the spread is {text_of(spread)} bps"))
     risk = abs(entry_px - bracket.stop.px) * opened // E8 if bracket is not None and bracket.stop is not None else None
     return Quote(
         coin=order.coin, side=side, intent=intent, type=order.type, buy=buy, size=size, reduce=reduce, fill_size=fill_size, fills=fills,
@@ -359,6 +360,16 @@ def _size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, li
     if len(fills) > 1 and (cost := sum(p * s // E8 for p, s in fills)) > usd:
         size = size * usd // cost // lot * lot
     return size
+
+
+def _spread_bps(market: Market, mid: int) -> int:
+    """Between the best prices, in bps of the mid scaled 1e8."""
+    spec = market.spec
+    if market.external != "closed" and not outcome.is_paid(
+        spec
+    ):  # Nearly always: but for the grid, what the market says.
+        return spec.half_spread * 2 * BPS
+    return (level_px(market, mid, 1, 0) - level_px(market, mid, -1, 0)) * BPS * E8 // mid
 
 
 def _bps_off(market: Market, px: int, mid: int) -> int:

@@ -83,3 +83,23 @@ def test_funding_follows_the_premium_over_a_frozen_oracle_at_the_stocks_share() 
     shut(desk)
     desk.do(c.PricePoint("AAPL", e8("202")))  # One per cent above the oracle: (0.01 - 0.0005) / 8, and half of it.
     assert funding.rate_now(listed) == 593_750_000
+
+
+def test_a_spread_is_wide_by_the_book_that_an_order_meets() -> None:
+    """Three times as wide while the outside price is closed: 60 bps of 20, of which nothing would be said."""
+    desk = desk_with(half_spread=100_000)
+
+    def warned() -> dict[str, str]:
+        return dict(desk.do(c.StorePlan("a", order("AAPL", size="1"), str(desk.state.commands), 1)).answer.warnings)
+
+    assert "wide_spread" not in warned()
+    shut(desk)
+    assert warned()["wide_spread"] == "the spread is 60 bps"
+    cheap = Desk(
+        (
+            market("event:X", margin_mode="full", sz_decimals=0, sig_figs=None, px_decimals=3, half_spread=200_000),
+            "0.04",
+        )
+    )
+    plan = cheap.do(c.StorePlan("a", order("event:X", size="500", slippage_bps=500), "t", 1)).answer
+    assert dict(plan.warnings)["wide_spread"] == "the spread is 1000 bps"
