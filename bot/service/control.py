@@ -94,13 +94,11 @@ class Control:
         else:
             target = now + (request.ms or 0)
         if target - now > ADVANCE_MAX_MS:
-            raise Refused(
-                invalid(
-                    "ms" if request.to_ms is None else "toMs",
-                    "is too far ahead for one call",
-                    f"<= {now + ADVANCE_MAX_MS}",
-                )
-            )
+            text = "is too far ahead for one call"
+            if request.to_next:
+                raise Refused(invalid("toNext", f"{text}: {target}", fix={"field": "ms", "value": ADVANCE_MAX_MS}))
+            field, most = ("ms", ADVANCE_MAX_MS) if request.to_ms is None else ("toMs", now + ADVANCE_MAX_MS)
+            raise Refused(invalid(field, text, f"<= {most}"))
         machine.clock.move_to(target)
         machine.catch_up()
         machine.save_clock()

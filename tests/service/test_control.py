@@ -24,6 +24,14 @@ async def test_the_clock_advances_by_to_and_to_the_next_instant(box: Box, caller
     assert (await caller.get("/v1/guardians"))["guardians"] == []
 
 
+async def test_a_step_that_is_too_large_says_the_largest_one(box: Box) -> None:
+    most = 400 * 86_400_000
+    for body, allowed in (({"ms": most + 1}, most), ({"toMs": START_MS + most + 1}, START_MS + most)):
+        answer = await box.http.post("/sandbox/v1/clock/advance", json=body, headers=box.control)
+        (field,) = assert_refused(answer, 400, "invalid_input")["details"]["fields"]
+        assert (field["field"], field["allowed"]) == (next(iter(body)), f"<= {allowed}")
+
+
 async def test_the_clock_never_goes_back_nor_takes_two_answers(box: Box) -> None:
     await box.advance(10)
     for body in (
