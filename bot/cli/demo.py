@@ -74,9 +74,10 @@ def demo(
         raise click.UsageError("the demo runs by itself; a manual clock is for `bot sandbox --clock manual`")
     from bot.cli import crash
     from bot.config.settings import default_state_dir
-    from bot.runtime.holding import harden, hold_state, private_dir
+    from bot.runtime.holding import harden, hold_state, keep_heap_whole, private_dir
 
     harden()
+    keep_heap_whole()
     folder = private_dir((state_dir or default_state_dir("demo")).absolute())
     crash.goes_to(folder / "crash.log")
     with hold_state(folder):

@@ -37,10 +37,11 @@ def run(config: Path, *, as_json: bool) -> int:
     from bot.cli.judging import judged
     from bot.cli.play import judge_end, left_data, left_lines
     from bot.client.names import run_unheld
-    from bot.runtime.holding import harden, hold_state, private_dir
+    from bot.runtime.holding import harden, hold_state, keep_heap_whole, private_dir
     from bot.runtime.tail import FILE, Tail
 
     harden()
+    keep_heap_whole()
     crash.shows_where_it_hangs()
     settings = judged(config).settings
     folder = private_dir(settings.state_dir)
@@ -65,10 +66,12 @@ def run(config: Path, *, as_json: bool) -> int:
 
 
 async def _run(settings: Settings, config: Path, held: Held, tail: Tail) -> tuple[DaemonEnd, str]:
-    from bot.cli.embedded import Embedded
+    from bot.cli.embedded import Embedded, Minted, ServiceFailed
     from bot.cli.judging import judged
     from bot.cli.play import play, stopped_by_signals
-    from bot.errors import BotError
+    from bot.errors import ApiError, BotError, Exit
+    from bot.runtime.daemon import DaemonEnd, until_up
+    from bot.runtime.exiting import LeftBehind
     from bot.runtime.systemd import asking_for_time, is_managed
 
     def reread() -> Settings:
@@ -89,9 +92,20 @@ async def _run(settings: Settings, config: Path, held: Held, tail: Tail) -> tupl
             settings.state_dir, clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
             data=tuple((one.market, one.file) for one in section.data), port=section.port,
         )  # fmt: skip
+
+        async def mint() -> Minted:
+            try:
+                return await service.mint()
+            except ApiError:
+                if service.is_alive():  # It lives through the time that it was away for, which may take minutes.
+                    raise
+                raise ServiceFailed(f"the service has died; its log is {service.log}", int(Exit.ERROR)) from None
+
         async with asking_for_time(lambda: "STARTING: the embedded service is not there yet"):
             running = await asyncio.to_thread(service.ensure)
-            minted = await service.mint()
+            minted = await until_up(mint, stop)
+        if minted is None:
+            return DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered"), ""
 
         def note() -> str:
             if not service.is_alive():

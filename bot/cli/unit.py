@@ -242,8 +242,9 @@ def _text(
     folder = str(settings.state_dir) if is_user else f"%S/{unit_state(settings.name)}"
     yield f"ExecReload={_command('reload', '--yes', '--state-dir')} {_argument(folder) if is_user else folder}"
     yield "Environment=PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1"
-    if is_user and outline(config)[1] is None:  # Of what says where it is (XDG_STATE_HOME) a unit may know nothing.
-        yield f"Environment={_escaped(f'STATE_DIRECTORY={folder}')}"
+    shells = os.environ.get("XDG_STATE_HOME", "")
+    if is_user and shells and outline(config)[1] is None:  # A unit may know nothing of what says where its folder is.
+        yield f"Environment={_escaped(f'XDG_STATE_HOME={shells}')}"
     for name, file in credentials.items():
         yield f"LoadCredential={name}:{str(file).replace('%', '%%')}"  # What follows the colon is the path, blanks and quotes and all.
     yield f"WatchdogSec={WATCHDOG_S}s"

@@ -35,20 +35,22 @@ class NamesLoop(asyncio.SelectorEventLoop):
         key = (host, port, family, type, proto, flags)
         asked = self._asked.get(key)
         if asked is None:
-            asked = self._asked[key] = self.create_future()
+            asked = self.create_future()
+            try:
+                threading.Thread(target=self._look_up, args=(key, asked), name="names", daemon=True).start()
+            except RuntimeError as error:  # No more threads just now: whoever asks next tries again.
+                raise OSError(str(error)) from None
+            self._asked[key] = asked
             asked.add_done_callback(lambda one: self._forget(key, one))
-            threading.Thread(target=self._look_up, args=(key, asked), name="names", daemon=True).start()
         return await asyncio.shield(asked)
 
     def _look_up(self, key: _Key, asked: asyncio.Future[Any]) -> None:
         try:
             found, error = socket.getaddrinfo(*key), None
-        except (OSError, UnicodeError) as said:
+        except Exception as said:  # noqa: BLE001 - it is theirs who wait, whatever it is
             found, error = [], said
 
         def answer() -> None:
-            if asked.done():  # Canceled, with all that was under way at the end.
-                return
             if error is None:
                 asked.set_result(found)
             else:

@@ -40,6 +40,8 @@ KEPT_LOOK_S: Final = 2.0  # between two looks whether what a run has put into a 
 HOLDER_BYTES_MAX: Final = 4_096
 PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGE_BYTES: Final = 64 * 1024
 
 
 class Kept(Protocol):
@@ -141,6 +143,15 @@ def harden() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def keep_heap_whole() -> None:
+    """Give memory that is large and short-lived back to the system at once. By itself glibc keeps more and more of it in the heap, whose holes
+    grow by megabytes in a run of weeks. See mallopt(3): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD."""
+    with contextlib.suppress(OSError, AttributeError):  # of another C library
+        libc = ctypes.CDLL(None)
+        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            libc.mallopt(option, LARGE_BYTES)
 
 
 @contextlib.contextmanager

@@ -186,6 +186,8 @@ class Loop:
         self.is_page_cut = False
         self.last_bar_ms: int | None = None
         self._due: list[Closed] = []
+        # Of strategies that live through a past which came late: its bars, and those that are due to them after it.
+        self._held: list[Closed] = []
         self._replies: list[Intent] = []  # intents of event hooks, written and not sent yet
         self._reconcile_at_ms = 0
         self._trim_at_ms = 0
@@ -281,9 +283,10 @@ class Loop:
         else:
             await self.drain()
         if with_bars and not self._due and self.has_time():
-            self._due = await self.feed.poll(
+            found = await self.feed.poll(
                 self.port, self.journal.done_until, self.now_ms(), self.has_time, abreast=self.abreast
             )
+            self.join_due(found)
         self._is_starved = not (hurries or self.has_time())
         if with_bars:
             await self._decide_due()
@@ -310,7 +313,6 @@ class Loop:
             await repairs_when_up(self)  # Guardians stand again before anything is decided, or it would be refused.
         elif self._due:
             self.repairs_were_long = False
-        await self._live_through()
         while self._due and self.has_time():  # What there was no time for stays due: no bar is ever skipped.
             together = side_by_side(self._due, self.desk.listeners()) if self.abreast > 1 else 1
             group, self._due = self._due[:together], self._due[together:]
@@ -318,20 +320,22 @@ class Loop:
             self._due = group[done:] + self._due
             if not done:
                 break
+        if self._held:
+            await self._live_through()
         if not self._due:
             await self.fire_timers(self.now_ms())
         self.losses.watch(self.now_ms())
 
     async def _live_through(self) -> None:
-        """The past of a market that had no candles at the start comes before anything that is to be decided, over as many passes as it takes."""
-        past = [closed for closed in self._due if self.feed.is_past(closed)]
+        """The past of a market that had no candles at the start, over as many passes as it takes: what is decided elsewhere does not wait for it."""
+        past = [closed for closed in self._held if self.feed.is_past(closed)]
+        after = [closed for closed in self._held if not self.feed.is_past(closed)]
+        while past and self.has_time():
+            await self.desk.rehearse(past.pop(0))
+        self._mend_day()
+        self._held = [*past, *after] if past else []
         if not past:
-            return
-        lived = 0
-        while lived < len(past) and self.has_time():
-            await self.desk.rehearse(past[lived])
-            lived += 1
-        self._due = past[lived:] + [closed for closed in self._due if not self.feed.is_past(closed)]
+            self.join_due(after)
 
     async def step(self, closed: Closed) -> bool:
         """Learn what happened, decide on one closed bar, act, learn again. False: nothing could be learnt, so nothing is decided and the bar stays due.
@@ -454,15 +458,24 @@ class Loop:
     @property
     def is_late(self) -> bool:
         """Bars, orders or events wait that the last pass had no time for; the next one begins at once, unless the service is away."""
-        return self.is_page_cut or ((bool(self._due) or self._is_cut_short) and not self.behind)
+        waits = bool(self._due or self._held) or self._is_cut_short
+        return self.is_page_cut or (waits and not self.behind)
 
     def join_due(self, due: Iterable[Closed]) -> None:
-        """More bars that wait, in their places."""
-        self._due = sorted([*self._due, *due])
+        """More bars that wait, in their places. Whoever has a past to live through first gets the others after it."""
+        fresh = sorted(due)
+        if self._held or any(map(self.feed.is_past, fresh)):
+            hearers = self.desk.listeners()
+            past = [one for one in (*self._held, *fresh) if self.feed.is_past(one)]
+            late = frozenset[str]().union(*(hearers.get(one.market, ()) for one in past))
+            held = [one for one in fresh if self.feed.is_past(one) or not late.isdisjoint(hearers.get(one.market, ()))]
+            self._held = sorted([*self._held, *held])
+            fresh = [one for one in fresh if one not in held]
+        self._due = sorted([*self._due, *fresh])
 
     def take_due(self) -> list[Closed]:
         """The bars that wait to be decided: after `recover`, the newest of each series. They are the caller's from now on."""
-        due, self._due = self._due, []
+        due, self._due, self._held = sorted([*self._held, *self._due]), [], []
         return due
 
     # -- deciding

@@ -98,7 +98,8 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
     ("DELETE", "/v1/orders"): Described("Orders", "Cancel all orders of a coin", orders.CancelCoinResult, ("not_found", "key_limit_exceeded"), "Stops and targets too; unprotected says so."),
     ("DELETE", "/v1/orders/{oid}"): Described("Orders", "Cancel one order", orders.CancelResult, ("not_found", "key_limit_exceeded")),
     ("POST", "/v1/orders/confirm"): Described(
-        "Orders", "Execute a plan", orders.OrderResult, ("not_found", "plan_stale", *_ORDER), "The token works once; drift beyond maxDriftBps is plan_stale."
+        "Orders", "Execute a plan", orders.OrderResult, ("not_found", "plan_stale", *(code for code in _ORDER if code != "insufficient_depth")),
+        "The token works once; drift beyond maxDriftBps and depth that has gone are plan_stale.",
     ),
     ("POST", "/v1/orders/suggest"): Described(
         "Orders", "Suggest executable parameters", orders.SuggestResult, ("not_found", "market_closed", "below_min_notional", "limit_exceeded", "leverage_too_high")

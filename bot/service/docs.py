@@ -26,7 +26,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "leverage_too_high": ("More leverage than the market or the key allows.", "fix has the largest; leverageMode clamp takes it by itself."),
     "insufficient_depth": ("The book cannot fill this within the slippage bound.", "Try again, order less, or allow more slippage or a part."),
     "market_closed": ("The market does not trade now.", "details.opensAt says when it does, where that is known."),
-    "plan_stale": ("The plan has expired, drifted, or its confirm was refused before.", "Plan again."),
+    "plan_stale": ("The plan has expired, drifted, lost its depth, or its confirm was refused before.", "Plan again."),
     "idempotency_conflict": ("The key or token was used before, or is in use now.", "See details.reason in the table below."),
     "trade_failed": ("The order was not executed (422), or its outcome is not known (502).", "After 502 send the same key again; never a new one."),
     "service_unavailable": ("The service cannot take the request now. Nothing was done.", "Wait Retry-After seconds, then the same request again."),

@@ -233,7 +233,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         if 0 < fill_size < size:
             crossing = liquidation_of_fills(state, account, market, buy, fills, 0, leverage, maker=False)
             beyond = guardians.nearest(buy, liquidation, crossing)
-        if leverage != same.leverage:
+        if not fill_size and leverage != same.leverage:
             alone = _liquidation_at(market, same, leverage)
     bracket: Bracket | None = None
     if not opening and (rides := _riding(order)):
@@ -309,7 +309,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
                 f"the liquidation price {text_of(liquidation)} is within {NEAR_LIQUIDATION_PCT} % of the mark",
             )
         )
-    spread = _spread_bps(market, mid)
+    spread = _spread_bps(market, mid, side)
     if spread > WIDE_SPREAD_BPS * E8:
         warnings.append(("wide_spread", f"the spread is {text_of(spread)} bps"))
     risk = abs(entry_px - bracket.stop.px) * opened // E8 if bracket is not None and bracket.stop is not None else None
@@ -362,14 +362,13 @@ def _size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, li
     return size
 
 
-def _spread_bps(market: Market, mid: int) -> int:
-    """Between the best prices, in bps of the mid scaled 1e8."""
+def _spread_bps(market: Market, mid: int, side: int) -> int:
+    """Between the best prices, in bps scaled 1e8 of what a unit of this side is worth at the mid."""
     spec = market.spec
-    if market.external != "closed" and not outcome.is_paid(
-        spec
-    ):  # Nearly always: but for the grid, what the market says.
+    if market.external != "closed" and not outcome.is_paid(spec):  # But for the grid, what the market says.
         return spec.half_spread * 2 * BPS
-    return (level_px(market, mid, 1, 0) - level_px(market, mid, -1, 0)) * BPS * E8 // mid
+    between = level_px(market, mid, 1, 0) - level_px(market, mid, -1, 0)
+    return between * BPS * E8 // outcome.share_px(spec, side, mid)
 
 
 def _bps_off(market: Market, px: int, mid: int) -> int:

@@ -187,14 +187,14 @@ def test_a_users_unit_keeps_its_files_where_his_commands_look_for_them(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """His shell's XDG_STATE_HOME is not the service manager's."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "my state, 5%"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "my: state, 5%"))
     unit = unit_of(config := write(tmp_path, repository), is_user=True)
-    folder = f"{tmp_path}/my state, 5%%/bot/live"
-    assert f'Environment="STATE_DIRECTORY={folder}"\n' in unit.text
-    assert f'--state-dir "{folder}"\n' in unit.text
+    folder = f"{tmp_path}/my: state, 5%%"
+    assert f'Environment="XDG_STATE_HOME={folder}"\n' in unit.text
+    assert f'--state-dir "{folder}/bot/live"\n' in unit.text
     assert judged(unit, tmp_path)[0] == "0"
     config.write_text(config.read_text() + "state_dir: here\n")
-    assert "STATE_DIRECTORY" not in unit_of(config, is_user=True).text
+    assert "XDG_STATE_HOME" not in unit_of(config, is_user=True).text
 
 
 def test_what_the_units_user_may_not_read_is_told_with_the_command_that_opens_it(

@@ -79,6 +79,29 @@ def test_an_answer_that_comes_late_is_given_to_who_still_waits_and_one_that_nobo
     assert resolver.asked == ["slow"]
 
 
+def test_a_name_is_asked_for_again_after_there_was_no_thread_for_it_or_nobody_could_tell(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(threading.Thread):
+        def start(self) -> None:
+            monkeypatch.undo()
+            monkeypatch.setattr(socket, "getaddrinfo", resolver)
+            raise RuntimeError("can't start new thread")
+
+    async def main() -> Any:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(OSError, match="can't start new thread"):
+            await loop.getaddrinfo("good", 80)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            await loop.getaddrinfo("good", 80)
+        monkeypatch.setattr(socket, "getaddrinfo", resolver)
+        return await loop.getaddrinfo("good", 80)
+
+    monkeypatch.setattr(threading, "Thread", Full)
+    assert run_unheld(main())[0][4] == ("127.0.0.1", 80)
+
+
 def test_a_client_gives_up_in_its_own_time(resolver: Resolver) -> None:
     async def main() -> None:
         timeouts = Timeouts(connect=0.2)

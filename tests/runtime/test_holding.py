@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from bot.cli import run, unit
-from bot.cli.embedded import Embedded, Minted, Running
+from bot.cli.embedded import Embedded, Minted, Running, ServiceFailed
 from bot.client.http import TIMEOUTS
 from bot.config import load
-from bot.errors import BotError, ConfigError, Exit, JournalError
+from bot.errors import BotError, ConfigError, Exit, JournalError, OutcomeUnknown, TryLater
 from bot.runtime import systemd
 from bot.runtime.holding import (
     PR_GET_DUMPABLE,
@@ -327,23 +327,30 @@ async def test_a_long_start_asks_for_time_until_it_is_over(manager: socket.socke
 async def test_a_start_that_waits_for_its_own_service_asks_for_time(
     tmp_path: Path, repository: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that lives through a long gap first gives out no key meanwhile."""
+    """One that lives through a long gap first gives out no key meanwhile: it is asked again for as long as it is there."""
     seen: list[str] = []
+    asked = 0
 
     async def mint(_: Embedded) -> Minted:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise OutcomeUnknown("read_timeout", "no answer within 60 s")
         async with asyncio.timeout(60):
             while "EXTEND_TIMEOUT_USEC=30000000" not in seen:
                 await asyncio.sleep(0.001)
                 seen.extend(heard(manager))
-        raise BotError("no key")
+        raise TryLater("connect_error", "nobody is there any more")
 
+    monkeypatch.setattr(Embedded, "is_alive", lambda _: asked < 3)
     monkeypatch.setattr(Embedded, "ensure", lambda _: Running("http://127.0.0.1:9", 1, is_new=True))
     monkeypatch.setattr(Embedded, "mint", mint)
     config = repository / "configs" / "paper.yaml"
     with (
         hold_state(tmp_path) as held,
         contextlib.closing(Tail(tmp_path / "daemon.log")) as tail,
-        pytest.raises(BotError, match="no key"),
+        pytest.raises(ServiceFailed, match="the service has died; its log is"),
     ):
         await run._run(load(config, {"HOME": str(tmp_path)}), config, held, tail)
+    assert asked == 3
     assert len(asyncio.all_tasks()) == 1, "and asks no longer"

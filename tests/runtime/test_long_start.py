@@ -224,6 +224,39 @@ async def test_a_market_whose_candles_are_refused_at_a_start_is_lived_through_wh
     assert loop.journal.state_of("trend") == {**before, "bars": before["bars"] + 1}
 
 
+async def test_a_past_that_comes_late_holds_up_no_other_strategy(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    venue = FakeVenue(("BTC", "ETH"))
+    for _ in range(PAST):
+        venue.minute()
+    slow = Slow(FakePacer(), lambda: None)
+    decided: list[tuple[int, int]] = []
+
+    def other(view: View, bar: Bar) -> Iterable[Intent]:
+        decided.append((bar.at_ms, len(slow.lived)))
+        return ()
+
+    both = [slow, Scripted(other, name="other", markets=("ETH",))]
+    loop = room(venue, path=path, strategies=both, pacer=slow.pacer)
+    venue.faults = [Fault("candles", refused("not_found", "a gateway's page"), 1)]
+    await loop.recover()
+    assert list(loop.feed.gone) == ["BTC"]
+    await loop.cycle()
+    decided.clear()
+    passes = 0
+    while passes == 0 or loop.is_late:
+        venue.minute()
+        await loop.cycle()
+        passes += 1
+        assert venue.clock.now_ms() - decided[-1][0] <= MINUTE_MS, "in its pass, or the one after"
+    assert passes > 3
+    await loop.cycle()
+    lived = [lived for _, lived in decided]
+    assert lived[1] < PAST, "while the other's past was not over"
+    assert len(slow.lived) == PAST + passes, "each bar once, and the last ones decided"
+    assert slow.lived == ["bar"] * len(slow.lived)
+
+
 def test_the_first_pass_lets_the_heartbeat_beat_that_was_a_witness() -> None:
     """A switch that this start has armed would fire before a long past is over."""
     said: list[str] = []

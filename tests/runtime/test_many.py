@@ -807,7 +807,10 @@ async def test_an_entry_in_answer_to_the_very_fill_that_lost_too_much_is_refused
     assert notices(loop).count(("strategy.daily_loss", "alpha")) == 1
 
 
-async def test_a_day_that_began_while_it_was_down_counts_from_its_midnight(venue: FakeVenue, tmp_path: Path) -> None:
+@pytest.mark.parametrize("refusals", [0, 1], ids=["", "candles refused at first"])
+async def test_a_day_that_began_while_it_was_down_counts_from_its_midnight(
+    venue: FakeVenue, tmp_path: Path, refusals: int
+) -> None:
     a = Told("alpha")
     loop = await begun(venue, a, path=tmp_path / "j.db", daily_loss_usd=Decimal(15))
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
@@ -817,7 +820,9 @@ async def test_a_day_that_began_while_it_was_down_counts_from_its_midnight(venue
     venue.minute(BTC="110")
     for _ in range(3):
         venue.minute(BTC="101")
+    venue.faults = [Fault("candles", refused("not_found", "a gateway's page"), refusals)] * bool(refusals)
     loop = await begun(venue, Told("alpha"), path=tmp_path / "j.db", daily_loss_usd=Decimal(15))
+    await loop.cycle()
     assert loop.books.of("alpha").day_usd == -18, "from 110 at 00:00 to 101 now, for a size of 2"
     assert loop.books.is_halted("alpha")
 

@@ -342,6 +342,27 @@ def test_a_stop_that_an_order_would_leave_beyond_liquidation_is_no_protection(
 AAPL = "mark AAPL 200 isolated max 10"
 
 
+@pytest.mark.parametrize("depth", ["", " depth 1 0%"], ids=["whole", "in part"])
+def test_a_limit_that_crosses_is_judged_by_the_stop_that_it_brings_and_not_by_the_one_that_it_replaces(depth: str):
+    desk = run(f"""
+        {AAPL}{depth}
+        long AAPL 10 lev 2 stop 185                        | open 10 @ 200
+    """)
+    more = order(
+        "AAPL",
+        size="30",
+        leverage=10,
+        limit_px="201",
+        stop="195",
+        acknowledge_leverage_change=True,
+        require_protection=True,
+    )
+    plan = desk.do(c.StorePlan("a", more, "t", 60_000)).answer
+    assert plan.protected and "unprotected" not in dict(plan.warnings)
+    placed = desk.do(c.ConfirmPlan("a", "t")).answer
+    assert placed.protected and is_protected(desk.state, desk.account, desk.position("AAPL"))
+
+
 def test_a_limit_that_raises_the_leverage_is_judged_by_the_position_as_it_stands_until_then():
     desk = run(f"""
         {AAPL}

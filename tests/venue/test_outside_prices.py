@@ -103,3 +103,6 @@ def test_a_spread_is_wide_by_the_book_that_an_order_meets() -> None:
     )
     plan = cheap.do(c.StorePlan("a", order("event:X", size="500", slippage_bps=500), "t", 1)).answer
     assert dict(plan.warnings)["wide_spread"] == "the spread is 1000 bps"
+    cheap.bar("event:X", "0.96", "0.96", "0.96", "0.96")
+    plan = cheap.do(c.StorePlan("a", order("event:X", -1, size="500", slippage_bps=500), "u", 1)).answer
+    assert dict(plan.warnings)["wide_spread"] == "the spread is 1000 bps", "of what a No costs"
