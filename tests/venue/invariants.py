@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,8 @@ class Watch:
     books: dict[str, Books] = field(default_factory=dict)
     demanded: dict[tuple[str, str], str] = field(default_factory=dict)  # (account, coin) that must have a stop
     careful: set[str] = field(default_factory=set)  # trades of orders with requireProtection
+    # What others have added to such a position since: an exit at work closes what there was when it began, and leaves that.
+    added: Counter[tuple[str, str]] = field(default_factory=Counter)
     blocked: dict[str, bool] = field(
         default_factory=dict
     )  # account -> did a guardian refuse openings before this command?
@@ -291,8 +294,11 @@ class Watch:
             elif order.stop is None and order.target is not None:  # Its bracket replaces the old one.
                 self.demanded.pop((command.account, order.coin), None)
         for event in events:
-            if type(event) is Fill and event.subtype == "entry" and event.trade in self.careful:
-                self.demanded[event.account, event.coin] = event.trade
+            if type(event) is Fill and event.subtype == "entry":
+                self.added[event.account, event.coin] += event.size
+                if event.trade in self.careful:
+                    self.demanded[event.account, event.coin] = event.trade
+                    self.added[event.account, event.coin] = 0
             elif (type(event) is Fill and event.position_size == 0) or (
                 type(event) is OrderChanged and event.reason in ("user", "replaced")
             ):
@@ -311,6 +317,9 @@ class Watch:
                 or any(g.side and g.active and g.spec.coin == coin for g in account.guardians.values())
                 or any(o.coin == coin and o.status == "working" and o.kind == "close" for o in account.orders.values())
             )
+            if not protected and position.size <= self.added[account_id, coin]:
+                del self.demanded[account_id, coin]
+                continue
             demand(protected, "requireProtection", position)
 
     def end(self) -> None:
