@@ -312,7 +312,8 @@ def _changed(
     from bot.session.backtest import strategies_of
     from bot.session.result import code_sha256
 
-    sources = provenance.sources_of(settings)
+    strategies = strategies_of(settings)
+    sources = {one["name"]: one["sha256"] for one in strategies}
     now = provenance.mark_of(settings, sources)
     try:
         of_then = judged_text(manifest["config"]["text"], Path(f"{manifest['config']['name']}.yaml"))
@@ -333,7 +334,7 @@ def _changed(
         if funding.get(market) != was
     ]
     imported = {one["name"]: one["packages"] for one in manifest["strategies"] if "packages" in one}
-    for one in strategies_of(settings):
+    for one in strategies:
         before, after = imported.get(one["name"], one["packages"]), one["packages"]
         for name in sorted({*before, *after}):
             versions = [packages.get(name, "not imported") for packages in (before, after)]

@@ -187,7 +187,7 @@ class Loop:
         self.last_bar_ms: int | None = None
         self._due: list[Closed] = []
         # Of strategies that live through a past which came late: its bars, and those that are due to them after it.
-        self._held: list[Closed] = []
+        self._catching_up: list[Closed] = []
         self._replies: list[Intent] = []  # intents of event hooks, written and not sent yet
         self._reconcile_at_ms = 0
         self._trim_at_ms = 0
@@ -320,7 +320,7 @@ class Loop:
             self._due = group[done:] + self._due
             if not done:
                 break
-        if self._held:
+        if self._catching_up:
             await self._live_through()
         if not self._due:
             await self.fire_timers(self.now_ms())
@@ -328,12 +328,12 @@ class Loop:
 
     async def _live_through(self) -> None:
         """The past of a market that had no candles at the start, over as many passes as it takes: what is decided elsewhere does not wait for it."""
-        past = [closed for closed in self._held if self.feed.is_past(closed)]
-        after = [closed for closed in self._held if not self.feed.is_past(closed)]
+        past = [closed for closed in self._catching_up if self.feed.is_past(closed)]
+        after = [closed for closed in self._catching_up if not self.feed.is_past(closed)]
         while past and self.has_time():
             await self.desk.rehearse(past.pop(0))
         self._mend_day()
-        self._held = [*past, *after] if past else []
+        self._catching_up = [*past, *after] if past else []
         if not past:
             self.join_due(after)
 
@@ -458,24 +458,24 @@ class Loop:
     @property
     def is_late(self) -> bool:
         """Bars, orders or events wait that the last pass had no time for; the next one begins at once, unless the service is away."""
-        waits = bool(self._due or self._held) or self._is_cut_short
+        waits = bool(self._due or self._catching_up) or self._is_cut_short
         return self.is_page_cut or (waits and not self.behind)
 
     def join_due(self, due: Iterable[Closed]) -> None:
         """More bars that wait, in their places. Whoever has a past to live through first gets the others after it."""
         fresh = sorted(due)
-        if self._held or any(map(self.feed.is_past, fresh)):
+        if self._catching_up or any(map(self.feed.is_past, fresh)):
             hearers = self.desk.listeners()
-            past = [one for one in (*self._held, *fresh) if self.feed.is_past(one)]
-            late = frozenset[str]().union(*(hearers.get(one.market, ()) for one in past))
-            held = [one for one in fresh if self.feed.is_past(one) or not late.isdisjoint(hearers.get(one.market, ()))]
-            self._held = sorted([*self._held, *held])
-            fresh = [one for one in fresh if one not in held]
+            behind = {one.market for one in (*self._catching_up, *fresh) if self.feed.is_past(one)}
+            late = frozenset[str]().union(*(hearers.get(market, ()) for market in behind))
+            waits = {one.market for one in fresh if not late.isdisjoint(hearers.get(one.market, ()))} | behind
+            self._catching_up = sorted([*self._catching_up, *(one for one in fresh if one.market in waits)])
+            fresh = [one for one in fresh if one.market not in waits]
         self._due = sorted([*self._due, *fresh])
 
     def take_due(self) -> list[Closed]:
         """The bars that wait to be decided: after `recover`, the newest of each series. They are the caller's from now on."""
-        due, self._due, self._held = sorted([*self._held, *self._due]), [], []
+        due, self._due, self._catching_up = sorted([*self._catching_up, *self._due]), [], []
         return due
 
     # -- deciding

@@ -29,8 +29,7 @@ from bot.venue.commands import (
     PlaceOrder,
     StorePlan,
 )
-from bot.venue.orders import Canceled, Placed
-from bot.venue.protection import is_protected
+from bot.venue.orders import Canceled, Placed, unprotected
 from bot.venue.quote import Quote, Suggestion, suggest
 from bot.venue.state import (
     Account,
@@ -248,9 +247,8 @@ class OrderDesk(Desk):
         oids = [_oid(account, account.orders[n]) for n in account.resting if account.orders[n].coin == coin]
         for oid in oids:
             self.machine.run(CancelOrder(principal.account, oid))
-        held = account.positions.get(coin)
-        unprotected = held is not None and not is_protected(self.machine.state, account, held)
-        return Answer.ok({"coin": coin, "canceledOids": oids, "unprotected": unprotected})
+        bare = unprotected(self.machine.state, account, coin)
+        return Answer.ok({"coin": coin, "canceledOids": oids, "unprotected": bare})
 
     @staticmethod
     def _check_market(principal: Principal, market: str) -> None:
@@ -428,7 +426,6 @@ def _oid(account: Account, order: Order) -> str:
 
 def _is_protected(state: State, account: Account, placed: Placed, listed: list[Order]) -> bool:
     """Whether a stop stands that can fire, or will at the first fill of what waits of this order; nothing held and nothing waiting needs none."""
-    held = account.positions.get(placed.trade.coin)
-    if held is not None and not is_protected(state, account, held):
+    if unprotected(state, account, placed.trade.coin):
         return False
     return placed.protected or not any(o.number in account.resting and o.trade == placed.trade.id for o in listed)

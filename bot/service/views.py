@@ -11,7 +11,7 @@ from bot.service.keeping import peek
 from bot.venue import floors, funding, ledger, limits, outcome
 from bot.venue.book import book
 from bot.venue.numbers import E8
-from bot.venue.protection import is_protected
+from bot.venue.orders import unprotected
 from bot.venue.quote import Quote, Suggestion, resolve_bracket
 from bot.venue.state import (
     Account,
@@ -418,9 +418,7 @@ def health(state: State, account: Account) -> Body:
         "opensBlocked": bool(blocked),
         "blockedBy": blocked,
         "marginRatio": num(need * E8 // value) if account.positions else None,
-        "unprotected": sorted(
-            coin for coin, held in account.positions.items() if not is_protected(state, account, held)
-        ),
+        "unprotected": sorted(coin for coin in account.positions if unprotected(state, account, coin)),
         "venue": _venue(state),
     }
 

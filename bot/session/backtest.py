@@ -109,17 +109,17 @@ class Backtest:
         session.says = None if said is None else Said(said)
         slips = Slips(Prices(session.ground.lanes, self.options.path))
         book = Book(int(self.options.balance_usd * E8), self._owner_of, None if events is None else events.write, slips)
-        told, journal = stage.told, self.journal
+        told, memory = stage.told, self.journal if isinstance(self.journal, SessionJournal) else None
 
         def spill(done: int, of: int) -> bool:
-            if len(told.events) > EVENTS_HELD or (isinstance(journal, SessionJournal) and journal.is_full):
+            if len(told.events) > EVENTS_HELD or (memory is not None and memory.is_full):
                 ready = max(0, len(told.events) - EVENTS_SHOWN)
                 book.take(told.events[book.count + 1 - told.first : ready])
                 del told.events[:ready]
                 told.first += ready
                 stage.forget(told.first)
-                if isinstance(journal, SessionJournal) and session.loop is not None:
-                    journal.trim(session.loop.held)
+                if memory is not None and session.loop is not None:
+                    memory.trim(session.loop.held)
             return True if progress is None else progress(done, of)
 
         try:
@@ -157,10 +157,13 @@ _REJECTED: Final = (
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:
     """For the manifest: each strategy, the hash of its source, and which versions of others' packages it imports."""
-    found = [(one, load_strategy(one.use, settings.strategies_dir)) for one in settings.strategies]
+    loaded = {
+        use: load_strategy(use, settings.strategies_dir) for use in {one.use: None for one in settings.strategies}
+    }
+    packages = dict(zip(loaded, packages_of([*loaded.values()]), strict=True))
     return [
-        {"name": one.name, "use": one.use, "sha256": loaded.sha256, "packages": packages_of(loaded)}
-        for one, loaded in found
+        {"name": one.name, "use": one.use, "sha256": loaded[one.use].sha256, "packages": packages[one.use]}
+        for one in settings.strategies
     ]
 
 

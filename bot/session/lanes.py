@@ -169,9 +169,8 @@ class Track:
     def __init__(self, lane: Lane, candles: Candles, interval: str, *, start_ms: int, end_ms: int) -> None:
         self.lane = lane
         self.interval = interval
-        self.candles = resample(
-            candles, interval, known_ms=end_ms
-        )  # A market that has ended lies in a hole until then.
+        # A market that has ended lies in a hole until the end.
+        self.candles = resample(candles, interval, known_ms=end_ms)
         self.step_ms = self.candles.step_ms
         ts = self.candles.at_ms
         self.at = bisect_left(ts, start_ms - self.step_ms + 1)  # the first bar that closes after the start

@@ -15,22 +15,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bot.runtime.loader import Loaded
 
 OURS: Final = {"bot", "__future__"}
 
 
-def packages_of(loaded: Loaded) -> dict[str, str]:
-    """Name -> version, of what is installed; of a package that is worked on where it stands (editable, or merely on the path) the SHA-256 of its
+def packages_of(loaded: Sequence[Loaded]) -> list[dict[str, str]]:
+    """Of each: name -> version, of what is installed; of a package that is worked on where it stands (editable, or merely on the path) the SHA-256 of its
     source, as "sha256:..."; "missing" of one that is not here, as under a try. The package that the strategy itself is part of is one of them."""
-    names = _imported(loaded.path)
+    names = [_names(one) for one in loaded]
+    owners = packages_distributions() if any(names) else {}
+    return [
+        {name: found for top in sorted(tops) for name, found in _versions(top, owners.get(top, []))} for tops in names
+    ]
+
+
+def _names(loaded: Loaded) -> set[str]:
+    found = _imported(loaded.path)
     if loaded.origin != "file":
-        names.add(loaded.strategy.__module__.partition(".")[0])
-    names -= OURS | sys.stdlib_module_names
-    if not names:
-        return {}
-    owners = packages_distributions()
-    return {name: found for top in sorted(names) for name, found in _versions(top, owners.get(top, []))}
+        found.add(loaded.strategy.__module__.partition(".")[0])
+    return found - OURS - sys.stdlib_module_names
 
 
 def _imported(source: Path | None) -> set[str]:

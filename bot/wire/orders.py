@@ -37,9 +37,8 @@ class PlanResult(Resource):
 
 
 class OrdersPage(Resource):
-    orders: tuple[
-        Order, ...
-    ]  # Required, as every list whose emptiness proves something: one that is not there proves nothing.
+    # Required, as every list whose emptiness proves something: one that is not there proves nothing.
+    orders: tuple[Order, ...]
 
 
 class CancelResult(Resource):

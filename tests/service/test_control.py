@@ -32,6 +32,18 @@ async def test_a_step_that_is_too_large_says_the_largest_one(box: Box) -> None:
         assert (field["field"], field["allowed"]) == (next(iter(body)), f"<= {allowed}")
 
 
+async def test_a_next_instant_that_is_years_away_says_how_to_go_on(box: Box, caller: Caller) -> None:
+    await caller.post("/v1/guardians", {"type": "schedule", "cron": "0 0 29 2 *", "action": "cancel_orders"})
+    answer = await box.http.post("/sandbox/v1/clock/advance", json={"toNext": True}, headers=box.control)
+    error = assert_refused(answer, 400, "invalid_input")
+    assert [one["field"] for one in error["details"]["fields"]] == ["toNext"]
+    assert error["fix"] == {"field": "ms", "value": 400 * 86_400_000}
+    for _ in range(2):  # 988 days from June 2025
+        await box.advance(error["fix"]["value"])
+    step = await box.http.post("/sandbox/v1/clock/advance", json={"toNext": True}, headers=box.control)
+    assert (step.status_code, step.json()["processed"]) == (200, 1)
+
+
 async def test_the_clock_never_goes_back_nor_takes_two_answers(box: Box) -> None:
     await box.advance(10)
     for body in (
