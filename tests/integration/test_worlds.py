@@ -203,6 +203,11 @@ def test_an_entry_in_doubt_may_wait_for_its_fence_when_the_service_refuses_it(fo
     assert not world._is_held()
 
 
+def test_a_world_ends_whose_daemon_dies_in_the_last_calm(folder: Path) -> None:
+    """Its end was dealt to a request before the calm began and met by one of the last two passes, which another run has to make then."""
+    run_named(98_309, folder)
+
+
 def test_what_is_due_at_one_instant_comes_in_the_order_in_which_it_was_set() -> None:
     """Whatever else is waited for, and on every version of Python: a heap alone would change it."""
     came: list[int] = []
