@@ -32,6 +32,7 @@ URGENT: Final = 3  # so many more when an error waits: taken from the hours afte
 DEDUP_MS: Final = 600_000
 SEND_S: Final = 20.0  # for one message to one target
 PAGE: Final = 100
+BACKLOG: Final = 1_000  # that wait: so many more in one digest, and looked at for an error at a time
 AGAIN: Final = (
     50  # notices, told again to a target whose cursor is damaged: one of them may be an alarm that never left
 )
@@ -86,6 +87,7 @@ class Lane:
         self._not_before_ms = 0
         self._repeats: dict[str, _Repeat] = {}
         self._damaged_seq = 0  # the newest that was said to be
+        self._looked_seq = self._urgent_seq = 0  # as far as errors were looked for, and the newest of them
         newest = journal.newest_notice()
         again = str(max(0, newest - AGAIN))
         journal.set_aside_if_damaged(self.note, lambda text: is_number(text, newest), instead=again)
@@ -113,7 +115,6 @@ class Lane:
             again_ms = await self._page(rows, now_ms)
             if again_ms is not None:
                 return again_ms
-            self._move(rows[-1].seq)
             await asyncio.sleep(0)  # Of a long page of quiet ones nothing else was waited for.
         again_ms = min((one.until_ms for one in self._repeats.values() if one.count), default=now_ms + IDLE_MS)
         return again_ms if again_ms > now_ms else now_ms + self._refill_ms()
@@ -138,23 +139,37 @@ class Lane:
         for place, row in enumerate(rows):
             message = self._message(row)
             if message is not None and not self._is_repeat(row, now_ms):
-                if self._tokens < 1 and self._tokens < (needed := self._needed(rows[place:])):
+                if self._tokens < 1 and self._tokens < (needed := self._needed()):
                     return now_ms + self._refill_ms(needed)
                 is_last = place == len(rows) - 1 and len(rows) < PAGE
                 counted = self._counted(now_ms)
                 if counted or (self._tokens < 2 and not is_last):  # The rest of the allowance tells of all that waits.
-                    return None if await self._tell_all(rows[place:], counted, now_ms) else self._not_before_ms
+                    waiting = [*rows[place:], *self._behind(rows)]
+                    if not await self._tell_all(waiting, counted, now_ms):
+                        return self._not_before_ms
+                    self._move(waiting[-1].seq)
+                    return None
                 if not await self._send(message, now_ms):
                     return self._not_before_ms
                 self._repeats[_likeness(row)] = _Repeat(now_ms + DEDUP_MS, row.kind, message)
                 self._move(row.seq)
             self.cursor = row.seq
+        self._move(self.cursor)
         return None
 
-    def _needed(self, rows: Sequence[Owed]) -> float:
-        """The allowance that these need: an error among them leaves on credit."""
-        is_urgent = any(message.level == "error" for row in rows if (message := self._message(row)) is not None)
-        return 1.0 - URGENT * is_urgent
+    def _needed(self) -> float:
+        """The allowance that what waits needs: with an error anywhere among it, it leaves on credit. Each is looked at once."""
+        for row in self.journal.owed(max(self.cursor, self._looked_seq), BACKLOG):
+            message = self._message(self._legible(row))
+            if message is not None and message.level == "error":
+                self._urgent_seq = row.seq
+            self._looked_seq = row.seq
+        return 1.0 - URGENT * (self._urgent_seq > self.cursor)
+
+    def _behind(self, page: Sequence[Owed]) -> list[Owed]:
+        """What waits behind a full page, as far as nothing between was trimmed: that is counted and said first."""
+        rows = self.journal.owed(page[-1].seq, BACKLOG) if len(page) == PAGE else []
+        return [self._legible(row) for row in rows] if rows and rows[0].seq == page[-1].seq + 1 else []
 
     def _message(self, row: Owed) -> Message | None:
         """Its words; None when this kind is not to be told."""
