@@ -20,9 +20,9 @@ class State(NamedTuple):
 
 
 def state_of(loop: Loop, *, is_stopping: bool = False, away: str = "") -> State:
-    """The first that holds: STOPPING, STARTING (not recovered, or the strategies still live through their past), DEGRADED (something keeps
-    entries out, here or at the service, or a strategy is in quarantine), PAUSED (a person has paused every strategy), RUNNING.
-    `is_stopping`: the run has been told to stop. `away`: why a start waits for its service, if it does."""
+    """The first that holds: STOPPING, STARTING (not recovered, the strategies still live through their past, or the rest of the start waits
+    for the service), DEGRADED (something keeps entries out, here or at the service, or a strategy is in quarantine), PAUSED (a person has
+    paused every strategy), RUNNING. `is_stopping`: the run has been told to stop. `away`: why a start waits for its service, if it does."""
     if is_stopping or loop.paused == ENDING:
         return State("STOPPING", "asked to stop")
     if not loop.ready:
@@ -31,6 +31,8 @@ def state_of(loop: Loop, *, is_stopping: bool = False, away: str = "") -> State:
         return State(
             "STARTING", f"the account is looked after, and the strategies live through their past: {loop.warming}"
         )
+    if away:
+        return State("STARTING", away)
     reasons = list(loop.degraded.values())
     no = loop.entries_stopped(loop.now_ms())
     if no is not None and not reasons:

@@ -13,6 +13,7 @@ async def test_the_state_in_a_word_and_why() -> None:
     assert state_of(loop, away="the service does not answer") == ("STARTING", "the service does not answer")
     said = [state_of(loop)]
     await loop.recover()
+    assert state_of(loop, away="no answer") == ("STARTING", "no answer"), "its last steps failed, and are tried again"
     said.append(state_of(loop))
     loop.pauses.pause(None)
     said.append(state_of(loop))
