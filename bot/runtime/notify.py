@@ -32,7 +32,6 @@ URGENT: Final = 3  # so many more when an error waits: taken from the hours afte
 DEDUP_MS: Final = 600_000
 SEND_S: Final = 20.0  # for one message to one target
 PAGE: Final = 100
-BACKLOG: Final = 1_000  # that wait: so many more in one digest, and looked at for an error at a time
 AGAIN: Final = (
     50  # notices, told again to a target whose cursor is damaged: one of them may be an alarm that never left
 )
@@ -139,16 +138,12 @@ class Lane:
         for place, row in enumerate(rows):
             message = self._message(row)
             if message is not None and not self._is_repeat(row, now_ms):
-                if self._tokens < 1 and self._tokens < (needed := self._needed()):
+                if self._tokens < 1 and self._tokens < (needed := await self._needed()):
                     return now_ms + self._refill_ms(needed)
                 is_last = place == len(rows) - 1 and len(rows) < PAGE
                 counted = self._counted(now_ms)
                 if counted or (self._tokens < 2 and not is_last):  # The rest of the allowance tells of all that waits.
-                    waiting = [*rows[place:], *self._behind(rows)]
-                    if not await self._tell_all(waiting, counted, now_ms):
-                        return self._not_before_ms
-                    self._move(waiting[-1].seq)
-                    return None
+                    return None if await self._tell_all(rows[place:], counted, now_ms) else self._not_before_ms
                 if not await self._send(message, now_ms):
                     return self._not_before_ms
                 self._repeats[_likeness(row)] = _Repeat(now_ms + DEDUP_MS, row.kind, message)
@@ -157,19 +152,16 @@ class Lane:
         self._move(self.cursor)
         return None
 
-    def _needed(self) -> float:
+    async def _needed(self) -> float:
         """The allowance that what waits needs: with an error anywhere among it, it leaves on credit. Each is looked at once."""
-        for row in self.journal.owed(max(self.cursor, self._looked_seq), BACKLOG):
-            message = self._message(self._legible(row))
-            if message is not None and message.level == "error":
-                self._urgent_seq = row.seq
-            self._looked_seq = row.seq
+        while rows := self.journal.owed(max(self.cursor, self._looked_seq), PAGE):
+            for row in rows:
+                message = self._message(self._legible(row))
+                if message is not None and message.level == "error":
+                    self._urgent_seq = row.seq
+            self._looked_seq = rows[-1].seq
+            await asyncio.sleep(0)
         return 1.0 - URGENT * (self._urgent_seq > self.cursor)
-
-    def _behind(self, page: Sequence[Owed]) -> list[Owed]:
-        """What waits behind a full page, as far as nothing between was trimmed: that is counted and said first."""
-        rows = self.journal.owed(page[-1].seq, BACKLOG) if len(page) == PAGE else []
-        return [self._legible(row) for row in rows] if rows and rows[0].seq == page[-1].seq + 1 else []
 
     def _message(self, row: Owed) -> Message | None:
         """Its words; None when this kind is not to be told."""
@@ -190,12 +182,24 @@ class Lane:
         return row._replace(payload="{}")
 
     async def _tell_all(self, rows: Sequence[Owed], counted: Sequence[tuple[str, _Repeat]], now_ms: int) -> bool:
-        """As one message. The rows come first: of equals the first is told in full, and what was counted has been told before."""
-        told = [(row.kind, message) for row in rows if (message := self._message(row)) is not None]
+        """These, what waits behind them and what was counted, as one message. The rows come first: of equals the first is told in full, and
+        what was counted has been told before."""
+        told: list[tuple[str, Message]] = []
+        last_seq = self.cursor
+        while rows:
+            told += [(row.kind, message) for row in rows if (message := self._message(row)) is not None]
+            last_seq = rows[-1].seq
+            await asyncio.sleep(0)
+            behind = self.journal.owed(last_seq, PAGE)
+            if behind and behind[0].seq > last_seq + 1:  # Trimmed meanwhile: that is counted and said first.
+                break
+            rows = [self._legible(row) for row in behind]
         again = [(one.kind, one.message) for _, one in counted for _ in range(one.count)]
         took = await self._send(digest([*told, *again], bot=self.wording.bot), now_ms)
-        for key, _ in counted if took else ():
-            del self._repeats[key]
+        if took:
+            self._move(last_seq)
+            for key, _ in counted:
+                del self._repeats[key]
         return took
 
     def _is_repeat(self, row: Owed, now_ms: int) -> bool:

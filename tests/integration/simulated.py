@@ -1135,9 +1135,8 @@ class World:
         self.outages = [(a, min(b, self.now())) for a, b in self.outages]
         await self.wire.arrivals()
         began = self.now()
-        one = await self._quiet(tasks, began)
-        while not await self._passes_twice(one, tasks):
-            one = await self._quiet(tasks, began)
+        while not await self._passes_twice(one := await self._quiet(tasks, began), tasks):
+            pass
         await self._judge(one)
 
     async def _quiet(self, tasks: list[asyncio.Task[None]], began: float) -> daemon.Run:

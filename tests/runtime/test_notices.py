@@ -357,39 +357,47 @@ async def test_more_than_the_allowance_becomes_one_digest_and_nothing_is_lost(jo
     assert inbox.titles[-1] == "[b] OVER is without a stop"
 
 
-async def test_an_error_behind_pages_of_small_talk_does_not_wait_for_its_allowance(journal: Journal) -> None:
-    def talk(first: int, count: int) -> list[notices.Notice]:
-        return [notice("fill.entry", str(n), at_ms=0, market=f"M{n}") for n in range(first, first + count)]
+def talk(first: int, count: int) -> list[notices.Notice]:
+    return [notice("fill.entry", str(n), at_ms=0, market=f"M{n}") for n in range(first, first + count)]
 
+
+async def test_an_error_behind_pages_of_small_talk_does_not_wait_for_its_allowance(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox, per_hour=60)
     journal.notify(talk(0, notify.BURST + 1), now_ms=0)
     await lane.step(0)
     assert len(inbox.messages) == notify.BURST
-    journal.notify(talk(100, 3 * notify.PAGE), now_ms=0)
+    journal.notify(talk(100, 50 * notify.PAGE), now_ms=0)
     again_ms = await lane.step(0)
     assert len(inbox.messages) == notify.BURST
     assert again_ms > 0
-    journal.notify([lost("999", market="LAST"), *talk(1_000, 5)], now_ms=0)
+    journal.notify([lost("9999", market="LAST"), *talk(10_000, 5)], now_ms=0)
     await lane.step(0)
-    assert inbox.titles[notify.BURST :] == [f"[b] {3 * notify.PAGE + 6} more notices"], "all that waits leaves with it"
+    assert inbox.titles[notify.BURST :] == [f"[b] {50 * notify.PAGE + 6:,} more notices"], (
+        "all that waits leaves with it"
+    )
     assert "LAST is without a stop" in inbox.messages[-1].text
     assert lane.cursor == journal.newest_notice()
     assert lane_of(journal, inbox).cursor == lane.cursor, "durably"
 
 
-async def test_more_than_one_digest_holds_leaves_in_several(journal: Journal) -> None:
+async def test_what_is_trimmed_while_a_digest_is_made_is_counted_and_said(journal: Journal) -> None:
+    async def trim() -> None:
+        with journal._transaction():
+            trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=50))
+
     inbox = Inbox()
     lane = lane_of(journal, inbox, per_hour=60)
-    count = notify.BURST + notify.BACKLOG + 2 * notify.PAGE
-    journal.notify([notice("fill.entry", str(n), at_ms=0, market=f"M{n}") for n in range(count)], now_ms=0)
-    again_ms = await lane.step(0)
-    assert len(inbox.messages) == notify.BURST
+    count = notify.BURST - 1 + 5 * notify.PAGE
+    journal.notify(talk(0, count), now_ms=0)
+    again_ms, _ = await asyncio.gather(lane.step(0), trim())
     while lane.cursor < journal.newest_notice():
         again_ms = await lane.step(again_ms)
-    told = [int(title.split()[1].replace(",", "")) for title in inbox.titles if title.endswith("more notices")]
-    assert len(told) == 2
-    assert notify.BURST - 1 + sum(told) == count, "each once"
+    said = inbox.titles[notify.BURST - 1 :]
+    told = [int(title.split()[1]) for title in said]
+    assert "not kept" in said[1]
+    assert told[-1] == 50
+    assert sum(told) == count - (notify.BURST - 1), "each once"
 
 
 async def test_muted_kinds_and_lower_levels_are_passed_over(journal: Journal) -> None:
