@@ -163,11 +163,15 @@ class Books:
     def share(self, market: str, strategy: str) -> Share | None:
         return self.shares.get(market, {}).get(strategy)
 
+    def shares_of(self, strategy: str) -> Sequence[Share]:
+        """All that it holds, in any market."""
+        return [held[strategy] for held in self.shares.values() if strategy in held]
+
     def of(self, strategy: str) -> StrategyBook:
         """The book of a strategy, FOREIGN or NETTING; an empty one for a name that has done nothing."""
         with localcontext(EXACT):
             row = self.rows.get(strategy, BookRow(strategy, day_ms=self.day_ms))
-            shares = tuple(held[strategy] for held in self.shares.values() if strategy in held)
+            shares = tuple(self.shares_of(strategy))
             unrealized = self._unrealized(strategy, None)
             return StrategyBook(
                 strategy=strategy, fills=row.fills, fees_usd=row.fees_usd, funding_usd=row.funding_usd, realized_usd=row.realized_usd,
@@ -475,7 +479,7 @@ class Books:
     def _unrealized(self, strategy: str, at_ms: int | None) -> Decimal:
         if strategy == NETTING:  # Against the shares' own costs the account's unrealised is short by just so much.
             return -sum(self.mixed.values(), NOUGHT)
-        shares = (held[strategy] for held in self.shares.values() if strategy in held)
+        shares = self.shares_of(strategy)
         return sum((self._gain_at(share, at_ms) for share in shares), NOUGHT)
 
     def _gain_at(self, share: Share, at_ms: int | None) -> Decimal:

@@ -6,7 +6,7 @@ but the gate makes the request that is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, Decimal
 from functools import lru_cache
@@ -93,6 +93,10 @@ def _no_share(market: str, strategy: str) -> Share | None:
     return None
 
 
+def _no_shares(strategy: str) -> Sequence[Share]:
+    return ()
+
+
 def _looks_at_none(strategy: str) -> bool:
     return False
 
@@ -112,6 +116,7 @@ class Gate:
     foreign_positions: str = "ignore"
     strategy_stopped: Callable[[str, int], Refusal | None] = _goes_on  # why this strategy may open nothing just now
     share_of: Callable[[str, str], Share | None] = _no_share  # (market, strategy): what the books say it holds
+    shares_of: Callable[[str], Sequence[Share]] = _no_shares  # all that they say it holds
     looks_at_plans: Callable[[str], bool] = _looks_at_none  # whether this strategy has a `confirm` of its own
 
     def judge(self, strategy: str, ask: Ask) -> Permit | Refusal:
@@ -152,8 +157,10 @@ class Gate:
         mirror = self.mirror
         used = Decimal(0)
         if (allowance := self.allowances.get(strategy)) is not None and allowance.nets:
-            shares = (self.share_of(market, strategy) for market in mirror.positions if market not in closing)
-            used += sum((share.notional_usd for share in shares if share is not None), Decimal(0))
+            shares = (
+                one for one in self.shares_of(strategy) if one.market not in closing and one.market in mirror.positions
+            )
+            used += sum((share.notional_usd for share in shares), Decimal(0))
         else:
             for p in mirror.positions.values():
                 if p.owner == strategy and p.market not in closing:

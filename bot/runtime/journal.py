@@ -41,7 +41,7 @@ from bot.runtime.salvage import (
     set_aside,
     write_back,
 )
-from bot.runtime.schema import migrations
+from bot.runtime.schema import LIVE, migrations
 from bot.runtime.trimming import PAGES_FREE, PAGES_GIVEN, Held, Kept, trim_intents, trim_rest
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Journal:
 
     def live(self) -> list[Intent]:
         """Every intent that is not final, in the order of the decisions."""
-        return self._intents("WHERE state IN ('opened', 'planned', 'sending', 'quarantined') ORDER BY seq")
+        return self._intents(f"WHERE {LIVE} ORDER BY seq")
 
     def find(self, intent_id: str) -> Intent | None:
         found = self._intents("WHERE id=?", (intent_id,))

@@ -166,6 +166,7 @@ class Loop:
             foreign_positions=self.settings.foreign_positions,
             strategy_stopped=self.strategy_stopped,
             share_of=self.books.share,
+            shares_of=self.books.shares_of,
             looks_at_plans=self.desk.looks_at_plans,
         )
         self.sender = Sender(

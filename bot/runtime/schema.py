@@ -5,28 +5,58 @@ A migration is never edited once released: the next one follows it. journal.py a
 
 from __future__ import annotations
 
+from typing import Final
+
 from sqlite_utils import Database, Migrations
 
 migrations = Migrations("journal")
 
-_TABLES = (
-    """CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT""",
-    """CREATE TABLE intents (
+
+def _one_of(column: str, *values: str) -> str:
+    return " OR ".join(f"{column} = '{value}'" for value in values)
+
+
+# What is not final: the condition of an index, and in its very words of who looks there.
+LIVE: Final = _one_of("state", "opened", "planned", "sending", "quarantined")
+
+
+def _intents(name: str) -> str:
+    """Each value of a CHECK by itself: for a list of more than two SQLite makes a table in memory at every write, with room for 20 pages."""
+    return f"""CREATE TABLE {name} (
         seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, strategy TEXT NOT NULL, market TEXT NOT NULL,
-        action TEXT NOT NULL CHECK (action IN ('open', 'close', 'cancel')), path TEXT NOT NULL CHECK (path IN ('plan', 'direct')),
+        action TEXT NOT NULL CHECK ({_one_of("action", "open", "close", "cancel")}),
+        path TEXT NOT NULL CHECK ({_one_of("path", "plan", "direct")}),
         cause TEXT NOT NULL, ordinal INTEGER NOT NULL, leg TEXT NOT NULL, epoch INTEGER NOT NULL,
         body BLOB NOT NULL, body_sha256 TEXT NOT NULL, not_after_ms INTEGER NOT NULL, opened_ms INTEGER NOT NULL,
         notional_usd TEXT NOT NULL,
-        state TEXT NOT NULL CHECK (state IN
-            ('opened', 'planned', 'sending', 'accepted', 'rejected', 'expired', 'void', 'quarantined')),
+        state TEXT NOT NULL CHECK ({LIVE} OR {_one_of("state", "accepted", "rejected", "expired", "void")}),
         attempts INTEGER NOT NULL DEFAULT 0, confirm_token TEXT, token_expires_ms INTEGER,
-        trade_id TEXT, code TEXT, message TEXT, moved_ms INTEGER NOT NULL) STRICT""",
-    """CREATE INDEX intents_live ON intents (seq) WHERE state IN ('opened', 'planned', 'sending', 'quarantined')""",
-    """CREATE INDEX intents_of_market ON intents (market, seq)""",
-    """CREATE TABLE attempts (
-        intent_id TEXT NOT NULL REFERENCES intents (id), n INTEGER NOT NULL, sent_ms INTEGER NOT NULL,
-        outcome TEXT CHECK (outcome IN ('done', 'unknown', 'no')), code TEXT, order_submitted TEXT,
-        PRIMARY KEY (intent_id, n)) STRICT""",
+        trade_id TEXT, code TEXT, message TEXT, moved_ms INTEGER NOT NULL) STRICT"""
+
+
+def _attempts(name: str, intents: str) -> str:
+    return f"""CREATE TABLE {name} (
+        intent_id TEXT NOT NULL REFERENCES {intents} (id), n INTEGER NOT NULL, sent_ms INTEGER NOT NULL,
+        outcome TEXT CHECK ({_one_of("outcome", "done", "unknown", "no")}), code TEXT, order_submitted TEXT,
+        PRIMARY KEY (intent_id, n)) STRICT"""
+
+
+def _traces(name: str) -> str:
+    return f"""CREATE TABLE {name} (
+        seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK ({_one_of("kind", "bar", "wish", "plan")}),
+        at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT"""
+
+
+_INDEXES = (
+    f"CREATE INDEX intents_live ON intents (seq) WHERE {LIVE}",
+    "CREATE INDEX intents_of_market ON intents (market, seq)",
+)
+
+_TABLES = (
+    """CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT""",
+    _intents("intents"),
+    *_INDEXES,
+    _attempts("attempts", "intents"),
     """CREATE TABLE events (
         seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, type TEXT NOT NULL, subtype TEXT NOT NULL,
         ts INTEGER NOT NULL, coin TEXT, idempotency_key TEXT, payload TEXT NOT NULL) STRICT""",
@@ -57,11 +87,7 @@ def m001_tables(db: Database) -> None:
 @migrations()
 def m002_traces(db: Database) -> None:
     """Why an intent came to be: the bar that it was decided on, what was wished, the plan that it was confirmed by. For people."""
-    db.execute(
-        """CREATE TABLE traces (
-        seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('bar', 'wish', 'plan')),
-        at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT"""
-    )
+    db.execute(_traces("traces"))
 
 
 @migrations()
@@ -85,3 +111,26 @@ def m004_seals(db: Database) -> None:
     """A checksum beside what decides the next step: a changed byte that every constraint would let pass. NULL: written before this."""
     for table in ("intents", "cursor", "progress", "strategy_state", "arms"):
         db.execute(f"ALTER TABLE {table} ADD COLUMN seal INTEGER")
+
+
+@migrations()
+def m005_checks_without_lists(db: Database) -> None:
+    """A journal that was begun with lists in its CHECKs is written anew without."""
+    if " IN (" not in db["traces"].schema:
+        return
+    for statement in (
+        _intents("new_intents"),
+        "ALTER TABLE new_intents ADD COLUMN seal INTEGER",
+        "INSERT INTO new_intents SELECT * FROM intents",
+        _attempts("new_attempts", "new_intents"),
+        "INSERT INTO new_attempts SELECT * FROM attempts",
+        _traces("new_traces"),
+        "INSERT INTO new_traces SELECT * FROM traces",
+        *(
+            line
+            for table in ("attempts", "traces", "intents")  # What refers to another goes before it.
+            for line in (f"DROP TABLE {table}", f"ALTER TABLE new_{table} RENAME TO {table}")
+        ),
+        *_INDEXES,
+    ):
+        db.execute(statement)

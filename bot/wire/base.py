@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from math import isfinite
@@ -313,7 +313,7 @@ def encode(value: Any) -> str:
         return "false"
     if isinstance(value, Decimal):
         return format_decimal(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):  # Not Mapping: an abstract class takes longer to ask than a small object to write.
         return "{" + ",".join([f"{_text(str(name))}:{encode(item)}" for name, item in value.items()]) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join([encode(item) for item in value]) + "]"

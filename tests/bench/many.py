@@ -125,13 +125,11 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
 
         profiler = cProfile.Profile()
         cycle = Loop.cycle
-        passes = []
 
-        async def profiled(self: Loop, *, with_bars: bool = True) -> None:
-            passes.append(0)
-            if len(passes) == 2:  # What a start costs is another question.
+        async def profiled(self: Loop, **named: Any) -> None:
+            if self.last_bar_ms is not None:  # What a start costs is another question.
                 profiler.enable()
-            await cycle(self, with_bars=with_bars)
+            await cycle(self, **named)
 
         Loop.cycle = profiled  # type: ignore[method-assign]
     try:

@@ -138,7 +138,7 @@ def test_a_no_takes_of_the_budget_what_it_has_cost(side: str, used: Decimal, net
     it = gate(markets=frozenset({"event:X"}), nets=nets)
     held = position("event:X", "5")._replace(side=side, entry_px=Decimal("0.2"))
     it.mirror.positions["event:X"] = held
-    it.share_of = lambda market, name: Share(market, name, side, Decimal(5), Decimal(1))
+    it.shares_of = lambda name: [Share("event:X", name, side, Decimal(5), Decimal(1))]
     it.mirror.orders["1"] = order()._replace(
         market="event:X", side=side, size=Decimal(2), limit_px=Decimal("0.3"), filled=Decimal(0)
     )

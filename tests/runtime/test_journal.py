@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlite_utils import Database
 
 from bot.errors import JournalError, Refusal
 from bot.runtime import journal as journal_module
 from bot.runtime.intents import INTENT_MOVES, Intent
 from bot.runtime.journal import Arm, Journal, Notice, open_journal
+from bot.runtime.schema import migrations
 from bot.wire import Event
 from tests.fakes import ADDRESS
 
@@ -207,6 +209,77 @@ def test_a_newer_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
     journal.close()
     with pytest.raises(JournalError, match="newer version .*m999_tomorrow"):
         open_journal(tmp_path / "journal.db", address=ADDRESS)
+
+
+WITH_LISTS = """
+DROP TABLE attempts; DROP TABLE traces; DROP TABLE intents;
+CREATE TABLE intents (
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, strategy TEXT NOT NULL, market TEXT NOT NULL,
+    action TEXT NOT NULL CHECK (action IN ('open', 'close', 'cancel')), path TEXT NOT NULL CHECK (path IN ('plan', 'direct')),
+    cause TEXT NOT NULL, ordinal INTEGER NOT NULL, leg TEXT NOT NULL, epoch INTEGER NOT NULL,
+    body BLOB NOT NULL, body_sha256 TEXT NOT NULL, not_after_ms INTEGER NOT NULL, opened_ms INTEGER NOT NULL,
+    notional_usd TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN
+        ('opened', 'planned', 'sending', 'accepted', 'rejected', 'expired', 'void', 'quarantined')),
+    attempts INTEGER NOT NULL DEFAULT 0, confirm_token TEXT, token_expires_ms INTEGER,
+    trade_id TEXT, code TEXT, message TEXT, moved_ms INTEGER NOT NULL, seal INTEGER) STRICT;
+CREATE INDEX intents_live ON intents (seq) WHERE state IN ('opened', 'planned', 'sending', 'quarantined');
+CREATE INDEX intents_of_market ON intents (market, seq);
+CREATE TABLE attempts (
+    intent_id TEXT NOT NULL REFERENCES intents (id), n INTEGER NOT NULL, sent_ms INTEGER NOT NULL,
+    outcome TEXT CHECK (outcome IN ('done', 'unknown', 'no')), code TEXT, order_submitted TEXT,
+    PRIMARY KEY (intent_id, n)) STRICT;
+CREATE TABLE traces (
+    seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('bar', 'wish', 'plan')),
+    at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT;
+"""
+
+
+def test_a_journal_of_before_has_every_row_and_reference_after(tmp_path: Path) -> None:
+    with_rows = open_journal(tmp_path / "journal.db", address=ADDRESS)
+    for n, state in enumerate(sorted(INTENT_MOVES)):
+        in_state(with_rows, state, n)
+        with_rows.trace(f"KEY{n}", "wish", "{}", at_ms=n)
+    with_rows.flush()
+    old = Database(sqlite3.connect(tmp_path / "old.db"))
+    migrations.apply(old, stop_before="m005_checks_without_lists")
+    old.conn.executescript(WITH_LISTS)
+    tables = ("meta", "intents", "attempts", "traces")
+    rows = {one: with_rows.db.conn.execute(f"SELECT * FROM {one} ORDER BY rowid").fetchall() for one in tables}
+    assert all(rows.values())
+    for one, found in rows.items():
+        old.conn.executemany(f"INSERT INTO {one} VALUES ({','.join('?' * len(found[0]))})", found)
+    old.conn.commit()
+    old.close()
+    journal = open_journal(tmp_path / "old.db", address=ADDRESS)
+    execute = journal.db.conn.execute
+    assert {one: execute(f"SELECT * FROM {one} ORDER BY rowid").fetchall() for one in tables} == rows
+    assert journal.live() == with_rows.live()
+    assert execute("PRAGMA foreign_key_check").fetchall() == []
+    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
+        execute("INSERT INTO attempts (intent_id, n, sent_ms) VALUES ('NOBODY', 1, 1)")
+    schema = "SELECT name, replace(sql, '\"', '') FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY name"
+    assert execute(schema).fetchall() == with_rows.db.conn.execute(schema).fetchall()
+
+
+def test_no_statement_of_an_order_builds_a_table_of_its_own(journal: Journal) -> None:
+    """One has room for 20 pages, taken and given back at each of five writes of an order; CHECK (x IN (a, b, c)) makes one."""
+    said: list[str] = []
+    journal.db.conn.set_trace_callback(said.append)
+    for n, state in enumerate(sorted(INTENT_MOVES)):
+        journal.trace(f"KEY{n}", "wish", "{}", at_ms=n)
+        in_state(journal, state, n)
+    journal.live()
+    journal.db.conn.set_trace_callback(None)
+    asked = {one for one in said if one.startswith(("INSERT", "UPDATE", "SELECT"))}
+    assert any("INTO intents" in one for one in asked)
+    assert any("INTO traces" in one for one in asked)
+    assert any("SELECT id, strategy" in one for one in asked)
+    for one in sorted(asked):
+        steps = [row[1] for row in journal.db.conn.execute(f"EXPLAIN {one}")]
+        assert "OpenEphemeral" not in steps, one
+    plan = journal.db.conn.execute("EXPLAIN QUERY PLAN " + next(one for one in asked if one.endswith("ORDER BY seq")))
+    assert [row[3] for row in plan] == ["SCAN intents USING INDEX intents_live"]
 
 
 def test_a_journal_that_is_closed_leaves_no_connection_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
