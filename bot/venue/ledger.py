@@ -60,10 +60,11 @@ def margin_used(state: State, account: Account) -> int:
 
 def free_margin(state: State, account: Account, freed: int = 0) -> int:
     """What a new position may use, `freed` by what closes for it included; never below zero."""
-    free = cross_value(state, account) - account.reserved + freed
+    free = account.balance - account.reserved + freed
     for coin, position in account.positions.items():
         if not position.isolated:
-            free -= initial_margin(state.markets[coin], position)
+            value = state.markets[coin].mark * position.size // E8
+            free += position.side * (value - position.entry_notional) - div_up(value, position.leverage)
     return max(0, free)
 
 
@@ -102,11 +103,12 @@ def slack_of(state: State, account: Account, position: Position) -> int:
     if position.isolated:
         market = state.markets[position.coin]
         return position.margin + position.pnl(market.mark) - maintenance(market, market.mark * position.size // E8)
-    slack = cross_value(state, account)
+    slack = account.balance
     for coin, other in account.positions.items():
         if not other.isolated:
             market = state.markets[coin]
-            slack -= maintenance(market, market.mark * other.size // E8)
+            value = market.mark * other.size // E8
+            slack += other.side * (value - other.entry_notional) - maintenance(market, value)
     return slack
 
 
@@ -117,9 +119,14 @@ def level_of_slack(market: Market, position: Position, slack: int) -> int | None
     """
     if market.spec.margin_mode == "full":
         return None
+    value = market.mark * position.size // E8
+    return _level(market, position, slack, value, maintenance(market, value))
+
+
+def _level(market: Market, position: Position, slack: int, value: int, mm: int) -> int | None:
+    """The same, given what the position is worth at mark and its maintenance margin there."""
     side, size = position.side, position.size
-    value = market.mark * size // E8
-    base = side * value - slack - maintenance(market, value)
+    base = side * value - slack - mm
     tiers = market.tiers
     for at, tier in enumerate(tiers):
         leverage2 = 2 * tier.max_leverage
@@ -159,13 +166,17 @@ def rewatch(state: State, account: Account, position: Position | None = None) ->
         if len(account.positions) == 1:
             return
     # Money that went into an isolated position or a share no longer stands behind the cross ones.
-    cross = [p for p in account.positions.values() if not p.isolated]
-    if not cross:
-        return
-    share = slack_of(state, account, cross[0]) // len(cross)
-    for p in cross:
-        market = state.markets[p.coin]
-        index.move_watch(market, p, level_of_slack(market, p, share))
+    cross = []
+    slack = account.balance
+    for coin, p in account.positions.items():
+        if not p.isolated:
+            market = state.markets[coin]
+            value = market.mark * p.size // E8
+            mm = maintenance(market, value)
+            slack += p.side * (value - p.entry_notional) - mm
+            cross.append((market, p, value, mm))
+    for market, p, value, mm in cross:
+        index.move_watch(market, p, _level(market, p, slack // len(cross), value, mm))
 
 
 def rewatch_floor(state: State, account: Account) -> None:
