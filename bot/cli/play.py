@@ -20,7 +20,7 @@ from bot.config import Settings
 from bot.errors import Exit
 from bot.runtime import daemon
 from bot.runtime.daemon import DaemonEnd
-from bot.runtime.holding import Held
+from bot.runtime.holding import Held, collect_at_rest
 from bot.runtime.tail import Tail
 
 log = structlog.get_logger()
@@ -48,6 +48,7 @@ async def play(
         return await daemon.run(
             settings, base_url=base_url, api_key=api_key, stop=stop, on_ready=on_ready, held=held, tail=tail, config=config,
             reread=reread, hangup=hangup, trouble=lambda: None if embedded is None else embedded.trouble,
+            at_rest=collect_at_rest,
         )  # fmt: skip
     finally:
         if keeper is not None:

@@ -115,12 +115,13 @@ async def run(
     reread: Callable[[], Settings] | None = None,
     hangup: asyncio.Event | None = None,
     trouble: Callable[[], str | None] = lambda: None,
+    at_rest: Callable[[], None] = lambda: None,
 ) -> DaemonEnd:
     """Run until `stop` is set or the run cannot go on. One run a state directory and an account; the service may be away at the start.
 
     `held`: the caller holds the state directory already. `tail` is the log's, `config` the file's name, for the control socket.
     `reread` reads and judges the config anew, for a reload; `hangup`, when set, asks for one. `trouble` says why the service is known to
-    be away, in a sentence: the run is degraded by it as long as it does.
+    be away, in a sentence: the run is degraded by it as long as it does. `at_rest` is called between passes where nothing is due for a while.
     """
     state_dir = private_dir(settings.state_dir)
     async with contextlib.AsyncExitStack() as stack:
@@ -170,7 +171,19 @@ async def run(
         armed = any(g.type == "dead_man_switch" and g.status == "armed" for g in snapshot.guardians)
         last_sign = watching.last_sign(journal, state_dir)
         one = Run(
-            settings, client, journal, placed, base_url, api_key, stop, on_ready, operations, reread, hangup, trouble
+            settings,
+            client,
+            journal,
+            placed,
+            base_url,
+            api_key,
+            stop,
+            on_ready,
+            operations,
+            reread,
+            hangup,
+            trouble,
+            at_rest,
         )
         if damage is not None:
             one.loop.health.incident("journal.rebuilt", reading.FILE, message=damage)
@@ -203,13 +216,14 @@ class Run:
         self, settings: Settings, client: Client, journal: Journal, placed: list[Placed], base_url: str, api_key: SecretStr,
         stop: asyncio.Event, on_ready: Callable[[], None], operations: Operations,
         reread: Callable[[], Settings] | None = None, hangup: asyncio.Event | None = None, trouble: Callable[[], str | None] = lambda: None,
+        at_rest: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.settings = settings
         self.client = client
         self.journal = journal
         self.stop = stop
         self.on_ready = on_ready
-        self.rhythm = Rhythm()
+        self.rhythm = Rhythm(at_rest)
         self.hangup = hangup
         self.trouble = trouble
         fence = secrets.randbits(63)

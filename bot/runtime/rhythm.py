@@ -21,13 +21,18 @@ from bot.clock import SystemClock, datetime_of, monotonic_ns
 PASS_S: Final = 2.0  # A pass at least so often, also when nothing is due.
 MANUAL_S: Final = 0.05  # Under a clock that is moved by hand nobody knows when the next bar closes.
 LATE_S: Final = 0.5  # The scheduler is given so much longer than was wanted; then its clock is no clock.
+REST_S: Final = 0.5  # Where no bar closes for so long there is time for what holds up the loop.
 SETTLE_S: Final = 0.005  # Asked right at the close, the service might not have closed the bar yet.
 
 
 class Rhythm:
-    """`wait` returns when the next pass is due. Jobs live in memory; a late one runs once, at once."""
+    """`wait` returns when the next pass is due. Jobs live in memory; a late one runs once, at once.
 
-    def __init__(self) -> None:
+    `at_rest` is called before a wait for which nothing is due for REST_S.
+    """
+
+    def __init__(self, at_rest: Callable[[], None] = lambda: None) -> None:
+        self._at_rest = at_rest
         self._wake = asyncio.Event()
         self._real = SystemClock()
         self.lag_s = 0.0  # how late the newest `wait` ended
@@ -69,6 +74,8 @@ class Rhythm:
             at: datetime = datetime_of(self._real.now_ms()) + timedelta(seconds=delay_s)
             self._scheduler.add_job(self.ring, DateTrigger(at, timezone=UTC), id="bar", replace_existing=True)
         began_ns = monotonic_ns()
+        if delay_s >= REST_S and not self._wake.is_set():
+            self._at_rest()
         try:
             async with asyncio.timeout(min(delay_s, PASS_S) + LATE_S):
                 await self._wake.wait()

@@ -569,7 +569,7 @@ class Heartbeat(HeartbeatProcess):
 class Rhythm:
     """When the next pass is: as rhythm.Rhythm, by the loop's own timers. A brain that is wedged never comes back from here."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, _at_rest: Callable[[], None]) -> None:
         self.world = world
         self.lag_s = 0.0
         self._wake = asyncio.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import json
 import os
 import socket
@@ -22,7 +23,9 @@ from bot.config import load
 from bot.errors import BotError, ConfigError, Exit, JournalError, OutcomeUnknown, TryLater
 from bot.runtime import systemd
 from bot.runtime.holding import (
+    LOOKS_MAX,
     PR_GET_DUMPABLE,
+    collect_at_rest,
     hold_account,
     hold_state,
     holder_pid,
@@ -229,6 +232,27 @@ def test_a_folder_that_is_there_for_something_else_is_refused_and_left_open(
     assert folder.stat().st_mode & 0o7777 == 0o1777
     folder.chmod(0o700)
     assert private_dir(folder) == folder
+
+
+def test_a_rest_is_used_for_the_look_at_everything_that_would_come_soon() -> None:
+    assert gc.get_threshold()[2] > LOOKS_MAX, "or it would still come by itself"
+    looked: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            looked.append(info["generation"])
+
+    gc.disable()
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        for _ in range(2 * LOOKS_MAX):
+            gc.collect(1)
+            collect_at_rest()
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()
+    assert looked == 2 * ([1] * LOOKS_MAX + [2])
 
 
 def test_a_hardened_process_leaves_no_core_and_shows_its_memory_to_nobody() -> None:

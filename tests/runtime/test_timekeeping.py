@@ -230,6 +230,38 @@ async def test_a_wall_clock_that_is_set_back_holds_up_no_pass(monkeypatch: pytes
     one.stop()
 
 
+@pytest.mark.parametrize(
+    ("look_ms", "speed", "is_rung", "rests"),
+    [
+        (None, 1.0, False, True),
+        (60_000, 1.0, False, True),
+        (600, 1.0, False, True),
+        (400, 1.0, False, False),
+        (-5, 1.0, False, False),
+        (60_000, 600.0, False, False),  # in real time a tenth of a second
+        (60_000, 0.0, False, False),  # moved by hand, and nobody knows when
+        (60_000, 1.0, True, False),  # Something has happened: the next pass is at once.
+    ],
+)
+async def test_a_rest_is_where_nothing_is_due_for_a_while(
+    look_ms: int | None, speed: float, is_rung: bool, rests: bool
+) -> None:
+    rested: list[bool] = []
+
+    def rest() -> None:
+        rested.append(True)
+        one.ring()
+
+    one = rhythm.Rhythm(rest)
+    one.start()
+    if is_rung:
+        one.ring()
+    async with asyncio.timeout(5):
+        await one.wait(next_look_ms=look_ms, now_ms=0, speed=speed)
+    assert rested == [True] * rests
+    one.stop()
+
+
 class Waits:
     """In the place of the rhythm: notes when the next look is to be."""
 
