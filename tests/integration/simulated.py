@@ -38,7 +38,7 @@ from bot.runtime.control import Question
 from bot.runtime.desk import Placed
 from bot.runtime.gate import Allowance
 from bot.runtime.heartbeat import HeartbeatProcess
-from bot.runtime.intents import FINAL
+from bot.runtime.intents import FINAL, IN_DOUBT
 from bot.runtime.journal import open_journal, open_or_rebuild
 from bot.runtime.operating import Operations
 from bot.runtime.progress import Stamp
@@ -1163,10 +1163,11 @@ class World:
 
     def _is_held(self) -> bool:
         """Whether all that is not settled ends with its time: a close in doubt (of a position that has gone, say), an entry in doubt that the
-        service refuses, one that is held because another hand was there (or its strategy was paused, or has lost enough for the day), or what a
-        lost journal may have sent too."""
+        service refuses, one that is held because another hand was there (or its strategy was paused, or has lost enough for the day), what a
+        lost journal may have sent too, or an entry that waits behind one in doubt."""
         one = self.one
         held = [] if one is None else [i for i in one.loop.live.values() if i.state not in FINAL]
+        in_doubt = {i.market for i in held if i.state in IN_DOUBT}
         # Of what is in doubt the fence tells, at the first try after it.
         told_s = RETRY_MAX_S + 2 * self.pass_s
         return bool(held) and all(
@@ -1175,6 +1176,7 @@ class World:
                 (i.state == "sending" and (i.action == "close" or i.id in self.wire.refused))
                 or ((self.hand_rate > 0 or self.is_shared) and one.loop.journal.is_unsent(i))
                 or one.loop.sender.may_be_out(i)
+                or (i.market in in_doubt and i.action == "open" and one.loop.journal.is_unsent(i))
             )
             for i in held
         )
