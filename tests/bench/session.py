@@ -1,7 +1,7 @@
 """What a session costs: `python -m tests.bench.session [--bars N] [--rounds N] [--short | --command | --slopes | --ten]` prints figures and judges none.
 
 A generated year of minutes (numpy, seed 7), through the whole daemon and the whole venue: (a) a strategy that does nothing, (b) SMA 10/30 cross,
-long 1,000 USD, stop 1 %, target 2 %, taker fee 0.05 %, closed on the opposite cross. Then the whole command with its report, by stages; the cost of a trade and the memory of 1,000 to 100,000 of them;
+long 1,000 USD, stop 1 %, target 2 %, taker fee 0.05 %, closed on the opposite cross; and (b) without its orders. Then the whole command with its report, by stages; the cost of a trade and the memory of 1,000 to 100,000 of them;
 and ten markets with three strategies each. In the same process and in alternation: a bare loop that
 calls an empty method, the floor, the same strategy and bracket hand-inlined, and other programs as far as they are installed (peers.py). The
 machine's speed drifts, so (b) is judged by the median of the ratios to the floor of its own round. Times are processor time: whoever else is on
@@ -206,7 +206,7 @@ def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> 
     others, absent = peers.installed() if with_peers else ({}, [])
     theirs: dict[str, list[peers.Ran]] = {name: [] for name in others}
     rows = list(zip(*(column.tolist() for column in candles.columns), strict=True))
-    found: dict[str, list[float]] = {"bare": [], "floor": [], "idle": [], "cross": []}
+    found: dict[str, list[float]] = {"bare": [], "floor": [], "idle": [], "muted": [], "cross": []}
     trades = pnl = 0.0
     for _ in range(rounds):
         gc.collect()
@@ -215,6 +215,7 @@ def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> 
         found["floor"].append(floor(rows))
         gc.unfreeze()
         found["idle"].append(session("Idle", candles, folder)[0])
+        found["muted"].append(session("Muted", candles, folder)[0])
         took, made = session("Cross", candles, folder)
         found["cross"].append(took)
         trades, pnl = trades_of(made), made.stage.account.balance / 1e8 - 1_000_000
@@ -223,7 +224,8 @@ def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> 
             gc.collect()
             theirs[name].append(run(candles))
     names = {"bare": "a bare loop that calls an empty method", "floor": "the floor: strategy and bracket hand-inlined",
-             "idle": "(a) a session, a strategy that does nothing", "cross": "(b) a session, SMA 10/30 cross with brackets"}  # fmt: skip
+             "idle": "(a) a session, a strategy that does nothing", "muted": "(b) without its orders: the averages and crosses alone",
+             "cross": "(b) a session, SMA 10/30 cross with brackets"}  # fmt: skip
     print(f"{count:,} bars, {rounds} rounds in alternation, medians")
     for key, name in names.items():
         took = statistics.median(found[key])
@@ -235,9 +237,14 @@ def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> 
         )
     for name in absent:
         print(f"{f'(b) in {name}':<52} not installed here (dependency group bench)")
-    ratio = statistics.median(b / f for b, f in zip(found["cross"], found["floor"], strict=True))
+    ratio, muted = (
+        statistics.median(one / floor for one, floor in zip(found[key], found["floor"], strict=True))
+        for key in ("cross", "muted")
+    )
+    each = statistics.median(b - m for b, m in zip(found["cross"], found["muted"], strict=True)) / max(trades, 1) * 1e6
     print(
-        f"(b) over the floor, median of the pairs: {ratio:.2f} (target 2.1)   trades {trades:,.0f}   balance {pnl:+,.4f} USD"
+        f"(b) over the floor, median of the pairs: {ratio:.2f} (target 2.1), without its orders {muted:.2f}   an entry with its "
+        f"bracket and its exit {each:.0f} us   trades {trades:,.0f}   balance {pnl:+,.4f} USD"
     )
 
 

@@ -23,6 +23,7 @@ class Cross(Strategy):
         usd: float = Field(1_000, gt=0)
         stop_pct: float = Field(1, gt=0)
         target_pct: float = Field(2, gt=0)
+        is_muted: bool = False
 
     fast = sma("fast_bars")
     slow = sma("slow_bars")
@@ -34,7 +35,7 @@ class Cross(Strategy):
             return ()
         before = self.before
         now = self.before = 1 if fast > slow else -1 if fast < slow else before
-        if before == now or not before:
+        if before == now or not before or self.params.is_muted:
             return ()
         held = view.position(bar.market)
         if now > 0 and held is None:
@@ -43,6 +44,13 @@ class Cross(Strategy):
         if now < 0 and held is not None:
             return (Close(bar.market),)
         return ()
+
+
+class Muted(Cross):
+    """The same averages and the same crosses, and no order: what is left of it when every order is free."""
+
+    class Params(Cross.Params):
+        is_muted: bool = True
 
 
 class Often(Strategy):
