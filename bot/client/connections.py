@@ -20,7 +20,7 @@ import httptools
 from bot.client.faults import Fault, TransportFault
 
 HEAD_BYTES_MAX: Final = 64 * 1024  # of all header lines of an answer
-READ_BYTES: Final = 16 * 1024  # at a time: a whole answer of most kinds, and one record of TLS
+READ_BYTES: Final = 16 * 1024  # at a time: a whole answer of most kinds
 STAGGER_S: Final = 0.25  # between tries of a name's addresses (RFC 8305): one that swallows packets holds up no other
 SWITCHING: Final = 101
 
@@ -67,11 +67,8 @@ class Address(NamedTuple):
     context: ssl.SSLContext | None
 
 
-class Connection(asyncio.BufferedProtocol):
-    """One connection. `is_open` until something was seen that ends it.
-
-    It reads into a buffer of its own: for any other protocol asyncio takes a quarter of a megabyte anew for each read.
-    """
+class Connection(asyncio.Protocol):
+    """One connection. `is_open` until something was seen that ends it."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -84,7 +81,6 @@ class Connection(asyncio.BufferedProtocol):
         self._in_body = False
         self._ends_with_connection = False
         self._transport: asyncio.Transport | None = None
-        self._buffer = memoryview(bytearray(READ_BYTES))
         self._poll = select.poll()
         self.is_open = False
         self.idle_since_s = 0.0  # of the loop's time
@@ -117,19 +113,16 @@ class Connection(asyncio.BufferedProtocol):
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self.is_open = True
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         if self._asked is None:  # Nothing was asked: whoever asks next must not get this.
             self.drop()
             return
         try:
-            self._parser.feed_data(self._buffer[:nbytes])
+            self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(Fault.PROTOCOL_REMOTE, f"the answer is not HTTP: {error}")
             return
-        self._received += nbytes
+        self._received += len(data)
         if not self._in_body and self._received > HEAD_BYTES_MAX:
             self._fail_for_its_head()
 
@@ -199,6 +192,23 @@ class Connection(asyncio.BufferedProtocol):
         if asked is not None and not asked.done():
             asked.set_exception(TransportFault(fault, message))
         self.drop()
+
+
+class PlainConnection(Connection, asyncio.BufferedProtocol):
+    """One without TLS. It reads into a buffer of its own: for any other protocol asyncio takes a quarter of a megabyte anew for each read.
+
+    Under TLS asyncio fills such a buffer once a turn, and drops what it has read besides when the connection ends: the end of a long answer.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(bytes_max)
+        self._buffer = memoryview(bytearray(READ_BYTES))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(self._buffer[:nbytes])
 
 
 class Connections:
@@ -310,11 +320,12 @@ class Connections:
         """One address. What it has made is in `made` as soon as there is something to close."""
         family, kind, protocol, _, address = found
 
+        loop, (host, _, context) = asyncio.get_running_loop(), self._address
+
         def connection() -> Connection:
-            made.append(Connection(self._bytes_max))
+            made.append((PlainConnection if context is None else Connection)(self._bytes_max))
             return made[-1]
 
-        loop, (host, _, context) = asyncio.get_running_loop(), self._address
         connected = socket.socket(family, kind, protocol)
         try:
             connected.settimeout(0)

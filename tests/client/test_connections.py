@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from bot.client import connections as module
 from bot.client.connections import Address, Connections, Fields
@@ -20,6 +27,7 @@ from bot.client.faults import NOT_SENT_FAULTS, Fault, TransportFault
 from bot.client.http import Exchange
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+DAY = timedelta(days=1)
 Made = Callable[..., Connections]
 
 
@@ -346,6 +354,65 @@ def test_another_event_loop_does_as_well() -> None:
     ended = asyncio.Event()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(ask())
+
+
+def certificate(folder: Path) -> Path:
+    """Of 127.0.0.1, signed by itself, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - DAY, now + DAY)
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "server.pem"
+    kept = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(kept + made.public_bytes(Encoding.PEM))
+    return path
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("length", ["Content-Length: 100000\r\n", ""])
+def test_a_long_answer_after_which_tls_is_closed_at_once_is_whole(length: str, new_loop: Any, tmp_path: Path) -> None:
+    """What has come with the end is read before the end counts. Without a length nothing else would tell that a part is missing."""
+    path = certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(path)
+
+    def answer(listening: socket.socket) -> None:
+        while True:
+            try:
+                connection = context.wrap_socket(listening.accept()[0], server_side=True)
+            except OSError:
+                return  # It was closed: the test is over.
+            with connection, suppress(OSError):
+                connection.recv(1_000)
+                connection.sendall(f"HTTP/1.1 200 OK\r\nConnection: close\r\n{length}\r\n".encode() + b"x" * 100_000)
+                connection.settimeout(0)
+                with suppress(ssl.SSLWantReadError):
+                    connection.unwrap()  # It says that this was all, and waits for nobody.
+                socket.socket.shutdown(connection, socket.SHUT_WR)
+                connection.settimeout(5)
+                socket.socket.recv(connection, 1)
+
+    async def asked(port: int) -> int:
+        address = Address("127.0.0.1", port, ssl.create_default_context(cafile=path))
+        connections = Connections(address, most=1, idle_s=3, connect_s=5, pool_s=1, bytes_max=200_000)
+        try:
+            return len((await connections.exchange(GET)).body)
+        finally:
+            await connections.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, asyncio.Runner(loop_factory=new_loop) as runner:
+        server = threading.Thread(target=answer, args=(listening,))
+        server.start()
+        try:
+            assert [runner.run(asked(listening.getsockname()[1])) for _ in range(5)] == [100_000] * 5
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            server.join(10)
 
 
 @pytest.mark.parametrize(
