@@ -41,7 +41,7 @@ from bot.runtime.salvage import (
     set_aside,
     write_back,
 )
-from bot.runtime.schema import LIVE, migrations
+from bot.runtime.schema import LIVE, RETIRED, migrations, spell_out
 from bot.runtime.trimming import PAGES_FREE, PAGES_GIVEN, Held, Kept, trim_intents, trim_rest
 
 if TYPE_CHECKING:
@@ -989,7 +989,7 @@ def _in_memory(path: Path, address: str, why: JournalBlocked) -> Journal:
     try:
         if is_there:
             _check(db, shown)
-            if {row[0] for row in _migrations_applied(db)} != _migrations_known():
+            if _migrations_applied(db) != _migrations_known():
                 raise JournalError(f"{shown} is of another version and cannot be written{room(path)}. {_STANDS}")
         else:
             migrations.apply(db)
@@ -1043,14 +1043,14 @@ def open_journal(path: Path | None, *, address: str) -> Journal:
     try:
         _check(db, shown)
         _configure(db, shown)
-        known = {row[0] for row in _migrations_applied(db)}
-        ours = _migrations_known()
+        known, ours = _migrations_applied(db), _migrations_known()
         if known - ours:
             raise JournalError(
                 f"{shown} was written by a newer version ({', '.join(sorted(known - ours))}): run that one."
             )
         migrations.apply(db)
         db.conn.commit()
+        _spell_out_lists(db, shown)
         journal = Journal(db, address=address, path=path)
         journal.keeps_traces = path is not None
         _check_owner(journal, shown)
@@ -1114,13 +1114,20 @@ def _write_anew_if_loose(db: Database, shown: str) -> None:
             log.warning("journal.not_shrunk", path=shown, message=str(error))
 
 
-def _migrations_applied(db: Database) -> list[tuple[str]]:
+def _spell_out_lists(db: Database, shown: str) -> None:
+    """Also once, of a file from before its CHECKs were without lists: writes cost it more, and that is all."""
+    try:
+        if spell_out(db):
+            log.info("journal.spelled_out", path=shown)
+    except sqlite3.Error as error:
+        log.warning("journal.not_spelled_out", path=shown, message=str(error))
+
+
+def _migrations_applied(db: Database) -> set[str]:
     if "_sqlite_migrations" not in db.table_names():
-        return []
-    found: list[tuple[str]] = db.conn.execute(
-        "SELECT name FROM _sqlite_migrations WHERE migration_set='journal'"
-    ).fetchall()
-    return found
+        return set()
+    found = db.conn.execute("SELECT name FROM _sqlite_migrations WHERE migration_set='journal'")
+    return {row[0] for row in found} - RETIRED
 
 
 def _migrations_known() -> set[str]:

@@ -5,6 +5,7 @@ A migration is never edited once released: the next one follows it. journal.py a
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from sqlite_utils import Database, Migrations
@@ -12,51 +13,38 @@ from sqlite_utils import Database, Migrations
 migrations = Migrations("journal")
 
 
+# Names of migrations that some files have been through and that are none any more.
+RETIRED: Final = frozenset({"m005_checks_without_lists"})
+
+
 def _one_of(column: str, *values: str) -> str:
+    """Each value by itself: for a list of more than two SQLite makes a table in memory at every write, with room for 20 pages."""
     return " OR ".join(f"{column} = '{value}'" for value in values)
 
 
 # What is not final: the condition of an index, and in its very words of who looks there.
 LIVE: Final = _one_of("state", "opened", "planned", "sending", "quarantined")
-
-
-def _intents(name: str) -> str:
-    """Each value of a CHECK by itself: for a list of more than two SQLite makes a table in memory at every write, with room for 20 pages."""
-    return f"""CREATE TABLE {name} (
-        seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, strategy TEXT NOT NULL, market TEXT NOT NULL,
-        action TEXT NOT NULL CHECK ({_one_of("action", "open", "close", "cancel")}),
-        path TEXT NOT NULL CHECK ({_one_of("path", "plan", "direct")}),
-        cause TEXT NOT NULL, ordinal INTEGER NOT NULL, leg TEXT NOT NULL, epoch INTEGER NOT NULL,
-        body BLOB NOT NULL, body_sha256 TEXT NOT NULL, not_after_ms INTEGER NOT NULL, opened_ms INTEGER NOT NULL,
-        notional_usd TEXT NOT NULL,
-        state TEXT NOT NULL CHECK ({LIVE} OR {_one_of("state", "accepted", "rejected", "expired", "void")}),
-        attempts INTEGER NOT NULL DEFAULT 0, confirm_token TEXT, token_expires_ms INTEGER,
-        trade_id TEXT, code TEXT, message TEXT, moved_ms INTEGER NOT NULL) STRICT"""
-
-
-def _attempts(name: str, intents: str) -> str:
-    return f"""CREATE TABLE {name} (
-        intent_id TEXT NOT NULL REFERENCES {intents} (id), n INTEGER NOT NULL, sent_ms INTEGER NOT NULL,
-        outcome TEXT CHECK ({_one_of("outcome", "done", "unknown", "no")}), code TEXT, order_submitted TEXT,
-        PRIMARY KEY (intent_id, n)) STRICT"""
-
-
-def _traces(name: str) -> str:
-    return f"""CREATE TABLE {name} (
-        seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK ({_one_of("kind", "bar", "wish", "plan")}),
-        at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT"""
-
-
-_INDEXES = (
-    f"CREATE INDEX intents_live ON intents (seq) WHERE {LIVE}",
-    "CREATE INDEX intents_of_market ON intents (market, seq)",
+_STATES: Final = _one_of(
+    "state", "opened", "planned", "sending", "accepted", "rejected", "expired", "void", "quarantined"
 )
 
 _TABLES = (
     """CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT""",
-    _intents("intents"),
-    *_INDEXES,
-    _attempts("attempts", "intents"),
+    f"""CREATE TABLE intents (
+        seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, strategy TEXT NOT NULL, market TEXT NOT NULL,
+        action TEXT NOT NULL CHECK ({_one_of("action", "open", "close", "cancel")}), path TEXT NOT NULL CHECK ({_one_of("path", "plan", "direct")}),
+        cause TEXT NOT NULL, ordinal INTEGER NOT NULL, leg TEXT NOT NULL, epoch INTEGER NOT NULL,
+        body BLOB NOT NULL, body_sha256 TEXT NOT NULL, not_after_ms INTEGER NOT NULL, opened_ms INTEGER NOT NULL,
+        notional_usd TEXT NOT NULL,
+        state TEXT NOT NULL CHECK ({_STATES}),
+        attempts INTEGER NOT NULL DEFAULT 0, confirm_token TEXT, token_expires_ms INTEGER,
+        trade_id TEXT, code TEXT, message TEXT, moved_ms INTEGER NOT NULL) STRICT""",
+    f"CREATE INDEX intents_live ON intents (seq) WHERE {LIVE}",
+    """CREATE INDEX intents_of_market ON intents (market, seq)""",
+    f"""CREATE TABLE attempts (
+        intent_id TEXT NOT NULL REFERENCES intents (id), n INTEGER NOT NULL, sent_ms INTEGER NOT NULL,
+        outcome TEXT CHECK ({_one_of("outcome", "done", "unknown", "no")}), code TEXT, order_submitted TEXT,
+        PRIMARY KEY (intent_id, n)) STRICT""",
     """CREATE TABLE events (
         seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, type TEXT NOT NULL, subtype TEXT NOT NULL,
         ts INTEGER NOT NULL, coin TEXT, idempotency_key TEXT, payload TEXT NOT NULL) STRICT""",
@@ -87,7 +75,11 @@ def m001_tables(db: Database) -> None:
 @migrations()
 def m002_traces(db: Database) -> None:
     """Why an intent came to be: the bar that it was decided on, what was wished, the plan that it was confirmed by. For people."""
-    db.execute(_traces("traces"))
+    db.execute(
+        f"""CREATE TABLE traces (
+        seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK ({_one_of("kind", "bar", "wish", "plan")}),
+        at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT"""
+    )
 
 
 @migrations()
@@ -113,24 +105,40 @@ def m004_seals(db: Database) -> None:
         db.execute(f"ALTER TABLE {table} ADD COLUMN seal INTEGER")
 
 
-@migrations()
-def m005_checks_without_lists(db: Database) -> None:
-    """A journal that was begun with lists in its CHECKs is written anew without."""
-    if " IN (" not in db["traces"].schema:
-        return
-    for statement in (
-        _intents("new_intents"),
-        "ALTER TABLE new_intents ADD COLUMN seal INTEGER",
-        "INSERT INTO new_intents SELECT * FROM intents",
-        _attempts("new_attempts", "new_intents"),
-        "INSERT INTO new_attempts SELECT * FROM attempts",
-        _traces("new_traces"),
-        "INSERT INTO new_traces SELECT * FROM traces",
-        *(
-            line
-            for table in ("attempts", "traces", "intents")  # What refers to another goes before it.
-            for line in (f"DROP TABLE {table}", f"ALTER TABLE new_{table} RENAME TO {table}")
-        ),
-        *_INDEXES,
-    ):
-        db.execute(statement)
+_LIST: Final = re.compile(r"(\w+) IN\s*\(('\w+'(?:, '\w+')*)\)")
+
+
+def spell_out(db: Database) -> bool:
+    """A file that was begun with lists in its CHECKs says each value by itself from now on, as a new one does. False: nothing to do.
+
+    What is allowed and what an index holds stays the same, so the words alone are written anew: a page, however large the file
+    (sqlite.org/lang_altertable.html, changes that do not affect the content on disk). sqlite3.Error leaves all as it was, and as good.
+    """
+    read = db.conn.execute
+    found = read(
+        "SELECT name, sql FROM sqlite_master WHERE tbl_name IN ('intents', 'attempts', 'traces') AND sql NOT NULL"
+    )
+    fresh = {name: spelled for name, sql in found.fetchall() if (spelled := _LIST.sub(_spelled, sql)) != sql}
+    if not fresh:
+        return False
+    read("BEGIN IMMEDIATE")
+    try:
+        (version,) = read("PRAGMA schema_version").fetchone()
+        read("PRAGMA writable_schema=ON")
+        for name, sql in fresh.items():
+            read("UPDATE sqlite_master SET sql=? WHERE name=?", (sql, name))
+        read(f"PRAGMA schema_version={version + 1}")
+        read("PRAGMA writable_schema=RESET")
+        read("SELECT 1 FROM intents LIMIT 1").fetchone()  # It is read anew, and only counts when it can be.
+        db.conn.commit()
+    except BaseException:
+        db.conn.rollback()
+        raise
+    finally:
+        read("PRAGMA writable_schema=RESET")
+    return True
+
+
+def _spelled(found: re.Match[str]) -> str:
+    column, values = found.groups()
+    return _one_of(column, *(one.strip("'") for one in values.split(", ")))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -20,7 +22,7 @@ from bot.errors import JournalError, Refusal
 from bot.runtime import journal as journal_module
 from bot.runtime.intents import INTENT_MOVES, Intent
 from bot.runtime.journal import Arm, Journal, Notice, open_journal
-from bot.runtime.schema import migrations
+from bot.runtime.schema import migrations, spell_out
 from bot.wire import Event
 from tests.fakes import ADDRESS
 
@@ -235,14 +237,22 @@ CREATE TABLE traces (
 """
 
 
-def test_a_journal_of_before_has_every_row_and_reference_after(tmp_path: Path) -> None:
+def raises(error: Exception) -> Callable[..., bool]:
+    def refuse(*_: object) -> bool:
+        raise error
+
+    return refuse
+
+
+def of_before(tmp_path: Path) -> tuple[Database, Journal, dict[str, list[Any]]]:
+    """A journal that was begun with lists, one of now, and the rows that both have."""
     with_rows = open_journal(tmp_path / "journal.db", address=ADDRESS)
     for n, state in enumerate(sorted(INTENT_MOVES)):
         in_state(with_rows, state, n)
         with_rows.trace(f"KEY{n}", "wish", "{}", at_ms=n)
     with_rows.flush()
     old = Database(sqlite3.connect(tmp_path / "old.db"))
-    migrations.apply(old, stop_before="m005_checks_without_lists")
+    migrations.apply(old)
     old.conn.executescript(WITH_LISTS)
     tables = ("meta", "intents", "attempts", "traces")
     rows = {one: with_rows.db.conn.execute(f"SELECT * FROM {one} ORDER BY rowid").fetchall() for one in tables}
@@ -250,16 +260,76 @@ def test_a_journal_of_before_has_every_row_and_reference_after(tmp_path: Path) -
     for one, found in rows.items():
         old.conn.executemany(f"INSERT INTO {one} VALUES ({','.join('?' * len(found[0]))})", found)
     old.conn.commit()
+    return old, with_rows, rows
+
+
+def test_a_journal_of_before_has_every_row_and_reference_after(tmp_path: Path) -> None:
+    old, with_rows, rows = of_before(tmp_path)
     old.close()
+    size = (tmp_path / "old.db").stat().st_size
     journal = open_journal(tmp_path / "old.db", address=ADDRESS)
     execute = journal.db.conn.execute
-    assert {one: execute(f"SELECT * FROM {one} ORDER BY rowid").fetchall() for one in tables} == rows
+    assert {one: execute(f"SELECT * FROM {one} ORDER BY rowid").fetchall() for one in rows} == rows
     assert journal.live() == with_rows.live()
     assert execute("PRAGMA foreign_key_check").fetchall() == []
     with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
         execute("INSERT INTO attempts (intent_id, n, sent_ms) VALUES ('NOBODY', 1, 1)")
-    schema = "SELECT name, replace(sql, '\"', '') FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY name"
-    assert execute(schema).fetchall() == with_rows.db.conn.execute(schema).fetchall()
+    with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+        execute("UPDATE intents SET state='nothing'")
+    assert execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    schema = "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY name"
+    theirs, ours = execute(schema).fetchall(), with_rows.db.conn.execute(schema).fetchall()
+    assert [(name, "".join((sql or "").split())) for name, sql in theirs] == [
+        (name, "".join((sql or "").split())) for name, sql in ours
+    ]
+    journal.close()
+    assert (tmp_path / "old.db").stat().st_size == size, "no row is written anew"
+    with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as again:
+        assert again.execute("SELECT count(*) FROM intents").fetchone() == (len(rows["intents"]),)
+        assert again.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.parametrize(
+    "hand",
+    [
+        "PRAGMA foreign_keys=OFF; DELETE FROM intents WHERE state='accepted'",
+        "CREATE VIEW mine AS SELECT id FROM intents WHERE state IN ('opened', 'planned', 'sending')",
+        "ALTER TABLE intents ADD COLUMN comment TEXT",
+        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) VALUES ('journal', 'm005_checks_without_lists', '2026')",
+    ],
+)
+def test_a_journal_of_before_that_a_person_has_looked_into_is_used_as_it_is(tmp_path: Path, hand: str) -> None:
+    old, _, _ = of_before(tmp_path)
+    old.conn.executescript(hand)
+    (kept,) = old.conn.execute("SELECT count(*) FROM intents").fetchone()
+    old.close()
+    journal = open_journal(tmp_path / "old.db", address=ADDRESS)
+    assert journal.db.conn.execute("SELECT count(*) FROM intents").fetchone() == (kept,)
+    assert "OpenEphemeral" not in {row[1] for row in journal.db.conn.execute("EXPLAIN UPDATE intents SET state='void'")}
+
+
+def test_a_journal_of_before_whose_words_cannot_be_changed_is_used_with_its_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where SQLite was built not to let anybody write there."""
+    old, with_rows, _ = of_before(tmp_path)
+    old.close()
+    db = Database(sqlite3.connect(tmp_path / "old.db"))
+    before = db.conn.execute("SELECT name, sql FROM sqlite_master").fetchall()
+
+    def refuses(action: int, table: str | None, *_: object) -> int:
+        return sqlite3.SQLITE_DENY if (action, table) == (sqlite3.SQLITE_UPDATE, "sqlite_master") else sqlite3.SQLITE_OK
+
+    db.conn.set_authorizer(refuses)
+    with pytest.raises(sqlite3.DatabaseError, match="prohibited|not authorized"):
+        spell_out(db)
+    db.conn.set_authorizer(None)
+    assert not db.conn.in_transaction
+    assert db.conn.execute("SELECT name, sql FROM sqlite_master").fetchall() == before
+    assert db.conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    db.close()
+    monkeypatch.setattr(journal_module, "spell_out", raises(sqlite3.OperationalError("table may not be modified")))
+    assert open_journal(tmp_path / "old.db", address=ADDRESS).live() == with_rows.live()
 
 
 def test_no_statement_of_an_order_builds_a_table_of_its_own(journal: Journal) -> None:
