@@ -43,9 +43,7 @@ PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BYTES: Final = 64 * 1024
-LOOKS_MAX: Final = (
-    5  # of the collector at what is young, before a rest is used for all: by itself it looks at all after more than 10
-)
+LOOKS_MAX: Final = 5  # of the collector at what is young, before a rest is used for all: by itself it does so after more than 10, if a quarter is new
 
 
 class Kept(Protocol):
@@ -159,8 +157,8 @@ def keep_heap_whole() -> None:
 
 
 def collect_at_rest() -> None:
-    """Let the garbage collector look at everything now, where nothing is due, if it would do so soon. By itself it comes amid orders, and holds
-    them up: with 200 strategies for 65 ms."""
+    """Let the garbage collector look at everything now, where nothing is due, and before it would by itself: that comes amid orders, and holds
+    them up, with 200 strategies for 65 ms."""
     if gc.get_count()[2] >= LOOKS_MAX:
         gc.collect()
 

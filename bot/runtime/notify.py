@@ -140,7 +140,9 @@ class Lane:
             if message is not None and not self._is_repeat(row, now_ms):
                 if self._tokens < 1 and self._tokens < (needed := await self._needed()):
                     return now_ms + self._refill_ms(needed)
-                is_last = place == len(rows) - 1 and len(rows) < PAGE
+                is_last = place == len(rows) - 1 and not self.journal.owed(
+                    row.seq, 1
+                )  # By now: it is written to meanwhile.
                 counted = self._counted(now_ms)
                 if counted or (self._tokens < 2 and not is_last):  # The rest of the allowance tells of all that waits.
                     return None if await self._tell_all(rows[place:], counted, now_ms) else self._not_before_ms

@@ -381,6 +381,20 @@ async def test_an_error_behind_pages_of_small_talk_does_not_wait_for_its_allowan
     assert lane_of(journal, inbox).cursor == lane.cursor, "durably"
 
 
+async def test_an_error_that_is_written_while_it_is_looked_for_leaves_with_what_waits(journal: Journal) -> None:
+    async def write() -> None:
+        journal.notify([lost("9999", market="LAST")], now_ms=0)
+
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    lane._tokens = -1.9  # Errors before it have left on credit.
+    journal.notify(talk(0, 1), now_ms=0)
+    await asyncio.gather(lane.step(0), write())
+    await lane.step(0)
+    assert inbox.titles == ["[b] 2 more notices"]
+    assert "LAST is without a stop" in inbox.messages[0].text
+
+
 async def test_what_is_trimmed_while_a_digest_is_made_is_counted_and_said(journal: Journal) -> None:
     async def trim() -> None:
         with journal._transaction():
