@@ -88,9 +88,11 @@ def unwatch_order(market: Market, order: Order) -> None:
     _drop(market, entry, falls=falls)
 
 
-def is_watched(order: Order) -> bool:
-    """Does the order wait at a level?"""
-    return order.status == "armed" or (order.status == "open" and order.kind == "limit")
+def is_watched(market: Market, order: Order) -> bool:
+    """Does the order wait at a level? A limit that waits for the next point does not yet."""
+    if order.status == "armed":
+        return True
+    return order.status == "open" and order.kind == "limit" and (order.account, order.number) not in market.pending
 
 
 # ── Trailing stops ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -258,8 +260,8 @@ def _entries(state: State, account: Account) -> Iterator[tuple[Market, LevelEntr
     """All levels that an account waits at: (market, entry, does it wait for a falling price?)."""
     markets = state.markets
     for order in account.orders.values():
-        if is_watched(order):
-            market = markets[order.coin]
+        market = markets[order.coin]
+        if is_watched(market, order):
             entry, falls = _order_entry(market, order)
             yield market, entry, falls
     for guardian in account.guardians.values():

@@ -293,9 +293,13 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
 
 
 def _fill_pending(state: State, market: Market) -> None:
-    """Market orders that waited for this point meet its price, bounded by their slippage from it."""
-    waiting, market.pending = market.pending, []
-    for account_id, number in waiting:
+    """Orders that waited for this point meet its price: market orders bounded by their slippage from it, limits by their own. What a limit does
+    not get waits on."""
+    for waiting in tuple(market.pending):
+        if waiting not in market.pending:  # Another of them has turned the position that it was to reduce.
+            continue
+        market.pending.remove(waiting)
+        account_id, number = waiting
         account = state.accounts[account_id]
         order = account.orders[number]
         trade = account.trade(order.trade or "")
@@ -305,10 +309,11 @@ def _fill_pending(state: State, market: Market) -> None:
         position = account.positions.get(order.coin)
         against = position.size if position is not None and position.side != order.buy else 0
         size = min(order.size, against + order.left_to_open())
-        bps = order.slippage_bps
-        if bps is None:
-            bps = market.spec.slippage_bps if order.kind == "market" else CLOSE_SLIPPAGE_BPS
-        fills = walk(market, market.mid, order.buy, size, bound_of(market, market.mid, order.buy, bps)) if size else []
+        fills = walk(market, market.mid, order.buy, size, _bound_of_pending(market, order)) if size else []
+        is_limit = order.kind == "limit"
+        if is_limit and size and (not fills or _is_shut(account, market, order)):
+            orders.rest_at_limit(account, market, order)
+            continue
         opening = sum([sz for _, sz in fills]) - against
         leverage = position.leverage if position is not None and not against else order.leverage
         reason = None
@@ -335,9 +340,21 @@ def _fill_pending(state: State, market: Market) -> None:
         if opening > 0:
             trade.leverage = leverage
         orders.take(state, account, market, order, trade, fills)
+        if is_limit and order.filled < size:
+            orders.rest_at_limit(account, market, order)
+            continue
         cut = order.filled == size < order.size and not order.reduce_only
         rest = "position_closed" if cut else "slippage_bound" if order.filled < order.size else None
         orders.finish(state, trade, reason=rest)
+
+
+def _bound_of_pending(market: Market, order: Order) -> int:
+    if order.limit_px is not None:
+        return order.limit_px
+    bps = order.slippage_bps
+    if bps is None:
+        bps = market.spec.slippage_bps if order.kind == "market" else CLOSE_SLIPPAGE_BPS
+    return bound_of(market, market.mid, order.buy, bps)
 
 
 def _liquidated(state: State, account: Account, market: Market, position: Position, ref: int, px: int) -> bool:

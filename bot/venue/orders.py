@@ -211,18 +211,15 @@ def execute(
         opens=quoted.size - quoted.reduce if quoted.reduce else None,
     )  # fmt: skip
     trade = open_trade(state, account, order, kind=spec.type, intent=quoted.intent, side=quoted.side, size=quoted.size)
-    if spec.type == "market" and state.rules.fill_at == "next":
+    if state.rules.fill_at == "next" and (spec.type == "market" or quoted.fills):
         _rest(state, account, market, order, quoted.margin + quoted.fee)
         market.pending.append((account.id, order.number))
     else:
         armed = take(state, account, market, order, trade, quoted.fills)
         rest = order.size - order.filled
         if rest and spec.type == "limit":
-            opening = order.left_to_open()
-            held = div_up(outcome.worth(market.spec, order.buy, quoted.bound_px, opening), order.leverage)
-            held += ledger.fee_on(market.spec, quoted.bound_px, opening, maker=False)
-            _rest(state, account, market, order, held)
-            index.watch_order(market, order)
+            rest_at_limit(account, market, order)
+            emit_order(state, account, order, "open")
         else:
             finish(state, trade, reason="slippage_bound" if rest else None)
         return Placed(trade, quoted.clamped, quoted.warnings, armed, quoted.protected)
@@ -230,11 +227,24 @@ def execute(
 
 
 def _rest(state: State, account: Account, market: Market, order: Order, held: int) -> None:
+    _keep_open(account, order, held)
+    emit_order(state, account, order, "open")
+
+
+def rest_at_limit(account: Account, market: Market, order: Order) -> None:
+    """What is left of a limit waits for its price from the next point on, with the margin and the fee that it would then need set aside."""
+    order.born = market.point
+    opening = order.left_to_open()
+    held = div_up(outcome.worth(market.spec, order.buy, order.bound_px, opening), order.leverage)
+    _keep_open(account, order, held + ledger.fee_on(market.spec, order.bound_px, opening, maker=False))
+    index.watch_order(market, order)
+
+
+def _keep_open(account: Account, order: Order, held: int) -> None:
     order.reserved = held
     account.reserved += held
     account.orders[order.number] = order
     account.resting[order.number] = None
-    emit_order(state, account, order, "open")
 
 
 def unreserve(account: Account, order: Order, *, keep: int = 0) -> None:
@@ -490,12 +500,13 @@ def work(state: State, account: Account, market: Market, order: Order) -> None:
 
 
 def drop_entry(state: State, account: Account, market: Market, order: Order, reason: str) -> None:
-    """Take a resting entry (or a pending market order) away."""
+    """Take a resting entry (or one that waits for the next point) away."""
     unreserve(account, order)
-    if order.kind == "limit":
-        index.unwatch_order(market, order)
+    waiting = account.id, order.number
+    if waiting in market.pending:
+        market.pending.remove(waiting)
     else:
-        market.pending.remove((account.id, order.number))
+        index.unwatch_order(market, order)
     del account.resting[order.number]
     del account.orders[order.number]
     trade = account.trade(order.trade or "")

@@ -104,6 +104,19 @@ def test_a_target_a_trailing_stop_and_a_resting_limit_have_their_own_references(
     assert costs(candles(FLAT, dip, FLAT, FLAT), {1: limit}) == ("0", ["0"])
 
 
+def test_a_limit_that_would_cross_is_no_better_off_than_a_market_order():
+    """Decided at 100, of a market that opens at 102: at 100 nobody sells any more."""
+    up = (102.0, 103.0, 102.0, 103.0)
+    crossing: list[Intent] = [Open("BTC", "long", size=1, limit_px=101, bracket=Bracket(stop_pct=50))]
+    wishes = {START_MS + MINUTE_MS: crossing}
+    assert not ran(
+        [candles(FLAT, up, up)], script=lambda view, bar: wishes.get(bar.at_ms, ()), rules=RULES
+    ).result.book.trips
+    far: list[Intent] = [Open("BTC", "long", size=1, limit_px=103, bracket=Bracket(stop_pct=50))]
+    market: list[Intent] = [Open("BTC", "long", size=1, bracket=Bracket(stop_pct=50))]
+    assert costs(candles(FLAT, up, up), {1: far}) == costs(candles(FLAT, up, up), {1: market}) == ("0.102", ["0.102"])
+
+
 def test_a_late_order_is_held_against_the_point_that_it_met_and_not_against_the_open():
     bars = candles(FLAT, (100.0, 106.0, 97.0, 103.0), (103.0, 103.0, 103.0, 103.0), (103.0, 103.0, 103.0, 103.0))
     entry: list[Intent] = [Open("BTC", "long", size=1, bracket=Bracket(stop_px=50))]

@@ -250,7 +250,8 @@ class Watch:
         shelves = {coin: Shelf(market) for coin, market in state.markets.items()}
         for account in state.accounts.values():
             for order in account.orders.values():
-                if order.status == "armed" or (order.status == "open" and order.kind == "limit"):
+                waits = (account.id, order.number) in state.markets[order.coin].pending
+                if order.status == "armed" or (order.status == "open" and order.kind == "limit" and not waits):
                     index.watch_order(shelves[order.coin], order)  # type: ignore[arg-type]
             for guardian in account.guardians.values():
                 if guardian.side:

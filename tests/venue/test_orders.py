@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bot.venue.commands import CancelCoin, CancelOrder
 from bot.venue.numbers import E8
-from bot.venue.state import Rules
+from bot.venue.state import Rules, oid_text
 from tests.builders import Desk, code_of, e8, market, order
 from tests.scenario import run
 
@@ -355,6 +356,73 @@ def test_a_market_order_of_a_session_meets_the_next_open():
     """,
         rules=NEXT,
     )
+
+
+def test_a_limit_of_a_session_that_crosses_meets_the_next_open_as_far_as_its_price_allows():
+    """The price that it crosses at is the one that it was decided on, which nobody can trade at any more."""
+    run(
+        """
+        mark BTC 100 fee 0.1% 0.01%
+        long BTC 5 limit 101 stop 2%   || open limit 101
+        bar BTC 100.5 102 100.5 101    | open 5 @ 100.5
+        cash, fees off                 | 10000
+        orders BTC                     | stop_loss 5 @ 98.49
+    """,
+        rules=NEXT,
+    )
+
+
+def test_a_limit_of_a_session_waits_where_the_next_open_lies_beyond_it():
+    desk = Desk((market(), "100"), rules=NEXT)
+    desk.place(order(size="5", limit_px="101", stop="2%"))
+    desk.bar("BTC", "102", "103", "101.5", "103")
+    assert not desk.account.positions
+    assert desk.account.reserved == 505 * E8
+    desk.bar("BTC", "102", "102", "100", "100")
+    assert desk.position().entry_px() == e8("101"), "its own price, as any that rests"
+    assert (desk.account.reserved, desk.account.resting) == (0, {})
+
+
+def test_a_limit_of_a_session_takes_what_there_is_and_rests_with_the_rest():
+    desk = Desk((market(level_size=2 * E8, level_step=1_000_000), "100"), rules=NEXT)
+    desk.place(order(size="5", limit_px="101"))
+    desk.jump("BTC", "100.5")
+    assert desk.position().size == 2 * E8
+    (number,) = desk.account.resting
+    assert desk.account.orders[number].filled == 2 * E8
+    assert desk.account.reserved == 303 * E8
+    desk.jump("BTC", "102")
+    desk.move("BTC", "100")
+    assert desk.position().size == 5 * E8
+    assert (desk.account.reserved, desk.account.orders) == (0, {})
+
+
+@pytest.mark.parametrize("coin", ["", "BTC"], ids=["by its id", "with its market"])
+def test_a_limit_of_a_session_can_be_canceled_before_it_meets_a_price(coin: str):
+    desk = Desk((market(), "100"), rules=NEXT)
+    desk.place(order(size="5", limit_px="101"))
+    number = next(iter(desk.account.resting))
+    desk.do(
+        CancelCoin(desk.account.id, "BTC") if coin else CancelOrder(desk.account.id, oid_text(desk.account, number))
+    )
+    assert (desk.account.reserved, desk.account.orders, desk.state.markets["BTC"].pending) == (0, {}, [])
+    desk.bar("BTC", "100", "102", "98", "100")
+    assert not desk.account.positions
+
+
+def test_of_two_limits_of_a_session_that_would_close_the_same_position_the_second_goes_with_it():
+    desk = Desk((market(), "100"), rules=NEXT)
+    desk.place(order(size="5"))
+    desk.bar("BTC", "100", "100", "100", "100")
+    for _ in range(2):
+        desk.place(order(side=-1, size="5", limit_px="99"))
+    desk.bar("BTC", "100", "100", "100", "100")
+    assert not desk.account.positions
+    assert (desk.account.reserved, desk.account.orders, desk.state.markets["BTC"].pending) == (0, {}, [])
+    assert [(trade.status, trade.reason) for trade in desk.account.trades[1:]] == [
+        ("done", None),
+        ("canceled", "reduce_only"),
+    ]
 
 
 def test_a_session_order_keeps_the_callers_own_slippage_bound():
