@@ -505,7 +505,8 @@ class Loop:
             if not self.has_time() or not (await self.drain() or self._behind_for_long()):
                 return  # It stays due.
             log.info("timer.fired", strategy=due.strategy, timer=due.name, at_ms=due.at_ms)
-            decision = await self.desk.ring(due, now_ms=self.now_ms())
+            # A session's clock stands in the millisecond before the instant of its bars, which is what they are told.
+            decision = await self.desk.ring(due, now_ms=max(self.now_ms(), due.at_ms))
             intents = self._judge(decision.wishes, trigger=due.trigger, at_ms=due.at_ms)
             fresh = self.journal.decided(intents, states=decision.states, bars=(due.done,))
             self.timers.fired(due)

@@ -465,8 +465,8 @@ class Session:
             elif loop.live:
                 self._settle()
             seen = None if loop.has_bounds(series) else bar
-            if seen is None:
-                self._decide(series, bar)
+            if seen is None and self._decide(series, bar):
+                self._end_of_bound(bar.at_ms)
         reached = last - ahead.left
         if lane.at < reached:
             scene.skip(lane, reached - 1)
@@ -529,21 +529,19 @@ class Session:
                 self._settle()
         self.course.bars = sum([lane.at - lane.first for lane in lanes])
         due = []
+        is_bound = False
         for track, series, begin in self._heard:
             while track.next_close_ms is not None and track.next_close_ms <= slot_ms:
                 bar = track.take(None if self._is_alone else begin)
                 if self.options.latency_ms:
                     due.append((series, bar))
                 else:
-                    self._decide(series, bar)
+                    is_bound |= self._decide(series, bar)
         if due:
-            self._decide_together(due)
-        timer_ms = loop.timers.next_ms
-        if timer_ms is not None and timer_ms <= slot_ms:
-            self.since_ms = slot_ms - 1
-            loop.begin_pass()
-            self._wait(loop.fire_timers(slot_ms))
-            self._settle()
+            is_bound = self._decide_together(due)
+        timer_ms = loop.timers.next_ms  # As live, timers come when every bar of their instant is decided.
+        if is_bound or (timer_ms is not None and timer_ms <= slot_ms):
+            self._end_of_bound(slot_ms)
 
     def _foresee(self, series: Series, columns: Columns) -> None:
         """A chunk of this series begins: what is declared is reckoned of all of it at once, and handed out bar by bar."""
@@ -553,24 +551,22 @@ class Session:
 
     # -- what the loop does
 
-    def _decide(self, series: Series, bar: Bar) -> None:
-        """A bar that the venue has seen, or need not see. Where the loop's own band ends, by a timer or a daily loss, what `Loop.step` does, at its close."""
+    def _decide(self, series: Series, bar: Bar) -> bool:
+        """A bar that the venue has seen, or need not see. Where the loop's own band ends, by a timer or a daily loss, what `Loop.step` does, at its
+        close. True: it ends there, and `_end_of_bound` is to come when all of this instant is decided."""
         decision, is_bound = self._decision_on(series, bar)
         if decision is not None:
             self._act(decision, Closed(bar.at_ms, series.market, series.interval, bar))
-        if is_bound:
-            self._end_of_bound(bar)
+        return is_bound
 
-    def _decide_together(self, due: Sequence[tuple[Series, Bar]]) -> None:
+    def _decide_together(self, due: Sequence[tuple[Series, Bar]]) -> bool:
         """The bars of one instant, all of them decided before an order of any is on its way: what happens meanwhile nobody knows yet."""
         decided = [(self._decision_on(series, bar), series, bar) for series, bar in due]
         for (decision, _), series, bar in decided:
             if decision is not None:
                 self.since_ms = bar.at_ms - 1
                 self._act(decision, Closed(bar.at_ms, series.market, series.interval, bar))
-        for (_, is_bound), _, bar in decided:
-            if is_bound:
-                self._end_of_bound(bar)
+        return any(is_bound for (_, is_bound), _, _ in decided)
 
     def _decision_on(self, series: Series, bar: Bar) -> tuple[Decision | None, bool]:
         """What is wanted on a bar, and whether the loop's own band ends there."""
@@ -586,8 +582,11 @@ class Session:
         closed = Closed(bar.at_ms, series.market, series.interval, bar)
         return self._wait(loop.desk.decide(closed, now_ms=bar.at_ms)), True
 
-    def _end_of_bound(self, bar: Bar) -> None:
-        self._wait(self._running().fire_timers(bar.at_ms))
+    def _end_of_bound(self, at_ms: int) -> None:
+        loop = self._running()
+        self.since_ms = at_ms - 1
+        loop.begin_pass()
+        self._wait(loop.fire_timers(at_ms))
         self._settle()
 
     def _act(self, decision: Decision, closed: Closed) -> None:

@@ -71,6 +71,44 @@ def test_fills_triggers_and_timers_are_told_at_their_instants():
     assert timers == [at for at in due if START_MS < at <= START_MS + 200 * MINUTE_MS]
 
 
+class Rebalancing(Strategy):
+    """What a timer shows it of its two markets."""
+
+    timers: ClassVar[dict[str, str | int]] = {"often": "*/7 * * * *"}
+
+    def __init__(self, *, name: str, markets: Any) -> None:
+        super().__init__(name=name, markets=markets)
+        self.bars: list[int] = []
+        self.seen: list[tuple[int, int, list[int]]] = []
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        assert view.now_ms == bar.at_ms
+        self.bars.append(bar.at_ms)
+        return ()
+
+    def on_timer(self, view: View, timer: Any) -> Iterable[Intent]:
+        assert self.bars[-2:] == [timer.at_ms] * 2, "as live: the bars of an instant come first"
+        newest = [view.bars(market, 1)[-1].at_ms for market in self.markets]
+        self.seen.append((timer.at_ms, view.now_ms, newest))
+        return ()
+
+
+@pytest.mark.parametrize("options", [{}, {"skip": False}, {"latency_ms": 500}])
+def test_a_timer_sees_its_own_instant_and_the_bars_of_all_markets_that_closed_at_it(options: dict[str, Any]):
+    made: list[Rebalancing] = []
+
+    def place(config: Any) -> Any:
+        (one,) = placing()(config)
+        made.append(Rebalancing(name="s0", markets=["BTC", "ETH"]))
+        allowance = replace(one.allowance, markets=frozenset(made[-1].markets))
+        return [one._replace(strategy=made[-1], allowance=allowance)]
+
+    candles = [minutes(60, seed=11, market=market) for market in ("BTC", "ETH")]
+    Backtest(settings(), candles, SessionOptions(**options), place=place).run()
+    assert [at_ms for at_ms, _, _ in made[-1].seen] == [START_MS + n * MINUTE_MS for n in (*range(7, 57, 7), 60)]
+    assert all(now_ms == at_ms and newest == [at_ms] * 2 for at_ms, now_ms, newest in made[-1].seen)
+
+
 class Often(Listening):
     timers: ClassVar[dict[str, str | int]] = {"look": 30, "half": "30 * * * *", "hourly": "0 * * * *", "each": 300}
 
