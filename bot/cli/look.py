@@ -34,7 +34,7 @@ Examples:
   bot status --config configs/paper.yaml --json
 
 \b
-Exit 0: it runs and every position has its stop. 3: it does not run. 6: a position without a stop.
+Exit 0: it runs and every position of ours has its stop. 3: it does not run. 6: a position of ours without a stop.
 """
 POSITIONS = "\b\nExample:\n  bot positions --json"
 ORDERS = "\b\nExample:\n  bot orders"

@@ -33,6 +33,7 @@ NOUGHT: Final = Decimal(0)
 EXACT: Final = Context(prec=64)  # price times size has up to 40 digits; the default of 28 would round
 
 MarkAt = Callable[[str, int | None], Decimal | None]
+StepOf = Callable[[str], Decimal]
 Weights = Sequence[tuple[str, Decimal]]
 Amount = str | Decimal  # a row of a file, or of a journal in memory
 Marked = tuple[set[str], set[str], bool]
@@ -124,14 +125,17 @@ Saved = tuple[dict[str, BookRow], dict[str, dict[str, Share]], dict[str, Decimal
 
 
 class Books:
-    """`owner_of` names the strategy of a key; `mark_at(market, at_ms)` is the mark as of an instant, None: as it is now."""
+    """`owner_of` names the strategy of a key; `mark_at(market, at_ms)` is the mark as of an instant, None: as it is now; `step_of(market)` is what
+    its sizes are whole numbers of."""
 
     def __init__(
-        self, *, epoch: int, rows: Iterable[BookRow], shares: Iterable[Share], owner_of: Callable[[str], str | None], mark_at: MarkAt
+        self, *, epoch: int, rows: Iterable[BookRow], shares: Iterable[Share], owner_of: Callable[[str], str | None], mark_at: MarkAt,
+        step_of: StepOf = lambda _market: UNIT,
     ) -> None:  # fmt: skip
         self.epoch = epoch
         self.owner_of = owner_of
         self.mark_at = mark_at
+        self.step_of = step_of
         self.rows: dict[str, BookRow] = {row.strategy: row for row in rows}
         self.shares: dict[str, dict[str, Share]] = {}
         self.mixed: dict[str, Decimal] = {}  # of an open position that is or was shared: what NETTING holds of it
@@ -150,13 +154,15 @@ class Books:
         self._before: tuple[Saved, Marked] | None = None  # of the page under way, once it has changed something
 
     @classmethod
-    def of_journal(cls, journal: Journal, *, owner_of: Callable[[str], str | None], mark_at: MarkAt) -> Books:
+    def of_journal(
+        cls, journal: Journal, *, owner_of: Callable[[str], str | None], mark_at: MarkAt, step_of: StepOf = lambda _market: UNIT
+    ) -> Books:  # fmt: skip
         """As the last run left them."""
         cursor = journal.cursor
         epoch = 0 if cursor is None else cursor.epoch
         rows = [_row_of(*row) for row in journal.book_rows(epoch)]
         shares = [_share_of(*row) for row in journal.share_rows(epoch)]
-        return cls(epoch=epoch, rows=rows, shares=shares, owner_of=owner_of, mark_at=mark_at)
+        return cls(epoch=epoch, rows=rows, shares=shares, owner_of=owner_of, mark_at=mark_at, step_of=step_of)
 
     # -- asking
 
@@ -361,7 +367,7 @@ class Books:
             (name,) = held
             self._add(name, fills=fills, fees=fee, realized=realized)
             return {name: Part(size, fee, realized, self._reduce(market, name, size, px, realized))}
-        takes = _takes(held, taker, size)
+        takes = _takes(held, taker, size, self.step_of(market))
         fees = _split(fee, takes)
         if market not in self.mixed and len(takes) == 1 and [*held] == [takes[0][0]]:
             gains = {takes[0][0]: realized}
@@ -442,7 +448,7 @@ class Books:
             held[owner] = share if known is None else _joined(known, share)
             self._markets_changed.add(market)
         elif over > 0:
-            for name, part in _takes(held, FOREIGN, over):
+            for name, part in _takes(held, FOREIGN, over, self.step_of(market)):
                 share = held[name]
                 self._rebase(name, share._replace(size=part, cost_usd=_cost(share, part)), -1)
                 self._reduce_by(market, share, part)
@@ -519,8 +525,11 @@ _FOLD: Final[Mapping[str, Fold]] = {
 BOOKED: Final = frozenset(_FOLD)  # types of event that move money or anybody's share
 
 
-def _takes(held: Mapping[str, Share], taker: str | None, size: Decimal) -> list[tuple[str, Decimal]]:
-    """Whose share a close of that size takes from: the taker's first, then the others' in proportion; what nobody has is FOREIGN's."""
+def _takes(held: Mapping[str, Share], taker: str | None, size: Decimal, step: Decimal) -> list[tuple[str, Decimal]]:
+    """Whose share a close of that size takes from: the taker's first, then the others' in proportion; what nobody has is FOREIGN's.
+
+    In whole steps of the market, so that what is left to each can be closed by itself.
+    """
     found: dict[str, Decimal] = {}
     own = held.get(taker or "")
     if own is not None:
@@ -533,8 +542,25 @@ def _takes(held: Mapping[str, Share], taker: str | None, size: Decimal) -> list[
         if size > there:
             found[FOREIGN] = found.get(FOREIGN, NOUGHT) + size - there
     elif size:
-        found.update(_split(size, others))
+        found.update(_split_size(size, others, step))
     return [(name, part) for name, part in found.items() if part]
+
+
+def _split_size(size: Decimal, weights: Weights, step: Decimal) -> dict[str, Decimal]:
+    """Less than all of it, in proportion: down to whole steps, and what is left of the size to those that lost most by it, up to their own."""
+    if len(weights) == 1:
+        return {weights[0][0]: size}
+    whole = sum((weight for _, weight in weights), NOUGHT)
+    exact = {name: size * weight / whole for name, weight in weights}
+    found = {name: part // step * step for name, part in exact.items()}
+    left = size - sum(found.values(), NOUGHT)
+    room = sorted(weights, key=lambda one: found[one[0]] - exact[one[0]])
+    for most in (step, size):  # A second time where a share of an older version is no whole number of steps.
+        for name, weight in room:
+            more = min(most, left, weight - found[name])
+            found[name] += more
+            left -= more
+    return found
 
 
 def _split(amount: Decimal, weights: Weights) -> dict[str, Decimal]:

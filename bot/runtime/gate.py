@@ -223,6 +223,9 @@ class Gate:
                 return Refusal(
                     "closing", f"its share of the {wish.market} position is being closed", {"action": "wait"}
                 )
+            whole = self._size(wish.market, whole)  # An older version has cut shares finer.
+            if not whole:
+                return Refusal("below_min_notional", f"its share of the {wish.market} position is less than a step")
         price = None if ask.price is None else unit_px(wish.market, position.side, ask.price)
         size = self._part(wish, whole, price)
         if isinstance(size, Refusal):
@@ -298,10 +301,13 @@ class Gate:
             return False
         return self.mirror.owner_of(order.key) not in (None, allowance.strategy)
 
+    def step(self, market: str) -> Decimal:
+        """What the sizes of a market are whole numbers of."""
+        return Decimal(1).scaleb(-self.size_decimals.get(bare_coin(market), SIZE_DECIMALS))
+
     def _size(self, market: str, size: Decimal) -> Decimal:
         """Down to what the market trades in: never more than was wanted."""
-        step = Decimal(1).scaleb(-self.size_decimals.get(bare_coin(market), SIZE_DECIMALS))
-        return size.quantize(step, ROUND_DOWN)
+        return size.quantize(self.step(market), ROUND_DOWN)
 
     def _grid(self, market: str) -> Grid:
         coin = bare_coin(market)

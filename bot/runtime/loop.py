@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from bot import logs
@@ -57,6 +58,9 @@ log = logs.Quiet()
 BEGUN: Final = "begun_ms"  # the note of when a journal was begun, by the clock of the service
 BEGUN_AHEAD_MS: Final = 10 * MINUTE_MS  # that it may lie ahead of a later start, whose clock was a little behind
 CUT: Final = "begun_cut"  # the note that a run before it was cut off: something stood on the account when it was begun
+# And a market: the note of when ours had closed all of theirs of a position there, and another hand's part stayed.
+LEFT: Final = "left:"
+MS_MAX: Final = 10**15  # of an instant in a note
 RECONCILE_MS: Final = 3 * MINUTE_MS  # of real time between two comparisons when nothing asks for one
 TRIM_MS: Final = MINUTE_MS  # of real time; a look that finds nothing too much is a few questions to an index
 OWNERS_KEPT: Final = 2_000  # the newest keys that were asked for; the journal knows the others
@@ -91,6 +95,7 @@ class Settings:
     require_protection: bool = True  # of a position whose strategy runs no more; the others' allowances say it too
 
 
+NO_PARTS: Final[Mapping[str, Part]] = MappingProxyType({})
 SCHEDULED: Final = ("bar:", "timer:", "timer.")  # causes that are only as right as the clock
 
 
@@ -145,7 +150,7 @@ class Loop:
         self.mirror = Mirror(self.owner_of, self.keys_of, self._leverage_of)
         self.feed = Feed(wanted_series(placed))
         self.pauses = Pauses(journal)
-        self.books = Books.of_journal(journal, owner_of=self.owner_of, mark_at=self._mark_at)
+        self.books = Books.of_journal(journal, owner_of=self.owner_of, mark_at=self._mark_at, step_of=self._step_of)
         self.losses = Losses(
             self.books,
             lambda: self.gate.allowances,
@@ -653,11 +658,11 @@ class Loop:
         heard, is_said = self.desk.heard, logs.is_said(logs.INFO)
         began_ms, taken = self.pacer.mono_ms(), len(fresh)
         for n, event in enumerate(fresh, start=1):
-            parts: Mapping[str, Part] = {}
+            parts = NO_PARTS
             if event.type in BOOKED:
                 parts = self.books.apply(event)
                 self.mirror.apply(event)
-                self._pass_on(event.coin)
+                self._pass_on(event.coin, parts, at_ms=event.ts)
             else:
                 self.mirror.apply(event)
             self.strangers.see(event, self.owner_of)
@@ -1053,7 +1058,7 @@ class Loop:
                 position = self.mirror.date(
                     position.market, self.journal.opened_ms(position.market, epoch=self.mirror.epoch)
                 )
-            if position.owner is not None:
+            if position.owner is not None or self.is_left(position):
                 continue
             keys = self.journal.entry_keys(position.market, epoch=self.mirror.epoch, since_ms=position.opened_ms)
             owner = next(filter(None, map(self.owner_of, keys)), None)
@@ -1080,8 +1085,9 @@ class Loop:
         self.books.mend_day()
         self._write_books()
 
-    def _pass_on(self, market: str | None) -> None:
-        """A shared position whose owner has closed its share is the next holder's to answer for."""
+    def _pass_on(self, market: str | None, parts: Mapping[str, Part] = NO_PARTS, *, at_ms: int = 0) -> None:
+        """A shared position whose owner has closed its share is the next holder's to answer for; with no other than another hand left, nobody's.
+        `parts`: of the fill that has just been booked, and its instant."""
         position = self.mirror.positions.get(market or "")
         if position is None or position.owner is None:
             return
@@ -1090,6 +1096,17 @@ class Loop:
             heir = next((name for name in shares if not name.startswith("@")), None)
             if heir is not None:
                 self.mirror.adopt(position.market, heir)
+            elif position.owner in parts:
+                self.mirror.adopt(position.market, None)
+                self.journal.write_note(LEFT + position.market, f"{self.mirror.epoch}:{at_ms}")
+
+    def is_left(self, position: MirrorPosition) -> bool:
+        """Whether ours have closed all that they had of it, and another hand's part is left."""
+        epoch, _, left_ms = (self.journal.note(LEFT + position.market) or "").partition(":")
+        return epoch == str(self.mirror.epoch) and is_number(left_ms, MS_MAX) and position.opened_ms <= int(left_ms)
+
+    def _step_of(self, market: str) -> Decimal:
+        return self.gate.step(market)
 
     def _mark_at(self, market: str, at_ms: int | None) -> Decimal | None:
         """The close of the last bar by that instant, as far back as the bars are kept; else the mark as it is."""

@@ -20,6 +20,7 @@ from tests.builders import MINUTE_MS, T0, Desk, market, order
 from tests.fakes import ADDRESS
 
 STRATEGIES = ("alpha", "beta", "gamma")
+STEP = Decimal("0.00001")  # of the sizes of both markets
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Room:
 
     def reread(self) -> Books:
         """As the next life finds them."""
-        return Books.of_journal(self.journal, owner_of=owner_of, mark_at=self.mark_at)
+        return Books.of_journal(self.journal, owner_of=owner_of, mark_at=self.mark_at, step_of=lambda _market: STEP)
 
     def mark_at(self, coin: str, at_ms: int | None) -> Decimal:
         return decimal_of_e8(self.desk.mark(coin))
@@ -72,6 +73,7 @@ class Room:
             held = account.positions.get(coin)
             shares = self.books.shares.get(coin, {}).values()
             assert sum(one.size for one in shares) == (decimal_of_e8(held.size) if held else 0), coin
+            assert all(one.size % STEP == 0 for one in shares), "each can be closed by itself"
             assert {one.side for one in shares} <= ({"long" if held.side > 0 else "short"} if held else set())
         unrealized = sum(p.pnl(self.desk.mark(coin)) for coin, p in account.positions.items())
         # The service cuts each product to 1e-8; the books do not.
@@ -166,6 +168,30 @@ def test_a_stop_closes_every_share_and_funding_is_split_to_the_last_unit() -> No
     assert room.books.shares.get("BTC", {}) == {}
     assert room.books.of("alpha").realized_usd < 0
     room.check()
+
+
+def test_what_another_hand_closes_of_a_shared_position_leaves_sizes_that_can_be_traded() -> None:
+    room = Room()
+    for who, size in (("alpha", "0.244"), ("beta", "0.142"), ("gamma", "0.11")):
+        room.trade(who, size=size)
+    room.desk.close("BTC", size=10_000_000)
+    room.learn()
+    # 0.0491935, 0.0286290 and 0.0221774 go; the two steps that are left over take those that lost most by the cut.
+    assert [str(share.size) for share in room.books.shares["BTC"].values()] == ["0.19481", "0.11337", "0.08782"]
+    room.check()
+
+
+def test_a_share_that_an_older_version_has_cut_finer_gives_all_of_it() -> None:
+    room = Room()
+    room.trade("alpha", size="1")
+    room.trade("beta", size="1")
+    held = room.books.shares["BTC"]
+    held["alpha"] = held["alpha"]._replace(size=Decimal("0.999995"), cost_usd=Decimal("99.9995"))
+    held["beta"] = held["beta"]._replace(size=Decimal("1.000005"), cost_usd=Decimal("100.0005"))
+    room.desk.close("BTC", size=199_999_000)
+    room.learn()
+    assert sum(s.size for s in room.books.shares["BTC"].values()) == Decimal("0.00001")
+    assert all(s.size > 0 for s in room.books.shares["BTC"].values())
 
 
 def test_what_another_hand_or_a_repair_does_is_nobodys_own() -> None:
