@@ -55,6 +55,7 @@ class Trip:
     funding: int = 0
     stop_px: int | None = None  # the first
     target_px: int | None = None
+    staked: int = 0  # what the first stop would lose of what it was placed for
     fills: int = 0
     slipped: int = 0  # scaled 1e16, not rounded; it is inside the prices, and so inside `realized`
 
@@ -82,10 +83,8 @@ class Trip:
 
     @property
     def risk(self) -> int | None:
-        """What 1 R is in USD: the distance of the first stop, times the size."""
-        if self.stop_px is None or not self.bought:
-            return None
-        return abs(self.entry_notional * E8 // self.bought - self.stop_px) * self.size // E8 or None
+        """What 1 R is in USD: what the first stop would have lost of what it was placed for, whatever is added later. None where it would have lost nothing."""
+        return self.staked if self.staked > 0 else None
 
     @property
     def r_multiple(self) -> float | None:
@@ -128,6 +127,13 @@ def usd_of(product: int) -> int:
     return product // E8 if product >= 0 else -(-product // E8)
 
 
+def _loss(trip: Trip, cost: int, size: int) -> int:
+    """What the first stop loses of this size, entered at this notional; below zero where it gains."""
+    assert trip.stop_px is not None
+    lost = cost - size * trip.stop_px // E8
+    return lost if trip.side == "long" else -lost
+
+
 def _px(notional: int, size: int) -> str:
     return format_e8(notional * E8 // size) if size else ""
 
@@ -157,6 +163,7 @@ class Book:
     _last: dict[str, Step] = field(default_factory=dict)  # of each market
     _row: dict[str, int] = field(default_factory=dict)  # of the trip that is open in a market
     _exits: dict[str, str] = field(default_factory=dict)  # the trade of the newest exit of each market
+    _staked: dict[str, str] = field(default_factory=dict)  # the trade whose entry brought the first stop of each market
     _balance: int = 0  # as the newest event said
     _margin: dict[str, int] = field(default_factory=dict)  # of isolated positions: cash that the balance does not hold
     _caused: dict[str, Fired] = field(default_factory=dict)  # trades that are not over, of the guardians that made them
@@ -226,6 +233,10 @@ class Book:
             trip.bought += e.size
             trip.entry_notional += e.size * e.px // E8
             trip.size = max(trip.size, e.position_size)
+            if (
+                trip.stop_px is not None and self._staked.get(e.coin) == e.trade
+            ):  # The rest of the order that brought it.
+                trip.staked += _loss(trip, e.size * e.px // E8, e.size)
         elif trip is not None:
             realized = e.realized or 0
             trip.sold += e.size
@@ -270,6 +281,8 @@ class Book:
             return
         if e.kind == "stop_loss" and trip.stop_px is None:
             trip.stop_px = e.trigger_px
+            trip.staked = _loss(trip, trip.cost, trip.held)
+            self._staked[e.coin] = e.trade or ""
         elif e.kind == "take_profit" and trip.target_px is None:
             trip.target_px = e.trigger_px
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 import random
 import statistics as library
+from array import array
+from collections.abc import Iterable
+from dataclasses import replace
+from decimal import Decimal
 from itertools import accumulate
 
 import pytest
 
+from bot.money import format_e8
 from bot.session import statistics as stats
+from bot.session.candles import Candles
 from bot.session.statistics import Drawdown, Trade
+from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
+from tests.session.rooms import FREE, MINUTE_MS, START_MS, ran
 
 DAY = 86_400_000
 HOUR = 3_600_000
@@ -72,6 +80,47 @@ def test_trades_are_judged_after_their_costs() -> None:
     assert figures["Avg. R"] == pytest.approx(1.6 / 3)
     assert figures["SQN"] == pytest.approx(math.sqrt(3) * (1.6 / 3) / math.sqrt((1.8**2 + 1.2**2 + 1 - 1.6**2 / 3) / 2))
     assert stats.exposure(trades, START, START + 20 * HOUR) == (3 + 4) / 20
+
+
+def multiples(*bars: tuple[float, float, float, float], **wishes: Intent) -> list[tuple[float | None, str]]:
+    """Of each round trip its R and its result, of wishes at the close of minute m1, m2 and so on; nothing costs anything."""
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        wish = wishes.get(f"m{(bar.at_ms - START_MS) // MINUTE_MS}")
+        return () if wish is None else (wish,)
+
+    at = array("q", range(START_MS, START_MS + len(bars) * MINUTE_MS, MINUTE_MS))
+    columns = (array("d", column) for column in (*zip(*bars, strict=True), [80.0] * len(bars)))
+    ticks = {"": replace(FREE[""], tick=Decimal("0.01"), lot=Decimal("0.01"))}
+    result = ran([Candles("BTC", "1m", at, *columns)], script=script, rules=ticks).result
+    found = [(trip.r_multiple, format_e8(trip.pnl)) for trip in result.book.trips if trip.exit_ms]
+    assert result.figures["Avg. R"] == stats.mean([r for r, _ in found if r is not None])
+    return found
+
+
+def test_one_r_is_what_the_first_stop_would_have_lost_whatever_is_added() -> None:
+    """10 at 100 with a stop at 95 risk 50; 10 more at 96, all out at 90 loses 160."""
+    first, more = (Open("BTC", "long", size=10, bracket=Bracket(stop_px=px)) for px in (95, 80))
+    bars = [(px,) * 4 for px in (100, 100, 96, 90, 90)]
+    assert multiples(*bars, m1=first, m2=more, m3=Close("BTC")) == [(-3.2, "-160")]
+    short, again = (Open("BTC", "short", size=10, bracket=Bracket(stop_px=px)) for px in (104, 120))
+    up = [(px,) * 4 for px in (100, 100, 103, 110, 110)]
+    assert multiples(*up, m1=short, m2=again, m3=Close("BTC")) == [(-4.25, "-170")]
+
+
+def test_a_first_stop_beyond_the_entry_risks_nothing_and_gives_no_r() -> None:
+    """It comes with what is added at 110: at 105 all that is held since 100 gains."""
+    bare = Open("BTC", "long", size=10, guardians=(TrailingStop(trail_pct=30),))
+    add = Open("BTC", "long", size=1, bracket=Bracket(stop_px=105))
+    bars = [(px,) * 4 for px in (100, 100, 110, 110, 112, 112)]
+    assert multiples(*bars, m1=bare, m3=add, m4=Close("BTC")) == [(None, "122")]
+
+
+def test_an_entry_that_fills_in_parts_is_risked_whole() -> None:
+    """A tenth of each bar's volume of 80 at 100, until there are 20, with a stop at 96."""
+    entry = Open("BTC", "long", size=20, limit_px=100, bracket=Bracket(stop_px=96))
+    bars = [(101,) * 4, (101,) * 4, *[(101, 101, 99, 101)] * 3, (101,) * 4, (104,) * 4, (104,) * 4]
+    assert multiples(*bars, m1=entry, m6=Close("BTC")) == [(1.0, "80")]
 
 
 def test_without_any_stop_the_quality_number_is_of_results_in_usd() -> None:
