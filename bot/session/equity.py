@@ -21,7 +21,7 @@ FEW: Final = 10  # of so many units what a price has beyond the venue's eight de
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """`at_ms` are closes of candles; equity and the notional of what is held, in USD, as of then. `last` prices what is held at the end."""
+    """`at_ms` are closes of candles, and the end; equity and the notional of what is held, in USD, as of then. `last` prices what is held at the end."""
 
     at_ms: array[int]
     equity: array[float]
@@ -44,9 +44,11 @@ class Curve:
         return made
 
 
-def curve_of(lanes: Sequence[Lane], steps: Sequence[Step], *, start_cash: int) -> Curve:
-    """Equity = cash + size * close - cost of each market, at every close that was reached."""
+def curve_of(lanes: Sequence[Lane], steps: Sequence[Step], *, start_cash: int, end_ms: int = 0) -> Curve:
+    """Equity = cash + size * close - cost of each market, at every close that was reached, and at `end_ms` where that is later."""
     grid = _grid(lanes)
+    if grid and end_ms > grid[-1]:
+        grid.append(end_ms)
     equity = array("d", bytes(8 * len(grid)))
     _fill(equity, grid, ((step.ts, step.cash / E8) for step in steps), start_cash / E8)
     exposure = array("d", bytes(8 * len(grid)))
@@ -58,7 +60,7 @@ def curve_of(lanes: Sequence[Lane], steps: Sequence[Step], *, start_cash: int) -
         if not rows[lane.coin]:
             continue
         mine = steps if len(lanes) == 1 else map(steps.__getitem__, rows[lane.coin])
-        at = grid if len(lanes) == 1 else _closes(lane)
+        at = grid if len(grid) == lane.at - lane.first else _closes(lane)
         closes = lane.close[lane.first : lane.at]
         known = closes if len(at) == len(grid) else _spread(closes, at, grid)
         px = _hold(lane.coin, known, at, grid, mine, equity, exposure)

@@ -194,7 +194,8 @@ def result_of(
     """Fold what is left of the events, and make the figures."""
     book.take(stage.told.events[book.count + 1 - stage.told.first :])
     start_usd = float(options.balance_usd)
-    curve = curve_of(ground.lanes, book.steps, start_cash=int(options.balance_usd * E8))
+    over_ms = ground.end_ms if stage.clock.now_ms() >= ground.end_ms - 1 else 0
+    curve = curve_of(ground.lanes, book.steps, start_cash=int(options.balance_usd * E8), end_ms=over_ms)
     stage.show_marks()
     for lane in ground.lanes:
         if lane.step and lane.coin in curve.last:  # It was stopped inside of this bar, whose close nobody knows.

@@ -196,9 +196,10 @@ def ground_of(
         if lane.first >= lane.end:
             there = f"the data hold it from {iso(lane.ts[0])} to {iso(lane.ts[-1] + lane.step_ms)}"
             raise ConfigError(f"the range is empty: there is no whole candle of {lane.coin} in it; {there}")
-    end_ms = min(
-        end_ms, max(lane.ts[lane.end - 1] + lane.step_ms for lane in lanes)
-    )  # no price comes after the last candle
+    lasts = [lane.ts[lane.end - 1] + lane.step_ms for lane in lanes]  # no price comes after the last candle
+    if not is_cut:  # One that is settled amid a candle ends later than its last whole one.
+        lasts += [at_ms for at_ms in ends.values() if at_ms <= end_ms]
+    end_ms = min(end_ms, max(lasts))
     for outage in options.outages:
         if not start_ms <= outage.at_ms < end_ms:
             raise ConfigError(
@@ -314,6 +315,9 @@ class Session:
                 return
             if outage is not None and outage.at_ms < ground.end_ms:
                 self._be_down(outage)
+        if self._now_ms() < ground.end_ms - 1:  # A market is settled after the last close.
+            self.scene.advance(ground.end_ms - 1)
+            self._learn()
 
     def _be_down(self, outage: Outage) -> None:
         """The daemon is gone at the start of the outage, and a new one starts at its end on the same journal. The service goes on alone."""

@@ -114,6 +114,24 @@ def test_no_bar_is_heard_after_a_settlement_and_no_settlement_comes_before_its_t
     assert (subjects(early.lines, "settlement"), len(early.result.left)) == ([], 1)
 
 
+@pytest.mark.parametrize("others", [[], [minutes(15)]])
+def test_what_is_settled_amid_a_candle_is_paid_at_its_instant_where_no_market_goes_on(others: list[Candles]):
+    """At minute 20 and a half; the last whole candle ends at 20."""
+    data, at = odds(CUT, [0.4] * 26), START_MS + 20 * MINUTE_MS + 30_000
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        return holds(view, bar) if bar.market == CUT else ()
+
+    one = ran([data, *others], script=script, rules=FREE, settlements={CUT: Settlement(at, Decimal(0))})
+    (found,) = subjects(one.lines, "settlement")
+    assert (found["ts"], found["data"]["payoutUsd"]) == (at - 1, "0")
+    assert (one.result.end_ms, one.result.left) == (at, [])
+    assert one.result.end_usd == one.result.curve.equity[-1] == 9_960
+    assert one.result.curve.at_ms[-2] == START_MS + 20 * MINUTE_MS
+    early = ran([data], script=holds, rules=FREE, settlements={CUT: Settlement(at)}, end_ms=at - 1)
+    assert (early.result.end_ms, len(early.result.left)) == (START_MS + 20 * MINUTE_MS, 1)
+
+
 def test_a_settlement_that_could_not_come_about_is_refused():
     data = [odds(CUT, [0.4] * 26), minutes(26)]
     for market, one, said in (
