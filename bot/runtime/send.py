@@ -49,6 +49,7 @@ TRADES_PAGES_MAX: Final = 10  # further back than that the search proves nothing
 
 _STALE_PLAN: Final = ("plan_stale", "its plan ran out before it was sent")
 _STALE_BAR: Final = ("stale_bar", "it was not sent in time")
+_RUN_ENDED: Final = ("run_ended", "the run ended before it was sent")
 
 Veto = Callable[[Intent, Plan], Awaitable[bool]]
 
@@ -98,6 +99,7 @@ class Sender:
         # How an intent ends, unless an order of a lost journal turns up.
         self._ends: dict[str, tuple[State, str, str]] = {}
         self._canceled: dict[str, set[str]] = {}  # what a cancel of several orders has done so far
+        self._answers: dict[str, str] = {}  # why the service did not take it the last time
         self._answered: list[tuple[Intent, str]] = []  # of a wave: accepted by the service, and not written yet
         self._planned: tuple[OrderRequest, OrderRequest] | None = (
             None  # the last entry that was planned, and its dry run
@@ -110,6 +112,7 @@ class Sender:
             self._refused_ms,
             self._held_ms,
             self._canceled,
+            self._answers,
         )  # by intent
 
     def is_due(self, intent: Intent) -> bool:
@@ -186,7 +189,7 @@ class Sender:
         if intent.action != "open" or not self.journal.is_unsent(intent) or self.may_be_out(intent):
             return intent
         before = intent.state
-        return self._told(self._end(intent, "expired", "run_ended", "the run ended before it was sent"), before)
+        return self._told(self._end(intent, "expired", *self._ran_out(intent, _RUN_ENDED)), before)
 
     async def _advance(self, intent: Intent) -> Intent:
         seen = self.mirror.trades_by_key.get(intent.id)
@@ -200,7 +203,7 @@ class Sender:
             intent = await self._prepare(intent)
         elif self._now_ms() >= intent.fence_ms and self._is_put_off(intent):
             why = _STALE_BAR if intent.confirm_token is None else _STALE_PLAN
-            return await self._end_unsent(intent, "expired", *why)
+            return await self._end_unsent(intent, "expired", *self._ran_out(intent, why))
         if intent.state in FINAL or (intent.state == "opened" and not self._may_leave(intent)):
             return intent
         if self._is_unwritten(intent):
@@ -259,7 +262,7 @@ class Sender:
             return await self._end_unsent(intent, *self._ends[intent.id])
         now_ms = self._now_ms()
         if now_ms > intent.not_after_ms:
-            return await self._end_unsent(intent, "expired", *_STALE_BAR)
+            return await self._end_unsent(intent, "expired", *self._ran_out(intent, _STALE_BAR))
         if intent.path == "direct" or self._is_held(intent):
             return intent
         request = self._dry_run(intent.order())
@@ -270,12 +273,14 @@ class Sender:
             except Refused as error:
                 return await self._end_unsent(intent, "rejected", error.code, error.message)
             except (TryLater, OutcomeUnknown) as error:  # A dry run does nothing, so nothing is in doubt.
+                self._answers[intent.id] = str(error)
                 if not await self._waited(intent, n, started_ms, getattr(error, "after_ms", None)):
                     return intent
             else:
                 break
         else:
             return intent
+        self._answers.pop(intent.id, None)
         if not await self.may_confirm(intent, result.plan):
             return await self._end_unsent(intent, "rejected", "vetoed", "the strategy withdrew it when it saw the plan")
         expires_ms = result.expires_at if result.expires_at is not None else now_ms + PLAN_TTL_MS
@@ -289,6 +294,12 @@ class Sender:
         if self._planned is None or self._planned[0] is not order:
             self._planned = order, order.model_copy(update={"dry_run": True})
         return self._planned[1]
+
+    def _ran_out(self, intent: Intent, why: tuple[str, str]) -> tuple[str, str]:
+        """Code and words of what ran out, with what the service said last."""
+        code, message = why
+        said = self._answers.get(intent.id)
+        return code, message if said is None else f"{message} ({said})"
 
     async def _end_unsent(self, intent: Intent, state: State, code: str, message: str) -> Intent:
         """The end of an intent that this journal has never sent. One before it, that was lost, may have: then its order is this one's.
@@ -489,6 +500,7 @@ class Sender:
         return size is not None and share is not None and Decimal(size) >= share.size
 
     def _leave(self, intent: Intent, error: ApiError, *, doubt: bool) -> None:
+        self._answers[intent.id] = str(error)
         self.journal.attempt_ended(
             intent, "unknown" if doubt else "no", code=error.code, order_submitted=error.order_submitted
         )

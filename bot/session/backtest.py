@@ -150,9 +150,7 @@ class Backtest:
 
 
 _REFUSED: Final = "SELECT at_ms, strategy, market, code, message FROM refusals ORDER BY seq"
-_REJECTED: Final = (
-    "SELECT moved_ms, strategy, market, code, message FROM intents WHERE state = 'rejected' ORDER BY moved_ms, seq"
-)
+_REJECTED: Final = "SELECT moved_ms, strategy, market, code, message FROM intents WHERE state = 'rejected' OR (state = 'expired' AND action = 'open') ORDER BY moved_ms, seq"
 
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:

@@ -40,7 +40,8 @@ class No(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Noes:
-    """How often the gate (`refusals`) and the service (`rejections`) said which code, and the first of each: mostly it says why of them all."""
+    """How often the gate (`refusals`) and the service (`rejections`) said which code, and the first of each: mostly it says why of them all. An entry that
+    the service had not taken when its time was over counts by what it ended with."""
 
     refusals: Counter[str] = field(default_factory=Counter)
     rejections: Counter[str] = field(default_factory=Counter)
@@ -132,7 +133,7 @@ class SessionJournal(Journal):
     def end(self, intent: Intent, state: State, code: str, message: str, *, now_ms: int) -> Intent:
         if state != "quarantined":
             self._unsure.pop(intent.id, None)
-        if state == "rejected":
+        if state == "rejected" or (state == "expired" and intent.action == "open"):
             self.noes.rejected(code, No(now_ms, intent.strategy, intent.market, message))
         return self._go(moved(intent, state, code=code, message=message), intent.state)
 

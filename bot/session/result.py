@@ -14,7 +14,7 @@ runs/<name>-<time>/
   summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [fired_row], "outages": [...], "eventDigest",
                   "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}} (trips that several share under
                   "one+two"), "booked": {name: {...}} (where there are such trips: what the daemon has booked to each), "refusals": {code: count} (of the gate), "rejections": {code: count} (of the
-                  service), "firstRefusals" and "firstRejections": {code: {"atMs", "strategy", "market", "message"}}, "left": [...],
+                  service, and of entries that it had not taken in time), "firstRefusals" and "firstRejections": {code: {"atMs", "strategy", "market", "message"}}, "left": [...],
                   "band": null or {"path", "figures", "differing"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole"}}.
   chart.json      each market's candles, thinned for drawing (chart.chart_of). No figure is reckoned from it; a report goes on without.
 """

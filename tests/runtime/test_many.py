@@ -438,6 +438,22 @@ async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_i
     assert (done.state, done.code) == ("expired", code)
 
 
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [("plan", "it was not sent in time"), ("place", "it was not sent in time"), ("confirm", "its plan ran out before it was sent")],
+)  # fmt: skip
+async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: FakeVenue, op: str, said: str) -> None:
+    thin = ApiError.of("insufficient_depth", "the book has 3", retryable=True, order_submitted=False)
+    loop, waits = await kept_back(venue, op, Told("alpha"), by=thin)
+    venue.clock.advance(loop.hold_ms(0) + 10 * MINUTE_MS)
+    later(loop, 20_000)
+    await loop.cycle()
+    done = loop.journal.find(waits.id)
+    assert done is not None
+    assert (done.state, done.message) == ("expired", f"{said} (insufficient_depth: the book has 3)")
+    assert not any(waits.id in kept for kept in loop.sender._kept)
+
+
 async def test_an_entry_that_the_rate_limit_kept_back_leaves_when_there_is_room(venue: FakeVenue) -> None:
     loop, _ = await kept_back(venue, "place", Told("alpha"))
     assert venue.positions == {}

@@ -67,6 +67,23 @@ def test_a_session_on_a_journal_file_and_one_in_memory_are_the_same(tmp_path: Pa
             file.close()
 
 
+def test_entries_that_never_find_depth_are_counted_with_the_words_of_the_first(tmp_path: Path):
+    """A buyer who pays no more than the middle, across a spread."""
+
+    def script(view: View, bar: Bar) -> Iterable[Open]:
+        if bar.at_ms % (20 * MINUTE_MS) == 0:
+            yield Open("BTC", "long", usd=500, max_slippage_bps=0, bracket=Bracket(stop_pct=1))
+
+    for path in (None, tmp_path / "journal.db"):
+        wide = SessionOptions(rules={"": MarketRules(spread_bps=Decimal(100))})
+        test = Backtest(settings(), [minutes(60)], wide, journal_path=path, place=placing(script))
+        summary = test.run().summary()
+        assert (summary["figures"]["# Trades"], summary["rejections"]) == (0, {"stale_bar": 2})
+        first = summary["firstRejections"]["stale_bar"]
+        assert (first["strategy"], first["market"]) == ("s0", "BTC")
+        assert first["message"].startswith("it was not sent in time (insufficient_depth: ")
+
+
 def test_the_sessions_journal_writes_nothing_of_an_order_to_its_database():
     """Whatever the journal learns to keep of an order's path, the session's own must keep it too: its tables stay empty."""
     test = Backtest(settings(), [minutes(400, seed=3)], SessionOptions(), place=placing())
