@@ -36,7 +36,7 @@ CAUSES: Final[Mapping[Cause, str]] = {
     "data": "a bar is another than the one that was decided on",
     "code": "the strategy's source, or bot itself, is another",
     "config": "a param, a limit or a section of the config is another",
-    "timing": "it was filled later than the open that the replay takes",
+    "timing": "it was filled at another instant than in the replay, which takes the open unless it is told of a latency",
     "price": "the same instant, another price: spread, depth, tick, or the path inside a bar",
     "fee": "another fee rate, or maker for taker",
     "guardian": "a guardian acted on one side only, or at another time",
@@ -541,9 +541,10 @@ class _Comparison:
             if key.is_own
             else f"the replay's {other.px:f}"
         )
-        if late_ms < 0 and key.is_own and bar["low"] <= float(one.px) <= bar["high"]:
+        # Spread and depth take an order that met the low or the high beyond it.
+        if late_ms < 0 and key.is_own:
             return "timing", f"filled {late_ms / 1000:+.1f} s from the replay's fill, in the same bar"
-        if late_ms > 0 and bar["low"] <= float(one.px) <= bar["high"]:
+        if late_ms > 0 and (key.is_own or bar["low"] <= float(one.px) <= bar["high"]):
             return (
                 "timing",
                 f"{gap} from {opened}: filled {late_ms} ms later, where the bar had been from {bar['low']:,} to {bar['high']:,}",

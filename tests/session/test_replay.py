@@ -189,6 +189,20 @@ def test_an_order_that_takes_its_time_is_told_from_one_that_met_the_open(
     assert found["lateMs"]["median"] <= -50_000
 
 
+def test_an_order_that_met_another_instant_of_its_bar_is_timing_also_where_the_spread_took_it_beyond_the_bar(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Recorded with a latency, it meets the first extreme of a bar, and pays half of the spread beyond it."""
+    folder, _ = lives
+    data, made = str(folder / "BTC_1m.csv"), str(folder / "mine.yaml")
+    late = ["--latency", "1s", "--spread", "30bps"]
+    assert call(["backtest", made, "--data", data, "--out", str(tmp_path), *late]) == 0
+    (run,) = tmp_path.glob("mine-*")
+    _, found = replayed(capsys, str(run), "--data", data, "--latency", "0s")
+    assert ("fill", "timing") in causes(found)
+    assert {one["cause"] for one in found["differences"]} <= {"timing", "follows", "guardian"}
+
+
 @pytest.fixture
 def doctored(lives: tuple[Path, Candles], tmp_path: Path) -> Path:
     """A state directory of its own, for a test that changes what it says."""
