@@ -444,7 +444,7 @@ class _Asked:
         self.begun_ms = max(lane.ts[lane.first] for lane in ground.lanes)
         for market, one in self.recorded.items():
             lacking = one.judged(ground.start_ms, ground.end_ms, self.accepted)
-            self.assumptions += [] if lacking is None else [f"{market}: funding: {lacking}"]
+            self.assumptions += [f"{market}: funding: {said}" for said in (lacking, one.parts) if said is not None]
         return made
 
     def run(

@@ -77,6 +77,17 @@ class Funding:
             )
         return f"{said}: {then}"
 
+    @property
+    def parts(self) -> str | None:
+        """What a session assumes of rates that are paid less often than every hour."""
+        longest = max(self.hours)
+        if longest == 1:
+            return None
+        return (
+            f"a rate of {longest} hours is paid in as many equal parts, one an hour up to its instant: "
+            "who holds for some of these hours pays for them, and not for all or none"
+        )
+
     def _recorded(self, end_ms: int) -> set[int]:
         found: set[int] = set()
         for (from_ms, _), hours in zip(self.rates, self.hours, strict=True):

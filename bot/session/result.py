@@ -288,7 +288,8 @@ def assumptions_of(
         "prices are those of trades: mark, mid and oracle are the candle's own price",
         f"latency {options.latency_ms} ms"
         + (
-            ": an order reaches the venue so long after the close"
+            ": an order reaches the venue so long after the close, and meets the next point of the path (a bar's open, after a third of it an extreme, "
+            "after two thirds the other, its close): up to a third of a bar later, at a low or a high as a rule"
             if options.latency_ms
             else ": an order is there before the next open"
         ),
@@ -325,6 +326,15 @@ def assumptions_of(
                     else f"at the baseline of {spec.funding_rate / 10**12 * 100:.6g} % an hour"
                 )
                 + ", on the open of the hour"
+            )
+        if spec.hours is not None:
+            said.append(
+                f"{lane.coin}: outside of its exchange's hours the oracle stands still, and funding is paid on that"
+                + (
+                    ""
+                    if lane.coin in funded
+                    else "; what the price is above or below it moves the rate off the baseline"
+                )
             )
         if spec.margin_mode == "full":
             said.append(f"{lane.coin}: {_settled(options, lane, ground.end_ms)}")

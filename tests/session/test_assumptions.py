@@ -99,6 +99,20 @@ def test_a_warm_up_is_that_of_its_own_series_and_what_of_it_lies_in_the_range_is
         sessions.ground_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 11})
 
 
+def test_what_latency_and_an_exchange_that_closes_mean_is_said():
+    data = [minutes(60, market=market, px=100.0) for market in ("BTC", "NVDA")]
+    for latency_ms, funded in ((0, []), (500, ["NVDA"])):
+        one = Backtest(settings(["BTC", "NVDA"]), data, SessionOptions(latency_ms=latency_ms), place=placing())
+        said = assumptions_of(one.session.ground, one.options, one.stage, funded=funded)
+        one.journal.close()
+        assert any("meets the next point of the path" in line for line in said) == bool(latency_ms)
+        (closed,) = (line for line in said if "exchange's hours" in line)
+        assert closed.startswith(
+            "NVDA: outside of its exchange's hours the oracle stands still, and funding is paid on"
+        )
+        assert ("off the baseline" in closed) == (not funded)
+
+
 def test_a_latency_as_long_as_a_bar_is_refused_since_the_next_one_would_know_the_fill():
     with pytest.raises(ConfigError, match=r"a latency of 60 s is as long as a 1m bar of BTC, or longer"):
         entry(latency_ms=60_000)

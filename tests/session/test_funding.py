@@ -130,6 +130,21 @@ def test_a_few_payments_that_are_missing_are_an_assumption_and_many_when_they_ar
     assert eights.judged(*DAY) == f"8 of 23 {then}", "one row is missing, not eight"
 
 
+def test_rates_of_eight_hours_say_that_they_are_paid_in_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert read_funding(file(tmp_path, hourly(0, 25))).parts is None
+    rates = file(tmp_path, [f"{START_MS + hour * HOUR_MS},0.0001" for hour in (-8, 0, 8, 16)], name="eights.csv")
+    data = write(minutes(600), tmp_path / "BTC_1m.csv")
+    arguments = ["backtest", str(config(tmp_path)), "--data", str(data), "--out", str(tmp_path / "runs")]
+    assert call([*arguments, "--funding", f"BTC={rates}"]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    said = json.loads((run / "manifest.json").read_text())["assumptions"]
+    assert any(
+        one.startswith("BTC: funding: a rate of 8 hours is paid in as many equal parts, one an hour") for one in said
+    )
+
+
 def test_a_backtest_says_what_it_assumes_of_funding_and_refuses_what_is_meant_for_nobody(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
