@@ -135,17 +135,22 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     from dataclasses import replace
 
     from bot.cli.judging import judged_text, judged_without_secrets
-    from bot.errors import BotError
+    from bot.errors import BotError, ConfigError
     from bot.session.kept import read_run
     from bot.session.options import SessionOptions, within
     from bot.session.replay import of_run_again
 
     run = read_run(what)
     manifest, course = run.manifest, run.summary["course"]
-    kept = (
-        judged_text(manifest["config"]["text"], Path(f"{manifest['config']['name']}.yaml")) if config is None else None
-    )
-    settings = kept or judged_without_secrets(config or what)[0]
+    if config is not None:
+        settings = judged_without_secrets(config)[0]
+    else:
+        name = f"{manifest['config']['name']}.yaml"
+        try:
+            settings = judged_text(manifest["config"]["text"], Path(name))
+        except ConfigError as error:
+            here = f"a run keeps the text of its config and not where that was: its paths count from {Path.cwd()}"
+            raise ConfigError(f"{error}\n{here}; give the file with --config", error.problems) from None
     series = ", ".join(f"{one['market']} {one['interval']} ({one['candles']:,})" for one in manifest["data"])
     if not given["data"]:
         raise click.UsageError(f"a run does not keep its candles: give them with --data; they were {series}")

@@ -377,6 +377,27 @@ def test_a_backtest_is_replayed_from_its_folder_and_what_has_changed_since_is_na
     assert found["differences"][0]["cause"] == "data"
 
 
+def test_a_run_whose_strategies_are_not_found_from_here_names_the_config_as_the_way(
+    lives: tuple[Path, Candles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    text = (folder / "mine.yaml").read_text()
+    where = next(line for line in text.splitlines() if line.startswith("strategies_dir:")).partition(": ")[2]
+    made, data = tmp_path / "mine.yaml", str(folder / "BTC_1m.csv")
+    made.write_text(text.replace(where, "./own"))
+    shutil.copytree(where, tmp_path / "own")
+    assert call(["backtest", str(made), "--data", data, "--out", str(tmp_path / "runs")]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    capsys.readouterr()
+    assert call(["replay", str(run), "--data", data]) == 4
+    said = capsys.readouterr().err
+    assert f"its paths count from {tmp_path / 'elsewhere'}; give the file with --config" in said
+    code, found = replayed(capsys, str(run), "--data", data, "--config", str(made))
+    assert (code, found["differences"]) == (0, [])
+
+
 def test_what_a_strategy_imports_is_recorded_and_named_when_it_has_changed_since(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
