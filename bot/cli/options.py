@@ -42,6 +42,8 @@ class Duration(click.ParamType[float]):
         found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) *(ms|[smhd]?)", value.strip(), re.ASCII)
         if found is None or (float(found[1]) <= 0 and not self._may_be_zero):
             self.fail(f"{value!r} is no duration; write 60s, 5m or 1.5h", param, ctx)
+        if found[2] == "ms" and float(found[1]) % 1:
+            self.fail(f"{value!r}: a millisecond is the least there is; write whole ones", param, ctx)
         return float(found[1]) * _UNITS[found[2]]
 
 

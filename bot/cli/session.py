@@ -513,7 +513,7 @@ class _Asked:
 
 
 def say_left_out(line: str) -> None:
-    """What of a folder is not read."""
+    """What is not read."""
     click.echo(line, err=True)
 
 

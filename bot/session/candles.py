@@ -162,13 +162,19 @@ def load(
     `market` names the market of the files; otherwise `MARKET=path` or the file's name does. `markets` keeps only those, and what a store holds
     of others is not even read. Of a store only the finest interval of each market is read. Several files of one market and interval become one,
     in the order of their first candle. With `listed` a market that the embedded service does not list is a ConfigError. `told` hears what was
-    left out of a folder.
+    left out of a folder, and which file was given twice.
     """
     wanted = None if markets is None else {market_name(one, listed=listed) for one in markets}
     found: dict[tuple[str, int], list[Candles]] = {}
-    named = [
-        one for one in sources(paths, market=market, listed=listed, told=told) if wanted is None or one[0] in wanted
-    ]
+    named: list[tuple[str, Path, str | None]] = []
+    known: set[tuple[str, Path]] = set()
+    for one in sources(paths, market=market, listed=listed, told=told):
+        name, path = one[0], one[1].resolve()
+        if (name, path) in known:
+            told(f"{one[1]}: given twice for {name}: it is read once")
+        elif wanted is None or name in wanted:
+            named.append(one)
+        known.add((name, path))
     for name, path, interval in named:
         read = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
         if len(read):

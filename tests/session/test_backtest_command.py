@@ -559,6 +559,7 @@ def test_a_strategy_that_raises_is_quarantined_with_the_line_of_its_own_file(
             ("--outage", "2025-06-01T01:00+1h", "--outage", "2025-06-01T01:30+1h"),
             "outages must have a length and must not overlap",
         ),
+        (("--latency", "0.4ms"), "'0.4ms': a millisecond is the least there is; write whole ones"),
         (("--fee", "NOPE=1%"), "market 'NOPE' is not listed"),
         (("--maker-fee", "ETH=1%"), "--maker-fee ETH: no strategy trades it; they trade BTC"),
         (("--spread", "N.O_PE=1%"), "market 'N.O_PE' is not listed"),
@@ -575,6 +576,16 @@ def test_bad_options_are_told_in_one_sentence(
     assert said in out.err
     assert "Traceback" not in out.err
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir()), "no empty folder is left"
+
+
+def test_a_file_that_is_given_twice_is_read_once_and_said_to_be(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = run(tmp_path, config(tmp_path), data, "--data", f"BTC={data.parent / '.' / data.name}")
+    assert f"{data}: given twice for BTC: it is read once" in capsys.readouterr().err
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["data"][0]["candles"] == 600
+    assert not any("twice" in one for one in manifest["assumptions"])
 
 
 def test_data_with_holes_are_refused_with_the_report_until_they_are_accepted(
