@@ -106,6 +106,27 @@ def read_run(folder: Path) -> KeptRun:
     )  # fmt: skip
 
 
+def levels_of(run: KeptRun, market: str, since_ms: int) -> dict[str, list[tuple[int, int | None, float]]]:
+    """Where stops (`stop_loss`) and targets (`take_profit`) of a market stood that were placed from then on: from, until (None: the end), at."""
+    stood: dict[str, tuple[str, int, int | None, float]] = {}
+    with (run.folder / "events.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            if '"triggerPx":"' not in line or int(line.partition('"ts":')[2][:13]) < since_ms:
+                continue
+            event = json.loads(line)
+            data, at_ms = event["data"], event["ts"]
+            if event["coin"] != market:
+                continue
+            if event["subtype"] == "armed":
+                stood[data["oid"]] = data["kind"], at_ms, None, float(data["triggerPx"])
+            elif event["subtype"] != "changed" and (one := stood.get(data["oid"])) is not None and one[2] is None:
+                stood[data["oid"]] = (*one[:2], at_ms, one[3])
+    found: dict[str, list[tuple[int, int | None, float]]] = {}
+    for kind, from_ms, to_ms, px in stood.values():
+        found.setdefault(kind, []).append((from_ms, to_ms, px))
+    return found
+
+
 def newest_run(folder: Path) -> Path | None:
     """The newest of the runs that a folder holds, if it holds any."""
     held = (one / "manifest.json" for one in folder.iterdir())

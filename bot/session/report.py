@@ -20,11 +20,12 @@ from typing import Any, Final
 from bot.clock import HOUR_MS, datetime_of, iso, ms_of
 from bot.errors import BotError
 from bot.session.folder import BY_GUARDIAN
-from bot.session.kept import KeptRun, KeptTrade
+from bot.session.kept import KeptRun, KeptTrade, levels_of
 from bot.words import many
 
 POINTS_MAX: Final = 4_000  # of a curve: about one a pixel on the widest screen
 TRADES_MAX: Final = 2_000  # with their stops and targets drawn, of one market; the table has as many
+LEVELS_MAX: Final = 2 * TRADES_MAX  # stops, and targets, of one market
 GUARDIANS_MAX: Final = 100  # of the account, as lines on each market
 ROWS_MAX: Final = 500
 LENGTHS: Final = ("latency_ms", "for_ms")  # of time; what else ends in _ms is an instant
@@ -197,16 +198,15 @@ def _market(run: KeptRun, market: str) -> Drawing:
     trades = [one for one in run.trades if one.market == market][-TRADES_MAX:]
     size = next(size for count, size in MARKERS if len(trades) >= count)
     last_ms = run.at_ms[-1] if run.at_ms else 0
-    for level, colour in (("stop_px", RED), ("target_px", GREEN)):
+    levels = levels_of(run, market, trades[0].entry_ms) if trades else {}
+    for kind, name, colour in (("stop_loss", "stop", RED), ("take_profit", "target", GREEN)):
         xs: list[str | None] = []
         ys: list[float | None] = []
-        for one in trades:
-            px = getattr(one, level)
-            if px is not None:
-                xs += [iso(one.entry_ms), iso(one.exit_ms or last_ms), None]
-                ys += [px, px, None]
+        for from_ms, to_ms, px in levels.get(kind, ())[-LEVELS_MAX:]:
+            xs += [iso(from_ms), iso(to_ms or last_ms), None]
+            ys += [px, px, None]
         dotted = {"color": colour, "width": 1, "dash": "dot"}
-        traces.append(_scatter(xs, ys, level.removesuffix("_px"), mode="lines", line=dotted, hoverinfo="skip"))
+        traces.append(_scatter(xs, ys, name, mode="lines", line=dotted, hoverinfo="skip"))
     for side, symbol, colour in (("long", "triangle-up", GREEN), ("short", "triangle-down", RED)):
         mine = [one for one in trades if one.side == side]
         traces.append(_scatter(

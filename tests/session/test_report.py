@@ -127,6 +127,31 @@ def test_what_was_proven_stands_in_the_terminal_and_on_the_page(
     assert f"<p{warns}>{html.escape(said)}" in page(proven)
 
 
+ADDS = """\
+from bot import Bracket, Open, Strategy
+
+
+class Adds(Strategy):
+    def on_bar(self, view, bar):
+        for minute, stop in ((10, 5), (20, 6)):
+            if bar.at_ms % 86_400_000 == minute * 60_000:
+                yield Open(bar.market, "long", usd=500, bracket=Bracket(stop_pct=stop))
+"""
+
+
+def test_a_stop_is_drawn_as_it_stood_and_ends_where_another_took_its_place(tmp_path: Path) -> None:
+    (tmp_path / "adds.py").write_text(ADDS)
+    (tmp_path / "c.yaml").write_text(CONFIG.format(strategies=tmp_path).replace("trend:Trend", "adds:Adds"))
+    candles(tmp_path / "btc.csv", 1)
+    arguments = ["--data", f"BTC={tmp_path / 'btc.csv'}", "--to", "2025-05-01T01:00", "--out", str(tmp_path / "out")]
+    assert call(["backtest", str(tmp_path / "c.yaml"), *arguments]) == 0
+    (folder,) = (tmp_path / "out").iterdir()
+    stop = next(one for one in report._market(read_run(folder), "BTC")["data"] if one["name"] == "stop")
+    at = [f"2025-05-01T{clock}.000Z" for clock in ("00:10:00", "00:20:00", "01:00:00")]
+    assert stop["x"] == [at[0], at[1], None, at[1], at[2], None]
+    assert stop["y"][0] == stop["y"][1] > stop["y"][3] == stop["y"][4]
+
+
 def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list[Path]) -> None:
     pytest.importorskip("plotly")
     run = read_run(runs[0])
