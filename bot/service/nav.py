@@ -34,7 +34,7 @@ def series(state: State, account: Account, feed: Feed, span: str, now_ms: int) -
     length, step = RANGES[span]
     first = _first_boundary(account, length, step, now_ms)
     at = range(first, now_ms, step)
-    points = [Point(ts, nav) for ts, nav in zip(at, _values(state, account, feed, at, step), strict=True)]
+    points = [Point(ts, nav) for ts, nav in zip(at, _values(account, feed, at, step, now_ms), strict=True)]
     return [*points, Point(now_ms, ledger.account_value(state, account))]
 
 
@@ -47,7 +47,7 @@ def gains(state: State, account: Account, feed: Feed, now_ms: int) -> dict[str, 
             found[span] = value - account.start_balance
             continue
         first = _first_boundary(account, length, step, now_ms)
-        found[span] = value - _values(state, account, feed, range(first, first + 1, step), step)[0]
+        found[span] = value - _values(account, feed, range(first, first + 1, step), step, now_ms)[0]
     return found
 
 
@@ -62,7 +62,7 @@ def _first_boundary(account: Account, length: int, step: int, now_ms: int) -> in
     return -(-(now_ms - length) // step) * step
 
 
-def _values(state: State, account: Account, feed: Feed, at: range, step: int) -> list[int]:
+def _values(account: Account, feed: Feed, at: range, step: int, now_ms: int) -> list[int]:
     """The account's value at each of these boundaries."""
     history = account.history
     closes: dict[str, _Closes] = {}
@@ -77,23 +77,23 @@ def _values(state: State, account: Account, feed: Feed, at: range, step: int) ->
         for coin, size, mark in stand.held:
             known = closes.get(coin)
             if known is None:
-                known = closes[coin] = _Closes(feed.store(coin), step, len(at), state.now_ms)
+                known = closes[coin] = _Closes(feed.store(coin), step, at.start, now_ms)
             sizes.append((size, known.before(ts, not_before_ms=stand.ts, otherwise=mark)))
         values.append(stands.value(stand.cash, sizes))
     return values
 
 
 class _Closes:
-    """Closes of one market by the instant at which they were final."""
+    """Closes of one market by the instant at which they were final, from the last one at or before `since_ms` on."""
 
-    def __init__(self, store: CandleStore, step: int, count: int, now_ms: int) -> None:
+    def __init__(self, store: CandleStore, step: int, since_ms: int, now_ms: int) -> None:
         self._ends: list[int] = []
         self._closes: list[int] = []
         for interval, length in INTERVAL_MS.items():
             # A market recorded in hours has no five minutes: then the finest that it has.
             if length < step:
                 continue
-            page = store.page(interval, count + 2, now_ms)
+            page = store.page(interval, (now_ms - since_ms) // length + 3, now_ms)
             if page:
                 self._ends = [candle.ts + length for candle, _ in page]
                 self._closes = [candle.close for candle, _ in page]

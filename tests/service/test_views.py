@@ -189,6 +189,33 @@ async def test_a_point_is_the_value_that_its_step_ended_with(box: Box, caller: C
     assert found == live
 
 
+async def gained_in_a_day(box: Box, caller: Caller, begin_ms: int) -> tuple[Decimal, Decimal, Decimal]:
+    """The gain of the day from this boundary on: by the account, by the wallet's range, and by the first point of its series."""
+    await box.advance(begin_ms - box.service.machine.clock.now_ms())
+    before = Decimal((await caller.get("/v1/account"))["accountValueUsd"])
+    await box.advance(DAY_MS)
+    value = Decimal((await caller.get("/v1/account"))["accountValueUsd"])
+    body = (await box.http.get(f"/v1/wallets/{address(caller)}/pnl")).json()
+    first = (await series(box, caller, "1d"))[0]
+    assert first[0] == begin_ms
+    return value - before, Decimal(body["ranges"]["1d"]), value - Decimal(first[1])
+
+
+@pytest.mark.parametrize(
+    ("market", "side", "usd"),
+    [("event:RAIN-TOMORROW", "long", 500), ("event:RAIN-TOMORROW", "short", 500), ("ETH", "long", 5000)],
+)
+async def test_a_range_of_an_older_account_begins_with_the_price_of_its_first_point(
+    open_box: OpenBox, market: str, side: str, usd: int
+) -> None:
+    box: Box = await open_box(markets=("BTC", "ETH", "event:RAIN-TOMORROW"), hold_prices=False, seed=7)
+    caller = await box.caller()
+    await caller.post("/v1/orders", {"market": market, "side": side, "usdAmount": usd})
+    begin = START_MS - START_MS % HOUR_MS + HOUR_MS + 55 * 60_000
+    by_account, by_range, by_series = await gained_in_a_day(box, caller, begin)
+    assert by_account == by_range == by_series != 0
+
+
 async def test_the_series_is_the_same_after_a_restart(tmp_path: Path, open_box: OpenBox) -> None:
     db = tmp_path / "service.db"
     box: Box = await open_box(db=db)
