@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from bot.service.candles import CandleStore
@@ -68,7 +68,7 @@ def _values(account: Account, feed: Feed, at: range, step: int, now_ms: int) -> 
     closes: dict[str, _Closes] = {}
     values: list[int] = []
     for ts in at:
-        after = bisect_left(history, ts, key=lambda stand: stand.ts)
+        after = bisect_right(history, ts, key=lambda stand: stand.ts)
         if after == 0:
             values.append(account.start_balance)
             continue
@@ -101,7 +101,7 @@ class _Closes:
 
     def before(self, ts: int, *, not_before_ms: int, otherwise: int) -> int:
         """The last close at or before `ts`; the price at which the stand was written where no later close is known."""
-        after = bisect_left(self._ends, ts + 1)
+        after = bisect_right(self._ends, ts)
         if after == 0 or self._ends[after - 1] <= not_before_ms:
             return otherwise
         return self._closes[after - 1]

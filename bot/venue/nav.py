@@ -43,11 +43,11 @@ def write(account: Account, state: State) -> None:
         history.append(stand)
         return
     last = history[-1].ts
-    if last // STEP_MS == now // STEP_MS:
+    if _step(last, STEP_MS) == _step(now, STEP_MS):
         history[-1] = stand
         return
     history.append(stand)
-    if last // DAY_MS != now // DAY_MS:
+    if _step(last, DAY_MS) != _step(now, DAY_MS):
         account.history = thinned(history, now)
 
 
@@ -74,8 +74,13 @@ def thinned(history: list[Stand], now_ms: int) -> list[Stand]:
     begins = [bisect_left(history, now_ms - reach - step, key=_ts) for reach, step in KEPT]
     kept = history[: begins[-1]][-1:]
     for (_, step), first, last in zip(reversed(KEPT), reversed(begins), (*begins[-2::-1], len(history)), strict=True):
-        kept += {stand.ts // step: stand for stand in history[first:last]}.values()
+        kept += {_step(stand.ts, step): stand for stand in history[first:last]}.values()
     return kept
+
+
+def _step(ts: int, step: int) -> int:
+    """The step that an instant belongs to: a boundary to the step that ends there, so that its point has what was paid at that instant."""
+    return (ts - 1) // step
 
 
 def _ts(stand: Stand) -> int:

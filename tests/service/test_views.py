@@ -201,19 +201,33 @@ async def gained_in_a_day(box: Box, caller: Caller, begin_ms: int) -> tuple[Deci
     return value - before, Decimal(body["ranges"]["1d"]), value - Decimal(first[1])
 
 
+@pytest.mark.parametrize("minute", [55, 60])  # at 60 funding is paid
 @pytest.mark.parametrize(
     ("market", "side", "usd"),
     [("event:RAIN-TOMORROW", "long", 500), ("event:RAIN-TOMORROW", "short", 500), ("ETH", "long", 5000)],
 )
-async def test_a_range_of_an_older_account_begins_with_the_price_of_its_first_point(
-    open_box: OpenBox, market: str, side: str, usd: int
+async def test_a_range_of_an_older_account_begins_with_the_value_of_its_first_point(
+    open_box: OpenBox, market: str, side: str, usd: int, minute: int
 ) -> None:
     box: Box = await open_box(markets=("BTC", "ETH", "event:RAIN-TOMORROW"), hold_prices=False, seed=7)
     caller = await box.caller()
     await caller.post("/v1/orders", {"market": market, "side": side, "usdAmount": usd})
-    begin = START_MS - START_MS % HOUR_MS + HOUR_MS + 55 * 60_000
+    begin = START_MS - START_MS % HOUR_MS + HOUR_MS + minute * 60_000
     by_account, by_range, by_series = await gained_in_a_day(box, caller, begin)
     assert by_account == by_range == by_series != 0
+
+
+async def test_what_happens_on_a_boundary_belongs_to_the_point_that_stands_there(box: Box, caller: Caller) -> None:
+    await box.advance(FIVE_MINUTES - START_MS % FIVE_MINUTES)
+    at = box.service.machine.clock.now_ms()
+    await buy(caller)
+    seen = (await caller.get("/v1/account"))["accountValueUsd"]
+    assert seen != "10000"
+    for _ in range(2):
+        await box.advance(1)
+        await buy(caller, 500)
+        assert (await series(box, caller, "1d"))[0] == (at, seen)
+        await box.advance(FIVE_MINUTES)
 
 
 async def test_the_series_is_the_same_after_a_restart(tmp_path: Path, open_box: OpenBox) -> None:
@@ -245,12 +259,13 @@ async def test_a_reset_starts_the_series_anew(box: Box, caller: Caller) -> None:
     assert (await box.http.get(f"/v1/wallets/{address(caller)}/pnl")).json()["netPnlUsd"] == "0"
 
 
-def test_what_is_kept_is_bounded_and_tells_every_boundary() -> None:
+@pytest.mark.parametrize("late", [0, 1])
+def test_what_is_kept_is_bounded_and_tells_every_boundary(late: int) -> None:
     """A stand every five minutes for 60 days, thinned each day: each range's boundaries are told as if all had been kept."""
     whole: list[Stand] = []
     kept: list[Stand] = []
     for at in range(0, 60 * DAY_MS, FIVE_MINUTES):
-        stand = Stand(at + 1, at)
+        stand = Stand(at + late, at)
         whole.append(stand)
         kept.append(stand)
         if at % DAY_MS == 0:
@@ -260,7 +275,7 @@ def test_what_is_kept_is_bounded_and_tells_every_boundary() -> None:
     assert len(kept) < 288 + 168 + 180 + 60 + 8
     for reach, step in nav.KEPT:
         for boundary in range(max(step, now - reach), now, step):
-            last = [max((one for one in held if one.ts < boundary), key=lambda one: one.ts) for held in (whole, kept)]
+            last = [max((one for one in held if one.ts <= boundary), key=lambda one: one.ts) for held in (whole, kept)]
             assert last[0] == last[1], (reach, step, boundary)
             if reach > 7 * DAY_MS and boundary > 50 * DAY_MS:
                 break
