@@ -19,6 +19,7 @@ from bot.venue.state import (
     Leg,
     LegSpec,
     Market,
+    MarketSpec,
     OrderSpec,
     Position,
     State,
@@ -191,11 +192,12 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         open_notional, margin = cost_of_opening(outcome.paid(spec, buy, fills), reduce, (0, 0), leverage)
     else:
         open_notional, margin = fill_notional, div_up(fill_notional, leverage)
-    if full:
-        taker_fee = sum(ledger.fee_on(spec, px, part, maker=False) for px, part in fills)
+    if len(fills) != 1 or full or 0 < reduce < fill_size:
+        fee = fee_of_fills(spec, fills, reduce, maker=False)
     else:
-        taker_fee = fee_of(fill_notional, spec.taker_rate)
-    fee = taker_fee + (ledger.fee_on(spec, value_px, size - fill_size, maker=True) if limit else 0)
+        fee = fee_of(fill_notional, spec.taker_rate)
+    if limit:
+        fee += fee_of_fills(spec, [(value_px, size - fill_size)], max(0, reduce - fill_size), maker=True)
 
     # Caps and margin.
     if opening:
@@ -406,6 +408,17 @@ def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, 
             notional += part
             margin += div_up(part, leverage)
     return notional, margin
+
+
+def fee_of_fills(spec: MarketSpec, fills: list[tuple[int, int]], reduce: int, *, maker: bool) -> int:
+    """Fee of each fill as the ledger will book it: the one that turns the position round is two."""
+    fee = 0
+    for px, size in fills:
+        closed = min(reduce, size)
+        reduce -= closed
+        for part in (closed, size - closed):
+            fee += ledger.fee_on(spec, px, part, maker=maker)
+    return fee
 
 
 def entry_of(fills: list[tuple[int, int]], reduce: int) -> int | None:
@@ -808,16 +821,12 @@ def suggest(
     spec = market.spec
     got = sum(p * s // E8 for p, s in outcome.paid(spec, -buy if closing or reduces else buy, fills))
     est = sum(p * s // E8 for p, s in fills) * E8 // want if feasible and want else None
-    fee = (
-        sum(ledger.fee_on(spec, p, s, maker=False) for p, s in fills)
-        if outcome.is_paid(spec)
-        else fee_of(got, spec.taker_rate)
-    )
+    against = position.size if position is not None and position.side != buy else 0
     return Suggestion(
         coin=coin, intent=intent, side=side, feasible=feasible, size=want if feasible else None, notional=got if feasible else None,
         leverage=None if closing else used, mid=market.mid, est_px=est, slippage_bps=_bps_off(market, est, market.mid) if est else None,
-        fee=fee if feasible else None, margin=0 if closing or reduces else div_up(got, used), min_size=low, max_size=most,
-        bound_bps=bps, changes_leverage=not closing and _extra_margin(account, market, used, buy) is not None, warnings=warnings,
+        fee=fee_of_fills(spec, fills, against, maker=False) if feasible else None, margin=0 if closing or reduces else div_up(got, used),
+        min_size=low, max_size=most, bound_bps=bps, changes_leverage=not closing and _extra_margin(account, market, used, buy) is not None, warnings=warnings,
     )  # fmt: skip
 
 

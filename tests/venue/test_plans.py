@@ -7,7 +7,8 @@ import pytest
 from bot.venue import codec, index, ledger, orders
 from bot.venue import commands as c
 from bot.venue.numbers import E8
-from bot.venue.state import DAY_MS, PLAN_KEPT_MS
+from bot.venue.quote import suggest
+from bot.venue.state import DAY_MS, PLAN_KEPT_MS, OrderSpec
 from tests.builders import Desk, code_of, e8, market, order
 from tests.scenario import run
 
@@ -42,6 +43,29 @@ def test_a_plan_tells_what_the_order_would_do():
     assert plan.protected and plan.leverage == 5 and plan.max_drift_bps == 50
     placed = confirmed(desk).trade
     assert (placed.filled, placed.avg_px(), placed.fee) == (plan.fill_size, plan.est_px, plan.fee)
+
+
+@pytest.mark.parametrize("held", ["0", "-3", "-20", "5"])
+@pytest.mark.parametrize(
+    ("mode", "px", "limit_px"), [("cross", "100", "101"), ("isolated", "100", "101"), ("full", "0.4", "0.42")]
+)
+def test_a_plan_and_a_suggestion_tell_the_fee_that_the_fills_pay(held: str, mode: str, px: str, limit_px: str):
+    """Over several levels, and through the position: the ledger truncates each fill."""
+    scale = 1 if mode != "full" else 100  # whole shares
+    spec = market(
+        taker_rate=45_001, half_spread=110_000, level_step=70_000, level_size=e8("1.37") * scale, level_growth=0, sz_decimals=2, margin_mode=mode,
+    )  # fmt: skip
+    desk = Desk((spec, px), cash="100000")
+    if held != "0":
+        assert code_of(desk.place(OrderSpec("BTC", -1 if held < "0" else 1, size=abs(e8(held)) * scale))) == ""
+    for size in (e8(text) * scale for text in ("1.11", "2.9", "4.13", "7.77", "11.1")):
+        told = suggest(desk.state, desk.account, None, coin="BTC", size=size)
+        for over in ({}, {"type": "limit", "limit_px": e8(limit_px)}):
+            token = f"{size} {over}"
+            plan = desk.do(c.StorePlan("a", OrderSpec("BTC", 1, size=size, **over), token, LIFE_MS)).answer
+            placed = confirmed(desk, token).trade
+            assert placed.fee == plan.fee
+            assert over or placed.fee == told.fee
 
 
 def test_a_token_is_used_once_and_then_names_its_trade():
