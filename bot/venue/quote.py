@@ -182,7 +182,8 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     slippage = _bps_off(market, est_px, mid) if est_px is not None else None
     notional = value_px * size // E8 if limit else (fill_notional if fill_size else mid * size // E8)
     if full:
-        notional = outcome.worth(spec, side, value_px if limit else (est_px or mid), size if limit else fill_size)
+        worth = [(value_px, size)] if limit else fills
+        notional = sum(px * part // E8 for px, part in outcome.paid(spec, side, worth))
     entry_px = entry_of(fills, reduce) or value_px
     opened = opening if limit else max(0, fill_size - reduce)
     if limit:

@@ -94,6 +94,17 @@ def test_the_largest_order_in_usd_that_turns_shares_passes_across_several_levels
     assert e8("900") < desk.position(COIN).margin <= e8("921")
 
 
+@pytest.mark.parametrize("side", [1, -1])
+def test_a_plan_across_several_levels_is_worth_what_they_cost_to_the_last_digit(side: int) -> None:
+    desk = desk_at("0.6", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    plan = desk.do(c.StorePlan("a", order(COIN, side, size="6309"), "t", 60_000)).answer
+    desk.do(c.ConfirmPlan("a", "t"))
+    assert plan.notional == plan.margin == desk.position(COIN).margin
+    out = desk.do(c.StorePlan("a", order(COIN, -side, size="1301"), "u", 60_000)).answer
+    closed = desk.do(c.ConfirmPlan("a", "u")).answer.trade
+    assert out.notional == (closed.filled_notional if side > 0 else closed.filled - closed.filled_notional)
+
+
 def test_a_yes_and_a_no_are_worth_exactly_one_at_all_times() -> None:
     desk = desk_at()
     desk.do(c.OpenAccount("b", "0x" + "1" * 40, None, e8("10000")))
