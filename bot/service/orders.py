@@ -117,13 +117,19 @@ class OrderDesk(Desk):
             plan = None  # The venue says that there is none: another account's token is no news to anybody.
         if plan is not None:
             self._check_market(principal, plan.order.coin)
-        if principal.close_only and plan is not None and not plan.order.reduce_only:
-            text = "this key may only shrink positions, and the plan was not made with such a key"
+        if principal.close_only and plan is not None and not plan.shrinks:
+            text = "this key may only shrink positions, and the plan opens or grows one"
             return self.refusal(Refusal("forbidden", text, fix={"action": "replan"}), context)
 
         def command(now: int) -> Command:
             return ConfirmPlan(
-                principal.account, token, principal.key, context.request_id, context.idempotency_key, context.expires_ms
+                principal.account,
+                token,
+                principal.key,
+                context.request_id,
+                context.idempotency_key,
+                context.expires_ms,
+                reduce_only=principal.close_only,
             )
 
         return self.decide(principal, context, command, lambda placed, now: self.order_result(principal, placed))

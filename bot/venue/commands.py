@@ -244,12 +244,15 @@ class StorePlan:
 
 @dataclass(slots=True)
 class ConfirmPlan:
+    """`reduce_only`: by whoever may only shrink positions, whoever made the plan."""
+
     account: str
     token: str
     key: str | None = None
     request_id: str | None = None
     idempotency_key: str | None = None
     expires_ms: int | None = None
+    reduce_only: bool = False
 
 
 @dataclass(slots=True)

@@ -110,6 +110,7 @@ def store_plan(state: State, account: Account, key: Key | None, command: StorePl
         state.now_ms,
         state.now_ms + command.ttl_ms,
         command.max_drift_bps,
+        shrinks=quoted.intent == "close",
     )
     state.quoted = (state.commands, command.token, quoted)
     return quoted
@@ -159,13 +160,14 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
         plan.state = "refused"
         return Refusal("plan_stale", f"the price moved from {text_of(plan.mid)} to {text_of(market.mid)}, more than {plan.max_drift_bps} bps",
                        fix={"action": "replan"}, details={"midAtPlan": text_of(plan.mid), "midNow": text_of(market.mid)})  # fmt: skip
-    quoted = _quoted_just_now(state, plan, command) or quote.quote(state, account, plan.order, key)
+    order = replace(plan.order, reduce_only=True) if command.reduce_only else plan.order
+    quoted = _quoted_just_now(state, plan, command) or quote.quote(state, account, order, key)
     if isinstance(quoted, Refusal):
         plan.state = "refused"
         # The token is used up: no field of this request mends it, and a deeper book needs another plan.
         code = "plan_stale" if quoted.code == "insufficient_depth" else quoted.code
         return replace(quoted, code=code, fix={"action": "replan"})
-    placed = execute(state, account, plan.order, quoted, key, command.request_id, command.idempotency_key)
+    placed = execute(state, account, order, quoted, key, command.request_id, command.idempotency_key)
     plan.state, plan.trade = "used", placed.trade.id
     return placed
 

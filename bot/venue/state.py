@@ -410,7 +410,7 @@ class Grant:
 
 @dataclass(slots=True)
 class Plan:
-    """A dry run kept for its confirm. `state` open | used | refused; a used one knows its trade."""
+    """A dry run kept for its confirm. `state` open | used | refused; a used one knows its trade. `shrinks`: it was judged to open nothing."""
 
     token: str  # digest of the confirm token
     account: str
@@ -422,6 +422,7 @@ class Plan:
     max_drift_bps: int
     state: str = "open"
     trade: str | None = None
+    shrinks: bool = False
 
 
 @dataclass(slots=True)

@@ -112,6 +112,36 @@ async def test_a_key_that_only_closes_never_opens(box: Box, caller: Caller) -> N
     assert (await closer.send("POST", "/v1/positions/BTC/close", {})).status_code == 200
 
 
+@pytest.mark.parametrize(("meanwhile", "left"), [(None, "0.005"), ("part", None), ("all", None), ("turned", "0.02")])
+async def test_a_key_that_only_closes_confirms_what_only_shrinks_whoever_planned_it(
+    box: Box, caller: Caller, meanwhile: str | None, left: str | None
+) -> None:
+    """Reduce-only, whatever has become of the position since: cut to it, and refused where nothing is left to close."""
+    closer = scoped(box, caller, "read", "trade:close_only")
+    exit_ = {"market": "BTC", "side": "short", "size": "0.01"}
+    await caller.post("/v1/orders", {"market": "BTC", "side": "long", "size": "0.015"})
+    turning = await caller.post("/v1/orders", exit_ | {"size": "0.016", "dryRun": True})
+    assert_refused(
+        await closer.send("POST", "/v1/orders/confirm", {"confirmToken": turning["confirmToken"]}), 403, "forbidden"
+    )
+    plan = await caller.post("/v1/orders", exit_ | {"dryRun": True})
+    if meanwhile == "part":
+        await caller.post("/v1/positions/BTC/close", {"size": "0.006"})
+    elif meanwhile == "all":
+        await caller.post("/v1/positions/BTC/close", {})
+    elif meanwhile == "turned":
+        await caller.post("/v1/orders", exit_ | {"size": "0.035"})
+    done = await closer.send("POST", "/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
+    if meanwhile in ("all", "turned"):
+        assert assert_refused(done, 403, "forbidden")["fix"] == {"action": "replan"}
+    else:
+        trade = done.json()["trade"]
+        assert (trade["reduceOnly"], trade["intent"]) == (True, "close")
+        assert trade["filledSize"] == ("0.009" if meanwhile else "0.01")
+    held = (await caller.get("/v1/account"))["positions"]
+    assert (held[0]["size"] if held else None) == left
+
+
 async def test_a_revoked_key_is_refused_at_once(box: Box, caller: Caller) -> None:
     reader = scoped(box, caller, "read")
     assert (await reader.send("GET", "/v1/account")).status_code == 200

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from bot.venue import codec, index
 from bot.venue import commands as c
 from bot.venue.apply import apply
 from bot.venue.events import AccountChanged, Fill, GuardianMoved, OrderChanged
-from bot.venue.state import Rules, State
+from bot.venue.state import Plan, Rules, State
 from tests.builders import WAYS, Desk, code_of, dead_man, e8, market, order, replayed, trail
 from tests.scenario import run, whole
 
@@ -367,3 +369,11 @@ def test_a_trail_event_names_the_orders_and_the_trade_it_ends_with():
     fired = next(e for e in events if isinstance(e, GuardianMoved) and e.subtype == "fired")
     assert fired.canceled == tuple(e.oid for e in events if isinstance(e, OrderChanged))
     assert fired.trades == tuple(e.trade for e in events if isinstance(e, Fill))
+
+
+def test_what_was_written_before_confirms_could_be_reduce_only_is_read_as_it_was():
+    spec = codec.encode(order(size="5"))
+    assert codec.loads('["ConfirmPlan","a","t",null,"req_1",null,7]') == c.ConfirmPlan("a", "t", None, "req_1", None, 7)
+    plan = codec.loads(json.dumps(["Plan", "t", "a", None, spec, 100, 1, 2, 50, "open", None]))
+    assert plan == Plan("t", "a", None, order(size="5"), 100, 1, 2, 50)
+    assert not plan.shrinks
