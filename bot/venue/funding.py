@@ -64,10 +64,8 @@ def pay(state: State, market: Market, oracle: int) -> None:
         position = account.positions[market.spec.coin]
         amount = -position.side * toward_zero(position.size * oracle * rate, E8 * E12)
         if position.isolated:
+            amount = max(amount, -position.margin)  # An isolated position owes no more than its margin.
             position.margin += amount
-            if position.margin < 0:
-                account.absorbed -= position.margin
-                position.margin = 0
         else:
             account.balance += amount
         position.funding += amount

@@ -181,12 +181,11 @@ class Books:
         held = self.held[event.coin]
         owed = abs(held.size * event.oracle * event.rate) // (E8 * E12)
         amount = -held.side * (owed if event.rate >= 0 else -owed)
+        if held.isolated:
+            amount = max(amount, -held.margin)
         demand(event.amount == amount and event.size == held.size, "funding", event, amount)
         if held.isolated:
             held.margin += amount
-            if held.margin < 0:
-                self.absorbed -= held.margin
-                held.margin = 0
         else:
             self.balance += amount
         held.funding += amount

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bot.venue import commands as c
+from bot.venue import ledger
 from bot.venue.events import FundingPaid
 from bot.venue.numbers import E12
 from tests.builders import HOUR_MS, T0, Desk, e8, market, order
@@ -96,6 +98,18 @@ def test_funding_that_brings_a_position_below_maintenance_liquidates_it_at_the_n
         wait 1h                        | funding -4.575
         move BTC 91.5                  | liquidation 10 @ 91.5
     """)
+
+
+def test_funding_that_an_isolated_margin_does_not_have_is_neither_taken_nor_told():
+    desk = Desk((market(margin_mode="isolated"), "100"))
+    desk.do(c.SetMarket("BTC", funding_rate=4 * E12 // 100))
+    desk.place(order(size="10", leverage=10))
+    paid = [e.amount for e in desk.wait(4 * HOUR_MS) if isinstance(e, FundingPaid)]
+    assert paid == [e8("-40"), e8("-40"), e8("-20"), 0]
+    held = desk.position()
+    assert (held.margin, held.funding, desk.account.funding) == (0, e8("-100"), e8("-100"))
+    assert desk.account.absorbed == 0
+    assert ledger.account_value(desk.state, desk.account) == e8("10000") + sum(paid)
 
 
 def test_a_rate_change_counts_from_the_next_payment():
