@@ -63,9 +63,8 @@ class FieldProblem(TypedDict):
 def fields_of(error: ValidationError) -> list[FieldProblem]:
     """Each broken field: its camelCase path, what is wrong, what is allowed (None where that is not one thing)."""
     model = _model_named(error.title)
-    return [
-        _problem_of(item, model) for item in error.errors(include_url=False, include_input=False)[:FIELDS_SHOWN_MAX]
-    ]
+    items = [item for item in error.errors(include_url=False) if not _is_long_enough(item)]
+    return [_problem_of(item, model) for item in items[:FIELDS_SHOWN_MAX]]
 
 
 def message_of(fields: list[FieldProblem]) -> str:
@@ -73,6 +72,14 @@ def message_of(fields: list[FieldProblem]) -> str:
     told = sorted(fields, key=lambda one: not one["problem"].startswith("is unknown"))[:FIELDS_TOLD_MAX]
     more = f" (and {len(fields) - len(told)} more)" if len(fields) > len(told) else ""
     return "; ".join(f"{one['field']} {one['problem']}" for one in told) + more
+
+
+def _is_long_enough(item: Any) -> bool:
+    """An array that is too short only without its wrong entries, each of which has a problem of its own."""
+    if item["type"] != "too_short":
+        return False
+    least: int = item["ctx"]["min_length"]
+    return len(item["input"]) >= least
 
 
 def _problem_of(item: Any, root: type[BaseModel] | None) -> FieldProblem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from bot.wire import ErrorBody, ErrorEnvelope, OrderRequest, fields_of, message_of
+from bot.wire import ErrorBody, ErrorEnvelope, KeyRequest, OrderRequest, fields_of, message_of
 from bot.wire.errors import FIELDS_SHOWN_MAX
 from bot.wire.headers import format_sandbox_clock, parse_expires_after, parse_idempotency_key, parse_sandbox_clock
 
@@ -33,6 +33,16 @@ def test_each_broken_field_is_told_with_what_is_allowed():
     assert message_of(found) == (
         "marke is unknown; did you mean market?; market is required; side must be one of long, short (and 5 more)"
     )
+
+
+@pytest.mark.parametrize(
+    ("scopes", "told"),
+    [(["x"], ["scopes.0"]), (["x", "y"], ["scopes.0", "scopes.1"]), ([], ["scopes"]), (["read"] * 5, ["scopes"])],
+)
+def test_an_array_is_too_short_only_where_it_has_too_few_entries(scopes, told):
+    with pytest.raises(ValidationError) as caught:
+        KeyRequest.from_wire({"scopes": scopes})
+    assert [one["field"] for one in fields_of(caught.value)] == told
 
 
 def test_a_message_shows_no_more_than_a_screen_and_nothing_unprintable():
