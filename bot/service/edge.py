@@ -222,6 +222,7 @@ class _Exchange:
         methods, scope["path_params"] = found
         rule = methods.get(scope["method"])
         if rule is None:
+            self._is_order = any(one.is_order for one in methods.values())
             self._take("public")
             allow = ", ".join(sorted(methods))
             text = f"{scope['method'][:20]} is not allowed here; allowed: {allow}"

@@ -69,10 +69,13 @@ async def test_every_path_answers_405_with_its_complete_allow(box: Box) -> None:
     by_path: dict[str, set[str]] = {}
     for rule in rules_of(box):
         by_path.setdefault(filled(rule), set()).add(rule.method)
+    orders = {filled(rule) for rule in rules_of(box) if rule.is_order}
+    assert {"/v1/orders", "/v1/orders/confirm", "/v1/account/kill"} < orders
     for path, methods in by_path.items():
         for method in ("PUT", "OPTIONS", "TRACE"):
             answer = await box.http.request(method, path)
-            assert_refused(answer, 405, "invalid_input")
+            error = assert_refused(answer, 405, "invalid_input")
+            assert error.get("orderSubmitted") is (False if path in orders else None), path
             assert set(answer.headers["allow"].split(", ")) == methods, path
         assert (await box.http.head(path)).status_code == 405
 
