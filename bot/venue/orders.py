@@ -40,7 +40,7 @@ class Placed:
     leverage_clamped: bool = False
     warnings: tuple[tuple[str, str], ...] = ()
     guardians: tuple[int, ...] = ()
-    protected: bool = True  # Of an order that rests: whether its first fill will be.
+    protected: bool = True  # Of an order that rests: whether the position is now, and will be at its first fill.
 
 
 @dataclass(slots=True)

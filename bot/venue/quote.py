@@ -298,6 +298,12 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         warnings.append(
             ("unprotected", f"{dead_stop}: it could never fire" if dead_stop else "the position will have no stop")
         )
+    elif opening and limit and position is not None and (fill_size < reduce or not fill_size):
+        # The position stands as it is until the order opens, and then only has what comes with it.
+        left_at = ledger.liquidation_px(state, position) if alone is None else alone
+        if not guardians.can_fire(guardians.held_stop(account, position), position.side, left_at):
+            protected = False
+            warnings.append(("unprotected", "the position has no stop until this order fills"))
     if opening and market.external == "closed":
         warnings.append(
             (

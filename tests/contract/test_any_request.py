@@ -137,8 +137,7 @@ def test_any_order_gets_a_lawful_answer_and_its_way_out_is_one(site: Target, wor
                 assert (plan["size"], plan["intent"], plan["side"]) == (trade["size"], trade["intent"], trade["side"])
                 assert plan["fillSize"] == trade["filledSize"]
                 assert plan["estPx"] == trade["avgPx"]
-                if plan["type"] == "market":
-                    assert plan["protected"] == done.json()["protected"], (seed, body, plan, done.json())
+                assert plan["protected"] == done.json()["protected"], (seed, body, plan, done.json())
             if chance.random() < 0.3:
                 close = caller.send(
                     "POST",

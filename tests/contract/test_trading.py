@@ -552,3 +552,32 @@ def test_a_stop_that_more_leverage_leaves_beyond_liquidation_protects_nothing_an
     (stop,) = done["orders"]
     assert float(done["position"]["liquidationPx"]) > float(stop["triggerPx"])
     assert caller.get("/v1/account")["health"]["unprotected"] == ["AAPL"]
+
+
+@pytest.mark.parametrize(
+    ("side", "px", "size"), [("long", "90000", "0.001"), ("short", "110000", "0.02")], ids=["grows", "turns"]
+)
+def test_a_position_that_has_no_stop_yet_is_called_so_until_the_order_that_brings_one_fills(
+    simulated: Target, side: str, px: str, size: str
+) -> None:
+    """Plan, answer and health say the same of it; the stop that the order brings is enough for requireProtection."""
+    simulated.price("BTC", "100000")
+    caller = simulated.caller()
+    caller.order(usdAmount=1000)
+    waits = {
+        "market": "BTC",
+        "side": side,
+        "type": "limit",
+        "limitPx": px,
+        "size": size,
+        "bracket": {"stopLoss": {"pct": 2}},
+        "requireProtection": True,
+    }
+    planned = caller.post("/v1/orders", waits | {"dryRun": True})
+    done = caller.post("/v1/orders/confirm", {"confirmToken": planned["confirmToken"]})
+    assert planned["plan"]["protected"] is done["protected"] is False
+    assert planned["plan"]["warnings"] == done["warnings"]
+    assert [warning["code"] for warning in done["warnings"]] == ["unprotected"]
+    assert caller.get("/v1/account")["health"]["unprotected"] == ["BTC"]
+    simulated.price("BTC", str(int(px) + (-10 if side == "long" else 10)))
+    assert caller.get("/v1/account")["health"]["unprotected"] == []
