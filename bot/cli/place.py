@@ -10,7 +10,8 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -25,6 +26,7 @@ T = TypeVar("T")
 
 CONNECT_S: Final = 2.0
 LONGER_S: Final = 10.0  # than the daemon takes for what is asked
+UNTOLD_S: Final = 3.0  # of waiting for an answer, before that is said
 SYSTEM_STATE: Final = Path("/var/lib")  # where systemd keeps the folders of system units
 PROJECT: Final = "bot.yaml"  # the config of a project that `bot init` has made
 TRIES_OF_A_NAME: Final = 200  # folders looked at; nobody has so many daemons
@@ -317,6 +319,18 @@ class _Connection(http.client.HTTPConnection):
         self.sock.settimeout(self._answer_s)
 
 
+@contextlib.contextmanager
+def _said_while(line: str) -> Iterator[None]:
+    """A person who waits for long is told for what."""
+    timer = threading.Timer(UNTOLD_S, lambda: click.echo(line, err=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _ask(
     place: Place, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any] | None, within_s: float | None
 ) -> Any:  # fmt: skip
@@ -329,11 +343,16 @@ def _ask(
     target = path + (
         f"?{urlencode({name: value for name, value in query.items() if value is not None})}" if query else ""
     )
-    connection = _Connection(place.folder / SOCKET, answer_s(path) + LONGER_S if within_s is None else within_s)
+    wait_s = answer_s(path) + LONGER_S if within_s is None else within_s
+    connection = _Connection(place.folder / SOCKET, wait_s)
+    goes_on = "" if method == "GET" else "; what was asked may be done when it goes on"
     try:
-        connection.request(method, target, body=None if body is None else json.dumps(dict(body)))
-        answer = connection.getresponse()
-        data = json.loads(answer.read())
+        with _said_while(
+            f"the daemon of {place.folder} has not answered yet; waiting for up to {wait_s:,.0f} s{goes_on}"
+        ):
+            connection.request(method, target, body=None if body is None else json.dumps(dict(body)))
+            answer = connection.getresponse()
+            data = json.loads(answer.read())
     except PermissionError:
         raise Closed(place.folder) from None
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
@@ -346,7 +365,7 @@ def _ask(
         if not place.is_running():
             raise NotRunning(f"the daemon of {place.folder} ended meanwhile") from None
         raise Hung(
-            f"the daemon (pid {holder_pid(place.folder)}) did not answer ({type(error).__name__}); its log: bot logs {place.flag}"
+            f"the daemon (pid {holder_pid(place.folder)}) did not answer ({type(error).__name__}){goes_on}; its log: bot logs {place.flag}"
         ) from None
     finally:
         connection.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,11 +18,12 @@ from bot.cli import place as place_module
 from bot.cli import replay
 from bot.cli.app import call
 from bot.cli.embedded import Embedded
-from bot.cli.place import NotRunning, Silent, find, folder_of, plain_data
+from bot.cli.place import Hung, NotRunning, Place, Silent, find, folder_of, plain_data
 from bot.cli.unit import USER_UNITS
 from bot.config import load
 from bot.errors import BotError, ConfigError
-from bot.runtime.holding import folders_held, hold_state, noted
+from bot.runtime.control import reachable
+from bot.runtime.holding import folders_held, hold_state, noted, private_dir
 
 CONFIG = 'account: {base_url: "https://x.example", api_key: "${credential:none}"}\nstrategies: []\n'
 
@@ -411,3 +413,19 @@ def test_a_position_of_ours_without_a_stop_is_an_exit_code(
     place = SimpleNamespace(ask=lambda *_: {"old_s": 0.1, **told})
     monkeypatch.setattr(place_module, "find", lambda *_: place)
     assert call([command, "--json"]) == code
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/status"), ("POST", "/pause")])
+def test_who_waits_for_a_daemon_that_hangs_is_told_for_what_and_what_may_come_of_it(
+    method: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(place_module, "UNTOLD_S", 0.05)
+    folder = private_dir(tmp_path / "state")
+    with hold_state(folder), reachable(folder / "control.sock") as name, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
+        listener.listen()
+        with pytest.raises(Hung) as caught:
+            Place(folder).ask(method, path, within_s=1.0)
+    said = "what was asked may be done when it goes on"
+    assert f"the daemon of {folder} has not answered yet; waiting for up to 1 s" in capfd.readouterr().err
+    assert (said in str(caught.value)) == (method == "POST")
