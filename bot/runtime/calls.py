@@ -2,7 +2,8 @@
 
 A strategy that never gives the interpreter back (a loop inside C code) stops the loop that would put it in quarantine, and
 the next life would ask it the same again. So each call is noted when it begins and when it ends; the heartbeat process, which
-nothing in the daemon can stop, writes down how long it has seen the daemon live. Both together are the evidence.
+nothing in the daemon can stop, writes down how long it has seen the daemon live. Both together are the evidence. One that ends the process
+itself leaves its call noted, too: once that may be chance, a kill of any kind, and not again and again.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _MAGIC: Final = b"BBCALLS\x01"
 SIZE: Final = _HEAD.size + ROWS * _ROW.size
 
 
-class Stuck(NamedTuple):
-    """A strategy that the last run was still asking when it was ended, for `seconds` at least."""
+class Asked(NamedTuple):
+    """A strategy that the last run was still asking when it was ended, for `seconds` at least; not above 0 where nobody saw it in the call."""
 
     strategy: str
     version: str
@@ -101,8 +102,8 @@ class Calls:
         self._map.close()
 
 
-def stuck(folder: Path) -> list[Stuck]:
-    """The strategies that the last run of this folder was asking when it stood still, longest first; [] when nothing says so."""
+def asked(folder: Path) -> list[Asked]:
+    """The strategies that the last run of this folder was asking when it was ended, longest first; [] when nothing says so."""
     with contextlib.suppress(OSError, ValueError):
         belief = BeliefFile(str(folder / BELIEF))
         try:
@@ -113,9 +114,14 @@ def stuck(folder: Path) -> list[Stuck]:
         if record is None or len(raw) != SIZE or _HEAD.unpack_from(raw) != (_MAGIC, record.fence):
             return []
         found = [
-            Stuck(name.rstrip(b"\0").decode(), version.rstrip(b"\0").decode(), (record.written_ns - began_ns) / 1e9)
+            Asked(name.rstrip(b"\0").decode(), version.rstrip(b"\0").decode(), (record.written_ns - began_ns) / 1e9)
             for name, version, began_ns in _ROW.iter_unpack(raw[_HEAD.size :])
             if began_ns
         ]
-        return sorted((one for one in found if one.seconds >= STUCK_S), key=lambda one: -one.seconds)
+        return sorted(found, key=lambda one: -one.seconds)
     return []
+
+
+def stuck(folder: Path) -> list[Asked]:
+    """Those in which it stood still."""
+    return [one for one in asked(folder) if one.seconds >= STUCK_S]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -63,6 +64,8 @@ T = TypeVar("T")
 
 # Of real time after a close: a bar that was not there yet is asked for again, before the regular pass.
 LATE_LOOKS_MS: Final = (100, 500)
+ASKED: Final = "asked_at_end"  # the note of whom the last runs were asking when their processes ended
+ENDS_MAX: Final = 3  # in a row, before that is no chance any more
 REPORT_S: Final = 5.0  # of real time between two lines on heartbeat and account value
 FIRST_BEAT_S: Final = 2.0  # an attempt takes no longer; without an answer by then entries wait, exits do not
 FIRST_BEAT_LOOK_S: Final = 0.01  # the belief is a mapped file, which rings no bell
@@ -161,7 +164,7 @@ async def run(
             was_used=was_used,
         )
         stack.callback(journal.close)
-        quarantine_stuck(state_dir, journal, placed, now_ms=client.clock.now_ms())
+        quarantine_asked(state_dir, journal, placed, now_ms=client.clock.now_ms())
         provenance.note_run(
             journal, provenance.mark_of(settings, source_digests(placed)), at_ms=client.clock.now_ms(), epoch=snapshot.epoch,
             balance_usd=snapshot.balance_usd, config=config,
@@ -703,16 +706,37 @@ def _calls(path: Path, fence: int) -> calls.Calls | None:
         return None
 
 
-def quarantine_stuck(folder: Path, journal: Journal, placed: Iterable[Placed], *, now_ms: int) -> None:
-    """What the last run was asking when it stood still is asked nothing more, unless its code or params have changed since."""
+def quarantine_asked(folder: Path, journal: Journal, placed: Iterable[Placed], *, now_ms: int) -> None:
+    """What the last run was asking when it stood still is asked nothing more, unless its code or params have changed since. Nor is what ENDS_MAX runs in
+    a row were asking when their process ended: a kill that falls into a call once is chance."""
     versions = {one.strategy.name: one.version for one in placed}
-    for one in calls.stuck(folder):
+    before = _asked_before(journal)
+    now: dict[str, tuple[str, int]] = {}
+    for one in calls.asked(folder):
         if versions.get(one.strategy) != one.version:
             continue
-        message = (
-            f"{one.strategy}: did not return for {one.seconds:.0f} s, and the daemon stood still until it was ended"
-        )
-        quarantine(journal, one.strategy, one.version, message, at_ms=now_ms)
+        version, ends = before.get(one.strategy, ("", 0))
+        now[one.strategy] = one.version, ends + 1 if version == one.version else 1
+        if one.seconds >= calls.STUCK_S:
+            why = f"did not return for {one.seconds:.0f} s, and the daemon stood still until it was ended"
+        elif now[one.strategy][1] >= ENDS_MAX:
+            why = f"{ENDS_MAX} times in a row the daemon's process ended while it was asked"
+        else:
+            continue
+        quarantine(journal, one.strategy, one.version, f"{one.strategy}: {why}", at_ms=now_ms)
+    if now != before:
+        journal.write_note(ASKED, json.dumps(now))
+
+
+def _asked_before(journal: Journal) -> dict[str, tuple[str, int]]:
+    """Whom the runs before the last one were asking when they ended, and how many in a row. A damaged note says nothing."""
+    try:
+        return {
+            str(name): (str(version), int(ends))
+            for name, (version, ends) in json.loads(journal.note(ASKED) or "{}").items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 async def until_up(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,10 @@ from bot.runtime import worker as worker_module
 from bot.runtime.beat import Heart
 from bot.runtime.beater import BELIEF, BeliefFile
 from bot.runtime.calls import Calls
+from bot.runtime.daemon import ASKED, quarantine_asked
+from bot.runtime.journal import open_journal
 from bot.runtime.worker import Worker
+from tests.fakes import ADDRESS
 
 FENCE = 7
 
@@ -135,3 +140,30 @@ def test_a_row_that_is_left_in_the_middle_of_a_note_has_none(tmp_path: Path, mon
     leaving.join()
     rows = (tmp_path / calls.FILE).read_bytes()[calls._HEAD.size :]
     assert not any(began_ns for _, _, began_ns in calls._ROW.iter_unpack(rows))
+
+
+def test_who_was_asked_when_three_runs_in_a_row_ended_is_asked_no_more(tmp_path: Path) -> None:
+    journal = open_journal(None, address=ADDRESS)
+    placed: Any = [SimpleNamespace(strategy=SimpleNamespace(name=name), version="v1") for name in ("crashes", "other")]
+
+    def life(*asked: tuple[str, str]) -> set[str]:
+        """A run that ended while these were asked, and who is in quarantine after the next start."""
+        noted = Calls(tmp_path / calls.FILE, fence=FENCE)
+        seen_alive(tmp_path, -5)
+        for name, version in asked:
+            row = noted.row()
+            assert row is not None
+            row.begin(name, version)
+        noted.close()
+        quarantine_asked(tmp_path, journal, placed, now_ms=1)
+        return {row["event_id"] for row in journal.db["outbox"].rows if row["kind"] == "strategy.quarantined"}
+
+    assert life(("crashes", "v1"), ("other", "v1")) == set()
+    assert life(("crashes", "v1")) == set()
+    assert life() == set(), "one that ended otherwise begins the count anew"
+    assert life(("crashes", "v1")) == set()
+    assert life(("crashes", "v0")) == set(), "so does another version"
+    journal.write_note(ASKED, "{")
+    assert life(("crashes", "v1"), ("other", "v1")) == set(), "a damaged note"
+    assert life(("crashes", "v1")) == set()
+    assert len(life(("crashes", "v1"), ("other", "v1"))) == 1
