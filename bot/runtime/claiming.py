@@ -46,7 +46,7 @@ def claim_orders(loop: Loop, snapshot: AccountSnapshot) -> None:
 async def claim_positions(loop: Loop) -> None:
     """Give every position without an owner to the strategy that made the key of its entry, also of one that rested first."""
     for position in list(loop.mirror.positions.values()):
-        if position.owner is None and position.market not in loop.foreign_known and not loop.is_left(position):
+        if position.owner is None and position.market not in loop.foreign_known:
             owner = await _owner_of(loop, position)
             if owner is not None:
                 loop.mirror.adopt(position.market, owner)

@@ -14,7 +14,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from bot import logs
@@ -58,9 +57,6 @@ log = logs.Quiet()
 BEGUN: Final = "begun_ms"  # the note of when a journal was begun, by the clock of the service
 BEGUN_AHEAD_MS: Final = 10 * MINUTE_MS  # that it may lie ahead of a later start, whose clock was a little behind
 CUT: Final = "begun_cut"  # the note that a run before it was cut off: something stood on the account when it was begun
-# And a market: the note of when ours had closed all of theirs of a position there, and another hand's part stayed.
-LEFT: Final = "left:"
-MS_MAX: Final = 10**15  # of an instant in a note
 RECONCILE_MS: Final = 3 * MINUTE_MS  # of real time between two comparisons when nothing asks for one
 TRIM_MS: Final = MINUTE_MS  # of real time; a look that finds nothing too much is a few questions to an index
 OWNERS_KEPT: Final = 2_000  # the newest keys that were asked for; the journal knows the others
@@ -95,7 +91,6 @@ class Settings:
     require_protection: bool = True  # of a position whose strategy runs no more; the others' allowances say it too
 
 
-NO_PARTS: Final[Mapping[str, Part]] = MappingProxyType({})
 SCHEDULED: Final = ("bar:", "timer:", "timer.")  # causes that are only as right as the clock
 
 
@@ -658,11 +653,11 @@ class Loop:
         heard, is_said = self.desk.heard, logs.is_said(logs.INFO)
         began_ms, taken = self.pacer.mono_ms(), len(fresh)
         for n, event in enumerate(fresh, start=1):
-            parts = NO_PARTS
+            parts: Mapping[str, Part] = {}
             if event.type in BOOKED:
                 parts = self.books.apply(event)
                 self.mirror.apply(event)
-                self._pass_on(event.coin, parts, at_ms=event.ts)
+                self._pass_on(event.coin)
             else:
                 self.mirror.apply(event)
             self.strangers.see(event, self.owner_of)
@@ -1058,7 +1053,7 @@ class Loop:
                 position = self.mirror.date(
                     position.market, self.journal.opened_ms(position.market, epoch=self.mirror.epoch)
                 )
-            if position.owner is not None or self.is_left(position):
+            if position.owner is not None:
                 continue
             keys = self.journal.entry_keys(position.market, epoch=self.mirror.epoch, since_ms=position.opened_ms)
             owner = next(filter(None, map(self.owner_of, keys)), None)
@@ -1085,9 +1080,8 @@ class Loop:
         self.books.mend_day()
         self._write_books()
 
-    def _pass_on(self, market: str | None, parts: Mapping[str, Part] = NO_PARTS, *, at_ms: int = 0) -> None:
-        """A shared position whose owner has closed its share is the next holder's to answer for; with no other than another hand left, nobody's.
-        `parts`: of the fill that has just been booked, and its instant."""
+    def _pass_on(self, market: str | None) -> None:
+        """A shared position whose owner has closed its share is the next holder's to answer for."""
         position = self.mirror.positions.get(market or "")
         if position is None or position.owner is None:
             return
@@ -1096,14 +1090,6 @@ class Loop:
             heir = next((name for name in shares if not name.startswith("@")), None)
             if heir is not None:
                 self.mirror.adopt(position.market, heir)
-            elif position.owner in parts:
-                self.mirror.adopt(position.market, None)
-                self.journal.write_note(LEFT + position.market, f"{self.mirror.epoch}:{at_ms}")
-
-    def is_left(self, position: MirrorPosition) -> bool:
-        """Whether ours have closed all that they had of it, and another hand's part is left."""
-        epoch, _, left_ms = (self.journal.note(LEFT + position.market) or "").partition(":")
-        return epoch == str(self.mirror.epoch) and is_number(left_ms, MS_MAX) and position.opened_ms <= int(left_ms)
 
     def _step_of(self, market: str) -> Decimal:
         return self.gate.step(market)

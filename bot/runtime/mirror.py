@@ -217,8 +217,8 @@ class Mirror:
         """The list of guardians, as the service has just given it."""
         self.guardians = {one.id: _guardian_of(one) for one in listed}
 
-    def adopt(self, market: str, owner: str | None) -> None:
-        """From now on this strategy answers for the position; None: none does."""
+    def adopt(self, market: str, owner: str) -> None:
+        """From now on this strategy answers for the position."""
         self.positions[market] = self.positions[market]._replace(owner=owner)
 
     def date(self, market: str, opened_ms: int) -> MirrorPosition:

@@ -24,7 +24,7 @@ from bot.runtime.exiting import wind_down
 from bot.runtime.feed import Series
 from bot.runtime.intents import Intent as Written
 from bot.runtime.journal import open_journal
-from bot.runtime.loop import SCHEDULED, Loop, Settings
+from bot.runtime.loop import SCHEDULED, Loop
 from bot.runtime.metrics import Figures, Meter, Sources
 from bot.runtime.notices import render
 from bot.runtime.operating import _position
@@ -786,33 +786,6 @@ async def test_another_hands_close_is_booked_as_such(venue: FakeVenue) -> None:
     book = loop.books.of("alpha")
     assert (book.shares[0].size, book.unrealized_usd) == (1, 10)
     assert loop.books.of(FOREIGN).fills == 0
-
-
-@pytest.mark.parametrize("policy", ["ignore", "adopt", "flatten"])
-async def test_what_another_hand_holds_when_the_strategies_have_left_is_nobodys_after_a_restart_too(
-    venue: FakeVenue, tmp_path: Path, policy: str
-) -> None:
-    path = tmp_path / "journal.db"
-    a, b = Told("alpha"), Told("beta")
-    settings = Settings(foreign_positions=policy)
-    loop = await begun(venue, a, b, nets=True, path=path, settings=settings)
-    a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=2, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(400)), key="STRANGER")
-    await minutes(loop, venue, "100")
-    a.wants, b.wants = [Close("BTC")], [Close("BTC")]
-    await minutes(loop, venue, "100")
-    await loop.cycle()
-    if policy == "flatten":
-        assert "BTC" not in venue.positions
-        return
-    heir = "alpha" if policy == "adopt" else None
-    assert venue.positions["BTC"].size == 4
-    for _ in range(2):
-        assert loop.mirror.positions["BTC"].owner == heir
-        assert {name: share.size for name, share in loop.books.shares["BTC"].items()} == {heir or FOREIGN: 4}
-        kill(loop)
-        loop = await begun(venue, Told("alpha"), Told("beta"), nets=True, path=path, settings=settings)
 
 
 async def test_a_notice_of_a_fill_names_those_whose_fill_it_was(venue: FakeVenue) -> None:
