@@ -102,26 +102,36 @@ class Calls:
         self._map.close()
 
 
-def asked(folder: Path) -> list[Asked]:
-    """The strategies that the last run of this folder was asking when it was ended, longest first; [] when nothing says so."""
+def asked(folder: Path) -> tuple[int, list[Asked]]:
+    """The run that noted the newest calls in this folder, and the strategies that it was asking when it was ended, longest first."""
     with contextlib.suppress(OSError, ValueError):
-        belief = BeliefFile(str(folder / BELIEF))
-        try:
-            record = belief.read()
-        finally:
-            belief.close()
         raw = (folder / FILE).read_bytes()
-        if record is None or len(raw) != SIZE or _HEAD.unpack_from(raw) != (_MAGIC, record.fence):
-            return []
+        magic, fence = _HEAD.unpack_from(raw) if len(raw) == SIZE else (b"", 0)
+        if magic != _MAGIC:
+            return 0, []
+        seen_ns = _seen_ns(folder, fence)
         found = [
-            Asked(name.rstrip(b"\0").decode(), version.rstrip(b"\0").decode(), (record.written_ns - began_ns) / 1e9)
+            Asked(name.rstrip(b"\0").decode(), version.rstrip(b"\0").decode(), (seen_ns - began_ns) / 1e9)
             for name, version, began_ns in _ROW.iter_unpack(raw[_HEAD.size :])
             if began_ns
         ]
-        return sorted(found, key=lambda one: -one.seconds)
-    return []
+        return fence, sorted(found, key=lambda one: -one.seconds)
+    return 0, []
+
+
+def _seen_ns(folder: Path, fence: int) -> int:
+    """When the heartbeat process has last seen that run live; 0: it never has."""
+    try:
+        belief = BeliefFile(str(folder / BELIEF))
+    except (OSError, ValueError):
+        return 0
+    try:
+        record = belief.read()
+    finally:
+        belief.close()
+    return 0 if record is None or record.fence != fence else record.written_ns
 
 
 def stuck(folder: Path) -> list[Asked]:
     """Those in which it stood still."""
-    return [one for one in asked(folder) if one.seconds >= STUCK_S]
+    return [one for one in asked(folder)[1] if one.seconds >= STUCK_S]

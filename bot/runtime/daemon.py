@@ -709,34 +709,35 @@ def _calls(path: Path, fence: int) -> calls.Calls | None:
 def quarantine_asked(folder: Path, journal: Journal, placed: Iterable[Placed], *, now_ms: int) -> None:
     """What the last run was asking when it stood still is asked nothing more, unless its code or params have changed since. Nor is what ENDS_MAX runs in
     a row were asking when their process ended: a kill that falls into a call once is chance."""
+    fence, asked = calls.asked(folder)
+    counted, before = _asked_before(journal)
+    if fence in (0, counted):  # Nothing can be told; or a start that came to nothing has counted it.
+        return
     versions = {one.strategy.name: one.version for one in placed}
-    before = _asked_before(journal)
     now: dict[str, tuple[str, int]] = {}
-    for one in calls.asked(folder):
+    for one in asked:
         if versions.get(one.strategy) != one.version:
             continue
         version, ends = before.get(one.strategy, ("", 0))
-        now[one.strategy] = one.version, ends + 1 if version == one.version else 1
+        ends = ends + 1 if version == one.version else 1
         if one.seconds >= calls.STUCK_S:
             why = f"did not return for {one.seconds:.0f} s, and the daemon stood still until it was ended"
-        elif now[one.strategy][1] >= ENDS_MAX:
+        elif ends >= ENDS_MAX:
             why = f"{ENDS_MAX} times in a row the daemon's process ended while it was asked"
         else:
+            now[one.strategy] = one.version, ends
             continue
         quarantine(journal, one.strategy, one.version, f"{one.strategy}: {why}", at_ms=now_ms)
-    if now != before:
-        journal.write_note(ASKED, json.dumps(now))
+    journal.write_note(ASKED, json.dumps([fence, now]))
 
 
-def _asked_before(journal: Journal) -> dict[str, tuple[str, int]]:
-    """Whom the runs before the last one were asking when they ended, and how many in a row. A damaged note says nothing."""
+def _asked_before(journal: Journal) -> tuple[int, dict[str, tuple[str, int]]]:
+    """Up to which run it was counted whom they were asking when they ended, and how many in a row. A damaged note says nothing."""
     try:
-        return {
-            str(name): (str(version), int(ends))
-            for name, (version, ends) in json.loads(journal.note(ASKED) or "{}").items()
-        }
+        fence, found = json.loads(journal.note(ASKED) or "[0, {}]")
+        return int(fence), {str(name): (str(version), int(ends)) for name, (version, ends) in found.items()}
     except (ValueError, TypeError, AttributeError):
-        return {}
+        return 0, {}
 
 
 async def until_up(
