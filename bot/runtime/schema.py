@@ -115,9 +115,10 @@ def spell_out(db: Database) -> bool:
     (sqlite.org/lang_altertable.html, changes that do not affect the content on disk). sqlite3.Error leaves all as it was, and as good.
     """
     read = db.conn.execute
-    found = read(
-        "SELECT name, sql FROM sqlite_master WHERE tbl_name IN ('intents', 'attempts', 'traces') AND sql NOT NULL"
+    tables = (
+        "type='table' AND name IN ('intents', 'attempts', 'traces')"  # What a person has made besides is left alone.
     )
+    found = read(f"SELECT name, sql FROM sqlite_master WHERE ({tables}) OR (type='index' AND name='intents_live')")  # noqa: S608 - constants only
     fresh = {name: spelled for name, sql in found.fetchall() if (spelled := _LIST.sub(_spelled, sql)) != sql}
     if not fresh:
         return False
@@ -126,7 +127,7 @@ def spell_out(db: Database) -> bool:
         (version,) = read("PRAGMA schema_version").fetchone()
         read("PRAGMA writable_schema=ON")
         for name, sql in fresh.items():
-            read("UPDATE sqlite_master SET sql=? WHERE name=?", (sql, name))
+            read("UPDATE sqlite_master SET sql=? WHERE name=? AND type IN ('table', 'index')", (sql, name))
         read(f"PRAGMA schema_version={version + 1}")
         read("PRAGMA writable_schema=RESET")
         read("SELECT 1 FROM intents LIMIT 1").fetchone()  # It is read anew, and only counts when it can be.
