@@ -111,7 +111,7 @@ def levels_of(run: KeptRun, market: str, since_ms: int) -> dict[str, list[tuple[
     stood: dict[str, tuple[str, int, int | None, float]] = {}
     with (run.folder / "events.jsonl").open(encoding="utf-8") as lines:
         for line in lines:
-            if '"triggerPx":"' not in line or int(line.partition('"ts":')[2][:13]) < since_ms:
+            if '"triggerPx":"' not in line or int(line.partition('"ts":')[2].partition(",")[0]) < since_ms:
                 continue
             event = json.loads(line)
             data, at_ms = event["data"], event["ts"]

@@ -18,7 +18,7 @@ from bot.cli.app import call
 from bot.cli.report import report_lines
 from bot.errors import BotError
 from bot.session import report
-from bot.session.kept import read_run
+from bot.session.kept import levels_of, read_run
 from bot.session.report import _differ, differences, page
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -150,6 +150,10 @@ def test_a_stop_is_drawn_as_it_stood_and_ends_where_another_took_its_place(tmp_p
     at = [f"2025-05-01T{clock}.000Z" for clock in ("00:10:00", "00:20:00", "01:00:00")]
     assert stop["x"] == [at[0], at[1], None, at[1], at[2], None]
     assert stop["y"][0] == stop["y"][1] > stop["y"][3] == stop["y"][4]
+    events = folder / "events.jsonl"  # As of before September 2001, whose instants have a digit less.
+    events.write_text(re.sub(r'"ts":\d{13}', '"ts":946771200000', events.read_text()))
+    assert len(levels_of(read_run(folder), "BTC", 946771200000)["stop_loss"]) == 2
+    assert levels_of(read_run(folder), "BTC", 946771200001) == {}
 
 
 def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list[Path]) -> None:
