@@ -16,7 +16,7 @@ from bot.venue.events import Triggered
 from bot.venue.numbers import E8, div_up
 from bot.venue.quote import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening, freed
 from bot.venue.record import emit, emit_order, next_seq, open_trade
-from bot.venue.state import Account, Level, Market, Order, Position, State, oid_text, side_name
+from bot.venue.state import Account, Level, Market, Order, Position, State, Trade, oid_text, side_name
 
 Ahead = tuple[int, int]  # Lowest and highest of the points still to come in this bar.
 
@@ -312,7 +312,7 @@ def _fill_pending(state: State, market: Market) -> None:
         fills = walk(market, market.mid, order.buy, size, _bound_of_pending(market, order)) if size else []
         is_limit = order.kind == "limit"
         if is_limit and size and (not fills or _is_shut(account, market, order)):
-            orders.rest_at_limit(account, market, order)
+            _rest_at_limit(state, account, market, order, trade)
             continue
         opening = sum([sz for _, sz in fills]) - against
         leverage = position.leverage if position is not None and not against else order.leverage
@@ -334,18 +334,33 @@ def _fill_pending(state: State, market: Market) -> None:
             if margin > ledger.free_margin(state, account, back):
                 reason = "insufficient_funds"
         if reason is not None:
-            trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
-            emit_order(state, account, order, "canceled", reason=reason)
+            _give_up(state, account, order, trade, reason)
             continue
         if opening > 0:
             trade.leverage = leverage
         orders.take(state, account, market, order, trade, fills)
-        if is_limit and order.filled < size:
-            orders.rest_at_limit(account, market, order)
+        if is_limit and order.filled < order.size:
+            if order.filled < size:
+                _rest_at_limit(state, account, market, order, trade)
+            else:  # The position that it was to close has gone, or a part of it.
+                _give_up(state, account, order, trade, "reduce_only" if order.reduce_only else "position_closed")
             continue
         cut = order.filled == size < order.size and not order.reduce_only
         rest = "position_closed" if cut else "slippage_bound" if order.filled < order.size else None
         orders.finish(state, trade, reason=rest)
+
+
+def _rest_at_limit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
+    """It was judged by the book's price, and its own may be dearer."""
+    if orders.held_at_limit(market, order) > ledger.free_margin(state, account):
+        _give_up(state, account, order, trade, "insufficient_funds")
+    else:
+        orders.rest_at_limit(account, market, order)
+
+
+def _give_up(state: State, account: Account, order: Order, trade: Trade, reason: str) -> None:
+    trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
+    emit_order(state, account, order, "canceled", reason=reason)
 
 
 def _bound_of_pending(market: Market, order: Order) -> int:

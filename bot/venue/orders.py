@@ -236,10 +236,15 @@ def _rest(state: State, account: Account, market: Market, order: Order, held: in
 def rest_at_limit(account: Account, market: Market, order: Order) -> None:
     """What is left of a limit waits for its price from the next point on, with the margin and the fee that it would then need set aside."""
     order.born = market.point
+    _keep_open(account, order, held_at_limit(market, order))
+    index.watch_order(market, order)
+
+
+def held_at_limit(market: Market, order: Order) -> int:
+    """The margin and the fee of what a limit may still open, at its price."""
     opening = order.left_to_open()
     held = div_up(outcome.worth(market.spec, order.buy, order.bound_px, opening), order.leverage)
-    _keep_open(account, order, held + ledger.fee_on(market.spec, order.bound_px, opening, maker=False))
-    index.watch_order(market, order)
+    return held + ledger.fee_on(market.spec, order.bound_px, opening, maker=False)
 
 
 def _keep_open(account: Account, order: Order, held: int) -> None:

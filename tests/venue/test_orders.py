@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bot.venue.commands import CancelCoin, CancelOrder
+from bot.venue.events import OrderChanged
 from bot.venue.numbers import E8
 from bot.venue.state import Rules, oid_text
 from tests.builders import Desk, code_of, e8, market, order
@@ -423,6 +424,27 @@ def test_of_two_limits_of_a_session_that_would_close_the_same_position_the_secon
         ("done", None),
         ("canceled", "reduce_only"),
     ]
+
+
+def test_a_limit_of_a_session_that_has_less_to_close_than_it_was_for_ends_with_an_event():
+    desk = Desk((market(), "100"), rules=NEXT)
+    desk.place(order(size="5"))
+    desk.bar("BTC", "100", "100", "100", "100")
+    desk.close(size=2 * E8)
+    desk.place(order(side=-1, size="8", limit_px="99"))
+    events = desk.bar("BTC", "100", "100", "100", "100")
+    assert desk.position().size == 3 * E8, "three closed, and the three that it was to open"
+    (gone,) = [one for one in events if isinstance(one, OrderChanged) and one.subtype == "canceled"]
+    assert (gone.kind, gone.filled, gone.reason) == ("limit", 6 * E8, "position_closed")
+    assert (desk.account.trades[-1].status, desk.account.reserved, desk.account.orders) == ("canceled", 0, {})
+
+
+def test_a_limit_of_a_session_that_could_not_be_paid_at_its_own_price_does_not_rest():
+    desk = Desk((market(), "100"), cash="1010", rules=NEXT)
+    desk.place(order(size="10", limit_px="110"))
+    events = desk.bar("BTC", "112", "112", "112", "112")
+    assert [one.reason for one in events if isinstance(one, OrderChanged)] == ["insufficient_funds"]
+    assert (desk.account.reserved, desk.account.orders, desk.account.trades[-1].status) == (0, {}, "canceled")
 
 
 def test_a_session_order_keeps_the_callers_own_slippage_bound():
