@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -52,6 +52,18 @@ class Placed(NamedTuple):
 class Wished(NamedTuple):
     seat: Seat
     wish: Wish
+
+
+# Who listens to a series, and what keeps its indicators of that market up to date.
+Crew = Sequence[tuple[Seat, Callable[[Bar], object] | None]]
+
+
+class Line(NamedTuple):
+    """One series of those whose bars are decided together: where its bars go, and who listens."""
+
+    market: str
+    take: Callable[[Bar], None]
+    crew: Crew
 
 
 @dataclass(slots=True)
@@ -250,7 +262,7 @@ class Desk:
         lo, hi, until_ms = calm
         market = series.market
         history, marks = self.feed.histories[series], self.mirror.marks
-        crew = self._listeners[series]
+        crew = self._crew(series)
         last_ms: int | None = None
         for bar in bars if seen is None else chain((seen,), bars):
             _, at_ms, _, high, low, close, _ = bar
@@ -267,28 +279,63 @@ class Desk:
         history.trim()
         return None, None
 
+    def lines_of(self, series: Sequence[Series]) -> list[Line]:
+        """What `decide_abreast` needs of each of these series."""
+        return [Line(s.market, self.feed.histories[s].take, self._crew(s)) for s in series]
+
+    def decide_abreast(
+        self, lines: Sequence[Line], slots: Iterator[tuple[Bar, ...]], bands: Sequence[Calm], until_ms: int, seen: tuple[Bar, ...] | None = None,
+        first: int = 0,
+    ) -> tuple[tuple[Bar, ...] | None, Decision | None, int]:  # fmt: skip
+        """As `decide_run`, of several series whose bars close together: a slot is one bar of each line, decided in that order.
+
+        (slot, None, 0): the venue must see these bars before any of them is decided. (slot, decision, n): act on what is wanted on the bar of line n,
+        then come again with the slot as `seen` and n + 1 as `first`. (None, None, 0): no slot left. Which bars are done the caller tells the journal.
+        """
+        marks, ask = self.mirror.marks, self._ask_crew
+        for slot in slots if seen is None else chain((seen,), slots):
+            if slot is seen:
+                todo = enumerate(islice(zip(slot, lines, strict=True), first, None), first)
+            else:
+                if slot[0].at_ms >= until_ms:
+                    return slot, None, 0
+                for (_, _, _, high, low, _, _), (lo, hi, _) in zip(slot, bands, strict=True):
+                    if low <= lo or high >= hi:
+                        return slot, None, 0
+                todo = enumerate(zip(slot, lines, strict=True))
+            for number, (bar, (market, take, crew)) in todo:
+                take(bar)
+                marks[market] = bar.close
+                decision = ask(crew, bar)
+                if decision is not None:
+                    return slot, decision, number
+        return None, None, 0
+
     def decide_one(self, series: Series, bar: Bar) -> Decision | None:
         """As `decide_run`, of one bar and whatever the band. None: nobody wants anything, and the bar is done. `feed.trim` now and then."""
         self.feed.histories[series].take(bar)
         self.mirror.marks[series.market] = bar.close
-        decision = self._ask_crew(self._listeners[series], bar)
+        decision = self._ask_crew(self._crew(series), bar)
         if decision is None:
             self.journal.bar_done(series.market, series.interval, bar.at_ms)
         return decision
 
-    def _ask_crew(self, crew: Sequence[Seat], bar: Bar) -> Decision | None:
+    def _crew(self, series: Series) -> Crew:
+        return [(seat, seat.indicators.updater(series.market)) for seat in self._listeners[series]]
+
+    def _ask_crew(self, crew: Crew, bar: Bar) -> Decision | None:
         """on_bar of each in its turn; None when nobody wants anything and no state has changed."""
         at_ms = bar.at_ms
         decision: Decision | None = None
-        for seat in crew:
-            strategy, source = seat.strategy, seat.source
-            if seat.indicators.names:
-                seat.indicators.update(bar)
+        for seat, update in crew:
+            if update is not None:
+                update(bar)
             if seat.quarantined is not None:
                 continue
+            source = seat.source
             source.now_ms = at_ms
             try:
-                wishes = strategy.on_bar(seat.view, bar)
+                wishes = seat.strategy.on_bar(seat.view, bar)
                 if wishes:
                     for wish in (wishes := iter(wishes)):
                         decision = decision or Decision()

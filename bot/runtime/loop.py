@@ -23,7 +23,7 @@ from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN, Arming, Wanted
 from bot.runtime.books import BOOKED, Books, Part
 from bot.runtime.crew import Crew
-from bot.runtime.desk import Decision, Desk, Placed, Run, Wished, run_inline
+from bot.runtime.desk import Decision, Desk, Line, Placed, Run, Wished, run_inline
 from bot.runtime.feed import Breathe, Closed, Feed, Series, at_once
 from bot.runtime.gate import FRESH_INTERVALS, Ask, Gate, Permit
 from bot.runtime.health import Health, key_problem
@@ -496,6 +496,15 @@ class Loop:
         if self.timers.next_ms is not None and self.timers.next_ms < calm.until_ms:
             calm = calm._replace(until_ms=self.timers.next_ms)
         return self.desk.decide_run(series, bars, self.losses.narrowed(series, calm), seen)
+
+    def decide_abreast(
+        self, lines: Sequence[Line], slots: Iterator[tuple[Bar, ...]], bands: Sequence[Calm], seen: tuple[Bar, ...] | None = None, first: int = 0,
+    ) -> tuple[tuple[Bar, ...] | None, Decision | None, int]:  # fmt: skip
+        """The same of several series abreast; see Desk.decide_abreast. The bands are narrowed by whoever gives them."""
+        until_ms = min([band.until_ms for band in bands])
+        if self.timers.next_ms is not None and self.timers.next_ms < until_ms:
+            until_ms = self.timers.next_ms
+        return self.desk.decide_abreast(lines, slots, bands, until_ms, seen, first)
 
     async def fire_timers(self, until_ms: int) -> None:
         """Ask the strategies whose timers are due at or before that instant. A session calls it when the bars of an instant are decided."""

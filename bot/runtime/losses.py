@@ -100,6 +100,11 @@ class Losses:
                 hi = min(hi, px)
         return Calm(lo, hi, until_ms)
 
+    @property
+    def are_limited(self) -> bool:
+        """Whether any strategy has a limit at all."""
+        return any(allowance.daily_loss_usd is not None for allowance in self.allowances().values())
+
     def has_limits(self, market: str) -> bool:
         """Whether anybody with a limit has a share there."""
         held = self.books.shares.get(market)

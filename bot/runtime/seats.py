@@ -125,6 +125,7 @@ class Seat:
         self.view = View(self.source)
         self.quarantined: str | None = None
         self._state_text = _json(state or {}, self.name)
+        self.has_state = self._state_text != "{}"  # with an empty state in hand there is then something to compare
         self.source.state = json.loads(self._state_text)
 
     def look_at(self, feed: Feed) -> None:
@@ -158,13 +159,14 @@ class Seat:
     def changed_state(self) -> str | None:
         """The state's JSON when a hook has changed it, else None. StrategyError when it is no JSON."""
         state = self.source.state
-        if not state and self._state_text == "{}":
+        if not state and not self.has_state:
             return None
         text = _json(state, self.name)
         if text == self._state_text:
             return None
         _check_keys(state, self.name)
         self._state_text = text
+        self.has_state = text != "{}"
         return text
 
     def rehearse(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> None:
@@ -195,13 +197,8 @@ class Seat:
             place = "; a hook yields what it wants, or returns a list of it"
         return StrategyError(f"{self.name}: {type(error).__name__}: {told}{place}")
 
-    @property
-    def has_state(self) -> bool:
-        """Whether anything is durable; with an empty state in hand there is then something to compare."""
-        return self._state_text != "{}"
-
     def restore_state(self) -> None:
-        if self.source.state or self._state_text != "{}":
+        if self.source.state or self.has_state:
             self.source.state = json.loads(self._state_text)
 
     def quarantine(self, why: str) -> None:

@@ -18,7 +18,7 @@ from bot.strategy import Bar
 from bot.strategy.indicators import Columns
 from bot.venue.numbers import E8
 
-AHEAD: Final = 1_024  # rows that are lists at a time
+AHEAD: Final = 1_024  # rows that are lists at a time, at the most
 _MAKE_BAR: Final = partial(tuple.__new__, Bar)
 
 Point = tuple[int, str, int, int, int, int, tuple[int, int] | None]
@@ -156,15 +156,15 @@ class Ahead:
         """How many have not been taken."""
         return length_hint(self._at)
 
-    def take(self, coins: list[str]) -> Iterator[Bar]:
-        """One for each name in `coins`. Whoever empties that list, from another thread too, ends them after the bar that was taken last."""
+    def take(self, coins: Iterable[str]) -> Iterator[Bar]:
+        """One for each name in `coins`. Whoever empties it, where it is a list, ends them after the bar that was taken last; from another thread, too."""
         return map(_MAKE_BAR, zip(coins, self._at, *self._columns, strict=False))
 
 
 class Track:
     """The closed bars of one series, as far as they have been heard: the lane's own candles, or coarser ones made of them."""
 
-    __slots__ = ("_ahead", "at", "candles", "end", "interval", "lane", "next_close_ms", "step_ms")
+    __slots__ = ("_ahead", "_ahead_end", "at", "candles", "end", "interval", "lane", "next_close_ms", "step_ms")
 
     def __init__(self, lane: Lane, candles: Candles, interval: str, *, start_ms: int, end_ms: int) -> None:
         self.lane = lane
@@ -185,9 +185,14 @@ class Track:
 
     def seek(self, row: int) -> None:
         """The bar of this row is the next."""
-        self.at = row
+        self.at = self._ahead_end = row
         self._ahead = iter(())
         self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
+
+    @property
+    def is_between(self) -> bool:
+        """Whether all that it has begun to hand out has been taken."""
+        return self.at >= self._ahead_end
 
     def pass_over(self, until_ms: int) -> None:
         """Bars that close by then are not heard any more."""
@@ -197,7 +202,8 @@ class Track:
         """The next bar; `next_close_ms` has said that there is one. `begin` is given the columns of a chunk whose first bar it is."""
         bar = next(self._ahead, None)
         if bar is None:
-            c, first, last = self.candles, self.at, min(self.end, self.at + AHEAD)
+            c, first, last = self.candles, self.at, self._block_end(self.at)
+            self._ahead_end = last
             at = [ts + self.step_ms for ts in c.at_ms[first:last]]
             columns = Columns(*(one[first:last].tolist() for one in (c.open, c.high, c.low, c.close, c.volume)))
             if begin is not None:
@@ -207,6 +213,11 @@ class Track:
         row = self.at = self.at + 1
         self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
         return bar
+
+    def _block_end(self, row: int) -> int:
+        """The row that begins the next block; of all series of one interval the blocks end at the same instants."""
+        ts, span_ms = self.candles.at_ms, AHEAD * self.step_ms
+        return bisect_left(ts, ts[row] - ts[row] % span_ms + span_ms, row, min(self.end, row + AHEAD))
 
     def closed_by(self, now_ms: int, limit: int) -> list[int]:
         """The rows of the last `limit` bars that had closed by then."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from typing import Any, Final, Protocol
 
 import structlog
@@ -21,7 +22,7 @@ from bot.config import Settings
 from bot.errors import ConfigError
 from bot.money import format_decimal
 from bot.runtime import beat
-from bot.runtime.desk import Decision, Placed, run_inline
+from bot.runtime.desk import Decision, Line, Placed, run_inline
 from bot.runtime.feed import Closed, Series
 from bot.runtime.gate import Grid
 from bot.runtime.journal import Journal
@@ -33,7 +34,7 @@ from bot.runtime.seats import Says, Seat
 from bot.runtime.timers import Spec
 from bot.service.catalogue import CATALOGUE
 from bot.session.candles import Candles, drivers
-from bot.session.lanes import Ahead, Lane, Track
+from bot.session.lanes import AHEAD, Ahead, Lane, Track
 from bot.session.local import LocalPort, drive
 from bot.session.options import Outage, SessionOptions, start_of
 from bot.session.stage import Stage
@@ -286,6 +287,12 @@ class Session:
         self._is_alone = (
             len(ground.lanes) == 1 and len(ground.tracks) == 1 and ground.tracks[0].is_base and not options.latency_ms
         )
+        # Several markets, each with one series of its own candles: where all of them have the same bars they are gone through together.
+        self._may_go_abreast = (
+            len(ground.tracks) == len(ground.lanes) and all(track.is_base for track in ground.tracks)
+            and len({lane.step_ms for lane in ground.lanes}) == 1 and not options.latency_ms
+        )  # fmt: skip
+        self._apart_until_ms = 0  # before this instant they have not
         self._seen = 0  # number of the newest event that the loop has been told
         self._outages = sorted(options.outages, key=lambda one: one.at_ms)
         self._progress: Told = lambda _done, _all: True
@@ -482,6 +489,14 @@ class Session:
         ground, coarse = self.ground, self._coarse
         since = unseen = 0
         while True:
+            if rows := self._rows_abreast(until_ms):
+                if not self._abreast(rows):
+                    return all(lane.is_over for lane in ground.lanes)
+                unseen = 0
+                if (since := since + rows) >= CHUNK:
+                    since = 0
+                    self._end_of_chunk()
+                continue
             closes = [close for lane in ground.lanes if (close := lane.next_close_ms()) is not None]
             if not closes:
                 return True
@@ -502,6 +517,102 @@ class Session:
                 unseen = 0
                 if not self._goes_on():
                     return all(lane.is_over for lane in ground.lanes)
+
+    def _rows_abreast(self, until_ms: int) -> int:
+        """How many of the next bars every market has, all with the same instants and up to the end of a block; 0 where one has others."""
+        if not self._may_go_abreast:
+            return 0
+        lanes = [lane for lane in self.ground.lanes if not lane.is_over]
+        if not lanes or (at_ms := lanes[0].ts[lanes[0].at]) < self._apart_until_ms or any(lane.step for lane in lanes):
+            return 0
+        if not all(track.is_between for track in self.ground.tracks):
+            return 0
+        step_ms = lanes[0].step_ms
+        last_ms = at_ms - at_ms % (AHEAD * step_ms) + (AHEAD - 1) * step_ms
+        rows = (min(last_ms, until_ms - step_ms) - at_ms) // step_ms + 1
+        rows = min(rows, *(lane.end - lane.at for lane in lanes))
+        if rows > 0 and all(
+            lane.ts[lane.at] == at_ms and lane.ts[lane.at + rows - 1] == at_ms + (rows - 1) * step_ms for lane in lanes
+        ):
+            return rows
+        self._apart_until_ms = last_ms + 1
+        return 0
+
+    def _abreast(self, rows: int) -> bool:
+        """The next `rows` bars of every market. False when nobody wants the session to go on."""
+        lanes = [lane for lane in self.ground.lanes if not lane.is_over]
+        series = [Series(lane.coin, lane.interval) for lane in lanes]
+        firsts = [lane.at for lane in lanes]
+        aheads = [self._ahead(lane, one, lane.at + rows) for lane, one in zip(lanes, series, strict=True)]
+        lines = self._running().desk.lines_of(series)
+        goes_on = True
+        while goes_on and (left := aheads[0].left):
+            names = self._looks.hand_out(lanes[0].coin, min(left, self._looks.bars))
+            bars = [aheads[0].take(names)]
+            bars += [ahead.take(repeat(lane.coin)) for ahead, lane in zip(aheads[1:], lanes[1:], strict=True)]
+            self._slots(lanes, firsts, series, lines, zip(*bars, strict=False))
+            done = rows - aheads[0].left
+            for lane, first in zip(lanes, firsts, strict=True):
+                if lane.at < first + done:
+                    self.scene.skip(lane, first + done - 1)
+            self.course.bars = sum([lane.at - lane.first for lane in self.ground.lanes])
+            goes_on = self._goes_on()
+        for lane, one in zip(lanes, series, strict=True):
+            if lane.at > lane.first:
+                self.journal.bar_done(one.market, one.interval, lane.ts[lane.at - 1] + lane.step_ms)
+        for track in self.ground.tracks:
+            if track.next_close_ms is not None:
+                track.seek(track.lane.at)
+        self._running().feed.trim()
+        return goes_on
+
+    def _slots(
+        self, lanes: Sequence[Lane], firsts: Sequence[int], series: Sequence[Series], lines: Sequence[Line], slots: Iterator[tuple[Bar, ...]],
+    ) -> None:  # fmt: skip
+        """As `_chunk`, of all markets: the venue is shown the slots that its bands do not cover. `firsts`: the rows at which the block begins."""
+        loop, scene, course = self._running(), self.scene, self.course
+        step_ms = lanes[0].step_ms
+        first_ms = lanes[0].ts[firsts[0]] + step_ms
+        is_open, losses = self.options.skip, loop.losses
+        are_limited = losses.are_limited
+        seen: tuple[Bar, ...] | None = None
+        first = 0
+        while True:
+            if is_open and not loop.live:
+                found = scene.bands()
+                bands = [found[lane.coin] for lane in lanes]
+                if are_limited:
+                    bands = [losses.narrowed(one, band) for one, band in zip(series, bands, strict=True)]
+            else:
+                bands = [_NOTHING] * len(lanes)
+            slot, decision, number = loop.decide_abreast(lines, slots, bands, seen, first)
+            if slot is None:
+                return
+            at_ms = slot[0].at_ms
+            past = (at_ms - first_ms) // step_ms
+            if decision is not None:
+                if slot is not seen:
+                    for lane, row in zip(lanes, firsts, strict=True):
+                        scene.skip(lane, row + past)
+                seen, first = slot, number + 1
+                self._act(decision, Closed(at_ms, lanes[number].coin, series[number].interval, slot[number]))
+                continue
+            for lane, row in zip(lanes, firsts, strict=True):
+                if row + past > lane.at:
+                    scene.skip(lane, row + past - 1)
+            scene.advance(at_ms - 1)
+            course.touched += len(lanes)
+            if scene.count != self._seen:
+                self._learn()
+            elif loop.live:
+                self._settle()
+            seen, first = slot, 0
+            if loop.timers.next_ms is not None or are_limited:
+                seen = None
+                is_bound = [self._decide(one, bar) for one, bar in zip(series, slot, strict=True)]
+                timer_ms = loop.timers.next_ms
+                if any(is_bound) or (timer_ms is not None and timer_ms <= at_ms):
+                    self._end_of_bound(at_ms)
 
     def _timer_in_hole_ms(self, close_ms: int) -> int | None:
         """When the next timer is due, where no market has a bar until then; the next one closes at `close_ms`. It fires as it would if the bars that are missing were there and stood still."""

@@ -34,6 +34,7 @@ from bot.venue.commands import (
     ListMarket,
     OpenAccount,
     PassBar,
+    PassBars,
     PassPoints,
     Pulse,
     SetMarket,
@@ -42,7 +43,7 @@ from bot.venue.commands import (
 from bot.venue.events import Event
 from bot.venue.numbers import E8
 from bot.venue.record import forget_oldest
-from bot.venue.state import Account, Key, Rules, State
+from bot.venue.state import Account, Key, Market, Rules, State
 
 ACCOUNT: Final = "acc_00000001"
 KEY: Final = "key_00000001"
@@ -149,23 +150,26 @@ class Stage(Machine):
 
         A bar that closes at the instant of a deadline is over in the millisecond before it.
         """
-        market = self.state.markets[coin]
+        return self._band(self.state.markets[coin], self._until_ms())
+
+    def _band(self, market: Market, until_ms: int) -> Calm:
         if market.pending or market.working:
             return _NEVER
         falling, rising = market.falling, market.rising
+        return Calm(falling[-1][0] / E8 if falling else _LOWEST, -rising[-1][0] / E8 if rising else _HIGHEST, until_ms)
+
+    def _until_ms(self) -> int:
+        """Where every band ends: after the next deadline, or what the session itself changes."""
         until = index.next_deadline_ms(self.state)
         until_ms = FOREVER_MS if until is None else until
         change_ms = self._next_change_ms()
-        return Calm(
-            falling[-1][0] / E8 if falling else _LOWEST,
-            -rising[-1][0] / E8 if rising else _HIGHEST,
-            1 + (until_ms if change_ms is None or change_ms > until_ms else change_ms),
-        )
+        return 1 + (until_ms if change_ms is None or change_ms > until_ms else change_ms)
 
     def bands(self) -> Mapping[str, Calm]:
         """The band of every market, as it has been since the last command."""
         if self._banded_seq != self.seq:
-            self._bands_now = {coin: self.band(coin) for coin in self.lanes}
+            until_ms, markets = self._until_ms(), self.state.markets
+            self._bands_now = {coin: self._band(markets[coin], until_ms) for coin in self.lanes}
             self._banded_seq = self.seq
         return self._bands_now
 
@@ -290,6 +294,9 @@ class Stage(Machine):
 
     def _pass_points(self, to_ms: int) -> bool:
         """The points of all markets up to `to_ms`; False when there are none."""
+        if bars := self._whole_bars(to_ms):
+            self._apply(PassBars(tuple(bars)), to_ms)
+            return True
         found = []
         for order, lane in enumerate(self.lanes.values()):
             found += [(at_ms, order, step, point) for at_ms, step, point in lane.until(to_ms, self.path)]
@@ -297,6 +304,19 @@ class Stage(Machine):
             found.sort(key=_in_time)
             self._apply(PassPoints(tuple(point for *_, point in found), to_ms), to_ms)
         return bool(found)
+
+    def _whole_bars(self, to_ms: int) -> list[PassBar]:
+        """The next bar of each market, taken, where all of them begin at one instant and end at `to_ms`; else none, and nothing is taken."""
+        lanes = [lane for lane in self.lanes.values() if lane.at < lane.end]
+        for lane in lanes:
+            if lane.step or lane.ts[lane.at] + lane.step_ms - 1 != to_ms or lane.step_ms != lanes[0].step_ms:
+                return []
+        bars = []
+        for lane in lanes:
+            row = lane.at
+            bars.append(PassBar(lane.coin, lane.ts[row], *lane.ints(row), lane.step_ms))
+            lane.seek(row + 1)
+        return bars
 
     def _walk(self, to_ms: int) -> None:
         are_there = self._pass_points(to_ms)

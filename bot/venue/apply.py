@@ -46,7 +46,7 @@ def apply(state: State, command: c.Command, now_ms: int) -> Applied:
     state.fresh = fresh
     if kind is c.Pulse:
         run_due(state, now_ms, inclusive=True)
-    if kind is not c.PassBar and kind is not c.PassPoints:  # These walk through instants of their own.
+    if kind not in _WALKS:  # These walk through instants of their own.
         state.now_ms = now_ms
     state.commands += 1
     answer = HANDLERS[kind](state, command)
@@ -137,6 +137,39 @@ def _pass_bar(state: State, command: c.PassBar) -> None:
                 market.see(command.close)
             state.now_ms = max(state.now_ms, end_ms - 1)
             return
+
+
+def _pass_bars(state: State, command: c.PassBars) -> None:
+    """As PassPoints of all their points; once nothing waits in any of the markets the rest is not walked, as in `_pass_bar`."""
+    bars = command.bars
+    at_ms, interval_ms = bars[0].at_ms, bars[0].interval_ms
+    last_ms, third = at_ms + interval_ms - 1, interval_ms // 3
+    waiting = state.deadlines
+    policies = [bar.path or state.rules.paths for bar in bars]
+    walks = [
+        (bar, state.markets[bar.coin], matching.path_of(bar, policy), policy == "sl_first")
+        for bar, policy in zip(bars, policies, strict=True)
+    ]
+    for step in range(4):
+        point_ms = at_ms + step * third if step < 3 else last_ms
+        for bar, market, path, looks_ahead in walks:
+            if waiting and waiting[0][0] < point_ms:
+                run_due(state, point_ms, inclusive=False)
+            state.now_ms = max(state.now_ms, point_ms)
+            ahead = None
+            if looks_ahead:
+                rest = path[step + 1 :]
+                ahead = (min(rest), max(rest)) if rest else None
+            matching.point(state, market, path[step], step=step, bar_ms=at_ms, volume=bar.volume, ahead=ahead)
+        is_over = not waiting or waiting[0][0] > last_ms
+        if is_over and all(matching.is_calm(state, market, bar.low, bar.high) for bar, market, _, _ in walks):
+            for bar, market, _, _ in walks:
+                if market.status != "settled":
+                    market.point += 3 - step
+                    market.see(bar.close)
+            break
+    run_due(state, last_ms, inclusive=True)
+    state.now_ms = max(state.now_ms, last_ms)
 
 
 def _pass_points(state: State, command: c.PassPoints) -> None:
@@ -339,6 +372,8 @@ def _heartbeat(state: State, command: c.Heartbeat) -> Any:
     return acting.beat(state, state.accounts[command.account], command.ahead_ms)
 
 
+_WALKS: Final = frozenset({c.PassBar, c.PassBars, c.PassPoints})
+
 HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.SetRules: _set_rules,
     c.ListMarket: _list_market,
@@ -346,6 +381,7 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.Pulse: _pulse,
     c.PricePoint: matching.price_point,
     c.PassBar: _pass_bar,
+    c.PassBars: _pass_bars,
     c.PassPoints: _pass_points,
     c.SetMarks: _set_marks,
     c.ShiftDeadlines: _shift_deadlines,

@@ -71,6 +71,13 @@ class PassBar:
 
 
 @dataclass(slots=True)
+class PassBars:
+    """A whole candle of each of several markets, all of one instant and one length: point by point of all of them, in the order given."""
+
+    bars: tuple[PassBar, ...]
+
+
+@dataclass(slots=True)
 class PassPoints:
     """Points of several markets in order of time, as a session walks them: (at_ms, coin, px, step, bar_ms, volume, ahead), `ahead` the lowest
     and highest point still to come in that bar, for the policy sl_first. What is due on the way runs at its own instant, up to `until_ms`."""
@@ -328,6 +335,7 @@ Command = (
     | Pulse
     | PricePoint
     | PassBar
+    | PassBars
     | PassPoints
     | SetMarks
     | ShiftDeadlines

@@ -7,6 +7,7 @@ import io
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from decimal import Decimal
 from itertools import accumulate, chain, repeat
 from pathlib import Path
@@ -18,6 +19,7 @@ from bot.cli.session import summary_lines
 from bot.clock import HOUR_MS
 from bot.config import Settings
 from bot.runtime.desk import Placed
+from bot.session import lanes
 from bot.session import run as sessions
 from bot.session.backtest import Backtest
 from bot.session.journal import SessionJournal
@@ -214,6 +216,88 @@ def _different_lengths(world: int) -> None:
     assert lines_of_skipped.count('"type":"fill"') > 5
     assert skipped.touched < 0.9 * fed.touched, (skipped.touched, fed.touched)
     assert fed.touched == sum(map(len, candles))
+
+
+class Averaged(Scripted):
+    """As `busy`, and out where the bar closes under an average that it declares; what it has seen of that it keeps."""
+
+    average = sma(40)
+    timers: ClassVar[dict[str, str]] = {}
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        average = self.average[bar.market]
+        held = view.position(bar.market)
+        if bar.at_ms % (5 * MINUTE_MS) == 0:
+            view.state["seen"] = view.state.get("seen", 0.0) + (average or 0.0)
+        if held is not None and held.side == "long" and average is not None and bar.close < average * 0.9985:
+            return (Close(bar.market),)
+        return super().on_bar(view, bar)
+
+    def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
+        for market in self.markets:
+            if view.position(market) is not None:
+                yield Close(market, fraction=0.5)
+
+
+class Alarmed(Averaged):
+    timers: ClassVar[dict[str, str]] = {"look": "*/40 * * * *"}
+
+
+@pytest.mark.soak(worlds=6, full=300)
+def test_markets_gone_through_abreast_and_slot_by_slot_do_the_same(
+    worlds: int, base_seed: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Blocks where all markets have the same bars, and blocks in which one has a hole; with limits on losses, timers, guardians, funding and outages."""
+    monkeypatch.setattr(lanes, "AHEAD", 64)
+    monkeypatch.setattr(sessions, "AHEAD", 64)
+    for world in range(base_seed, base_seed + worlds):
+        _abreast(world)
+
+
+def _abreast(world: int) -> None:
+    candles = [
+        minutes(900, seed=world),
+        minutes(900, seed=world, market="ETH", px=2_500, vol=0.001, hole=0.003 * (world % 3)),
+        minutes(900 - 100 * (world % 2), seed=world, market="SOL", px=170, vol=0.002, decimals=3),
+    ]
+    made = settings(
+        ("BTC", "ETH", "SOL"), guardians=DRAWDOWN, dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"}
+    )
+    kind = Alarmed if world % 4 == 3 else Averaged
+    limit = Decimal(2) if world % 5 > 2 else None
+
+    def place(config: Settings) -> list[Placed]:
+        return [
+            one._replace(
+                strategy=kind(busy, name=one.strategy.name, markets=one.strategy.markets),
+                allowance=replace(one.allowance, daily_loss_usd=limit),
+            )
+            for one in placing()(config)
+        ]
+
+    outages = (Outage(START_MS + 333_333 + 387 * MINUTE_MS, 70 * MINUTE_MS),) if world % 2 else ()
+    rates = {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(15)]}
+    found = []
+    for abreast, skip in ((True, True), (True, False), (False, True), (False, False)):
+        lines = io.StringIO()
+        options = SessionOptions(path=PATHS[world % len(PATHS)], skip=skip, outages=outages)
+        test = Backtest(made, candles, options, rates=rates, place=place)
+        test.session._may_go_abreast = abreast
+        result = test.run(events=lines)
+        done = [test.journal.done_until(market, "1m") for market in ("BTC", "ETH", "SOL")]
+        done += [test.journal.state_of(f"s{n}") for n in range(3)]
+        found.append(
+            (
+                lines.getvalue(),
+                list(result.curve.equity),
+                result.course.bars,
+                result.refusals,
+                result.course.decisions,
+                done,
+            )
+        )
+    assert all(one == found[0] for one in found[1:])
+    assert found[0][0].count('"type":"fill"') > 20
 
 
 def seldom(view: View, bar: Bar) -> Iterable[Intent]:

@@ -266,7 +266,7 @@ class Author:
             self.say(bar, max(self.now_ms, at_ms + MINUTE_MS - 1))
 
     def walk(self) -> None:
-        """A minute of several markets at once, point by point, as a session walks it."""
+        """A minute of several markets at once, bar by bar or point by point, as a session walks it."""
         rng = self.rng
         bar_ms = -(-self.now_ms // MINUTE_MS) * MINUTE_MS
         found = []
@@ -279,6 +279,16 @@ class Author:
                 rest = pxs[step + 1 :]
                 ahead = (min(rest), max(rest)) if self.state.rules.paths == "sl_first" and rest else None
                 found.append((at_ms, order, (at_ms, coin, pxs[step], step, bar_ms, volume, ahead)))
+        if found and rng.random() < 0.5:
+            walks = [
+                [px for _, place, (_, _, px, *_) in found if place == order]
+                for order in {one[1]: None for one in found}
+            ]
+            self.say(c.PassBars(tuple(
+                c.PassBar(point[1], bar_ms, pxs[0], max(pxs), min(pxs), pxs[3], point[5])
+                for pxs, (_, _, point) in zip(walks, found[::4], strict=True)
+            )), bar_ms + MINUTE_MS - 1)  # fmt: skip
+            return
         until_ms = bar_ms + MINUTE_MS - 1 + rng.choice((0, 0, 90 * MINUTE_MS))
         found.sort(key=lambda one: one[:2])
         self.say(c.PassPoints(tuple(point for *_, point in found), until_ms), until_ms)

@@ -201,3 +201,61 @@ def test_a_mark_said_within_a_bar_leaves_its_volume_to_what_rests(running: bool,
     desk.do(c.SetMarks((("BTC", e8("99.5")),), running=running))
     events = desk.do(c.PricePoint("BTC", e8("97"), step=2, bar_ms=desk.now_ms, volume=e8("100"))).events
     assert [e.px for e in events if isinstance(e, Fill)] == [e8(px) for px in filled]
+
+
+@pytest.mark.parametrize("path", ["ohlc", "olhc", "adaptive", "sl_first"])
+@pytest.mark.parametrize("seed", range(12))
+def test_bars_of_several_markets_leave_what_their_points_leave_in_order_of_time(seed: int, path: str):
+    """Together, and point by point: the same events, prices, watches and money, of markets that share an account."""
+    chance = Random(seed)
+    coins = ("BTC", "ETH", "SOL")
+    made = [(market(coin), "100") for coin in coins]
+    desks = [Desk(*made, rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
+    px, acted = dict.fromkeys(coins, 10_000), 0
+    start_ms = (desks[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
+    for number in range(60):
+        for coin in coins:
+            if chance.random() < 0.3:
+                hold = GuardianSpec("max_hold", seconds=chance.choice((90, 600)))  # ends in the middle of a bar
+                spec = order(coin=coin, size="1", leverage=3, stop="2%", take="1.5%", guardians=(hold,))
+                for desk in desks:
+                    if coin in desk.account.positions:
+                        desk.close(coin)
+                    else:
+                        desk.place(spec)
+        at_ms = start_ms + number * 60_000
+        times = (at_ms, at_ms + 20_000, at_ms + 40_000, at_ms + 59_999)
+        wild = chance.choice((20, 150))
+        bars, points = [], []
+        for place, coin in enumerate(chance.sample(coins, chance.choice((1, 3)))):
+            prices = [px[coin], *(px[coin] + chance.randint(-wild, wild) for _ in range(3))]
+            px[coin] = prices[3]
+            low, high = min(prices), max(prices)
+            whole = c.PassBar(coin, at_ms, *(e8(f"{one / 100}") for one in (prices[0], high, low, prices[3])), E8)
+            bars.append(whole)
+            visited = matching.path_of(whole, path)
+            for step, at in enumerate(times):
+                rest = visited[step + 1 :]
+                ahead = (min(rest), max(rest)) if path == "sl_first" and rest else None
+                points.append((at, place, (at, coin, visited[step], step, at_ms, E8, ahead)))
+        points.sort(key=lambda one: one[:2])
+        walked = c.PassPoints(tuple(point for *_, point in points), times[3])
+        one, other = (
+            apply(desk.state, command, times[3])
+            for desk, command in zip(desks, (c.PassBars(tuple(bars)), walked), strict=True)
+        )
+        assert one.events == other.events
+        ends = [
+            [
+                (m.mark, m.mid, m.oracle, m.bar_ms, m.point, m.next_funding_ms, m.volume_left, m.falling, m.rising)
+                for m in desk.state.markets.values()
+            ]
+            for desk in desks
+        ]
+        assert desks[0].account == desks[1].account
+        assert desks[0].state.now_ms == desks[1].state.now_ms
+        assert ends[0] == ends[1]
+        acted += bool(one.events)
+        for desk in desks:
+            desk.now_ms = times[3]
+    assert acted > 10
