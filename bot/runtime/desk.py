@@ -233,7 +233,7 @@ class Desk:
             marks[market] = close
             if update is not None:
                 update(bar)
-            source.now_ms = at_ms
+            source.now_ms = last_ms = at_ms
             decision: Decision | None = None
             try:
                 wishes = on_bar(view, bar)
@@ -242,6 +242,8 @@ class Desk:
                         decision = decision or Decision()
                         found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
                         decision.wishes += [Wished(seat, one) for one in found]
+                elif not (source.state or is_durable):
+                    continue  # As most bars: nothing is looked at twice.
             except (Exception, SystemExit) as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
                 self._quarantine(seat, seat.blame(error))
                 on_bar = _nothing
@@ -250,7 +252,6 @@ class Desk:
                 is_durable = seat.has_state
             if decision is not None and (decision.wishes or decision.states):
                 return bar, decision
-            last_ms = at_ms
         self._done(series, last_ms)
         history.trim()
         return None, None

@@ -294,6 +294,7 @@ class Session:
         )  # fmt: skip
         self._apart_until_ms = 0  # before this instant they have not
         self._seen = 0  # number of the newest event that the loop has been told
+        self._compared = -1  # and of the newest when it compared last at the end of a chunk
         self._outages = sorted(options.outages, key=lambda one: one.at_ms)
         self._progress: Told = lambda _done, _all: True
         self._looks = Looks()
@@ -731,10 +732,12 @@ class Session:
         self._seen = self.scene.count
 
     def _end_of_chunk(self) -> None:
+        """The loop compares, unless nothing has happened since it did."""
         loop = self._running()
-        loop.begin_pass()
-        self._wait(loop.reconcile())
-        self._seen = self.scene.count
+        if self.scene.count != self._compared or loop.live:
+            loop.begin_pass()
+            self._wait(loop.reconcile())
+            self._seen = self._compared = self.scene.count
         loop.feed.trim()
         gc.freeze()
 
