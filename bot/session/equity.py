@@ -154,6 +154,9 @@ def figures_of(
     prices: Mapping[str, tuple[float, float]] | None = None,
 ) -> dict[str, Any]:
     """What the field calls them; `prices` are the first and last of each market. The formulas are statistics.py's."""
+    end_ms = curve.at_ms[-1] if curve.at_ms else start_ms
+    # To the instant: what is stopped inside of its bar is seen at no close.
+    exposed = exposure(((trip.entry_ms, trip.exit_ms or end_ms) for trip in trips), start_ms, end_ms)
     trades = [
         Trade(
             trip.entry_ms, trip.exit_ms, trip.realized / E8, trip.fees / E8, trip.funding / E8, None if trip.risk is None else trip.risk / E8,
@@ -161,10 +164,6 @@ def figures_of(
         for trip in trips
         if trip.exit_ms
     ]  # fmt: skip
-    end_ms = curve.at_ms[-1] if curve.at_ms else start_ms
-    spans = [Trade(trip.entry_ms, trip.exit_ms or end_ms, 0.0) for trip in trips]
-    # To the instant: what is stopped inside of its bar is seen at no close.
-    exposed = exposure(spans, start_ms, end_ms)
     return statistics(
         curve.at_ms, curve.equity, trades, start_ms=start_ms, start_usd=start_usd, prices=prices, exposed=exposed
     )

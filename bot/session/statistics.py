@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from bot.clock import DAY_MS, HOUR_MS
@@ -68,7 +68,9 @@ def statistics(
     deepest = max((one.depth for one in falls), default=0.0)
     daily = daily_returns(at_ms, usd, start_ms=start_ms, start_usd=start_usd)
     growth = annual_growth(start_usd, end_usd, end_ms - start_ms)
-    held = exposed if exposed is not None else exposure(trades, start_ms, end_ms)
+    held = (
+        exposed if exposed is not None else exposure(((one.entry_ms, one.exit_ms) for one in trades), start_ms, end_ms)
+    )
     figures: dict[str, float | int | None] = {
         "Return [%]": 100 * (end_usd / start_usd - 1),
         "Buy & Hold Return [%]": buy_and_hold(prices),
@@ -189,12 +191,12 @@ def sqn(results: Sequence[float]) -> float | None:
     return math.sqrt(len(results)) * middle / spread if spread and middle is not None else None
 
 
-def exposure(trades: Sequence[Trade], start_ms: int, end_ms: int) -> float:
-    """The share of the time in which at least one trade was open."""
+def exposure(spans: Iterable[tuple[int, int]], start_ms: int, end_ms: int) -> float:
+    """The share of the time in which at least one trade was open: each lasted from its entry to its exit, instants in ms."""
     if end_ms <= start_ms:
         return 0.0
     held, until = 0, start_ms
-    for entry_ms, exit_ms in sorted((trade.entry_ms, trade.exit_ms) for trade in trades):
+    for entry_ms, exit_ms in sorted(spans):
         held += max(0, min(exit_ms, end_ms) - max(entry_ms, until))
         until = max(until, min(exit_ms, end_ms))
     return held / (end_ms - start_ms)

@@ -79,7 +79,7 @@ def test_trades_are_judged_after_their_costs() -> None:
     # R multiples 1.8, -1.2, 1.0: mean 1.6 / 3, squares about it summed 4.8267.
     assert figures["Avg. R"] == pytest.approx(1.6 / 3)
     assert figures["SQN"] == pytest.approx(math.sqrt(3) * (1.6 / 3) / math.sqrt((1.8**2 + 1.2**2 + 1 - 1.6**2 / 3) / 2))
-    assert stats.exposure(trades, START, START + 20 * HOUR) == (3 + 4) / 20
+    assert stats.exposure([(one.entry_ms, one.exit_ms) for one in trades], START, START + 20 * HOUR) == (3 + 4) / 20
 
 
 def multiples(*bars: tuple[float, float, float, float], **wishes: Intent) -> list[tuple[float | None, str]]:
