@@ -19,7 +19,7 @@ import structlog
 
 from bot.clock import iso, monotonic_ns
 from bot.config import Settings
-from bot.errors import ConfigError
+from bot.errors import RETRY_AFTER_MS, ConfigError
 from bot.money import format_decimal
 from bot.runtime import beat
 from bot.runtime.desk import Decision, Line, Placed, run_inline
@@ -60,10 +60,17 @@ Told = Callable[[int, int], bool]  # bars done, bars in all; False: stop here
 
 
 class SessionPacer:
-    """Real time stands still in a session, however far the service's clock moves: a pass has all the time it needs, and no try waits."""
+    """Real time stands still in a session, however far the service's clock moves: a pass has all the time it needs, and no try waits. What a pass
+    leaves for a later one has waited when the service's clock has moved."""
 
     def __init__(self) -> None:
         self._waited_ms = 0
+        self._now_ms = 0
+
+    def moved(self, now_ms: int) -> None:
+        if now_ms != self._now_ms:
+            self._now_ms = now_ms
+            self._waited_ms += RETRY_AFTER_MS
 
     def mono_ms(self) -> int:
         return self._waited_ms
@@ -298,6 +305,7 @@ class Session:
         self._outages = sorted(options.outages, key=lambda one: one.at_ms)
         self._progress: Told = lambda _done, _all: True
         self._looks = Looks()
+        self._pacer = SessionPacer()
         self._is_unwanted = False  # seen while the strategies lived through their past: nobody wants it to go on
 
     # -- the run
@@ -358,7 +366,7 @@ class Session:
             port=self.port,
             journal=self.journal,
             placed=self._place(settings),
-            pacer=SessionPacer(),
+            pacer=self._pacer,
             settings=loop_settings(settings),
             run=self._lived_through,
         )
@@ -475,7 +483,7 @@ class Session:
             if scene.count != self._seen:
                 self._learn()
             elif loop.live:
-                self._settle()
+                self._try_again()
             seen = None if loop.has_bounds(series) else bar
             if seen is None and self._decide(series, bar):
                 self._end_of_bound(bar.at_ms)
@@ -642,7 +650,7 @@ class Session:
             if scene.count != self._seen:
                 self._learn()
             elif loop.live:
-                self._settle()
+                self._try_again()
         self.course.bars = sum([lane.at - lane.first for lane in lanes])
         due = []
         is_bound = False
@@ -708,7 +716,7 @@ class Session:
     def _act(self, decision: Decision, closed: Closed) -> None:
         loop = self._running()
         self.course.decisions += 1
-        loop.begin_pass()
+        self._begin_pass()
         self._wait(loop.act(decision, closed))
         self._settle()
 
@@ -716,9 +724,21 @@ class Session:
         """Events came: the loop takes them."""
         loop = self._running()
         self.since_ms = None
-        loop.begin_pass()
+        self._begin_pass()
         self._wait(loop.drain())
         self._settle()
+
+    def _try_again(self) -> None:
+        """A pass for what an earlier one has left; with latency it is on its way from here."""
+        self.since_ms = self._now_ms()
+        self._begin_pass()
+        self._settle()
+
+    def _begin_pass(self) -> None:
+        loop = self._running()
+        if loop.live:
+            self._pacer.moved(self._now_ms())
+        loop.begin_pass()
 
     def _settle(self) -> None:
         """What the end of a pass does: go on with what is not settled, see that stops and guardians stand, look closer where another hand is."""

@@ -6,6 +6,7 @@ import inspect
 import io
 import json
 import re
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
@@ -20,12 +21,13 @@ from bot.runtime.journal import Journal, Outcome, open_journal
 from bot.session import backtest as backtests
 from bot.session import journal as journals
 from bot.session.backtest import Backtest
+from bot.session.candles import Candles
 from bot.session.journal import SessionJournal
 from bot.session.options import MarketRules, Outage, SessionOptions
 from bot.session.result import Result
 from bot.session.stage import ADDRESS
 from bot.strategy import Bar, Bracket, Close, Open, View
-from tests.session.rooms import MINUTE_MS, START_MS, Scripted, minutes, placing, settings
+from tests.session.rooms import FREE, MINUTE_MS, START_MS, Scripted, minutes, placing, ran, settings
 
 ORDER_PATH = ("intents", "attempts", "events", "cursor", "progress", "strategy_state", "refusals", "traces", "books", "shares")  # fmt: skip
 
@@ -82,6 +84,24 @@ def test_entries_that_never_find_depth_are_counted_with_the_words_of_the_first(t
         first = summary["firstRejections"]["stale_bar"]
         assert (first["strategy"], first["market"]) == ("s0", "BTC")
         assert first["message"].startswith("it was not sent in time (insufficient_depth: ")
+
+
+@pytest.mark.parametrize(("px", "fills", "said"), [(100_000.0, 1, {}), (100_000.5, 0, {"stale_bar": 1})])
+def test_an_entry_that_finds_no_depth_is_tried_at_each_close_until_its_bar_is_old(
+    px: float, fills: int, said: dict[str, int]
+):
+    """Nothing else is ordered. Between two ticks the best ask is above the middle, which is all that the buyer pays; at `px` it may be the middle."""
+
+    def script(view: View, bar: Bar) -> Iterable[Open]:
+        if bar.at_ms == START_MS + 2 * MINUTE_MS:
+            yield Open("BTC", "long", usd=500, max_slippage_bps=0, bracket=Bracket(stop_pct=1))
+
+    closes = [100_000.5, 100_000.5, *[px] * 8]
+    column = array("d", closes)
+    at = array("q", [START_MS + n * MINUTE_MS for n in range(10)])
+    flat = Candles("BTC", "1m", at, column, column, column, column, array("d", [9.0] * 10))
+    done = ran([flat], script=script, rules={"": replace(FREE[""], tick=Decimal(1))})
+    assert (done.result.book.fills, done.result.summary()["rejections"]) == (fills, said)
 
 
 def test_the_sessions_journal_writes_nothing_of_an_order_to_its_database():
