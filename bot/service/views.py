@@ -385,7 +385,7 @@ def key_limits(state: State, account: Account, key: Key, now_ms: int) -> Body:
         "maxLeverage": key.max_leverage,
         "allowedCoins": None if key.allowed_coins is None else list(key.allowed_coins),
         "maxOpenPositions": key.max_open_positions,
-        "openPositions": len(limits.busy_markets(account)),
+        "openPositions": len(limits.busy_markets(state, account)),
         "expiresAt": key.expires_ms,
     }
 

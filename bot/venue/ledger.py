@@ -50,6 +50,26 @@ def initial_margin(market: Market, position: Position) -> int:
     return div_up(market.mark * position.size // E8, position.leverage)
 
 
+def leaving(account: Account, market: Market) -> int:
+    """How much of the position the exits at market take that wait for the next point. A limit may come to nothing."""
+    position = account.positions.get(market.spec.coin)
+    if position is None or not market.pending:
+        return 0
+    waiting = [account.orders[number] for owner, number in market.pending if owner == account.id]
+    return min(position.size, sum(order.size for order in waiting if order.reduce_only and order.limit_px is None))
+
+
+def coming_back(state: State, account: Account, beside: Market) -> int:
+    """Initial margin that exits in other markets give back, of cross positions: decided with what fills now, they meet the same instant's open."""
+    back = 0
+    for coin, position in account.positions.items():
+        market = state.markets[coin]
+        if market is not beside and not position.isolated and (closed := leaving(account, market)):
+            left = market.mark * (position.size - closed) // E8
+            back += initial_margin(market, position) - div_up(left, position.leverage)
+    return back
+
+
 def margin_used(state: State, account: Account) -> int:
     """Initial margin of cross positions, own margin of isolated ones, and what resting entries reserve."""
     used = account.reserved

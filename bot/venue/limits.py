@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from bot.errors import Refusal
-from bot.venue import outcome
+from bot.venue import ledger, outcome
 from bot.venue.numbers import text_of
 from bot.venue.state import (
     DAY_MS,
@@ -46,6 +46,13 @@ def worth(state: State, position: Position) -> int:
     return outcome.worth(market.spec, position.side, market.mark, position.size)
 
 
+def _staying(state: State, account: Account, position: Position) -> int:
+    """The same without what exits that wait are about to close."""
+    market = state.markets[position.coin]
+    size = position.size - ledger.leaving(account, market)
+    return outcome.worth(market.spec, position.side, market.mark, size)
+
+
 def waiting(state: State, account: Account, key: Key | None = None) -> int:
     """Notional of the resting entries, which may fill at any moment; of a key its own ones."""
     resting = [account.orders[number] for number in account.resting]
@@ -59,13 +66,13 @@ def spoken_for_today(state: State, account: Account, key: Key | None = None) -> 
 
 def exposure(state: State, account: Account) -> int:
     """|notional| at mark of positions and of the open rest of resting entries."""
-    return sum(worth(state, position) for position in account.positions.values()) + waiting(state, account)
+    return sum(_staying(state, account, position) for position in account.positions.values()) + waiting(state, account)
 
 
 def exposure_beside(state: State, account: Account, market: Market, side: int) -> int:
     """What stays of the exposure beside an opening: without the position of the other side, which the order closes first."""
     position = account.positions.get(market.spec.coin)
-    closed = 0 if position is None or position.side == side else worth(state, position)
+    closed = 0 if position is None or position.side == side else _staying(state, account, position)
     return exposure(state, account) - closed
 
 
@@ -75,11 +82,10 @@ def opening_notional(state: State, order: Order) -> int:
     return outcome.worth(market.spec, order.buy, px, order.left_to_open())
 
 
-def busy_markets(account: Account) -> set[str]:
-    """Markets with a position or a resting entry."""
-    return set(account.positions) | {
-        account.orders[n].coin for n in account.resting if not account.orders[n].reduce_only
-    }
+def busy_markets(state: State, account: Account) -> set[str]:
+    """Markets with a position that stays, or a resting entry."""
+    stay = {coin for coin, one in account.positions.items() if one.size > ledger.leaving(account, state.markets[coin])}
+    return stay | {account.orders[n].coin for n in account.resting if not account.orders[n].reduce_only}
 
 
 def guardians_there(account: Account) -> int:
@@ -182,7 +188,7 @@ def refuse_key(
             "key_limit_exceeded", f"maxExposureUsd is {text_of(key.max_exposure)}, {text_of(left)} USD of it is left",
             fix=_way_out(state, account, key, market, side, largest), details={"cap": "maxExposureUsd"},
         )  # fmt: skip
-    if is_full(account, key, market):
+    if is_full(state, account, key, market):
         return Refusal(
             "key_limit_exceeded",
             f"maxOpenPositions is {key.max_open_positions}",
@@ -215,9 +221,9 @@ def _way_out(
     return largest(left) or otherwise
 
 
-def is_full(account: Account, key: Key, market: Market) -> bool:
+def is_full(state: State, account: Account, key: Key, market: Market) -> bool:
     """Whether this market would be one too many for the key's maxOpenPositions."""
     if key.max_open_positions is None:
         return False
-    busy = busy_markets(account)
+    busy = busy_markets(state, account)
     return market.spec.coin not in busy and len(busy) >= key.max_open_positions

@@ -331,6 +331,7 @@ def _fill_pending(state: State, market: Market) -> None:
             if outcome.is_paid(market.spec):
                 margin += sum(ledger.fee_on(market.spec, px, sz, maker=False) for px, sz in fills)
             back = freed(market, position, fills, (0, 0)) if against else 0
+            back += ledger.coming_back(state, account, market)
             if margin > ledger.free_margin(state, account, back):
                 reason = "insufficient_funds"
         if reason is not None:

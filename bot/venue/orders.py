@@ -200,9 +200,9 @@ def execute(
 ) -> Placed:
     """Turn a quote into an order: fills now, or a resting or pending rest."""
     market = state.markets[spec.coin]
-    position = account.positions.get(spec.coin)
-    if position is not None and position.side == quoted.buy and quoted.leverage != position.leverage:
-        change_leverage(state, account, market, position, quoted.leverage)
+    left, _ = quote.left_by_exits(account, market)
+    if left is not None and left.side == quoted.buy and quoted.leverage != left.leverage:
+        change_leverage(state, account, market, account.positions[spec.coin], quoted.leverage)
     # An order that is no larger than the position is a close of it, and was judged as one: it opens nothing, whatever becomes of the position.
     order = Order(
         number=next_oid(account), account=account.id, coin=spec.coin, kind=spec.type, side=quoted.side, buy=quoted.buy, size=quoted.size,

@@ -86,7 +86,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         return refused
     spec = market.spec
     full = outcome.is_paid(spec)
-    position = account.positions.get(order.coin)
+    position, _ = left_by_exits(account, market)
     buy = order.side
     limit = order.type == "limit"
     if limit:
@@ -207,8 +207,10 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         if refused := limits.refuse_opening(state, account, key, market, order, open_notional, largest):
             return refused
         at_limit = (value_px, size - fill_size) if limit else (0, 0)
-        free = ledger.free_margin(state, account, freed(market, position, fills, at_limit) if reduce else 0)
-        needed = _needed(market, position, reduce, margin, fee, leverage)
+        back = sum(left_by_exits(account, state.markets[coin])[1] for coin in account.positions)
+        free = ledger.free_margin(state, account, back + (freed(market, position, fills, at_limit) if reduce else 0))
+        changed = None if position is None else account.positions[order.coin]
+        needed = _needed(market, changed, reduce, margin, fee, leverage)
         if needed > free:
             sizing_px = _sizing_px(market, mid, buy, bound, limit=limit)
             dearest = _dearest(market, buy, fills, last_px)
@@ -647,6 +649,20 @@ def _position_left(
     ), realized
 
 
+def left_by_exits(account: Account, market: Market) -> tuple[Position | None, int]:
+    """The position as an order finds it at the next point: without what the exits before it close there, at the mid; and the margin that these give back."""
+    position = account.positions.get(market.spec.coin)
+    closed = ledger.leaving(account, market)
+    if position is None or not closed:
+        return position, 0
+    fills = [(market.mid, closed)]
+    left, _ = _position_left(position, fills, (0, 0), 0)
+    back = freed(market, position, fills, (0, 0))
+    if left is not None and market.spec.margin_mode == "cross":
+        back -= ledger.initial_margin(market, left)
+    return left, back
+
+
 def _liquidation_after(
     state: State,
     account: Account,
@@ -672,8 +688,8 @@ def _liquidation_after(
         if other.isolated:
             continue
         if coin == after.coin:
-            if other.side == after.side:
-                slack -= other.pnl(market.mark)
+            if position is not None and position.side == after.side:
+                slack -= position.pnl(market.mark)
             continue
         other_market = state.markets[coin]
         slack -= ledger.maintenance(other_market, other_market.mark * other.size // E8)
@@ -851,7 +867,7 @@ def _affordable(state: State, account: Account, key: Key | None, market: Market,
     usd = free * leverage * E8 // (E8 + leverage * market.spec.taker_rate) * 999 // 1000
     if limits.blocking_guardians(account) or limits.refuse_orders(account) is not None:
         return 0
-    if key is not None and limits.is_full(account, key, market):
+    if key is not None and limits.is_full(state, account, key, market):
         return 0
     today = limits.spoken_for_today(state, account)
     for cap in (account.max_trade, None if account.daily_cap is None else account.daily_cap - today):

@@ -67,6 +67,22 @@ def test_an_order_is_filled_at_the_next_open_and_with_latency_at_the_point_after
     assert entry(latency_ms=59_999) == (2 * MINUTE_MS - 1, 100_200.0)
 
 
+@pytest.mark.parametrize(("latency_ms", "filled_ms"), [(0, 0), (500, 20_000)])
+def test_a_strategy_that_turns_by_a_close_and_an_entry_holds_what_it_wanted(latency_ms: int, filled_ms: int):
+    """Live the close has filled when the entry comes; in a session both meet the same price."""
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        n = (bar.at_ms - START_MS) // MINUTE_MS
+        if n in (1, 3):
+            if n == 3:
+                yield Close("BTC")
+            yield Open("BTC", "long" if n == 1 else "short", size=0.01, bracket=Bracket(stop_pct=5))
+
+    one = ran([candles(*[FLAT] * 6)], script=script, rules=FREE, latency_ms=latency_ms)
+    assert fills(one.lines)[1:] == 2 * [(3 * MINUTE_MS + filled_ms, "BTC")]
+    assert (one.result.book.fills, one.test.stage.account.positions["BTC"].side) == (3, -1)
+
+
 @pytest.mark.parametrize("others", [[], ["ETH"]])
 def test_a_coarser_bar_that_closes_in_a_hole_is_decided_there_whoever_else_trades(others: list[str]):
     """The last two minutes of a quarter are missing: the order fills at the first open after it, as where they are there."""

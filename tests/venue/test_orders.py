@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bot.venue.commands import CancelCoin, CancelOrder
+from bot.venue.commands import CancelCoin, CancelOrder, CreateKey
 from bot.venue.events import OrderChanged
 from bot.venue.numbers import E8
-from bot.venue.state import Rules, oid_text
+from bot.venue.state import Key, Rules, oid_text
 from tests.builders import Desk, code_of, e8, market, order
 from tests.scenario import run
 
@@ -430,13 +430,55 @@ def test_a_limit_of_a_session_that_has_less_to_close_than_it_was_for_ends_with_a
     desk = Desk((market(), "100"), rules=NEXT)
     desk.place(order(size="5"))
     desk.bar("BTC", "100", "100", "100", "100")
-    desk.close(size=2 * E8)
-    desk.place(order(side=-1, size="8", limit_px="99"))
+    for size in ("2", "8"):
+        desk.place(order(side=-1, size=size, limit_px="99"))
     events = desk.bar("BTC", "100", "100", "100", "100")
     assert desk.position().size == 3 * E8, "three closed, and the three that it was to open"
     (gone,) = [one for one in events if isinstance(one, OrderChanged) and one.subtype == "canceled"]
     assert (gone.kind, gone.filled, gone.reason) == ("limit", 6 * E8, "position_closed")
     assert (desk.account.trades[-1].status, desk.account.reserved, desk.account.orders) == ("canceled", 0, {})
+
+
+@pytest.mark.parametrize(("side", "size"), [(-1, "3"), (-1, "5"), (-1, "8"), (1, "5")])
+@pytest.mark.parametrize("mode", ["cross", "isolated"])
+def test_what_a_session_closes_is_no_more_there_for_the_order_after_it(side: int, size: str, mode: str):
+    """All of the cash is at work before and after: a close gives its margin back. The leverage is the new position's own."""
+    desk = Desk((market(margin_mode=mode), "100"), cash="100", rules=NEXT)
+    desk.place(order(size="5", leverage=5, stop="2%"))
+    desk.bar("BTC", "100", "100", "100", "100")
+    desk.close()
+    placed = desk.place(order(side=side, size=size, leverage=8, stop="3%"))
+    assert (placed.answer.trade.intent, desk.position().leverage) == ("open", 5)
+    desk.bar("BTC", "100", "100", "100", "100")
+    now = desk.position()
+    assert (now.side, now.size, now.leverage, now.stop_oid is not None) == (side, e8(size), 8, True)
+    assert (desk.account.reserved, len(desk.account.orders)) == (0, 1)
+
+
+def test_what_a_session_closes_of_a_position_is_gone_for_the_order_after_it():
+    desk = Desk((market(), "100"), cash="100", rules=NEXT)
+    desk.place(order(size="5", leverage=5))
+    desk.bar("BTC", "100", "100", "100", "100")
+    desk.close(size=2 * E8)
+    desk.place(order(side=-1, size="8", leverage=5, stop="3%"))
+    desk.bar("BTC", "100", "100", "100", "100")
+    assert (desk.position().side, desk.position().size) == (-1, 5 * E8)
+
+
+@pytest.mark.parametrize(("sold", "bought"), [("BTC", "ETH"), ("ETH", "BTC")])
+def test_a_session_that_goes_from_one_market_to_another_has_the_margin_of_the_first(sold: str, bought: str):
+    """In either order of the markets' opens, and where the key may have one position and no more exposure than that."""
+    desk = Desk((market(), "100"), (market("ETH"), "100"), cash="100", rules=NEXT)
+    caps = {"max_open_positions": 1, "max_exposure": e8("500")}
+    desk.do(CreateKey(Key("key_1", "a", "k", "bbk_test_1", "1", ("trade",), 0, "key", **caps)))
+    desk.place(order(sold, size="5", leverage=5), key="key_1")
+    for coin in ("BTC", "ETH"):
+        desk.jump(coin, "100")
+    desk.close(sold)
+    desk.place(order(bought, size="5", leverage=5), key="key_1")
+    for coin in ("BTC", "ETH"):
+        desk.jump(coin, "100")
+    assert {coin: one.size for coin, one in desk.account.positions.items()} == {bought: e8("5")}
 
 
 def test_a_limit_of_a_session_that_could_not_be_paid_at_its_own_price_does_not_rest():
