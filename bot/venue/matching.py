@@ -242,8 +242,11 @@ def fire_trigger(state: State, account: Account, market: Market, order: Order, r
 def _fill_limit(state: State, account: Account, market: Market, order: Order, begin: int, *, by_limit: bool) -> None:
     """A resting limit fills at its price, or at the better one where the path begins; no more than its part of the bar's volume."""
     assert order.limit_px is not None
-    fill_px = begin if (order.limit_px - begin) * order.buy > 0 else order.limit_px
+    fill_px = order.limit_px
     market.mark = market.mid = fill_px
+    if (order.limit_px - begin) * order.buy > 0:
+        market.mark = market.mid = begin
+        fill_px = market.grid_up(begin) if order.buy > 0 else market.grid_down(begin)
     size = order.size - order.filled
     if market.volume_left >= 0:
         size = min(size, market.volume_left // market.lot * market.lot)

@@ -373,6 +373,18 @@ def test_a_limit_of_a_session_that_crosses_meets_the_next_open_as_far_as_its_pri
     )
 
 
+@pytest.mark.parametrize(
+    ("side", "limit_px", "opened", "filled"), [(1, "99", "98.7654321", "98.8"), (-1, "101", "101.2345678", "101.2")]
+)
+def test_a_resting_limit_gets_the_better_open_on_the_grid_never_in_its_favour(
+    side: int, limit_px: str, opened: str, filled: str
+):
+    desk = Desk((market(), "100"))
+    desk.place(order(side=side, size="5", limit_px=limit_px))
+    desk.bar("BTC", opened, opened, opened, opened)
+    assert desk.position().entry_px() == e8(filled)
+
+
 def test_a_limit_of_a_session_waits_where_the_next_open_lies_beyond_it():
     desk = Desk((market(), "100"), rules=NEXT)
     desk.place(order(size="5", limit_px="101", stop="2%"))
