@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Final
 
 from bot.venue import acting, firing, funding, index, ledger, limits, liquidation, orders, outcome, protection
-from bot.venue.book import walk
+from bot.venue.book import level_px, walk
 from bot.venue.commands import PassBar, PricePoint
 from bot.venue.events import Triggered
 from bot.venue.numbers import E8, div_up
@@ -240,13 +240,19 @@ def fire_trigger(state: State, account: Account, market: Market, order: Order, r
 
 
 def _fill_limit(state: State, account: Account, market: Market, order: Order, begin: int, *, by_limit: bool) -> None:
-    """A resting limit fills at its price, or at the better one where the path begins; no more than its part of the bar's volume."""
+    """A resting limit fills at its price, or at the better one that it finds where the path begins: the open, or later the book's. No more than its
+    part of the bar's volume."""
     assert order.limit_px is not None
     fill_px = order.limit_px
     market.mark = market.mid = fill_px
     if (order.limit_px - begin) * order.buy > 0:
         market.mark = market.mid = begin
-        fill_px = market.grid_up(begin) if order.buy > 0 else market.grid_down(begin)
+        if by_limit:
+            found = level_px(market, begin, order.buy, 0)
+        else:
+            found = market.grid_up(begin) if order.buy > 0 else market.grid_down(begin)
+        if (order.limit_px - found) * order.buy > 0:
+            fill_px = found
     size = order.size - order.filled
     if market.volume_left >= 0:
         size = min(size, market.volume_left // market.lot * market.lot)

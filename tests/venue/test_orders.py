@@ -396,6 +396,14 @@ def test_a_limit_of_a_session_waits_where_the_next_open_lies_beyond_it():
     assert (desk.account.reserved, desk.account.resting) == (0, {})
 
 
+def test_a_limit_that_rests_inside_the_spread_fills_at_its_price_not_at_the_middle():
+    """It crossed at 101, where the best bid was 99.9; at 100 that is 99, so it is the best ask, and whoever takes it pays what it asks."""
+    desk = Desk((market(half_spread=1_000_000), "101"), rules=NEXT)
+    desk.place(order(side=-1, size="5", limit_px="99.9"))
+    desk.bar("BTC", "100", "102", "100", "102")
+    assert desk.position().entry_px() == e8("99.9")
+
+
 def test_a_limit_of_a_session_takes_what_there_is_and_rests_with_the_rest():
     desk = Desk((market(level_size=2 * E8, level_step=1_000_000), "100"), rules=NEXT)
     desk.place(order(size="5", limit_px="101"))
