@@ -614,7 +614,7 @@ class Session:
             if scene.count != self._seen:
                 self._learn()
             elif loop.live:
-                self._settle()
+                self._try_again()
             seen, first = slot, 0
             if loop.timers.next_ms is not None or are_limited:
                 seen = None
