@@ -93,6 +93,7 @@ class Scene(Protocol):
     def pass_bar(self, lane: Lane, row: int) -> None: ...
     def advance(self, to_ms: int) -> None: ...
     def is_calm(self, to_ms: int, bands: Mapping[str, Calm]) -> bool: ...
+    def calm_until(self, to_ms: int, bands: Mapping[str, Calm]) -> int: ...
     def skip_to(self, to_ms: int) -> None: ...
     def beat(self, ahead_ms: int = 0) -> None: ...
 
@@ -299,6 +300,10 @@ class Session:
             len(ground.tracks) == len(ground.lanes) and all(track.is_base for track in ground.tracks)
             and len({lane.step_ms for lane in ground.lanes}) == 1 and not options.latency_ms
         )  # fmt: skip
+        # Every market is heard in longer bars than its own candles, which lie on one grid: most closes concern nobody.
+        self._may_leap = not any(track.is_base for track in ground.tracks) and all(
+            lane.step_ms == ground.lanes[0].step_ms and not lane.ts[0] % lane.step_ms for lane in ground.lanes
+        )
         self._apart_until_ms = 0  # before this instant they have not
         self._seen = 0  # number of the newest event that the loop has been told
         self._compared = -1  # and of the newest when it compared last at the end of a chunk
@@ -516,7 +521,8 @@ class Session:
             slot_ms = min(closes)
             if slot_ms > until_ms:
                 return True
-            self._slot(slot_ms, is_close=slot_ms == close_ms)
+            if not self._leap(slot_ms, until_ms):
+                self._slot(slot_ms, is_close=slot_ms == close_ms)
             since += 1
             unseen += 1
             if since >= CHUNK:
@@ -526,6 +532,25 @@ class Session:
                 unseen = 0
                 if not self._goes_on():
                     return all(lane.is_over for lane in ground.lanes)
+
+    def _leap(self, close_ms: int, until_ms: int) -> bool:
+        """Over the closes that nobody hears, up to the next one that somebody does, a timer, or what the venue has to look at. False: there are none."""
+        scene, loop = self.scene, self._running()
+        if not self._may_leap or not self.options.skip or loop.live:
+            return False
+        step_ms = self.ground.lanes[0].step_ms
+        ends = [until_ms, *(track.next_close_ms for track in self.ground.tracks if track.next_close_ms is not None)]
+        if loop.timers.next_ms is not None:
+            ends.append(-(-loop.timers.next_ms // step_ms) * step_ms)
+        if min(ends) <= close_ms:
+            return False
+        calm_ms = scene.calm_until(min(ends) - 1, scene.bands()) + 1
+        if calm_ms <= close_ms:
+            return False
+        scene.skip_to(calm_ms - 1)
+        self.course.bars = sum([lane.at - lane.first for lane in self.ground.lanes])
+        self._decide_slot(calm_ms)
+        return True
 
     def _rows_abreast(self, until_ms: int) -> int:
         """How many of the next bars every market has, all with the same instants and up to the end of a block; 0 where one has others."""
@@ -652,6 +677,11 @@ class Session:
             elif loop.live:
                 self._try_again()
         self.course.bars = sum([lane.at - lane.first for lane in lanes])
+        self._decide_slot(slot_ms)
+
+    def _decide_slot(self, slot_ms: int) -> None:
+        """Whoever hears a bar that closes there, and the timers."""
+        loop = self._running()
         due = []
         is_bound = False
         for track, series, begin in self._heard:

@@ -6,6 +6,7 @@ can touch nothing are not even said. Every command sees the marks of its instant
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop
@@ -217,17 +218,37 @@ class Stage(Machine):
                 return False
         return True
 
+    def calm_until(self, to_ms: int, bands: Mapping[str, Calm]) -> int:
+        """Up to when, and no later than `to_ms`, nothing can happen in any market: where a bar ends, of lanes whose bars are equally long."""
+        step_ms = 0
+        to_ms = min([to_ms, *(band.until_ms - 2 for band in bands.values())])
+        for coin, lane in self.lanes.items():
+            row, step_ms = lane.at, lane.step_ms
+            last = bisect_right(lane.ts, to_ms, row, lane.end)
+            if row >= last:
+                continue
+            lo, hi, _ = bands[coin]
+            lows, highs = lane.low[row:last], lane.high[row:last]
+            if min(lows) <= lo or max(highs) >= hi:
+                leaves = (at for at, (low, high) in enumerate(zip(lows, highs, strict=True)) if low <= lo or high >= hi)
+                to_ms = lane.ts[row + next(leaves)] - 1
+        return (to_ms + 1) // step_ms * step_ms - 1
+
     def skip_to(self, to_ms: int) -> None:
-        """What `is_calm` has found: the bars that end at `to_ms` leave their close. The others stay where they are: what has passed of them is told to
-        the venue before the next command."""
+        """What `is_calm` or `calm_until` has found: the bars that end up to `to_ms` leave their close. One that ends later stays where it is: what has
+        passed of it is told to the venue before the next command."""
         for coin, lane in self.lanes.items():
             row = lane.at
             if row < lane.end and lane.ts[row] <= to_ms:
-                if lane.ts[row] + lane.step_ms - 1 > to_ms:
+                last = row
+                if row + 1 < lane.end and lane.ts[row + 1] <= to_ms:
+                    last = bisect_right(lane.ts, to_ms, row, lane.end) - 1
+                if lane.ts[last] + lane.step_ms - 1 > to_ms:
                     self._is_behind = True
-                    continue
-                lane.seek(row + 1)
-                self._marks[coin] = round(lane.close[row] * E8)
+                    last -= 1
+                if last >= row:
+                    lane.seek(last + 1)
+                    self._marks[coin] = round(lane.close[last] * E8)
         self.clock.move_to(to_ms)
 
     def show_marks(self) -> None:

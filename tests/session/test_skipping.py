@@ -11,7 +11,7 @@ from dataclasses import replace
 from decimal import Decimal
 from itertools import accumulate, chain, repeat
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -298,6 +298,95 @@ def _abreast(world: int) -> None:
         )
     assert all(one == found[0] for one in found[1:])
     assert found[0][0].count('"type":"fill"') > 20
+
+
+class Hourly(Scripted):
+    """Trades on longer bars than those that drive, and by a timer between them."""
+
+    average = sma(5)
+    timers: ClassVar[dict[str, str]] = {"look": "*/35 * * * *"}
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        average = self.average[bar.market]
+        view.state["seen"] = view.state.get("seen", 0.0) + (average or 0.0) + bar.high - bar.low + bar.volume
+        number = bar.at_ms // (15 * MINUTE_MS) * 2_654_435_761 % 7
+        if view.position(bar.market) is None:
+            if number < 4 and not view.orders(bar.market):
+                limit = float(f"{bar.close * 0.998:.5g}") if number == 1 else None
+                bracket = Bracket(stop_pct=0.4 + number / 10, target_pct=0.5)
+                yield Open(
+                    bar.market,
+                    "long" if number < 3 else "short",
+                    usd=300,
+                    limit_px=limit if number < 3 else None,
+                    bracket=bracket,
+                )
+            elif number == 5:
+                yield Cancel(market=bar.market)
+        elif number == 6:
+            yield Close(bar.market)
+
+    def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
+        view.state["heard"] = [*view.state.get("heard", [])[-20:], fill.at_ms]
+        return ()
+
+    def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
+        view.state["rang"] = timer.at_ms
+        for market in self.markets:
+            if view.position(market) is not None and timer.at_ms % 3 == 0:
+                yield Close(market, fraction=0.5)
+
+
+@pytest.mark.soak(worlds=8, full=300)
+def test_closes_that_nobody_hears_are_leapt_over_and_nothing_else(worlds: int, base_seed: int):
+    """Strategies on bars of 15 minutes or an hour, on candles of a minute: with every minute walked, or only those that somebody has to look at."""
+    for world in range(base_seed, base_seed + worlds):
+        _leaping(world)
+
+
+def _leaping(world: int) -> None:
+    interval = ("15m", "1h")[world % 2]
+    candles = [
+        minutes(1_700, seed=world, vol=0.0004, hole=(0.0, 0.01, 0.5)[world % 3]),
+        minutes(1_500, seed=world, market="ETH", px=2_500, vol=0.0006, hole=0.005 * (world % 4)),
+    ][: 1 + world % 5 % 2]
+    markets = sorted(one.market for one in candles)
+    body: dict[str, Any] = {"guardians": DRAWDOWN, "dead_man": {"heartbeat_seconds": 300, "on_miss": "flatten"}}
+    made = settings(markets, interval=interval, **body)
+    limit = Decimal(2) if world % 7 > 3 else None
+
+    def place(config: Settings) -> list[Placed]:
+        return [
+            one._replace(
+                strategy=Hourly(nothing, name=one.strategy.name, markets=one.strategy.markets),
+                allowance=replace(one.allowance, daily_loss_usd=limit),
+            )
+            for one in placing()(config)
+        ]
+
+    outages = (Outage(START_MS + 33_333 + 633 * MINUTE_MS, 80 * MINUTE_MS),) if world % 2 else ()
+    rates = {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(28)]}
+    latency_ms = 20_000 if world % 6 == 5 else 0
+    found = []
+    for leaps, skip in ((True, True), (False, True), (False, False)):
+        lines = io.StringIO()
+        options = SessionOptions(path=PATHS[world % len(PATHS)], skip=skip, outages=outages, latency_ms=latency_ms)
+        test = Backtest(made, candles, options, rates=rates, place=place)
+        test.session._may_leap = test.session._may_leap and leaps
+        result = test.run(events=lines)
+        states = [test.journal.state_of(f"s{n}") for n in range(len(markets))]
+        found.append(
+            (
+                lines.getvalue(),
+                list(result.curve.equity),
+                result.course.bars,
+                result.course.decisions,
+                result.refusals,
+                states,
+            )
+        )
+    assert all(one == found[0] for one in found[1:])
+    assert found[0][0].count('"type":"fill"') > 1
 
 
 def seldom(view: View, bar: Bar) -> Iterable[Intent]:
