@@ -292,9 +292,7 @@ class Session:
         ]
         self._coarse = [track for track in ground.tracks if not track.is_base]
         # One market and one series of its own candles, in which no timer is due in a hole: then chunks are the loop's own, and each is foreseen there.
-        self._is_alone = (
-            len(ground.lanes) == 1 and len(ground.tracks) == 1 and ground.tracks[0].is_base and not options.latency_ms
-        )
+        self._is_alone = len(ground.lanes) == 1 and len(ground.tracks) == 1 and ground.tracks[0].is_base
         # Several markets, each with one series of its own candles: where all of them have the same bars they are gone through together.
         self._may_go_abreast = (
             len(ground.tracks) == len(ground.lanes) and all(track.is_base for track in ground.tracks)
@@ -437,9 +435,6 @@ class Session:
         series = Series(lane.coin, lane.interval)
         chunk_end = min(end, lane.at + CHUNK)
         while lane.at < end:
-            if lane.step:  # Part of a bar is past: what is left of it goes point by point.
-                self._slot(lane.ts[lane.at] + lane.step_ms)
-                continue
             last = min(chunk_end, lane.at + self._looks.bars)
             ahead = self._ahead(lane, series, last)
             while ahead.left:  # Values of the whole chunk are foreseen: where it was interrupted it goes on.
@@ -480,11 +475,16 @@ class Session:
             if decision is not None:
                 if bar is not seen:
                     scene.skip(lane, lane.index_of(bar.at_ms))
-                seen = None
+                seen, self.since_ms = None, bar.at_ms - 1
                 self._act(decision, Closed(bar.at_ms, coin, series.interval, bar))
                 continue
             course.touched += 1
-            scene.pass_bar(lane, lane.index_of(bar.at_ms))
+            if (
+                lane.step
+            ):  # An order has arrived in it, or a daemon has come up: what is left of it goes point by point.
+                scene.advance(bar.at_ms - 1)
+            else:
+                scene.pass_bar(lane, lane.index_of(bar.at_ms))
             if scene.count != self._seen:
                 self._learn()
             elif loop.live:

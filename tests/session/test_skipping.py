@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, product, repeat
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -298,6 +298,57 @@ def _abreast(world: int) -> None:
         )
     assert all(one == found[0] for one in found[1:])
     assert found[0][0].count('"type":"fill"') > 20
+
+
+@pytest.mark.soak(worlds=6, full=300)
+def test_one_market_driven_by_chunks_abreast_and_slot_by_slot_does_the_same(
+    worlds: int, base_seed: int, monkeypatch: pytest.MonkeyPatch
+):
+    """With orders that take their time, too: they arrive in the midst of a bar."""
+    for module in (lanes, sessions):
+        monkeypatch.setattr(module, "AHEAD", 64)
+    monkeypatch.setattr(sessions, "CHUNK", 96)
+    for world in range(base_seed, base_seed + worlds):
+        _driven(world)
+
+
+def _driven(world: int) -> None:
+    candles = [minutes(900, seed=world, vol=0.001, hole=(0.0, 0.02, 0.3)[world % 3])]
+    made = settings(guardians=DRAWDOWN, dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"})
+    kind = Alarmed if world % 4 == 3 else Averaged
+    limit = Decimal(2) if world % 5 > 2 else None
+
+    def place(config: Settings) -> list[Placed]:
+        (one,) = placing()(config)
+        strategy = kind(busy, name=one.strategy.name, markets=one.strategy.markets)
+        return [one._replace(strategy=strategy, allowance=replace(one.allowance, daily_loss_usd=limit))]
+
+    outages = (Outage(START_MS + 333_333 + 387 * MINUTE_MS, 70 * MINUTE_MS),) if world % 2 else ()
+    rates = {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(15)]}
+    latency_ms = (0, 300, 20_000, 45_000)[world % 4]
+    start_ms = START_MS + 7_777 if world % 3 == 1 else None
+    found = []
+    for alone, abreast, skip in product((True, False), repeat=3):
+        lines = io.StringIO()
+        options = SessionOptions(
+            path=PATHS[world % len(PATHS)], skip=skip, outages=outages, latency_ms=latency_ms, start_ms=start_ms
+        )
+        test = Backtest(made, candles, options, rates=rates, place=place)
+        test.session._is_alone, test.session._may_go_abreast = alone, abreast and not latency_ms
+        result = test.run(events=lines)
+        state = test.journal.state_of("s0"), test.journal.done_until("BTC", "1m")
+        found.append(
+            (
+                lines.getvalue(),
+                list(result.curve.equity),
+                result.course.bars,
+                result.course.decisions,
+                result.refusals,
+                state,
+            )
+        )
+    assert all(one == found[0] for one in found[1:])
+    assert found[0][0].count('"type":"fill"') > 5
 
 
 class Hourly(Scripted):
