@@ -296,7 +296,7 @@ class Session:
         # Several markets, each with one series of its own candles: where all of them have the same bars they are gone through together.
         self._may_go_abreast = (
             len(ground.tracks) == len(ground.lanes) and all(track.is_base for track in ground.tracks)
-            and len({lane.step_ms for lane in ground.lanes}) == 1 and not options.latency_ms
+            and len({lane.step_ms for lane in ground.lanes}) == 1
         )  # fmt: skip
         # Every market is heard in longer bars than its own candles, which lie on one grid: most closes concern nobody.
         self._may_leap = not any(track.is_base for track in ground.tracks) and all(
@@ -628,8 +628,15 @@ class Session:
                 if slot is not seen:
                     for lane, row in zip(lanes, firsts, strict=True):
                         scene.skip(lane, row + past)
-                seen, first = slot, number + 1
-                self._act(decision, Closed(at_ms, lanes[number].coin, series[number].interval, slot[number]))
+                wanted = [(number, decision)]
+                while self.options.latency_ms and decision is not None:  # As in `_decide_all`.
+                    _, decision, number = loop.decide_abreast(lines, iter(()), bands, slot, number + 1)
+                    if decision is not None:
+                        wanted.append((number, decision))
+                seen, first = slot, len(lines) if self.options.latency_ms else number + 1
+                for number, decision in wanted:
+                    self.since_ms = at_ms - 1
+                    self._act(decision, Closed(at_ms, lanes[number].coin, series[number].interval, slot[number]))
                 continue
             for lane, row in zip(lanes, firsts, strict=True):
                 if row + past > lane.at:
@@ -643,9 +650,9 @@ class Session:
             seen, first = slot, 0
             if loop.timers.next_ms is not None or are_limited:
                 seen = None
-                is_bound = [self._decide(one, bar) for one, bar in zip(series, slot, strict=True)]
+                is_bound = self._decide_all(list(zip(series, slot, strict=True)))
                 timer_ms = loop.timers.next_ms
-                if any(is_bound) or (timer_ms is not None and timer_ms <= at_ms):
+                if is_bound or (timer_ms is not None and timer_ms <= at_ms):
                     self._end_of_bound(at_ms)
 
     def _timer_in_hole_ms(self, close_ms: int) -> int | None:
@@ -683,16 +690,10 @@ class Session:
         """Whoever hears a bar that closes there, and the timers."""
         loop = self._running()
         due = []
-        is_bound = False
         for track, series, begin in self._heard:
             while track.next_close_ms is not None and track.next_close_ms <= slot_ms:
-                bar = track.take(None if self._is_alone else begin)
-                if self.options.latency_ms:
-                    due.append((series, bar))
-                else:
-                    is_bound |= self._decide(series, bar)
-        if due:
-            is_bound = self._decide_together(due)
+                due.append((series, track.take(None if self._is_alone else begin)))
+        is_bound = self._decide_all(due)
         timer_ms = loop.timers.next_ms  # As live, timers come when every bar of their instant is decided.
         if is_bound or (timer_ms is not None and timer_ms <= slot_ms):
             self._end_of_bound(slot_ms)
@@ -713,8 +714,13 @@ class Session:
             self._act(decision, Closed(bar.at_ms, series.market, series.interval, bar))
         return is_bound
 
-    def _decide_together(self, due: Sequence[tuple[Series, Bar]]) -> bool:
-        """The bars of one instant, all of them decided before an order of any is on its way: what happens meanwhile nobody knows yet."""
+    def _decide_all(self, due: Sequence[tuple[Series, Bar]]) -> bool:
+        """The bars of one instant, as `_decide`. With latency all of them before an order of any is on its way: what happens meanwhile nobody knows yet."""
+        if not self.options.latency_ms:
+            is_bound = False
+            for series, bar in due:
+                is_bound |= self._decide(series, bar)
+            return is_bound
         decided = [(self._decision_on(series, bar), series, bar) for series, bar in due]
         for (decision, _), series, bar in decided:
             if decision is not None:

@@ -280,7 +280,9 @@ def _abreast(world: int) -> None:
     found = []
     for abreast, skip in ((True, True), (True, False), (False, True), (False, False)):
         lines = io.StringIO()
-        options = SessionOptions(path=PATHS[world % len(PATHS)], skip=skip, outages=outages)
+        options = SessionOptions(
+            path=PATHS[world % len(PATHS)], skip=skip, outages=outages, latency_ms=(0, 0, 300, 20_000)[world % 7 % 4]
+        )
         test = Backtest(made, candles, options, rates=rates, place=place)
         test.session._may_go_abreast = abreast
         result = test.run(events=lines)
@@ -334,7 +336,7 @@ def _driven(world: int) -> None:
             path=PATHS[world % len(PATHS)], skip=skip, outages=outages, latency_ms=latency_ms, start_ms=start_ms
         )
         test = Backtest(made, candles, options, rates=rates, place=place)
-        test.session._is_alone, test.session._may_go_abreast = alone, abreast and not latency_ms
+        test.session._is_alone, test.session._may_go_abreast = alone, abreast
         result = test.run(events=lines)
         state = test.journal.state_of("s0"), test.journal.done_until("BTC", "1m")
         found.append(
