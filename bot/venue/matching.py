@@ -349,15 +349,19 @@ def _fill_pending(state: State, market: Market) -> None:
         if opening > 0:
             trade.leverage = leverage
         orders.take(state, account, market, order, trade, fills)
-        if is_limit and order.filled < order.size:
-            if order.filled < size:
-                _rest_at_limit(state, account, market, order, trade)
-            else:  # The position that it was to close has gone, or a part of it.
-                _give_up(state, account, order, trade, "reduce_only" if order.reduce_only else "position_closed")
-            continue
-        cut = order.filled == size < order.size and not order.reduce_only
-        rest = "position_closed" if cut else "slippage_bound" if order.filled < order.size else None
-        orders.finish(state, trade, reason=rest)
+        rest = None
+        if order.filled < size:
+            rest = "slippage_bound"
+        elif order.filled < order.size:  # The position that it was to close has gone, or a part of it.
+            rest = "reduce_only" if order.reduce_only else "position_closed"
+        if is_limit and rest == "slippage_bound":
+            _rest_at_limit(state, account, market, order, trade)
+        elif is_limit and rest is not None:
+            _give_up(state, account, order, trade, rest)
+        else:
+            orders.finish(state, trade, reason=rest)
+            if rest is not None:  # It was told that it waits; now that it waits no more.
+                emit_order(state, account, order, "canceled", reason=rest)
 
 
 def _rest_at_limit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:

@@ -501,6 +501,27 @@ def test_a_session_that_goes_from_one_market_to_another_has_the_margin_of_the_fi
     assert {coin: one.size for coin, one in desk.account.positions.items()} == {bought: e8("5")}
 
 
+@pytest.mark.parametrize("reason", ["slippage_bound", "reduce_only", "position_closed"])
+def test_what_a_market_order_of_a_session_does_not_get_ends_with_an_event(reason: str):
+    """Whoever was told that it waits would take its rest for one that waits on."""
+    desk = Desk((market(level_size=2 * E8, level_step=1_000_000), "100"), rules=NEXT)
+    desk.place(order(size="2"))
+    desk.bar("BTC", "100", "100", "100", "100")
+    if reason == "slippage_bound":
+        desk.place(order(size="5", slippage_bps=50, allow_partial=True))
+    elif reason == "reduce_only":
+        desk.close(size=1 * E8)
+        desk.close()
+    else:
+        desk.place(order(side=-1, size="3"))
+        desk.place(order(side=-1, size="8"))
+    events = desk.bar("BTC", "100", "100", "100", "100")
+    (gone,) = [one for one in events if isinstance(one, OrderChanged) and one.subtype == "canceled"]
+    assert gone.reason == reason and 0 < gone.filled < gone.size
+    assert (desk.account.trades[-1].status, desk.account.trades[-1].reason) == ("done", reason)
+    assert (desk.account.reserved, desk.account.orders) == (0, {})
+
+
 def test_a_limit_of_a_session_that_could_not_be_paid_at_its_own_price_does_not_rest():
     desk = Desk((market(), "100"), cash="1010", rules=NEXT)
     desk.place(order(size="10", limit_px="110"))
