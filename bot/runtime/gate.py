@@ -153,18 +153,19 @@ class Gate:
         return self.strategy_stopped(intent.strategy, now_ms)
 
     def used_usd(self, strategy: str, closing: frozenset[str] = frozenset()) -> Decimal:
-        """Entry notional of the strategy's positions, resting entries and live intents."""
+        """Entry notional of what stays of the strategy's positions, of its resting entries and live intents."""
         mirror = self.mirror
         used = Decimal(0)
         if (allowance := self.allowances.get(strategy)) is not None and allowance.nets:
             shares = (
                 one for one in self.shares_of(strategy) if one.market not in closing and one.market in mirror.positions
             )
-            used += sum((share.notional_usd for share in shares), Decimal(0))
+            for share in shares:
+                used += _staying_usd(share.notional_usd, share.size, mirror.leaving(share.market, strategy))
         else:
             for p in mirror.positions.values():
                 if p.owner == strategy and p.market not in closing:
-                    used += p.notional_usd
+                    used += _staying_usd(p.notional_usd, p.size, mirror.leaving(p.market))
         for order in mirror.orders.values():
             if order.action == "open" and order.key is not None and mirror.owner_of(order.key) == strategy:
                 used += order.resting_usd(mirror.marks.get(order.market))
@@ -214,11 +215,11 @@ class Gate:
     def _close(self, allowance: Allowance, wish: Close, ask: Ask) -> Permit | Refusal:
         """All of it, or an absolute size: both can be sent again without closing more. Of a shared position never more than the share."""
         position = self.mirror.positions[wish.market]
-        whole = position.size
+        whole = position.size - self.mirror.leaving(wish.market)
         if allowance.nets:
             share = self.share_of(wish.market, allowance.strategy)
             assert share is not None, "has_position has judged this"
-            whole = min(whole, share.size) - self._closing_size(wish.market, allowance.strategy)
+            whole = min(position.size, share.size) - self._closing_size(wish.market, allowance.strategy)
             if whole <= 0:
                 return Refusal(
                     "closing", f"its share of the {wish.market} position is being closed", {"action": "wait"}
@@ -233,19 +234,21 @@ class Gate:
         if allowance.nets:
             if size is None or size >= whole or (price and (whole - size) * price < LEAST_USD):
                 size = whole  # A share that is worth less could not be closed by itself any more.
-        elif size is None or size >= position.size:
+        elif size is None or size >= whole:
             return Permit(WHOLE, "close", wish.market, "direct")
         return Permit(CloseRequest(size=format_decimal(size), source="agent"), "close", wish.market, "direct")
 
     def _closing_size(self, market: str, strategy: str) -> Decimal:
         """What closes of the strategy may still take, of which not all fills have come, so that two of them never take another's share."""
-        return sum(
+        waiting = self.mirror.closing(market, strategy)
+        told = {*self.mirror.closed, *(one.key for one in waiting)}
+        return sum((one.size - one.filled for one in waiting), Decimal(0)) + sum(
             (
                 Decimal(one.close().size or 0)
                 for one in self.live()
                 if (one.market, one.strategy, one.action) == (market, strategy, "close")
                 and one.state not in ("rejected", "expired", "void")
-                and one.id not in self.mirror.closed
+                and one.id not in told
             ),
             Decimal(0),
         )
@@ -383,7 +386,8 @@ def not_against_others(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | 
     mirror, name = gate.mirror, allowance.strategy
     position = mirror.positions.get(wish.market)
     share = gate.share_of(wish.market, name)
-    if position is not None and position.side != wish.side and (share is None or share.size < position.size):
+    own = Decimal(0) if share is None else share.size - mirror.leaving(wish.market, name)
+    if position is not None and position.side != wish.side and own < position.size - mirror.leaving(wish.market):
         return Refusal(
             "against_others",
             f"the {wish.market} position is {position.side}, and others have a share of it; an entry {wish.side} would close theirs",
@@ -435,10 +439,11 @@ def within_budget(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
 
 
 def has_position(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | None:
-    market = ask.wish.market
-    if market not in gate.mirror.positions:
+    market = ask.wish.market or ""
+    position = gate.mirror.positions.get(market)
+    if position is None or gate.mirror.leaving(market) >= position.size:
         return Refusal("no_position", f"there is no position in {market} to close")
-    if allowance.nets and gate.share_of(market or "", allowance.strategy) is None:
+    if allowance.nets and gate.share_of(market, allowance.strategy) is None:
         return Refusal("no_position", f"this strategy has no share of the {market} position")
     return None
 
@@ -456,6 +461,11 @@ RULES: Final[Mapping[type, tuple[Rule, ...]]] = {
 Rounding: TypeAlias = Callable[[Decimal], Decimal]
 _CENT: Final = Decimal("0.01")
 _UNIT: Final = Decimal("0.00000001")  # the finest that a request may hold
+
+
+def _staying_usd(notional_usd: Decimal, size: Decimal, leaving: Decimal) -> Decimal:
+    """What a position takes of a budget without what closes that wait are about to take of it."""
+    return notional_usd if not leaving else notional_usd * max(size - leaving, Decimal(0)) / size
 
 
 def _doubt(market: str) -> Refusal:

@@ -58,7 +58,7 @@ class MirrorPosition(NamedTuple):
 
 
 class MirrorOrder(NamedTuple):
-    """A resting entry (`limit`; in a session also `market`) or an armed leg of a bracket (`stop_loss`, `take_profit`)."""
+    """A resting entry (`limit`) or an armed leg of a bracket (`stop_loss`, `take_profit`); in a session also what waits for the next open (`market`, `close`)."""
 
     oid: str
     market: str
@@ -283,6 +283,17 @@ class Mirror:
     def entries(self, market: str) -> list[MirrorOrder]:
         """Resting orders of a market that could open."""
         return [o for o in self.orders.values() if o.market == market and o.could_open]
+
+    def closing(self, market: str, strategy: str | None = None) -> list[MirrorOrder]:
+        """Our closes that wait for the next open, as they do in a session: of one strategy, or of all."""
+        waiting = [o for o in self.orders.values() if o.market == market and o.kind == "close" and o.key is not None]
+        if strategy is None or not waiting:
+            return waiting
+        return [o for o in waiting if o.key is not None and self.owner_of(o.key) == strategy]
+
+    def leaving(self, market: str, strategy: str | None = None) -> Decimal:
+        """How much they are about to take."""
+        return sum((o.size - o.filled for o in self.closing(market, strategy)), Decimal(0))
 
     def resting(self) -> list[tuple[str, str]]:
         """Our resting entries, market by market: whose, and their ids."""

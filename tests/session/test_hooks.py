@@ -18,6 +18,9 @@ from bot.session.options import MarketRules, Outage, SessionOptions
 from bot.session.report import refusals_text
 from bot.session.result import assumptions_of
 from bot.strategy import Bar, Bracket, Close, Intent, MaxHold, Open, Strategy, View
+from bot.venue.commands import SetRules
+from bot.venue.numbers import E8
+from bot.venue.state import Rules
 from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, settings
 
 
@@ -395,3 +398,81 @@ def test_a_position_is_held_no_longer_than_its_max_hold():
     assert (trip.exit_ms - trip.entry_ms, trip.exit_kind) == (30 * MINUTE_MS, "guardian")
     (fired,) = result.book.guardians
     assert fired.event.guardian_type == "max_hold"
+
+
+STOP = Bracket(stop_pct=5)
+
+
+class Wanting(Strategy):
+    """Wants what stands under the minute and the market of a bar, or the minute of its timer."""
+
+    timers: ClassVar[dict[str, str | int]] = {"look": "* * * * *"}
+
+    def __init__(self, wanted: dict[tuple[int, str], list[Intent]], *, name: str, markets: Any) -> None:
+        super().__init__(name=name, markets=markets)
+        self.wanted = wanted
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        return self.wanted.get(((bar.at_ms - START_MS) // MINUTE_MS, bar.market), [])
+
+    def on_timer(self, view: View, timer: Any) -> Iterable[Intent]:
+        return self.wanted.get(((timer.at_ms - START_MS) // MINUTE_MS, timer.name), [])
+
+
+def left(fill_at: str, *scripts: dict[tuple[int, str], list[Intent]]) -> dict[str, float]:
+    """What is held at the end, of prices that stand still: it is the same where orders fill at once, as live, and at the next open."""
+    markets = ["BTC", "ETH"]
+
+    def place(config: Any) -> Any:
+        (one,) = placing()(config)
+        return [
+            one._replace(
+                strategy=Wanting(wanted, name=f"s{n}", markets=markets),
+                allowance=replace(one.allowance, strategy=f"s{n}", markets=frozenset(markets), nets=len(scripts) > 1),
+            )
+            for n, wanted in enumerate(scripts)
+        ]
+
+    test = Backtest(settings(), [minutes(8, market=market, vol=0) for market in markets], SessionOptions(), place=place)
+    test.stage.run(SetRules(Rules(fill_at=fill_at, paths="sl_first")))
+    test.run()
+    return {coin: one.side * one.size / E8 for coin, one in test.stage.account.positions.items()}
+
+
+BOUGHT = {(1, "BTC"): [Open("BTC", "long", size=0.016, bracket=STOP)]}
+SHARED = {(1, "BTC"): [Open("BTC", "long", size=0.01, bracket=STOP)]}
+
+
+@pytest.mark.parametrize(
+    ("scripts", "held"),
+    [
+        (
+            [BOUGHT | {(3, "BTC"): [Close("BTC")], (3, "ETH"): [Open("ETH", "long", size=0.016, bracket=STOP)]}],
+            {"ETH": 0.016},
+        ),
+        (
+            [BOUGHT | {(3, "BTC"): [Close("BTC")], (3, "look"): [Open("BTC", "short", size=0.016, bracket=STOP)]}],
+            {"BTC": -0.016},
+        ),
+        ([BOUGHT | {(3, at): [Close("BTC", fraction=0.5)] for at in ("BTC", "look")}], {"BTC": 0.004}),
+        ([SHARED | {(3, at): [Close("BTC")] for at in ("BTC", "look")}, SHARED], {"BTC": 0.01}),
+        ([SHARED | {(3, at): [Close("BTC", fraction=0.5)] for at in ("BTC", "look")}, SHARED], {"BTC": 0.0125}),
+        (
+            [SHARED | {(3, "BTC"): [Close("BTC")]}, {(3, "look"): [Open("BTC", "short", size=0.01, bracket=STOP)]}],
+            {"BTC": -0.01},
+        ),
+    ],
+    ids=[
+        "another market",
+        "the other side",
+        "parts",
+        "a share, twice",
+        "parts of a share",
+        "the other side of another's",
+    ],
+)
+@pytest.mark.parametrize("fill_at", ["now", "next"])
+def test_what_is_wanted_after_a_close_at_its_instant_is_judged_by_what_it_leaves(
+    fill_at: str, scripts: list[dict[tuple[int, str], list[Intent]]], held: dict[str, float]
+):
+    assert left(fill_at, *scripts) == held
