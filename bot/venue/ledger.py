@@ -55,8 +55,16 @@ def leaving(account: Account, market: Market) -> int:
     position = account.positions.get(market.spec.coin)
     if position is None or not market.pending:
         return 0
-    waiting = [account.orders[number] for owner, number in market.pending if owner == account.id]
-    return min(position.size, sum(order.size for order in waiting if order.reduce_only and order.limit_px is None))
+    return min(position.size, sum(o.size for o in _waiting(account, market) if o.reduce_only and o.limit_px is None))
+
+
+def adding(account: Account, market: Market, side: int) -> int:
+    """How much the entries of this side may add to the position that wait for the next point."""
+    return sum(order.left_to_open() for order in _waiting(account, market) if order.buy == side)
+
+
+def _waiting(account: Account, market: Market) -> list[Order]:
+    return [account.orders[number] for owner, number in market.pending if owner == account.id]
 
 
 def coming_back(state: State, account: Account, beside: Market) -> int:

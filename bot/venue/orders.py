@@ -354,6 +354,8 @@ def close(state: State, account: Account, key: Key | None, command: ClosePositio
     size = _size_of_close(market, position, command)
     if isinstance(size, Refusal):
         return size
+    if command.usd is None and command.size is None and size == position.size:  # All that is there when its turn comes.
+        size += ledger.adding(account, market, position.side)
     bps = command.slippage_bps if command.slippage_bps is not None else CLOSE_SLIPPAGE_BPS
     bound = bound_of(market, market.mid, -position.side, bps)
     fills = walk(market, market.mid, -position.side, size, bound)

@@ -476,3 +476,8 @@ def test_what_is_wanted_after_a_close_at_its_instant_is_judged_by_what_it_leaves
     fill_at: str, scripts: list[dict[tuple[int, str], list[Intent]]], held: dict[str, float]
 ):
     assert left(fill_at, *scripts) == held
+
+
+@pytest.mark.parametrize("fill_at", ["now", "next"])
+def test_a_close_of_all_takes_what_the_same_decision_has_added_before_it(fill_at: str):
+    assert left(fill_at, SHARED | {(3, "BTC"): [Open("BTC", "long", size=0.006, bracket=STOP), Close("BTC")]}) == {}

@@ -485,6 +485,18 @@ def test_what_a_session_closes_of_a_position_is_gone_for_the_order_after_it():
     assert (desk.position().side, desk.position().size) == (-1, 5 * E8)
 
 
+@pytest.mark.parametrize("limit_px", [None, "101"])
+def test_a_close_of_all_in_a_session_takes_what_an_entry_before_it_adds(limit_px: str | None):
+    desk = Desk((market(), "100"), rules=NEXT)
+    desk.place(order(size="5"))
+    desk.bar("BTC", "100", "100", "100", "100")
+    desk.place(order(size="3") if limit_px is None else order(size="3", limit_px=limit_px))
+    desk.close()
+    desk.bar("BTC", "100", "100", "100", "100")
+    assert (desk.account.positions, desk.account.reserved, desk.account.orders) == ({}, 0, {})
+    assert [(trade.status, trade.reason) for trade in desk.account.trades] == [("done", None)] * 3
+
+
 @pytest.mark.parametrize(("sold", "bought"), [("BTC", "ETH"), ("ETH", "BTC")])
 def test_a_session_that_goes_from_one_market_to_another_has_the_margin_of_the_first(sold: str, bought: str):
     """In either order of the markets' opens, and where the key may have one position and no more exposure than that."""
