@@ -270,12 +270,12 @@ class Gate:
         return size or Refusal("below_min_notional", f"that part of the {wish.market} position rounds down to nothing")
 
     def _cancel(self, allowance: Allowance, wish: Cancel) -> Permit | Refusal:
-        """Resting entries only: a position keeps its stop, whatever a strategy cancels."""
+        """Resting entries only: a position keeps its stop, whatever a strategy cancels, and what goes at market goes, in a session as live."""
         if wish.market is not None:
             oids = tuple(
                 o.oid
                 for o in self.mirror.entries(wish.market)
-                if not self._is_left_alone(o) and not self._is_anothers(o, allowance)
+                if o.kind != "market" and not self._is_left_alone(o) and not self._is_anothers(o, allowance)
             )
             if not oids:
                 return Refusal("nothing_to_cancel", f"no entry rests in {wish.market}")

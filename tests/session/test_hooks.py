@@ -17,7 +17,7 @@ from bot.session.backtest import Backtest
 from bot.session.options import MarketRules, Outage, SessionOptions
 from bot.session.report import refusals_text
 from bot.session.result import assumptions_of
-from bot.strategy import Bar, Bracket, Close, Intent, MaxHold, Open, Strategy, View
+from bot.strategy import Bar, Bracket, Cancel, Close, Intent, MaxHold, Open, Strategy, View
 from bot.venue.commands import SetRules
 from bot.venue.numbers import E8
 from bot.venue.state import Rules
@@ -419,8 +419,8 @@ class Wanting(Strategy):
         return self.wanted.get(((timer.at_ms - START_MS) // MINUTE_MS, timer.name), [])
 
 
-def left(fill_at: str, *scripts: dict[tuple[int, str], list[Intent]]) -> dict[str, float]:
-    """What is held at the end, of prices that stand still: it is the same where orders fill at once, as live, and at the next open."""
+def played(fill_at: str, *scripts: dict[tuple[int, str], list[Intent]]) -> tuple[Backtest, dict[str, float]]:
+    """And what is held at the end, of prices that stand still: it is the same where orders fill at once, as live, and at the next open."""
     markets = ["BTC", "ETH"]
 
     def place(config: Any) -> Any:
@@ -436,7 +436,7 @@ def left(fill_at: str, *scripts: dict[tuple[int, str], list[Intent]]) -> dict[st
     test = Backtest(settings(), [minutes(8, market=market, vol=0) for market in markets], SessionOptions(), place=place)
     test.stage.run(SetRules(Rules(fill_at=fill_at, paths="sl_first")))
     test.run()
-    return {coin: one.side * one.size / E8 for coin, one in test.stage.account.positions.items()}
+    return test, {coin: one.side * one.size / E8 for coin, one in test.stage.account.positions.items()}
 
 
 BOUGHT = {(1, "BTC"): [Open("BTC", "long", size=0.016, bracket=STOP)]}
@@ -475,9 +475,22 @@ SHARED = {(1, "BTC"): [Open("BTC", "long", size=0.01, bracket=STOP)]}
 def test_what_is_wanted_after_a_close_at_its_instant_is_judged_by_what_it_leaves(
     fill_at: str, scripts: list[dict[tuple[int, str], list[Intent]]], held: dict[str, float]
 ):
-    assert left(fill_at, *scripts) == held
+    assert played(fill_at, *scripts)[1] == held
 
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])
 def test_a_close_of_all_takes_what_the_same_decision_has_added_before_it(fill_at: str):
-    assert left(fill_at, SHARED | {(3, "BTC"): [Open("BTC", "long", size=0.006, bracket=STOP), Close("BTC")]}) == {}
+    script = SHARED | {(3, "BTC"): [Open("BTC", "long", size=0.006, bracket=STOP), Close("BTC")]}
+    assert played(fill_at, script)[1] == {}
+
+
+@pytest.mark.parametrize("fill_at", ["now", "next"])
+def test_an_entry_at_market_is_none_of_the_entries_that_rest_in_a_market(fill_at: str):
+    limit = Open("BTC", "long", size=0.004, limit_px=99_000, bracket=STOP)
+    script = SHARED | {
+        (2, "BTC"): [limit, Open("BTC", "long", size=0.006, bracket=STOP)],
+        (2, "look"): [Cancel(market="BTC")],
+    }
+    test, held = played(fill_at, script)
+    assert held == {"BTC": 0.016}
+    assert [order.kind for order in test.stage.account.orders.values()] == ["stop_loss"]
