@@ -50,21 +50,18 @@ def initial_margin(market: Market, position: Position) -> int:
     return div_up(market.mark * position.size // E8, position.leverage)
 
 
+def at_market(account: Account, market: Market) -> list[Order]:
+    """The orders at market that wait for the next point, in their order. A limit may come to nothing, and is none of them."""
+    waiting = [account.orders[number] for owner, number in market.pending if owner == account.id]
+    return [order for order in waiting if order.limit_px is None]
+
+
 def leaving(account: Account, market: Market) -> int:
-    """How much of the position the exits at market take that wait for the next point. A limit may come to nothing."""
+    """How much of the position the exits among them take."""
     position = account.positions.get(market.spec.coin)
     if position is None or not market.pending:
         return 0
-    return min(position.size, sum(o.size for o in _waiting(account, market) if o.reduce_only and o.limit_px is None))
-
-
-def adding(account: Account, market: Market, side: int) -> int:
-    """How much the entries of this side may add to the position that wait for the next point."""
-    return sum(order.left_to_open() for order in _waiting(account, market) if order.buy == side)
-
-
-def _waiting(account: Account, market: Market) -> list[Order]:
-    return [account.orders[number] for owner, number in market.pending if owner == account.id]
+    return min(position.size, sum(order.size for order in at_market(account, market) if order.reduce_only))
 
 
 def coming_back(state: State, account: Account, beside: Market) -> int:

@@ -200,9 +200,14 @@ def execute(
 ) -> Placed:
     """Turn a quote into an order: fills now, or a resting or pending rest."""
     market = state.markets[spec.coin]
-    left, _ = quote.left_by_exits(account, market)
-    if left is not None and left.side == quoted.buy and quoted.leverage != left.leverage:
-        change_leverage(state, account, market, account.positions[spec.coin], quoted.leverage)
+    (found, _), held = quote.at_its_turn(account, market), account.positions.get(spec.coin)
+    if (
+        held is not None
+        and found is not None
+        and held.side == found.side == quoted.buy
+        and quoted.leverage != held.leverage
+    ):
+        change_leverage(state, account, market, held, quoted.leverage)
     # An order that is no larger than the position is a close of it, and was judged as one: it opens nothing, whatever becomes of the position.
     order = Order(
         number=next_oid(account), account=account.id, coin=spec.coin, kind=spec.type, side=quoted.side, buy=quoted.buy, size=quoted.size,
@@ -346,7 +351,7 @@ def close(state: State, account: Account, key: Key | None, command: ClosePositio
         return Refusal("not_found", f"no market {command.coin}")
     if refused := limits.refuse_coin(market, key):
         return refused
-    position = account.positions.get(command.coin)
+    position, _ = quote.at_its_turn(account, market)
     if position is None:
         return Refusal("not_found", f"there is no position in {command.coin}")
     if market.status != "open":
@@ -354,8 +359,6 @@ def close(state: State, account: Account, key: Key | None, command: ClosePositio
     size = _size_of_close(market, position, command)
     if isinstance(size, Refusal):
         return size
-    if command.usd is None and command.size is None and size == position.size:  # All that is there when its turn comes.
-        size += ledger.adding(account, market, position.side)
     bps = command.slippage_bps if command.slippage_bps is not None else CLOSE_SLIPPAGE_BPS
     bound = bound_of(market, market.mid, -position.side, bps)
     fills = walk(market, market.mid, -position.side, size, bound)

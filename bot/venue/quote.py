@@ -20,6 +20,7 @@ from bot.venue.state import (
     LegSpec,
     Market,
     MarketSpec,
+    Order,
     OrderSpec,
     Position,
     State,
@@ -86,7 +87,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         return refused
     spec = market.spec
     full = outcome.is_paid(spec)
-    position, _ = left_by_exits(account, market)
+    position, _ = at_its_turn(account, market)
     buy = order.side
     limit = order.type == "limit"
     if limit:
@@ -207,10 +208,11 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         if refused := limits.refuse_opening(state, account, key, market, order, open_notional, largest):
             return refused
         at_limit = (value_px, size - fill_size) if limit else (0, 0)
-        back = sum(left_by_exits(account, state.markets[coin])[1] for coin in account.positions)
+        back = sum(at_its_turn(account, state.markets[coin])[1] for coin in {*account.positions, order.coin})
         free = ledger.free_margin(state, account, back + (freed(market, position, fills, at_limit) if reduce else 0))
-        changed = None if position is None else account.positions[order.coin]
-        needed = _needed(market, changed, reduce, margin, fee, leverage)
+        there = account.positions.get(order.coin)
+        changes = there is not None and position is not None and there.side == position.side
+        needed = _needed(market, there if changes else None, reduce, margin, fee, leverage)
         if needed > free:
             sizing_px = _sizing_px(market, mid, buy, bound, limit=limit)
             dearest = _dearest(market, buy, fills, last_px)
@@ -649,18 +651,39 @@ def _position_left(
     ), realized
 
 
-def left_by_exits(account: Account, market: Market) -> tuple[Position | None, int]:
-    """The position as an order finds it at the next point: without what the exits before it close there, at the mid; and the margin that these give back."""
-    position = account.positions.get(market.spec.coin)
-    closed = ledger.leaving(account, market)
-    if position is None or not closed:
+def at_its_turn(account: Account, market: Market) -> tuple[Position | None, int]:
+    """The position as an order finds it at the next point, once those at market that wait before it are filled, at the mid; and the margin that what they
+    close gives back."""
+    position, back = account.positions.get(market.spec.coin), 0
+    if not market.pending:
         return position, 0
-    fills = [(market.mid, closed)]
-    left, _ = _position_left(position, fills, (0, 0), 0)
-    back = freed(market, position, fills, (0, 0))
-    if left is not None and market.spec.margin_mode == "cross":
-        back -= ledger.initial_margin(market, left)
-    return left, back
+    for order in ledger.at_market(account, market):
+        closed = 0
+        if position is not None and position.side != order.buy:
+            closed = min(order.size, position.size)
+            fills = [(market.mid, closed)]
+            back += freed(market, position, fills, (0, 0))
+            position, _ = _position_left(position, fills, (0, 0), 0)
+            if position is not None and market.spec.margin_mode == "cross":
+                back -= ledger.initial_margin(market, position)
+        opened = min(order.size - closed, order.left_to_open())
+        if opened:
+            position = _grown(market, position, order, opened)
+    return position, back
+
+
+def _grown(market: Market, position: Position | None, order: Order, opened: int) -> Position:
+    """With what an order opens or adds at the mid."""
+    leverage = order.leverage if position is None else position.leverage
+    notional = market.mid * opened // E8
+    margin = div_up(outcome.worth(market.spec, order.buy, market.mid, opened), leverage)
+    if position is None:
+        after = _position_after(market, None, order.buy, opened, notional, leverage)
+        assert after is not None
+        return replace(after, account=order.account, margin=margin)
+    return replace(
+        position, size=position.size + opened, entry_notional=position.entry_notional + notional, margin=position.margin + margin
+    )  # fmt: skip
 
 
 def _liquidation_after(

@@ -478,10 +478,25 @@ def test_what_is_wanted_after_a_close_at_its_instant_is_judged_by_what_it_leaves
     assert played(fill_at, *scripts)[1] == held
 
 
+@pytest.mark.parametrize(
+    ("wanted", "held"),
+    [
+        ([Open("BTC", "long", size=0.004, bracket=STOP), Close("BTC")], {}),
+        (
+            [Open("BTC", "short", size=0.01, bracket=STOP), Open("BTC", "long", size=0.003, bracket=STOP)],
+            {"BTC": -0.004},
+        ),
+        ([Open("BTC", "short", size=0.01, bracket=STOP), Close("BTC")], {}),
+        ([Close("BTC"), Open("BTC", "short", size=0.01, bracket=STOP), Close("BTC")], {}),
+    ],
+    ids=["an addition", "two sides", "a turn", "a turn in two"],
+)
 @pytest.mark.parametrize("fill_at", ["now", "next"])
-def test_a_close_of_all_takes_what_the_same_decision_has_added_before_it(fill_at: str):
-    script = SHARED | {(3, "BTC"): [Open("BTC", "long", size=0.006, bracket=STOP), Close("BTC")]}
-    assert played(fill_at, script)[1] == {}
+def test_what_is_wanted_after_an_entry_is_judged_by_what_that_makes(
+    fill_at: str, wanted: list[Intent], held: dict[str, float]
+):
+    script = {(1, "BTC"): [Open("BTC", "long", size=0.006, bracket=STOP)], (3, "BTC"): wanted}
+    assert played(fill_at, script)[1] == held
 
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])

@@ -151,9 +151,9 @@ def test_a_keys_leverage_cap_clamps_too():
 @pytest.mark.parametrize("leverage", [3, 4])
 def test_an_entry_that_waited_gets_no_more_leverage_than_its_key_allows(leverage: int, in_session: bool):
     desk = with_key(max_leverage=3)
-    if in_session:  # The owner's order is the first to meet the next price.
+    if in_session:  # The owner's limit is the first to meet the next price, and nobody counts on it before.
         desk.do(c.SetRules(Rules(fill_at="next")))
-        desk.place(order(size="2", leverage=leverage))
+        desk.place(order(size="2", leverage=leverage, limit_px="101"))
         made = by_key(desk, order(size="1", leverage=2)).trade
     else:
         made = by_key(desk, order(size="1", leverage=2, limit_px="99")).trade
