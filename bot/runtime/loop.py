@@ -41,7 +41,7 @@ from bot.runtime.telling import tell
 from bot.runtime.timers import Timers
 from bot.runtime.trimming import Held
 from bot.runtime.untold import Untold
-from bot.runtime.waves import Place, builds_on, next_wave, place_of, side_by_side
+from bot.runtime.waves import Place, builds_on, next_wave, one_by_one, place_of, side_by_side
 from bot.runtime.writers import Strangers, look_closer
 from bot.strategy import Bar, Close, Open
 from bot.strategy import Intent as Wish
@@ -765,13 +765,13 @@ class Loop:
         await self._send_all(intents, self.journal.decided(intents))
 
     async def _send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
-        """Each in its order, with what it caused learned before the next: a reversal opens against what its close has left."""
+        """Each in its turn, with what it caused learned before the next: a reversal opens against what its close has left."""
         self._forget_unwritten(intents, fresh)
         if self.abreast > 1 and len(fresh) > 1:
             await self._send_in_waves(fresh)
             await self.drain()
         else:
-            for intent in fresh:
+            for intent in one_by_one(fresh):
                 if not self.has_time():
                     break  # It is written and live: the next pass goes on with it.
                 await self._send(intent)

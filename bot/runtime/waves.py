@@ -52,6 +52,18 @@ def next_wave(
     return list(of_market.values())[:at_most]
 
 
+def one_by_one(intents: Sequence[Intent]) -> Sequence[Intent]:
+    """The order in which they leave one after another: wave by wave."""
+    if len(intents) < 2:
+        return intents
+    waiting, found = intents, list[Intent]()
+    while waiting:
+        found += next_wave(waiting)
+        gone = {one.id for one in found}
+        waiting = [one for one in intents if one.id not in gone]
+    return found
+
+
 def builds_on(waiting: Sequence[Intent], sent: Collection[Place]) -> bool:
     """Whether something that waits was wanted after something that has left, by the same strategy in the same market: a reversal."""
     return bool(sent) and any(place_of(one) in sent for one in waiting)

@@ -16,7 +16,7 @@ from bot.runtime.feed import Closed
 from bot.runtime.intents import Intent
 from bot.runtime.journal import open_journal
 from bot.runtime.loop import Loop, Settings
-from bot.runtime.waves import ABREAST, AHEAD, builds_on, next_wave, place_of, side_by_side
+from bot.runtime.waves import ABREAST, AHEAD, builds_on, next_wave, one_by_one, place_of, side_by_side
 from bot.strategy import Bar, Bracket, Close, Open, View
 from bot.strategy import Intent as Wish
 from tests.fakes import ADDRESS, FakePacer, FakeVenue
@@ -43,6 +43,11 @@ def waves(*words: str) -> list[list[str]]:
         found.append([f"{one.strategy} {one.market} {one.action}" for one in wave])
         waiting = [one for one in waiting if one not in wave]
     return found
+
+
+def test_one_by_one_they_leave_wave_by_wave() -> None:
+    made = wanted("a ETH open", "a BTC close", "a BTC open", "a ETH close", "b SOL cancel")
+    assert one_by_one(made) == [made[n] for n in (1, 4, 0, 2, 3)]
 
 
 def test_exits_go_before_every_entry_and_of_entries_one_a_market() -> None:

@@ -419,7 +419,9 @@ class Wanting(Strategy):
         return self.wanted.get(((timer.at_ms - START_MS) // MINUTE_MS, timer.name), [])
 
 
-def played(fill_at: str, *scripts: dict[tuple[int, str], list[Intent]]) -> tuple[Backtest, dict[str, float]]:
+def played(
+    fill_at: str, *scripts: dict[tuple[int, str], list[Intent]], balance: int = 10_000
+) -> tuple[Backtest, dict[str, float]]:
     """And what is held at the end, of prices that stand still: it is the same where orders fill at once, as live, and at the next open."""
     markets = ["BTC", "ETH"]
 
@@ -433,7 +435,8 @@ def played(fill_at: str, *scripts: dict[tuple[int, str], list[Intent]]) -> tuple
             for n, wanted in enumerate(scripts)
         ]
 
-    test = Backtest(settings(), [minutes(8, market=market, vol=0) for market in markets], SessionOptions(), place=place)
+    options = SessionOptions(balance_usd=Decimal(balance))
+    test = Backtest(settings(), [minutes(8, market=market, vol=0) for market in markets], options, place=place)
     test.stage.run(SetRules(Rules(fill_at=fill_at, paths="sl_first")))
     test.run()
     return test, {coin: one.side * one.size / E8 for coin, one in test.stage.account.positions.items()}
@@ -509,3 +512,10 @@ def test_an_entry_at_market_is_none_of_the_entries_that_rest_in_a_market(fill_at
     test, held = played(fill_at, script)
     assert held == {"BTC": 0.016}
     assert [order.kind for order in test.stage.account.orders.values()] == ["stop_loss"]
+
+
+@pytest.mark.parametrize("fill_at", ["now", "next"])
+def test_of_what_one_call_wants_in_several_markets_the_exits_go_first(fill_at: str):
+    """As they do live: the margin of the one is there for the other, in whatever order they were wanted."""
+    wanted = [Open("ETH", "short", size=0.009, bracket=STOP), Close("BTC", size=0.004), Close("BTC")]
+    assert played(fill_at, SHARED | {(3, "BTC"): wanted}, balance=1_800)[1] == {"ETH": -0.009}
