@@ -340,7 +340,7 @@ def _fill_pending(state: State, market: Market) -> None:
             if outcome.is_paid(market.spec):
                 margin += sum(ledger.fee_on(market.spec, px, sz, maker=False) for px, sz in fills)
             back = freed(market, position, fills, (0, 0)) if against else 0
-            back += ledger.coming_back(state, account, market)
+            back += ledger.coming_back(state, account, market) + _behind(account, market, order)
             if margin > ledger.free_margin(state, account, back):
                 reason = "insufficient_funds"
         if reason is not None:
@@ -362,6 +362,15 @@ def _fill_pending(state: State, market: Market) -> None:
             orders.finish(state, trade, reason=rest)
             if rest is not None:  # It was told that it waits; now that it waits no more.
                 emit_order(state, account, order, "canceled", reason=rest)
+
+
+def _behind(account: Account, market: Market, order: Order) -> int:
+    """What orders after this one hold: those that wait are judged again at their turn, and one that turns what it opens counts on it."""
+    later = [account.orders[number] for number in account.resting if number > order.number]
+    waiting = {number for owner, number in market.pending if owner == account.id}
+    return sum(
+        one.reserved for one in later if one.number in waiting or (one.coin == order.coin and one.buy != order.buy)
+    )
 
 
 def _rest_at_limit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:

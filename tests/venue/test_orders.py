@@ -518,6 +518,20 @@ def test_an_order_of_a_session_is_judged_by_what_those_before_it_make_of_the_pos
     assert (now.side, now.size, now.leverage, desk.account.reserved, len(desk.account.orders)) == (-1, 1 * E8, 2, 0, 1)
 
 
+@pytest.mark.parametrize("fill_at", ["now", "next"])
+@pytest.mark.parametrize(("limit_px", "side", "size"), [(None, 1, "8"), ("99", -1, "7")])
+def test_an_entry_of_a_session_is_paid_though_one_after_it_turns_it(
+    limit_px: str | None, side: int, size: str, fill_at: str
+):
+    desk = Desk((market(), "100"), cash="900", rules=Rules(fill_at=fill_at))
+    desk.place(order(side=-1, size="7", stop="5%"))
+    turn = order(size="15", stop="5%") if limit_px is None else order(size="15", stop="5%", limit_px=limit_px)
+    assert code_of(desk.place(turn)) == ""
+    desk.bar("BTC", "100", "100", "100", "100")
+    assert (desk.position().side, desk.position().size) == (side, e8(size))
+    assert "canceled" not in [trade.status for trade in desk.account.trades]
+
+
 @pytest.mark.parametrize(("sold", "bought"), [("BTC", "ETH"), ("ETH", "BTC")])
 def test_a_session_that_goes_from_one_market_to_another_has_the_margin_of_the_first(sold: str, bought: str):
     """In either order of the markets' opens, and where the key may have one position and no more exposure than that."""
