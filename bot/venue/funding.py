@@ -35,7 +35,7 @@ def rate_now(market: Market) -> int:
     The venue averages samples of the hour; here the hour's last book is the sample.
     """
     spec = market.spec
-    if market.funding_rate != spec.funding_rate or market.mid == market.oracle:
+    if market.is_rate_told or market.mid == market.oracle:
         return market.funding_rate
     premium = premium_of(market, market.oracle)
     return toward_zero(rate_of(premium) * spec.funding_factor, E8) if premium else market.funding_rate

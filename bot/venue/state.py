@@ -112,6 +112,7 @@ class Market:
         default_factory=list
     )  # (account, oid) of exits whose rest is tried again at each point.
     holders: dict[str, None] = field(default_factory=dict)  # Accounts with a position here, in order of entry.
+    is_rate_told: bool = False  # The funding rate is a recorded one, which no premium changes.
     falling: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     rising: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     ticks: tuple[int, ...] = field(default=(), repr=False, compare=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bot.errors import Refusal
 from bot.venue import commands as c
 from bot.venue import funding
@@ -83,6 +85,15 @@ def test_funding_follows_the_premium_over_a_frozen_oracle_at_the_stocks_share() 
     shut(desk)
     desk.do(c.PricePoint("AAPL", e8("202")))  # One per cent above the oracle: (0.01 - 0.0005) / 8, and half of it.
     assert funding.rate_now(listed) == 593_750_000
+
+
+@pytest.mark.parametrize("rate", [6_250_000, 6_250_001])
+def test_a_recorded_rate_is_paid_as_it_is_also_where_it_is_the_baseline(rate: int) -> None:
+    desk = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
+    desk.do(c.SetMarket("AAPL", funding_rate=rate))
+    shut(desk)
+    desk.do(c.PricePoint("AAPL", e8("202")))
+    assert funding.rate_now(desk.state.markets["AAPL"]) == rate
 
 
 def test_a_spread_is_wide_by_the_book_that_an_order_meets() -> None:
