@@ -33,6 +33,7 @@ from bot.venue.commands import (
     Command,
     ConfirmPlan,
     ListMarket,
+    PayFunding,
     PlaceOrder,
     PricePoint,
     Pulse,
@@ -53,7 +54,9 @@ DEAD_MAN_FLOOR_REAL_MS: Final = 30_000  # a restart leaves a dead-man switch at 
 
 
 # Commands that come by the thousand, and of which few bring a deadline nearer.
-_TRADING: Final = frozenset({PlaceOrder, StorePlan, ConfirmPlan, ClosePosition, CancelOrder, SetMarks, PricePoint})
+_TRADING: Final = frozenset(
+    {PlaceOrder, StorePlan, ConfirmPlan, ClosePosition, CancelOrder, SetMarks, PayFunding, PricePoint}
+)
 
 
 class ReplayError(BotError):
@@ -136,6 +139,7 @@ class Machine:
                 self._turn()
             elif at is not None and at <= now_ms:
                 self._run_deadlines(before_ms=at)
+                self._pay_funding(at)
                 self._take(feed.pop())
             else:
                 break
@@ -194,6 +198,13 @@ class Machine:
             # A deadline may lie in the past of the state when a command set it to this very instant.
             self._apply(Pulse(), max(deadline, self.state.now_ms))
             self.processed += 1
+
+    def _pay_funding(self, at_ms: int) -> None:
+        """Funding comes before all prices of its instant."""
+        if index.next_deadline_ms(self.state) == at_ms and any(
+            market.next_funding_ms == at_ms for market in self.state.markets.values()
+        ):
+            self._apply(PayFunding(self.feed.opens(at_ms)), at_ms)
 
     def _take(self, point: Point) -> None:
         """One price point: skipped while its market is calm."""
@@ -414,7 +425,9 @@ def replay(recovered: Recovered, path: str) -> Replayed:
                 raise ReplayError(_differs(path, row.seq))
             if isinstance(command, PricePoint):
                 made.place = Place(row.at_ms, command.coin)
-            elif isinstance(command, ListMarket) or (isinstance(command, SetMarket) and command.external is not None):
+            elif isinstance(command, ListMarket | PayFunding) or (
+                isinstance(command, SetMarket) and command.external is not None
+            ):
                 made.place = Place(row.at_ms - 1)  # The prices of that instant come after it.
             elif not isinstance(command, SetMarks):
                 made.place = Place(row.at_ms)

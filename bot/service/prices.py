@@ -236,6 +236,11 @@ class Feed:
         """When the next point is; None when nothing comes by itself."""
         return self._heap[0][0] if self._heap else None
 
+    def opens(self, at_ms: int) -> tuple[tuple[str, int], ...]:
+        """The markets whose next point is the open of a bar at this instant, each with its price."""
+        nexts = [lane.pending[-1] for lane in self._lanes.values() if lane.pending]
+        return tuple((point.coin, point.px) for point in nexts if point.at_ms == at_ms and point.step == 0)
+
     def pop(self) -> Point:
         """Take the next point; it is in the candles from now on."""
         _, order, coin = self._heap[0]

@@ -107,6 +107,10 @@ def _pulse(state: State, command: c.Pulse) -> None:
     """What was due has run on the way to this instant, each at its own."""
 
 
+def _pay_funding(state: State, command: c.PayFunding) -> None:
+    funding.pay_due(state, dict(command.opens))
+
+
 def _pass_bar(state: State, command: c.PassBar) -> None:
     market = state.markets[command.coin]
     policy = command.path or state.rules.paths
@@ -126,6 +130,8 @@ def _pass_bar(state: State, command: c.PassBar) -> None:
         if waiting and waiting[0][0] < at_ms:
             run_due(state, at_ms, inclusive=False)
         state.now_ms = max(state.now_ms, at_ms)
+        if waiting and waiting[0][0] <= at_ms:
+            funding.pay_due(state, {} if step else {command.coin: command.open})
         if policy == "sl_first":
             rest = path[step + 1 :]
             ahead = (min(rest), max(rest)) if rest else None
@@ -152,10 +158,12 @@ def _pass_bars(state: State, command: c.PassBars) -> None:
     ]
     for step in range(4):
         point_ms = at_ms + step * third if step < 3 else last_ms
-        for bar, market, path, looks_ahead in walks:
+        for number, (bar, market, path, looks_ahead) in enumerate(walks):
             if waiting and waiting[0][0] < point_ms:
                 run_due(state, point_ms, inclusive=False)
             state.now_ms = max(state.now_ms, point_ms)
+            if not number and waiting and waiting[0][0] <= point_ms:
+                funding.pay_due(state, {} if step else {other.coin: other.open for other in bars})
             ahead = None
             if looks_ahead:
                 rest = path[step + 1 :]
@@ -173,9 +181,13 @@ def _pass_bars(state: State, command: c.PassBars) -> None:
 
 
 def _pass_points(state: State, command: c.PassPoints) -> None:
-    for at_ms, coin, px, step, bar_ms, volume, ahead in command.points:
+    points, waiting, paid_ms = command.points, state.deadlines, -1
+    for number, (at_ms, coin, px, step, bar_ms, volume, ahead) in enumerate(points):
         run_due(state, at_ms, inclusive=False)
         state.now_ms = max(state.now_ms, at_ms)
+        if at_ms != paid_ms and waiting and waiting[0][0] <= at_ms:
+            paid_ms = at_ms
+            funding.pay_due(state, {one[1]: one[2] for one in points[number:] if (one[0], one[3]) == (at_ms, 0)})
         matching.point(state, state.markets[coin], px, step=step, bar_ms=bar_ms, volume=volume, ahead=ahead)
     run_due(state, command.until_ms, inclusive=True)
     state.now_ms = max(state.now_ms, command.until_ms)
@@ -380,6 +392,7 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.SetMarket: _set_market,
     c.Pulse: _pulse,
     c.PricePoint: matching.price_point,
+    c.PayFunding: _pay_funding,
     c.PassBar: _pass_bar,
     c.PassBars: _pass_bars,
     c.PassPoints: _pass_points,

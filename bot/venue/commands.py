@@ -55,6 +55,13 @@ class PricePoint:
 
 
 @dataclass(slots=True)
+class PayFunding:
+    """What is due of funding, before the prices of this instant: ((coin, px), ...) are the opens among them."""
+
+    opens: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
 class PassBar:
     """A whole candle: four points in the order of the path policy. `at_ms` is its open time."""
 
@@ -334,6 +341,7 @@ Command = (
     | SetMarket
     | Pulse
     | PricePoint
+    | PayFunding
     | PassBar
     | PassBars
     | PassPoints

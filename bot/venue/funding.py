@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from bot.venue import ledger
@@ -54,6 +55,13 @@ def _impact_px(market: Market, buy: int, size: int) -> int:
     fills = walk(market, market.mid, buy, size)
     got = sum(part for _, part in fills)
     return sum(px * part for px, part in fills) // got if got else market.mid
+
+
+def pay_due(state: State, opens: Mapping[str, int]) -> None:
+    """What is due by now in all markets, before any price of this instant: on the open of a market that has one, else on the oracle as it stands."""
+    for coin, market in state.markets.items():
+        if 0 < market.next_funding_ms <= state.now_ms and market.status != "settled":
+            pay(state, market, market.oracle if market.external == "closed" else opens.get(coin, market.oracle))
 
 
 def pay(state: State, market: Market, oracle: int) -> None:

@@ -194,6 +194,27 @@ async def test_a_command_does_not_overtake_the_prices_that_are_due_while_it_is_o
     assert [event["ts"] for event in paid] == [hour]
 
 
+async def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant(
+    open_box: OpenBox, tmp_path: Path
+) -> None:
+    """Of two recorded markets: the first one's open closes what is held of the other."""
+    hour = START_MS - START_MS % 3_600_000 + 7_200_000
+    data = []
+    for coin, before, after in (("BTC", 100_000, 90_000), ("ETH", 2_500, 2_400)):
+        pxs = [before if n < 100 else after for n in range(160)]
+        rows = [f"{hour + (n - 100) * 60_000},{px},{px},{px},{px},1.5" for n, px in enumerate(pxs)]
+        data.append((None, write(tmp_path / f"{coin}.csv", rows)))
+    box = await open_box(data=tuple(data), markets=(), hold_prices=False, start_ms=None)
+    caller = await box.caller()
+    await caller.post("/v1/guardians", {"type": "account_drawdown", "maxLossPctFromDayStart": 2})
+    for coin in ("BTC", "ETH"):
+        await caller.post("/v1/orders", {"market": coin, "side": "long", "usdAmount": 4_000})
+    await box.advance(hour - box.service.machine.clock.now_ms())
+    events = (await caller.get("/v1/events?limit=200"))["events"]
+    at_hour = [(e["type"], e.get("coin"), e["data"].get("oraclePx")) for e in events if e["ts"] == hour]
+    assert at_hour[:3] == [("funding", "BTC", "90000"), ("funding", "ETH", "2400"), ("guardian", None, None)]
+
+
 async def test_a_recorded_file_is_played_and_its_market_closes_at_the_end(open_box: OpenBox, tmp_path: Path) -> None:
     path = write(tmp_path / "BTC.csv", flat_rows(40))
     box = await open_box(data=((None, path),), markets=(), hold_prices=False, start_ms=None)

@@ -279,6 +279,9 @@ class Author:
                 rest = pxs[step + 1 :]
                 ahead = (min(rest), max(rest)) if self.state.rules.paths == "sl_first" and rest else None
                 found.append((at_ms, order, (at_ms, coin, pxs[step], step, bar_ms, volume, ahead)))
+        if bar_ms // MINUTE_MS % 3 == 0:  # As a service says it, whose points come one by one.
+            opens = [point for at_ms, _, point in found if at_ms == bar_ms]
+            self.say(c.PayFunding(tuple((point[1], point[2]) for point in opens)), bar_ms)
         if found and rng.random() < 0.5:
             walks = [
                 [px for _, place, (_, _, px, *_) in found if place == order]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bot.venue import commands as c
 from bot.venue import ledger
+from bot.venue.apply import apply
 from bot.venue.events import FundingPaid
-from bot.venue.numbers import E12
+from bot.venue.numbers import E8, E12
+from bot.venue.state import GuardianSpec
 from tests.builders import HOUR_MS, T0, Desk, e8, market, order
 from tests.scenario import run
 
@@ -32,6 +36,27 @@ def test_funding_comes_before_the_price_of_the_same_instant():
     events = desk.bar("BTC", "97", "97", "97", "97")
     assert [type(e).__name__ for e in events][:2] == ["FundingPaid", "Triggered"]
     assert {e.ts for e in events} == {T0 + HOUR_MS}
+
+
+@pytest.mark.parametrize("walk", ["bars", "points"])
+def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant(walk: str):
+    """What the first market's price closes of another was held at that instant. It pays on its own open, one without an open on its last price."""
+    desk = Desk(*((market(coin, funding_rate=RATE), "100") for coin in ("BTC", "ETH", "SOL")))
+    desk.arm(GuardianSpec("account_drawdown", max_loss_pct=5 * E8, action="flatten"))
+    for coin, size in (("BTC", "60"), ("ETH", "10"), ("SOL", "10")):
+        desk.place(order(coin, size=size))
+    desk.wait(HOUR_MS - 1)
+    opens = (("BTC", e8("90")), ("ETH", e8("80")))
+    command: c.Command
+    if walk == "bars":
+        command = c.PassBars(tuple(c.PassBar(coin, T0 + HOUR_MS, px, px, px, px, E8) for coin, px in opens))
+    else:
+        points = tuple((T0 + HOUR_MS, coin, px, 0, T0 + HOUR_MS, E8, None) for coin, px in opens)
+        command = c.PassPoints(points, T0 + HOUR_MS)
+    events = apply(desk.state, command, T0 + HOUR_MS + 59_999).events
+    paid = [(e.ts, e.coin, e.oracle) for e in events[:3] if isinstance(e, FundingPaid)]
+    assert paid == [(T0 + HOUR_MS, coin, e8(px)) for coin, px in (("BTC", "90"), ("ETH", "80"), ("SOL", "100"))]
+    assert not desk.account.positions
 
 
 def test_a_position_closed_before_the_hour_pays_nothing():
