@@ -117,7 +117,8 @@ def _backstop(state: State, account: Account, position: Position) -> None:
 
 
 def _cancel_resting(state: State, account: Account, position: Position) -> None:
-    orders.cancel_resting(state, account, "liquidated", position.coin if position.isolated else None)
+    """Of a cross account also the entries in other markets, which reserve its margin. A close there goes on: its position may stay."""
+    orders.cancel_resting(state, account, "liquidated", position.coin, entries_elsewhere=not position.isolated)
 
 
 def _drop_protection(state: State, account: Account, market: Market, position: Position) -> None:

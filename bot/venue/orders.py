@@ -595,9 +595,15 @@ def cancel_entries(state: State, account: Account, reason: str) -> tuple[str, ..
     return _cancel_each(state, account, entries(account), reason)
 
 
-def cancel_resting(state: State, account: Account, reason: str, coin: str | None = None) -> tuple[str, ...]:
-    """Cancel all that rests, a close that waits too; stops and targets stay."""
-    gone = [account.orders[n] for n in account.resting if coin is None or account.orders[n].coin == coin]
+def cancel_resting(
+    state: State, account: Account, reason: str, coin: str, *, entries_elsewhere: bool = False
+) -> tuple[str, ...]:
+    """Cancel all that rests in a market, a close that waits too, and in the others what could open if that is asked; stops and targets stay."""
+    gone = [
+        order
+        for n in account.resting
+        if (order := account.orders[n]).coin == coin or (entries_elsewhere and not order.reduce_only)
+    ]
     return _cancel_each(state, account, gone, reason)
 
 

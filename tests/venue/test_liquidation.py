@@ -32,6 +32,26 @@ def test_below_maintenance_a_jump_sells_through_the_book_and_the_rest_stays_the_
     assert (desk.account.margin_lost, desk.account.absorbed) == (0, 0)
 
 
+def test_a_close_that_waits_in_another_market_outlives_the_liquidation_of_a_cross_position():
+    """Entries that rest there do not: they reserve the margin that is short."""
+    markets = (market(), market("ETH"), market("AAPL", margin_mode="isolated"))
+    desk = Desk(*((one, "100") for one in markets), cash="121", rules=Rules(fill_at="next"))
+    desk.place(order(size="10", leverage=20))
+    desk.place(order("ETH", size="1", leverage=20))
+    desk.place(order("AAPL", size="1", leverage=5))
+    for one in markets:
+        desk.jump(one.coin, "100")
+    desk.place(order("ETH", size="1", limit_px="90"))
+    desk.close("ETH")
+    desk.close("AAPL")
+    assert [kind for kind, *_ in liquidated(desk.jump("BTC", "91.1"))] == ["full"]
+    assert [desk.account.orders[n].kind for n in desk.account.resting] == ["close", "close"]
+    desk.jump("ETH", "100")
+    desk.jump("AAPL", "100")
+    assert not desk.account.positions
+    assert desk.account.balance == e8("32")
+
+
 def test_below_two_thirds_of_maintenance_the_backstop_takes_the_margin():
     desk = isolated()
     assert liquidated(desk.jump("BTC", "90700")) == [("backstop", e8("90700"), e8("7"))]
