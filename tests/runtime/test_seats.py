@@ -64,6 +64,37 @@ def test_a_key_of_the_state_that_a_restart_would_not_find_is_refused(state: dict
     assert seated().changed_state() is None
 
 
+def test_a_change_of_the_state_is_seen_however_equal_it_looks_and_nothing_else_is() -> None:
+    """1, 1.0 and True are equal, and not the same after a restart."""
+    seat = seated()
+    state = seat.source.state
+    told = []
+    for value in (1, 1.0, True, -0.0, 0.0, "1", [1], (1,), [1.0], [True], {"a": 1, "b": 2}, {"b": 2, "a": 1}, None, 1):
+        state["n"] = value
+        told.append(seat.changed_state())
+        assert seat.changed_state() is None, "it is told once"
+    texts = [None if text is None else json.loads(text)["n"] for text in told]
+    assert list(map(repr, texts)) == [
+        "1", "1.0", "True", "-0.0", "0.0", "'1'", "[1]", "None", "[1.0]", "[True]", "{'a': 1, 'b': 2}", "None", "None", "1"
+    ]  # fmt: skip
+    assert told[-2] == '{"n": null}'
+    seat.source.state["n"] = float("nan")
+    for _ in range(2):
+        with pytest.raises(StrategyError, match=r"^talker: view\.state holds numbers"):
+            seat.changed_state()
+    seat.source.state["n"] = 1
+    assert seat.changed_state() is None
+
+
+@pytest.mark.parametrize("state", [{1_748_736_000_000: "entered"}, {"n": Unspeakable}])
+def test_what_cannot_be_kept_is_refused_each_time_it_is_looked_at(state: dict[Any, Any]) -> None:
+    seat = seated()
+    seat.source.state |= state
+    for _ in range(2):
+        with pytest.raises(StrategyError):
+            seat.changed_state()
+
+
 def test_a_state_that_is_nested_as_deeply_as_json_can_is_kept() -> None:
     seat, deep = seated(), dict[str, Any]()
     for _ in range(300):
