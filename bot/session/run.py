@@ -849,6 +849,9 @@ class _Arrival:
 
     def __call__(self, key: str | None) -> None:
         arrives_ms = max(self._since_ms(key), self._session.risen_ms) + self._latency_ms
+        arrives_ms = min(
+            arrives_ms, self._session.ground.end_ms - 1
+        )  # What comes after the end is none of the session's.
         if arrives_ms > self._stage.clock.now_ms():
             self._stage.advance(arrives_ms)
 
