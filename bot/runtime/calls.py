@@ -38,6 +38,11 @@ class Asked(NamedTuple):
     version: str
     seconds: float
 
+    @property
+    def stood_still(self) -> bool:
+        """It held the whole daemon up, for so long that it was no chance."""
+        return self.seconds >= STUCK_S
+
 
 class Row:
     """One strategy's place in the file. Its own thread writes it; whoever gives that thread up leaves it first, also in the middle of a note."""
@@ -130,8 +135,3 @@ def _seen_ns(folder: Path, fence: int) -> int:
     finally:
         belief.close()
     return 0 if record is None or record.fence != fence else record.written_ns
-
-
-def stuck(folder: Path) -> list[Asked]:
-    """Those in which it stood still."""
-    return [one for one in asked(folder)[1] if one.seconds >= STUCK_S]

@@ -720,7 +720,7 @@ def quarantine_asked(folder: Path, journal: Journal, placed: Iterable[Placed], *
             continue
         version, ends = before.get(one.strategy, ("", 0))
         ends = ends + 1 if version == one.version else 1
-        if one.seconds >= calls.STUCK_S:
+        if one.stood_still:
             why = f"did not return for {one.seconds:.0f} s, and the daemon stood still until it was ended"
         elif ends >= ENDS_MAX:
             why = f"{ENDS_MAX} times in a row the daemon's process ended while it was asked"

@@ -54,16 +54,12 @@ class Wished(NamedTuple):
     wish: Wish
 
 
-# Who listens to a series, and what keeps its indicators of that market up to date.
-Crew = Sequence[tuple[Seat, Callable[[Bar], object] | None]]
-
-
 class Line(NamedTuple):
     """One series of those whose bars are decided together: where its bars go, and who listens."""
 
     market: str
     take: Callable[[Bar], None]
-    crew: Crew
+    crew: Sequence[Seat]
 
 
 @dataclass(slots=True)
@@ -263,7 +259,7 @@ class Desk:
         lo, hi, until_ms = calm
         market = series.market
         history, marks = self.feed.histories[series], self.mirror.marks
-        crew = self._crew(series)
+        crew = self._listeners[series]
         last_ms: int | None = None
         for bar in bars if seen is None else chain((seen,), bars):
             _, at_ms, _, high, low, close, _ = bar
@@ -282,7 +278,7 @@ class Desk:
 
     def lines_of(self, series: Sequence[Series]) -> list[Line]:
         """What `decide_abreast` needs of each of these series."""
-        return [Line(s.market, self.feed.histories[s].take, self._crew(s)) for s in series]
+        return [Line(s.market, self.feed.histories[s].take, self._listeners[s]) for s in series]
 
     def decide_abreast(
         self, lines: Sequence[Line], slots: Iterator[tuple[Bar, ...]], bands: Sequence[Calm], until_ms: int, seen: tuple[Bar, ...] | None = None,
@@ -316,21 +312,18 @@ class Desk:
         """As `decide_run`, of one bar and whatever the band. None: nobody wants anything, and the bar is done. `feed.trim` now and then."""
         self.feed.histories[series].take(bar)
         self.mirror.marks[series.market] = bar.close
-        decision = self._ask_crew(self._crew(series), bar)
+        decision = self._ask_crew(self._listeners[series], bar)
         if decision is None:
             self.journal.bar_done(series.market, series.interval, bar.at_ms)
         return decision
 
-    def _crew(self, series: Series) -> Crew:
-        return [(seat, seat.indicators.updater(series.market)) for seat in self._listeners[series]]
-
-    def _ask_crew(self, crew: Crew, bar: Bar) -> Decision | None:
+    def _ask_crew(self, crew: Sequence[Seat], bar: Bar) -> Decision | None:
         """on_bar of each in its turn; None when nobody wants anything and no state has changed."""
         at_ms = bar.at_ms
         decision: Decision | None = None
-        for seat, update in crew:
-            if update is not None:
-                update(bar)
+        for seat in crew:
+            if seat.indicators.names:
+                seat.indicators.update(bar)
             if seat.quarantined is not None:
                 continue
             source = seat.source

@@ -215,8 +215,9 @@ class Gate:
     def _close(self, allowance: Allowance, wish: Close, ask: Ask) -> Permit | Refusal:
         """All of it, or an absolute size: both can be sent again without closing more. Of a shared position never more than the share."""
         position = self.mirror.positions[wish.market]
-        whole = position.size - self.mirror.leaving(wish.market)
-        if allowance.nets:
+        if not allowance.nets:
+            whole = position.size - self.mirror.leaving(wish.market)
+        else:
             share = self.share_of(wish.market, allowance.strategy)
             assert share is not None, "has_position has judged this"
             whole = min(position.size, share.size) - self._closing_size(wish.market, allowance.strategy)
@@ -385,13 +386,14 @@ def not_against_others(gate: Gate, allowance: Allowance, ask: Ask) -> Refusal | 
         return None
     mirror, name = gate.mirror, allowance.strategy
     position = mirror.positions.get(wish.market)
-    share = gate.share_of(wish.market, name)
-    own = Decimal(0) if share is None else share.size - mirror.leaving(wish.market, name)
-    if position is not None and position.side != wish.side and own < position.size - mirror.leaving(wish.market):
-        return Refusal(
-            "against_others",
-            f"the {wish.market} position is {position.side}, and others have a share of it; an entry {wish.side} would close theirs",
-        )
+    if position is not None and position.side != wish.side:
+        share = gate.share_of(wish.market, name)
+        own = Decimal(0) if share is None else share.size - mirror.leaving(wish.market, name)
+        if own < position.size - mirror.leaving(wish.market):
+            return Refusal(
+                "against_others",
+                f"the {wish.market} position is {position.side}, and others have a share of it; an entry {wish.side} would close theirs",
+            )
     waiting = {o.side for o in mirror.entries(wish.market) if o.key is not None and mirror.owner_of(o.key) != name}
     waiting |= {
         str(one.order().side)

@@ -125,9 +125,7 @@ class Seat:
         self.look_at(feed)
         self.view = View(self.source)
         self.quarantined: str | None = None
-        self._state_text = _json(state or {}, self.name)
-        self.has_state = self._state_text != "{}"  # with an empty state in hand there is then something to compare
-        self._packed: bytes | None = None  # the state as it was looked at last, and found as the text says
+        self._kept(_json(state or {}, self.name), None)
         self.source.state = json.loads(self._state_text)
 
     def look_at(self, feed: Feed) -> None:
@@ -164,17 +162,21 @@ class Seat:
         if not state and not self.has_state:
             return None
         packed = _packed(state)
-        if packed is not None and packed == self._packed:
+        if (
+            packed is not None and packed == self._packed
+        ):  # What could not be kept was not remembered: it is refused again.
             return None
         text = _json(state, self.name)
-        if text != self._state_text:
+        is_changed = text != self._state_text
+        if is_changed:
             _check_keys(state, self.name)
-        self._packed = packed  # Of what cannot be kept nothing is remembered: it is refused again.
-        if text == self._state_text:
-            return None
+        self._kept(text, packed)
+        return text if is_changed else None
+
+    def _kept(self, text: str, packed: bytes | None) -> None:
         self._state_text = text
-        self.has_state = text != "{}"
-        return text
+        self._packed: bytes | None = packed  # as it was looked at last, and found as the text says
+        self.has_state: bool = text != "{}"  # with an empty state in hand there is then something to compare
 
     def rehearse(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> None:
         """Call a hook on the past: what it wants is dropped, and what it does to the state too."""

@@ -52,7 +52,6 @@ from bot.wire.queries import EventsQuery, MarketsQuery, TradesQuery
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Resource)
-SPECS_KEPT: Final = 1_000  # of orders
 REQUEST: Final = "req_000000000000"  # nobody looks for a session's request in a log
 
 
@@ -81,7 +80,7 @@ class LocalPort:
         self._tracks = {(track.lane.coin, track.interval): track for track in tracks}
         self.arrive = arrive
         self._plans = 0
-        self._asked: dict[int, tuple[OrderRequest, OrderSpec]] = {}  # the last orders, and how the venue says them
+        self._asked: tuple[OrderRequest, OrderSpec] | None = None  # the last order, and how the venue says it
 
     def entry_wait_ms(self) -> int:
         """Nothing in a process is limited."""
@@ -139,12 +138,9 @@ class LocalPort:
 
     def _spec(self, request: OrderRequest) -> OrderSpec:
         """The sender gives the very same request for the same order; the venue reads what it says and changes nothing of it."""
-        known = self._asked.get(id(request))
-        if known is None or known[0] is not request:
-            if len(self._asked) >= SPECS_KEPT:
-                self._asked.clear()
-            known = self._asked[id(request)] = request, order_spec(request)
-        return known[1]
+        if self._asked is None or self._asked[0] is not request:
+            self._asked = request, order_spec(request)
+        return self._asked[1]
 
     def _begin(self, key: str | None = None) -> None:
         if self.arrive is not None:

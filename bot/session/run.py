@@ -346,11 +346,10 @@ class Session:
         down = Down(outage, self.scene.count + 1, equity_before_usd=self._worth_usd(), open_before=_open(loop))
         self._fall(is_over=False)
         end_ms = min(outage.end_ms, self.ground.end_ms)
-        before = sum(lane.at - lane.first for lane in self.ground.lanes)
+        before = self._passed()
         self.scene.advance(max(end_ms - 1, self._now_ms()))
-        passed = sum(lane.at - lane.first for lane in self.ground.lanes) - before
-        self.course.bars = before + passed
-        self.course.touched += passed
+        self.course.bars = self._passed()
+        self.course.touched += self.course.bars - before
         down.last_event = self.scene.count
         for track in self.ground.tracks:  # Bars of that time are history for the one who comes.
             track.pass_over(end_ms)
@@ -406,7 +405,7 @@ class Session:
         self.course.quarantined |= {seat.name: seat.quarantined for seat in loop.desk.seats if seat.quarantined}
         if is_over:
             self._learn()
-            loop.begin_pass()
+            self._begin_pass()
             self._wait(loop.reconcile())
             self._seen = self.scene.count
             self._wait(loop.stop())
@@ -479,19 +478,15 @@ class Session:
                 self._act(decision, Closed(bar.at_ms, coin, series.interval, bar))
                 continue
             course.touched += 1
-            if (
-                lane.step
-            ):  # An order has arrived in it, or a daemon has come up: what is left of it goes point by point.
+            # An order has arrived in it, or a daemon has come up: what is left of it goes point by point.
+            if lane.step:
                 scene.advance(bar.at_ms - 1)
             else:
                 scene.pass_bar(lane, lane.index_of(bar.at_ms))
-            if scene.count != self._seen:
-                self._learn()
-            elif loop.live:
-                self._try_again()
+            self._catch_up()
             seen = None if loop.has_bounds(series) else bar
-            if seen is None and self._decide(series, bar):
-                self._end_of_bound(bar.at_ms)
+            if seen is None:
+                self._decide_at(bar.at_ms, [(series, bar)])
         reached = last - ahead.left
         if lane.at < reached:
             scene.skip(lane, reached - 1)
@@ -548,7 +543,6 @@ class Session:
         if calm_ms <= close_ms:
             return False
         scene.skip_to(calm_ms - 1)
-        self.course.bars = sum([lane.at - lane.first for lane in self.ground.lanes])
         self._decide_slot(calm_ms)
         return True
 
@@ -589,7 +583,7 @@ class Session:
             for lane, first in zip(lanes, firsts, strict=True):
                 if lane.at < first + done:
                     self.scene.skip(lane, first + done - 1)
-            self.course.bars = sum([lane.at - lane.first for lane in self.ground.lanes])
+            self.course.bars = self._passed()
             goes_on = self._goes_on()
         for lane, one in zip(lanes, series, strict=True):
             if lane.at > lane.first:
@@ -643,17 +637,11 @@ class Session:
                     scene.skip(lane, row + past - 1)
             scene.advance(at_ms - 1)
             course.touched += len(lanes)
-            if scene.count != self._seen:
-                self._learn()
-            elif loop.live:
-                self._try_again()
+            self._catch_up()
             seen, first = slot, 0
             if loop.timers.next_ms is not None or are_limited:
                 seen = None
-                is_bound = self._decide_all(list(zip(series, slot, strict=True)))
-                timer_ms = loop.timers.next_ms
-                if is_bound or (timer_ms is not None and timer_ms <= at_ms):
-                    self._end_of_bound(at_ms)
+                self._decide_at(at_ms, list(zip(series, slot, strict=True)))
 
     def _timer_in_hole_ms(self, close_ms: int) -> int | None:
         """When the next timer is due, where no market has a bar until then; the next one closes at `close_ms`. It fires as it would if the bars that are missing were there and stood still."""
@@ -676,27 +664,31 @@ class Session:
             self.course.touched += len([1 for lane in lanes if lane.step and lane.next_close_ms() == slot_ms])
             scene.skip_to(slot_ms - 1)
         else:
-            before = sum([lane.at for lane in lanes])
+            before = self._passed()
             scene.advance(max(slot_ms - 1, self._now_ms()))
-            self.course.touched += sum([lane.at for lane in lanes]) - before
-            if scene.count != self._seen:
-                self._learn()
-            elif loop.live:
-                self._try_again()
-        self.course.bars = sum([lane.at - lane.first for lane in lanes])
+            self.course.touched += self._passed() - before
+            self._catch_up()
         self._decide_slot(slot_ms)
 
     def _decide_slot(self, slot_ms: int) -> None:
         """Whoever hears a bar that closes there, and the timers."""
-        loop = self._running()
+        self.course.bars = self._passed()
         due = []
         for track, series, begin in self._heard:
             while track.next_close_ms is not None and track.next_close_ms <= slot_ms:
                 due.append((series, track.take(None if self._is_alone else begin)))
+        self._decide_at(slot_ms, due)
+
+    def _decide_at(self, at_ms: int, due: Sequence[tuple[Series, Bar]]) -> None:
+        """These bars, all of one instant; then, as live, the timers that are due by then."""
         is_bound = self._decide_all(due)
-        timer_ms = loop.timers.next_ms  # As live, timers come when every bar of their instant is decided.
-        if is_bound or (timer_ms is not None and timer_ms <= slot_ms):
-            self._end_of_bound(slot_ms)
+        timer_ms = self._running().timers.next_ms
+        if is_bound or (timer_ms is not None and timer_ms <= at_ms):
+            self._end_of_bound(at_ms)
+
+    def _passed(self) -> int:
+        """How many bars are past, of all markets."""
+        return sum([lane.at - lane.first for lane in self.ground.lanes])
 
     def _foresee(self, series: Series, columns: Columns) -> None:
         """A chunk of this series begins: what is declared is reckoned of all of it at once, and handed out bar by bar."""
@@ -737,7 +729,7 @@ class Session:
         left, decision = loop.decide_run(series, iter((bar,)), EVERYTHING)
         if decision is not None or left is None:
             return decision, False
-        loop.begin_pass()
+        self._begin_pass()
         self._wait(loop.fire_timers(bar.at_ms - 1))
         closed = Closed(bar.at_ms, series.market, series.interval, bar)
         return self._wait(loop.desk.decide(closed, now_ms=bar.at_ms)), True
@@ -745,7 +737,7 @@ class Session:
     def _end_of_bound(self, at_ms: int) -> None:
         loop = self._running()
         self.since_ms = at_ms - 1
-        loop.begin_pass()
+        self._begin_pass()
         self._wait(loop.fire_timers(at_ms))
         self._settle()
 
@@ -763,6 +755,13 @@ class Session:
         self._begin_pass()
         self._wait(loop.drain())
         self._settle()
+
+    def _catch_up(self) -> None:
+        """What the venue has done on its way, or what an earlier pass has left."""
+        if self.scene.count != self._seen:
+            self._learn()
+        elif self._running().live:
+            self._try_again()
 
     def _try_again(self) -> None:
         """A pass for what an earlier one has left; with latency it is on its way from here."""
@@ -791,7 +790,7 @@ class Session:
         """The loop compares, unless nothing has happened since it did."""
         loop = self._running()
         if self.scene.count != self._compared or loop.live:
-            loop.begin_pass()
+            self._begin_pass()
             self._wait(loop.reconcile())
             self._seen = self._compared = self.scene.count
         loop.feed.trim()
@@ -849,9 +848,7 @@ class _Arrival:
 
     def __call__(self, key: str | None) -> None:
         arrives_ms = max(self._since_ms(key), self._session.risen_ms) + self._latency_ms
-        arrives_ms = min(
-            arrives_ms, self._session.ground.end_ms - 1
-        )  # What comes after the end is none of the session's.
+        arrives_ms = min(arrives_ms, self._session.ground.end_ms - 1)  # None of the session's time is after its end.
         if arrives_ms > self._stage.clock.now_ms():
             self._stage.advance(arrives_ms)
 

@@ -113,7 +113,6 @@ def _pay_funding(state: State, command: c.PayFunding) -> None:
 
 def _pass_bar(state: State, command: c.PassBar) -> None:
     market = state.markets[command.coin]
-    policy = command.path or state.rules.paths
     end_ms = command.at_ms + command.interval_ms
     due = index.next_deadline_ms(state)
     if (due is None or due >= end_ms) and matching.is_calm(state, market, command.low, command.high):
@@ -122,32 +121,16 @@ def _pass_bar(state: State, command: c.PassBar) -> None:
         market.see(command.close)
         state.now_ms = max(state.now_ms, end_ms - 1)
         return
-    path = matching.path_of(command, policy)
-    third = command.interval_ms // 3
-    waiting, ahead = state.deadlines, None
-    for step in range(4):
-        at_ms = command.at_ms + step * third if step < 3 else end_ms - 1
-        if waiting and waiting[0][0] < at_ms:
-            run_due(state, at_ms, inclusive=False)
-        state.now_ms = max(state.now_ms, at_ms)
-        if waiting and waiting[0][0] <= at_ms:
-            funding.pay_due(state, {} if step else {command.coin: command.open})
-        if policy == "sl_first":
-            rest = path[step + 1 :]
-            ahead = (min(rest), max(rest)) if rest else None
-        matching.point(state, market, path[step], step=step, bar_ms=command.at_ms, volume=command.volume, ahead=ahead)
-        # As after most opens: what waited for it has acted, and the rest of the bar meets nothing.
-        if (not waiting or waiting[0][0] >= end_ms) and matching.is_calm(state, market, command.low, command.high):
-            if market.status != "settled":
-                market.point += 3 - step
-                market.see(command.close)
-            state.now_ms = max(state.now_ms, end_ms - 1)
-            return
+    _walk(state, (command,))
 
 
 def _pass_bars(state: State, command: c.PassBars) -> None:
-    """As PassPoints of all their points; once nothing waits in any of the markets the rest is not walked, as in `_pass_bar`."""
-    bars = command.bars
+    _walk(state, command.bars)
+
+
+def _walk(state: State, bars: tuple[c.PassBar, ...]) -> None:
+    """Bars of one instant, as PassPoints of all their points. Once nothing waits in any of the markets (as after most opens: what waited for it has acted)
+    the rest meets nothing, and is not walked."""
     at_ms, interval_ms = bars[0].at_ms, bars[0].interval_ms
     last_ms, third = at_ms + interval_ms - 1, interval_ms // 3
     waiting = state.deadlines

@@ -40,17 +40,15 @@ def used_today(owner: Account | Key, now_ms: int) -> int:
     return owner.day_notional if owner.day == now_ms // DAY_MS else 0
 
 
-def worth(state: State, position: Position) -> int:
-    """|Notional| of a position at mark: of a No what is missing to 1 USD."""
+def worth(state: State, position: Position, *, leaving: int = 0) -> int:
+    """|Notional| of a position at mark, without what is `leaving` of its size: of a No what is missing to 1 USD."""
     market = state.markets[position.coin]
-    return outcome.worth(market.spec, position.side, market.mark, position.size)
+    return outcome.worth(market.spec, position.side, market.mark, position.size - leaving)
 
 
 def _staying(state: State, account: Account, position: Position) -> int:
     """The same without what exits that wait are about to close."""
-    market = state.markets[position.coin]
-    size = position.size - ledger.leaving(account, market)
-    return outcome.worth(market.spec, position.side, market.mark, size)
+    return worth(state, position, leaving=ledger.leaving(account, state.markets[position.coin]))
 
 
 def waiting(state: State, account: Account, key: Key | None = None) -> int:

@@ -34,6 +34,10 @@ def noted(tmp_path: Path) -> Iterator[Calls]:
     made.close()
 
 
+def stood_still(folder: Path) -> list[calls.Asked]:
+    return [one for one in calls.asked(folder)[1] if one.stood_still]
+
+
 def seen_alive(folder: Path, later_s: float, fence: int = FENCE) -> None:
     """The heartbeat process has seen the daemon live so long after now."""
     belief = BeliefFile(str(folder / BELIEF), write=True)
@@ -51,13 +55,13 @@ def test_a_call_that_was_not_ended_is_known_with_its_version_and_for_how_long(tm
     second.begin("stands", "0123456789abcdef")
     third.begin("slow", "v3")
     seen_alive(tmp_path, 60)
-    found = calls.stuck(tmp_path)
+    found = stood_still(tmp_path)
     assert [(one.strategy, one.version) for one in found] == [("stands", "0123456789abcdef"), ("slow", "v3")]
     assert 60 <= found[1].seconds <= found[0].seconds < 120
     third.end()
-    assert [one.strategy for one in calls.stuck(tmp_path)] == ["stands"]
+    assert [one.strategy for one in stood_still(tmp_path)] == ["stands"]
     second.leave()
-    assert calls.stuck(tmp_path) == []
+    assert stood_still(tmp_path) == []
 
 
 @pytest.mark.parametrize(("later_s", "fence"), [(calls.STUCK_S - 1, FENCE), (60, FENCE + 1)])
@@ -68,16 +72,16 @@ def test_a_daemon_that_was_killed_soon_or_seen_by_nobody_blames_no_strategy(
     assert row is not None
     row.begin("innocent", "v1")
     seen_alive(tmp_path, later_s, fence)
-    assert calls.stuck(tmp_path) == []
+    assert stood_still(tmp_path) == []
 
 
 @pytest.mark.parametrize("damage", [b"", b"BBCALLS\x01", b"\xff" * calls.SIZE, None])
 def test_a_file_that_is_damaged_or_not_there_says_nothing(tmp_path: Path, damage: bytes | None) -> None:
-    assert calls.stuck(tmp_path) == []
+    assert stood_still(tmp_path) == []
     seen_alive(tmp_path, 60)
     if damage is not None:
         (tmp_path / calls.FILE).write_bytes(damage)
-    assert calls.stuck(tmp_path) == []
+    assert stood_still(tmp_path) == []
 
 
 def test_a_run_forgets_what_the_one_before_had_noted_and_a_row_is_free_again(tmp_path: Path, noted: Calls) -> None:
@@ -86,7 +90,7 @@ def test_a_run_forgets_what_the_one_before_had_noted_and_a_row_is_free_again(tmp
     row.begin("old", "v1")
     again = Calls(tmp_path / calls.FILE, fence=FENCE)
     seen_alive(tmp_path, 60)
-    assert calls.stuck(tmp_path) == []
+    assert stood_still(tmp_path) == []
     rows = list(iter(again.row, None))
     assert len(rows) > STRATEGIES_MAX
     rows[0].leave()
@@ -107,18 +111,18 @@ async def test_a_worker_notes_its_call_and_one_that_is_given_up_no_longer(
     stuck: list[tuple[str, str]] = []
 
     def slow() -> None:
-        stuck.extend((one.strategy, one.version) for one in calls.stuck(tmp_path))
+        stuck.extend((one.strategy, one.version) for one in stood_still(tmp_path))
         ended.wait(30)
 
     with pytest.raises(StrategyError, match="took longer"):
         await worker.call(slow, "v2")
     assert stuck == [("slow", "v2")]
-    assert calls.stuck(tmp_path) == []
+    assert stood_still(tmp_path) == []
     monkeypatch.setattr(worker_module, "LIMIT_S", 60.0)
     new = Worker("slow", noted.row())
     ended.set()
-    assert await new.call(lambda: [one.strategy for one in calls.stuck(tmp_path)], "v2") == ["slow"]
-    assert calls.stuck(tmp_path) == []
+    assert await new.call(lambda: [one.strategy for one in stood_still(tmp_path)], "v2") == ["slow"]
+    assert stood_still(tmp_path) == []
     worker.close()
     new.close()
 

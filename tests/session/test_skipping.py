@@ -6,7 +6,7 @@ import gc
 import io
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
 from itertools import accumulate, chain, product, repeat
@@ -28,13 +28,18 @@ from bot.session.result import write
 from bot.session.run import local
 from bot.session.stage import ADDRESS
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Timer, View, sma
-from tests.session.rooms import MINUTE_MS, START_MS, Ran, Scripted, busy, minutes, placing, ran, settings
+from tests.session.rooms import MINUTE_MS, START_MS, Ran, Script, Scripted, busy, minutes, placing, ran, settings
 
 DRAWDOWN = [{"type": "account_drawdown", "max_loss_pct_from_day_start": 2, "action": "flatten"}]
 
 
 def kinds(one: Ran) -> Counter[str]:
     return one.result.book.kinds
+
+
+def rates_of(hours: int) -> dict[str, list[tuple[int, int]]]:
+    """Recorded funding of one market that changes with each hour."""
+    return {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(hours)]}
 
 
 @pytest.mark.soak(worlds=3, full=300)
@@ -45,7 +50,7 @@ def test_bars_skipped_and_bars_fed_give_the_same_events(worlds: int, base_seed: 
 
 def _one_market(world: int) -> None:
     candles = [minutes(1_500, seed=world, hole=0.01 if world % 2 else 0.0)]
-    rates = {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(24)]}
+    rates = rates_of(24)
     path = PATHS[world % len(PATHS)]
     made = settings(dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"}, guardians=DRAWDOWN)
     skipped, fed = (ran(candles, made=made, rates=rates, path=path, skip=skip) for skip in (True, False))
@@ -203,7 +208,7 @@ def _different_lengths(world: int) -> None:
         between = Between(nothing, name=first.strategy.name, markets=first.strategy.markets)
         return [first._replace(strategy=between), *rest]
 
-    rates = {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(20)]}
+    rates = rates_of(20)
     found = []
     for skip in (True, False):
         lines = io.StringIO()
@@ -243,6 +248,32 @@ class Alarmed(Averaged):
     timers: ClassVar[dict[str, str]] = {"look": "*/40 * * * *"}
 
 
+def limited(kind: type[Scripted], script: Script, limit: Decimal | None) -> Callable[[Settings], list[Placed]]:
+    """Strategies of this kind, each with a limit on a day's loss (USD) or with none."""
+
+    def place(made: Settings) -> list[Placed]:
+        return [
+            one._replace(
+                strategy=kind(script, name=one.strategy.name, markets=one.strategy.markets),
+                allowance=replace(one.allowance, daily_loss_usd=limit),
+            )
+            for one in placing()(made)
+        ]
+
+    return place
+
+
+def played(test: Backtest) -> tuple[str, list[Any]]:
+    """The events of a whole session, and what else no way through its bars may change."""
+    lines = io.StringIO()
+    result = test.run(events=lines)
+    placed = test.settings.strategies
+    states = [test.journal.state_of(one.name) for one in placed]
+    done = [test.journal.done_until(market, one.interval) for one in placed for market in one.markets]
+    course = result.course
+    return lines.getvalue(), [list(result.curve.equity), course.bars, course.decisions, result.refusals, states, done]
+
+
 @pytest.mark.soak(worlds=6, full=300)
 def test_markets_gone_through_abreast_and_slot_by_slot_do_the_same(
     worlds: int, base_seed: int, monkeypatch: pytest.MonkeyPatch
@@ -264,40 +295,17 @@ def _abreast(world: int) -> None:
         ("BTC", "ETH", "SOL"), guardians=DRAWDOWN, dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"}
     )
     kind = Alarmed if world % 4 == 3 else Averaged
-    limit = Decimal(2) if world % 5 > 2 else None
-
-    def place(config: Settings) -> list[Placed]:
-        return [
-            one._replace(
-                strategy=kind(busy, name=one.strategy.name, markets=one.strategy.markets),
-                allowance=replace(one.allowance, daily_loss_usd=limit),
-            )
-            for one in placing()(config)
-        ]
-
+    place = limited(kind, busy, Decimal(2) if world % 5 > 2 else None)
     outages = (Outage(START_MS + 333_333 + 387 * MINUTE_MS, 70 * MINUTE_MS),) if world % 2 else ()
-    rates = {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(15)]}
+    rates = rates_of(15)
     found = []
     for abreast, skip in ((True, True), (True, False), (False, True), (False, False)):
-        lines = io.StringIO()
         options = SessionOptions(
             path=PATHS[world % len(PATHS)], skip=skip, outages=outages, latency_ms=(0, 0, 300, 20_000)[world % 7 % 4]
         )
         test = Backtest(made, candles, options, rates=rates, place=place)
         test.session._may_go_abreast = abreast
-        result = test.run(events=lines)
-        done = [test.journal.done_until(market, "1m") for market in ("BTC", "ETH", "SOL")]
-        done += [test.journal.state_of(f"s{n}") for n in range(3)]
-        found.append(
-            (
-                lines.getvalue(),
-                list(result.curve.equity),
-                result.course.bars,
-                result.refusals,
-                result.course.decisions,
-                done,
-            )
-        )
+        found.append(played(test))
     assert all(one == found[0] for one in found[1:])
     assert found[0][0].count('"type":"fill"') > 20
 
@@ -318,37 +326,19 @@ def _driven(world: int) -> None:
     candles = [minutes(900, seed=world, vol=0.001, hole=(0.0, 0.02, 0.3)[world % 3])]
     made = settings(guardians=DRAWDOWN, dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"})
     kind = Alarmed if world % 4 == 3 else Averaged
-    limit = Decimal(2) if world % 5 > 2 else None
-
-    def place(config: Settings) -> list[Placed]:
-        (one,) = placing()(config)
-        strategy = kind(busy, name=one.strategy.name, markets=one.strategy.markets)
-        return [one._replace(strategy=strategy, allowance=replace(one.allowance, daily_loss_usd=limit))]
-
+    place = limited(kind, busy, Decimal(2) if world % 5 > 2 else None)
     outages = (Outage(START_MS + 333_333 + 387 * MINUTE_MS, 70 * MINUTE_MS),) if world % 2 else ()
-    rates = {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(15)]}
+    rates = rates_of(15)
     latency_ms = (0, 300, 20_000, 45_000)[world % 4]
     start_ms = START_MS + 7_777 if world % 3 == 1 else None
     found = []
     for alone, abreast, skip in product((True, False), repeat=3):
-        lines = io.StringIO()
         options = SessionOptions(
             path=PATHS[world % len(PATHS)], skip=skip, outages=outages, latency_ms=latency_ms, start_ms=start_ms
         )
         test = Backtest(made, candles, options, rates=rates, place=place)
         test.session._is_alone, test.session._may_go_abreast = alone, abreast
-        result = test.run(events=lines)
-        state = test.journal.state_of("s0"), test.journal.done_until("BTC", "1m")
-        found.append(
-            (
-                lines.getvalue(),
-                list(result.curve.equity),
-                result.course.bars,
-                result.course.decisions,
-                result.refusals,
-                state,
-            )
-        )
+        found.append(played(test))
     assert all(one == found[0] for one in found[1:])
     assert found[0][0].count('"type":"fill"') > 2
 
@@ -406,38 +396,16 @@ def _leaping(world: int) -> None:
     markets = sorted(one.market for one in candles)
     body: dict[str, Any] = {"guardians": DRAWDOWN, "dead_man": {"heartbeat_seconds": 300, "on_miss": "flatten"}}
     made = settings(markets, interval=interval, **body)
-    limit = Decimal(2) if world % 7 > 3 else None
-
-    def place(config: Settings) -> list[Placed]:
-        return [
-            one._replace(
-                strategy=Hourly(nothing, name=one.strategy.name, markets=one.strategy.markets),
-                allowance=replace(one.allowance, daily_loss_usd=limit),
-            )
-            for one in placing()(config)
-        ]
-
+    place = limited(Hourly, nothing, Decimal(2) if world % 7 > 3 else None)
     outages = (Outage(START_MS + 33_333 + 633 * MINUTE_MS, 80 * MINUTE_MS),) if world % 2 else ()
-    rates = {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(28)]}
+    rates = rates_of(28)
     latency_ms = 20_000 if world % 6 == 5 else 0
     found = []
     for leaps, skip in ((True, True), (False, True), (False, False)):
-        lines = io.StringIO()
         options = SessionOptions(path=PATHS[world % len(PATHS)], skip=skip, outages=outages, latency_ms=latency_ms)
         test = Backtest(made, candles, options, rates=rates, place=place)
         test.session._may_leap = test.session._may_leap and leaps
-        result = test.run(events=lines)
-        states = [test.journal.state_of(f"s{n}") for n in range(len(markets))]
-        found.append(
-            (
-                lines.getvalue(),
-                list(result.curve.equity),
-                result.course.bars,
-                result.course.decisions,
-                result.refusals,
-                states,
-            )
-        )
+        found.append(played(test))
     assert all(one == found[0] for one in found[1:])
     assert found[0][0].count('"type":"fill"') > 1
 
