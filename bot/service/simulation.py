@@ -3,7 +3,8 @@
 Days before the start are made when they are first asked for. While the outside price of a stock is closed its own price is nearly still, and
 it reopens with a gap. A day's return comes from a regime (calm, normal, wild; sticky, with now and then a jump). Each candle is then split into its finer
 ones by a multiplicative cascade: the shares of variance are uneven and inherited, so quiet and busy hours cluster, and the first open,
-last close, extremes and volume of the parts are exactly those of the whole. So the six intervals agree wherever they overlap, any
+last close, extremes and volume of the parts are exactly those of the whole. The extremes throw the path back: one that was held at them would stand
+still there. So the six intervals agree wherever they overlap, any
 candle is a function of (seed, coin, start, interval, time) alone, and a restart goes on with the same prices without having stored any.
 """
 
@@ -28,6 +29,9 @@ STILL: Final = 0.001  # variance of a span whose outside price is closed, relati
 STILL_VOLUME: Final = 0.05
 GAP: Final = 0.5  # standard deviation of a reopening, relative to a day's
 GAP_INSIDE: Final = 0.25  # the same inside a candle, relative to its range
+UNEVEN: Final = 0.4  # standard deviation of the logarithm of a part's share of variance
+DEVIATION: Final = math.sqrt(math.pi / 8)  # standard deviation of a move relative to the mean range (Feller, 1951)
+REACH: Final = (0.8, 0.15)  # range of a part relative to its share's, mean and deviation; the extremes add to it
 PRICE_FACTOR_MAX: Final = 20.0  # a simulated price stays within 20 times of where it was listed
 
 
@@ -162,11 +166,11 @@ class SimulatedMarket(Ladder[Candle]):
         """Split a candle so that the parts make up the whole again, to the last unit."""
         chance = self._random(interval, parent.ts)
         grid, low, high = self._grid, parent.low, parent.high
+        floor, top = math.log(low), math.log(high)
         step = INTERVAL_MS[interval]
         parts = length // step
-        span = math.log(high / low) if high > low else 0.0
-        # A bridge from open to close; uneven shares of variance make busy and quiet parts.
-        shares = [math.exp(0.4 * _normal(chance)) for _ in range(parts)]
+        # A bridge from open to close, thrown back by the extremes; uneven shares of variance make busy and quiet parts.
+        shares = [math.exp(UNEVEN * _normal(chance)) for _ in range(parts)]
         gaps: set[int] = set()
         if self._calendar is not None:
             for index in range(parts):
@@ -176,6 +180,7 @@ class SimulatedMarket(Ladder[Candle]):
                 if index and part and self._calendar.reopens(ts):
                     gaps.add(index)
         total = sum(shares)
+        span = top - floor
         closes: list[int] = []
         opens = [parent.open]
         at, end, left = math.log(parent.open), math.log(parent.close), total
@@ -183,33 +188,34 @@ class SimulatedMarket(Ladder[Candle]):
             if index:
                 opened = closes[-1]
                 if index in gaps:
-                    at = min(max(at + GAP_INSIDE * span * _normal(chance), math.log(low)), math.log(high))
+                    at = _thrown_back(at + GAP_INSIDE * span * _normal(chance), floor, top)
                     opened = min(max(grid(round(math.exp(at))), low), high)
                 opens.append(opened)
             if index == parts - 1:
                 closes.append(parent.close)
                 break
             pull = (end - at) * share / left
-            noise = span * 0.75 * math.sqrt(share / total * (left - share) / left) * _normal(chance)
-            at += pull + noise
-            at = min(max(at, math.log(low)), math.log(high))
+            noise = span * DEVIATION * math.sqrt(share / total * (left - share) / left) * _normal(chance)
+            at = _thrown_back(at + pull + noise, floor, top)
             left -= share
-            px = grid(round(math.exp(at)))
-            closes.append(min(max(px, low), high))
-        highs = [max(o, c) for o, c in zip(opens, closes, strict=True)]
-        lows = [min(o, c) for o, c in zip(opens, closes, strict=True)]
-        for index, share in enumerate(shares):
-            reach = span * 0.35 * math.sqrt(share / total)
-            highs[index] = min(high, grid(round(highs[index] * math.exp(reach * abs(_normal(chance))))), high)
-            lows[index] = max(low, grid(round(lows[index] * math.exp(-reach * abs(_normal(chance))))))
-            highs[index] = max(highs[index], opens[index], closes[index])
-            lows[index] = min(lows[index], opens[index], closes[index])
+            closes.append(min(max(grid(round(math.exp(at))), low), high))
+        highs: list[int] = []
+        lows: list[int] = []
+        for share, opened, close in zip(shares, opens, closes, strict=True):
+            upper, lower = max(opened, close), min(opened, close)
+            usual = span * math.sqrt(share / total) * (REACH[0] + REACH[1] * _normal(chance))
+            beyond = max(usual - math.log(upper / lower), 0.0)
+            # Beyond its body it reaches to where there is room.
+            over, under, chosen = top - math.log(upper), math.log(lower) - floor, chance.random()
+            rooms = chosen * over + (1 - chosen) * under
+            up = beyond * chosen * over / rooms if rooms > 0.0 else 0.0
+            highs.append(min(high, max(upper, grid(round(upper * math.exp(up))))))
+            lows.append(max(low, min(lower, grid(round(lower * math.exp(up - beyond))))))
         # The whole candle's extremes belong to the parts that came nearest to them.
         most = max(shares)
         busy = [index for index, share in enumerate(shares) if share * 20 > most]  # Never those that stand still.
-        top = max(busy, key=highs.__getitem__)
-        bottom = min(busy, key=lows.__getitem__)
-        highs[top], lows[bottom] = high, low
+        highs[max(busy, key=highs.__getitem__)] = high
+        lows[min(busy, key=lows.__getitem__)] = low
         volumes = self._split(parent.volume, shares)
         return [
             Candle(parent.ts + index * step, opens[index], highs[index], lows[index], closes[index], volumes[index])
@@ -242,6 +248,15 @@ def _normal(chance: Random) -> float:
     return (
         draw() + draw() + draw() + draw() + draw() + draw() + draw() + draw() + draw() + draw() + draw() + draw() - 6.0
     )
+
+
+def _thrown_back(at: float, floor: float, top: float) -> float:
+    """Where a path has come to between two walls that reflect it."""
+    span = top - floor
+    if span <= 0.0:
+        return floor
+    off = (at - floor) % (2 * span)
+    return floor + min(off, 2 * span - off)
 
 
 def path_of(candle: Candle) -> tuple[int, int, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,15 @@ def test_every_candle_lies_on_the_grid_and_is_whole(coin: str) -> None:
             for px in candle[1:5]:
                 assert market.grid_down(px) == px, (name, candle)
         assert [c.ts for c, _ in page] == [page[0][0].ts + i * INTERVAL_MS[name] for i in range(len(page))]
+
+
+@pytest.mark.parametrize("coin", ["BTC", "ETH", "SOL"])
+def test_a_price_that_comes_to_the_extreme_of_a_longer_candle_does_not_stand_still_there(coin: str) -> None:
+    source = simulated(coin)
+    bars = [source.bar_at(START_MS + n * 60_000) for n in range(5 * 1_440)]
+    minutes = [bar for bar in bars if bar is not None]
+    assert max(len(list(same)) for _, same in groupby(minutes, key=lambda bar: bar.close)) <= 15
+    assert sum(bar.high == bar.low for bar in minutes) < 0.01 * len(minutes)
 
 
 def test_walking_there_and_starting_there_are_the_same() -> None:
