@@ -291,7 +291,7 @@ def _fill_open(
     seq = next_seq(account)
     emit(state, account, Fill(
         account.id, seq, state.now_ms, "entry", spec.coin, trade.id, oid_text(account, order.number), trade.kind, side_name(position.side), "open",
-        order.reduce_only, size, px, fee, None, "maker" if maker else "taker", trade.size - trade.filled, position.size, position.entry_px(),
+        order.reduce_only, size, px, fee, None, "maker" if maker else "taker", order.size - order.filled, position.size, position.entry_px(),
         account.balance, order.request_id, order.idempotency_key,
     ))  # fmt: skip
 
@@ -325,7 +325,7 @@ def _fill_close(
     seq = next_seq(account)
     emit(state, account, Fill(
         account.id, seq, state.now_ms, "exit", spec.coin, trade.id, oid_text(account, order.number), trade.kind, side_name(position.side), "close",
-        order.reduce_only, size, px, fee, realized, "maker" if maker else "taker", trade.size - trade.filled, position.size,
+        order.reduce_only, size, px, fee, realized, "maker" if maker else "taker", order.size - order.filled, position.size,
         None if flat else position.entry_px(), account.balance, order.request_id, order.idempotency_key,
     ))  # fmt: skip
 

@@ -184,6 +184,17 @@ def test_a_trailing_stop_closes_what_was_added_while_another_exit_was_at_work():
     assert not desk.account.positions and not desk.account.orders
 
 
+def test_what_remains_of_an_exit_at_work_is_what_is_left_to_close():
+    """The caller's own close has taken a part of it meanwhile, and its order has shrunk."""
+    desk = at_work()
+    desk.close(size=e8("0.5"))
+    (working,) = desk.account.orders.values()
+    assert working.size - working.filled == desk.position().size
+    fills = [event for event in desk.jump("BTC", "100") if isinstance(event, Fill)]
+    assert [fill.remaining for fill in fills] == [fill.position_size for fill in fills]
+    assert not desk.account.positions and not desk.account.orders
+
+
 def test_what_rests_does_not_fill_while_openings_are_blocked_and_fills_when_they_are_not():
     run("""
         mark BTC 100
