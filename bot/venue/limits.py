@@ -205,7 +205,10 @@ def exceeds_leverage(state: State, order: Order, leverage: int) -> bool:
 def _way_out(
     state: State, account: Account, key: Key | None, market: Market, side: int, largest: Largest
 ) -> dict[str, Any]:
-    """The largest order that every cap lets through; where the tightest leaves less than the least order, what helps against that one."""
+    """The largest order that every cap lets through; where the tightest leaves less than the least order, what helps against that one. No size
+    helps where the market is one too many."""
+    if key is not None and is_full(state, account, key, market):
+        return {"action": "close_first"}
     rooms: list[tuple[int, dict[str, Any]]] = []
     if account.max_trade is not None:
         rooms.append((account.max_trade, {"action": "raise_limit", "field": "maxTradeUsd"}))

@@ -260,6 +260,22 @@ def test_a_cap_that_leaves_less_than_the_least_order_names_no_order():
     assert desk.place(order(usd="50")).answer.fix == {"action": "raise_limit", "field": "maxTradeUsd"}
 
 
+@pytest.mark.parametrize("cap", ["max_trade", "daily_cap", "max_daily_notional", "max_exposure"])
+def test_no_smaller_order_is_the_way_out_where_the_market_is_one_too_many(cap: str):
+    own = cap in ("max_trade", "daily_cap")
+    desk = with_key(max_open_positions=1, **({} if own else {cap: e8("500")}))
+    by_key(desk, order("ETH", size="1"))
+    if own:
+        desk.do(c.ChangeSettings("a", **{"max_trade": None, "daily_cap": None, cap: e8("500")}))
+    refused = by_key(desk, order(size="6"))
+    assert (refused.code, refused.fix) == (
+        "limit_exceeded" if own else "key_limit_exceeded",
+        {"action": "close_first"},
+    )
+    desk.close("ETH")
+    assert by_key(desk, order(size="6")).fix["field"] == "size"
+
+
 def test_fifty_keys_may_exist_and_a_revoked_one_makes_room():
     desk = Desk((market(), "100"))
     for number in range(KEYS_MAX):
