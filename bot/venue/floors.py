@@ -35,6 +35,11 @@ def armed(account: Account) -> list[Guardian]:
     return [g for g in account.guardians.values() if g.spec.type == TYPE and g.status == "armed"]
 
 
+def is_due(guardian: Guardian) -> bool:
+    """Has a fill taken the account to this floor? Its drawdown acts at this very instant."""
+    return guardian.spec.type == TYPE and guardian.status == "armed" and guardian.deadline_ms is not None
+
+
 def is_watched(account: Account) -> bool:
     return any(g.spec.type == TYPE for g in account.guardians.values())
 

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from bot.errors import Refusal
-from bot.venue import ledger, outcome
+from bot.venue import floors, ledger, outcome
 from bot.venue.numbers import text_of
 from bot.venue.state import (
     DAY_MS,
@@ -29,6 +29,11 @@ Largest = Callable[[int], dict[str, Any] | None]
 def blocking_guardians(account: Account) -> list[str]:
     """Ids of the guardians that refuse openings now."""
     return [guardian_id(account, g.number) for g in account.guardians.values() if g.blocks_opens]
+
+
+def is_blocked(account: Account) -> bool:
+    """Does a guardian open nothing now? A drawdown whose floor is reached acts at this instant, after its prices: they open nothing more either."""
+    return any(g.blocks_opens or floors.is_due(g) for g in account.guardians.values())
 
 
 def resets_at_ms(now_ms: int) -> int:

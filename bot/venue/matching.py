@@ -185,7 +185,7 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
 
 def _is_shut(account: Account, market: Market, order: Order) -> bool:
     """Would this fill open while a market of strict hours or a guardian opens nothing? It waits for the next session, or until the block ends."""
-    if (market.external != "closed" or not market.spec.strict_hours) and not limits.blocking_guardians(account):
+    if (market.external != "closed" or not market.spec.strict_hours) and not limits.is_blocked(account):
         return False
     position = account.positions.get(order.coin)
     return position is None or position.side == order.buy or order.size - order.filled > position.size
@@ -328,7 +328,7 @@ def _fill_pending(state: State, market: Market) -> None:
         reason = None
         if not fills:
             reason = "slippage_bound" if size else "reduce_only"
-        elif opening > 0 and limits.blocking_guardians(account):
+        elif opening > 0 and limits.is_blocked(account):
             reason = "guardian"
         elif opening > 0 and (
             limits.exceeds_leverage(state, order, leverage)

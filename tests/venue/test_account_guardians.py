@@ -109,6 +109,33 @@ def test_a_drawdown_fires_at_the_first_price_at_which_the_days_loss_is_reached()
     """)
 
 
+@pytest.mark.parametrize("come", ["jump", "move"])
+def test_what_rests_does_not_fill_below_a_floor_that_an_exit_at_work_has_found(come: str):
+    desk = Desk((market(level_size=10**7, level_step=600_000), "100"))
+    for _ in range(2):
+        desk.place(order(size="1.5", allow_partial=True))
+    desk.place(order(size="5", limit_px="90"))
+    desk.arm(drawdown("0.3", "cancel_orders"))
+    desk.arm(hold(60, "BTC"))
+    desk.jump("BTC", "100")
+    desk.wait(60_000)
+    assert [o.kind for o in desk.account.orders.values()] == ["limit", "close"]
+    events = getattr(desk, come)("BTC", "85") + desk.wait(0)
+    assert not [e for e in events if isinstance(e, Fill) and e.subtype == "entry"]
+    assert [(e.kind, e.reason) for e in events if isinstance(e, OrderChanged)] == [("limit", "guardian")]
+
+
+def test_an_order_that_waits_opens_nothing_below_a_floor_that_the_one_before_it_has_found():
+    desk = Desk((market(taker_rate=1_000_000), "100"), rules=Rules(fill_at="next"))
+    desk.arm(drawdown("0.5", "block_opens"))
+    for size in ("60", "20"):
+        desk.place(order(size=size))
+    desk.jump("BTC", "100")
+    assert desk.position().size == e8("60")
+    assert desk.account.trades[-1].reason == "guardian"
+    assert [e.subtype for e in desk.wait(0)] == ["fired"]
+
+
 def test_a_gap_through_the_floor_closes_at_the_open():
     run("""
         mark BTC 100
