@@ -125,9 +125,7 @@ def _drop_protection(state: State, account: Account, market: Market, position: P
     for oid in (position.stop_oid, position.target_oid):
         if oid is not None:
             protection.drop_child(state, account, market, position, account.orders[oid], "liquidated")
-    for order in [
-        o for o in account.orders.values() if o.coin == position.coin and o.kind == "close" and o.status == "working"
-    ]:
+    for order in [o for o in account.orders.values() if o.coin == position.coin and o.status == "working"]:
         orders.drop(state, account, order, "liquidated")
 
 

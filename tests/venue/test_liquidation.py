@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from bot.venue import ledger
-from bot.venue.events import Liquidated
+from bot.venue.events import Fill, Liquidated
 from bot.venue.numbers import E8, text_of
 from bot.venue.state import Rules
 from tests.builders import Desk, code_of, e8, market, order
@@ -130,6 +130,21 @@ def test_liquidation_cancels_the_bracket_the_trail_and_the_resting_entries():
         jump BTC 91.1                  || canceled limit 50 liquidated, canceled stop_loss 92 liquidated, canceled take_profit 120 liquidated, liquidation 5 @ 91.1, released trailing_stop position_closed, liquidated full
         trade                          | liquidation close done filled liquidated
     """)
+
+
+@pytest.mark.parametrize(("px", "route"), [("91.1", "full"), ("90.5", "backstop")])
+def test_a_target_at_work_goes_with_the_liquidation_as_every_exit_does(px: str, route: str):
+    desk = Desk((market(margin_mode="isolated", level_size=10**7, level_step=10_000), "100"))
+    for _ in range(4):
+        desk.place(order(size="1.5", leverage=10, take="1%"))
+    desk.jump("BTC", "101.2")
+    assert [o.status for o in desk.account.orders.values()] == ["working"]
+    events = desk.jump("BTC", px)
+    assert [kind for kind, *_ in liquidated(events)] == [route]
+    said = [(type(e).__name__, getattr(e, "reason", None)) for e in events if not isinstance(e, Fill)]
+    assert said == [("OrderChanged", "liquidated"), ("Liquidated", None)]
+    target = next(trade for trade in desk.account.trades if trade.kind == "take_profit")
+    assert (target.status, target.reason) == ("canceled", "liquidated")
 
 
 def test_an_isolated_liquidation_leaves_other_markets_alone():
