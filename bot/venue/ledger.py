@@ -162,10 +162,8 @@ def _level(market: Market, position: Position, slack: int, value: int, mm: int) 
             numerator, denominator = -numerator, -denominator
         px = numerator // denominator if side > 0 else div_up(numerator, denominator)
         notional = px * size // E8
-        if notional < tier.lower and at > 0:
-            continue
         if at + 1 < len(tiers) and notional >= tiers[at + 1].lower:
-            continue
+            continue  # Maintenance is continuous, so the level lies above the bound: in the next tier, or cut to it.
         if px > 0:
             return px
         return None if side > 0 else 1  # A short is beyond it at any price there is.

@@ -201,6 +201,14 @@ def liquidation(side: int, size: str, entry: str, *, most: int = 40, margin: str
     return ledger.liquidation_px(desk.state, position)
 
 
+@pytest.mark.parametrize(("size", "margin"), [("0.95272", "5978"), ("0.70698", "30552"), ("0.77009", "24241")])
+def test_a_liquidation_price_that_falls_on_the_bound_of_a_tier_is_found(size: str, margin: str):
+    """Rounded, the one tier has it just above the bound and the other just below."""
+    px = liquidation(-1, size, "100000", margin=margin, tiers=((0, 40), (100_000 * E8, 3)))
+    assert px is not None
+    assert abs(notional_of(px, e8(size)) - 100_000 * E8) <= 1
+
+
 def test_recorded_isolated_positions_have_the_venues_liquidation_price(shared: Path):
     with (shared / "oracles/hl_liquidation_cases.csv").open() as lines:
         rows = list(csv.DictReader(lines))
