@@ -676,9 +676,7 @@ def summary_lines(
     if found.liquidations:
         lines.append(f"  LIQUIDATIONS: {found.liquidations}")
     if book.backstop:
-        lines.append(
-            f"  the liquidator's backstop: {format_e8(book.backstop)} USD, paid for what went below zero, less margin lost"
-        )
+        lines.append(f"  the liquidator's backstop: {format_e8(book.backstop)} USD, paid for what went below zero")
     lines += [f"  guardian {guardian_text(fired_row(one))}" for one in book.guardians[:GUARDIANS_SHOWN]]
     if len(book.guardians) > GUARDIANS_SHOWN:
         lines.append(f"  and {len(book.guardians) - GUARDIANS_SHOWN:,} more: summary.json has all of them")

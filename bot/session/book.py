@@ -157,7 +157,7 @@ class Book:
     slipped: int = 0  # as of a Trip
     count: int = 0
     liquidations: int = 0
-    backstop: int = 0  # what the house paid for what went below zero, less the margin that the liquidator kept
+    backstop: int = 0  # what the house paid for what went below zero
     kinds: Counter[str] = field(default_factory=Counter)  # exits by what caused them
     guardians: list[Fired] = field(default_factory=list)
     _last: dict[str, Step] = field(default_factory=dict)  # of each market
@@ -297,10 +297,8 @@ class Book:
         self._put(Step(e.ts, self.cash, e.coin, last.size if last else 0, last.cost if last else 0))
 
     def _lost(self, e: Liquidated) -> None:
-        """Taken by the backstop: no fill says so."""
-        self._taken(e.ts, e.coin, e.realized, e.px, e.size, "liquidation")
-        self.cash -= e.margin_lost
-        self.backstop -= e.margin_lost
+        """Taken by the backstop: no fill says so. The margin that it kept is lost to the trip."""
+        self._taken(e.ts, e.coin, e.realized - e.margin_lost, e.px, e.size, "liquidation")
         self._hold(e.coin, e.realized - e.margin_lost, e.balance, is_flat=True)
         self._step(e.ts, e.coin, e.side, 0, 0)
 

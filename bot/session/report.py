@@ -424,7 +424,7 @@ def _costs(run: KeptRun) -> str:
 
 def costs_of(run: KeptRun) -> dict[str, float]:
     """What a result is made of, by its words: realised, less fees, with funding, what is unrealised at the end, and what the liquidator's backstop
-    gave or took, where there was one. Slippage is inside it all."""
+    paid, where it did. Slippage is inside it all."""
     costs = {name: float(usd) for name, usd in run.summary["costs"].items()}
     return {
         said: costs[name] for name, said in COSTS.items() if name in costs and (costs[name] or name != "backstopUsd")

@@ -500,6 +500,27 @@ def test_what_a_jump_takes_below_zero_the_house_pays_and_the_costs_say_so(market
     assert costs["backstopUsd"] == left_usd - 10_000 + 50 * 490
 
 
+def test_the_margin_that_a_liquidator_keeps_is_lost_to_the_trade():
+    """At 109.8 a margin of 4,900 USD has 98 USD left: too little for the book, and nothing for the house to pay."""
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms == START_MS + MINUTE_MS:
+            yield Open("SPY", "short", size=490, leverage=10)
+
+    flat, jump = (100.0, 100.0, 100.0, 100.0), (109.8, 109.8, 109.8, 109.8)
+    made = settings(["SPY"], safety={"require_protection": False})
+    made = made.model_validate(
+        made.model_dump()
+        | {"strategies": [made.model_dump()["strategies"][0] | {"budget_usd": 100_000, "max_leverage": 10}]}
+    )
+    one = ran([candles(flat, flat, jump, jump, market="SPY")], made=made, script=script, rules=FREE)
+    summary = one.result.summary()
+    assert one.result.end_usd == summary["figures"]["Equity Final [$]"] == 5_100
+    assert summary["figures"]["Worst Trade [$]"] == -4_900
+    assert {row["pnlUsd"] for row in summary["strategies"].values()} == {"-4900"}
+    assert summary["costs"]["backstopUsd"] == "0"
+
+
 def _unrealized(one: object) -> float:
     account = one.test.stage.account  # type: ignore[attr-defined]
     return sum(held.pnl(one.test.stage.state.markets[held.coin].mark) for held in account.positions.values()) / E8  # type: ignore[attr-defined]
