@@ -101,7 +101,7 @@ def _plotly(name: str) -> str:
 def _layout(height: int, **more: Any) -> dict[str, Any]:
     return {
         "height": height, "margin": {"l": 60, "r": 20, "t": 20, "b": 30}, "hovermode": "x unified",
-        "legend": {"orientation": "h", "y": 1.08}, "xaxis": {"type": "date"}, "font": {"family": "system-ui, sans-serif"}, **more,
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"}, "xaxis": {"type": "date"}, "font": {"family": "system-ui, sans-serif"}, **more,
     }  # fmt: skip
 
 

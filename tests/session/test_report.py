@@ -22,6 +22,11 @@ from bot.session.kept import levels_of, read_run
 from bot.session.report import _differ, differences, page
 
 CHROMIUM = Path("/usr/bin/chromium")
+# Of each drawing with a legend: where that ends, and where the uppermost of its axes begins.
+LEGENDS = """() => [...document.querySelectorAll(".plot")].filter((plot) => plot.querySelector(".legend")).map((plot) => [
+  plot.querySelector(".legend").getBoundingClientRect().bottom,
+  Math.min(...[...plot.querySelectorAll(".nsewdrag")].map((area) => area.getBoundingClientRect().top)),
+])"""
 START_MS = 1_746_057_600_000  # 2025-05-01
 BARS = 4_000
 CONFIG = """\
@@ -490,3 +495,21 @@ def test_a_browser_draws_it_and_asks_nobody(runs: list[Path], tmp_path: Path) ->
     assert said == []
     assert drawn >= 3
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_a_legend_of_many_lines_on_a_phone_lies_on_no_candle(runs: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        pytest.skip("chromium is not installed at /usr/bin/chromium")
+    path = tmp_path / "page.html"
+    path.write_text(page(read_run(runs[0])))
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 400, "height": 900})
+        tab.goto(path.as_uri())
+        tab.wait_for_selector("#r .bars path")
+        lies = tab.evaluate(LEGENDS)
+        browser.close()
+    assert len(lies) >= 2
+    assert all(legend <= prices for legend, prices in lies)
