@@ -19,7 +19,17 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from bot.errors import ConfigError
 from bot.session import tables
-from bot.session.candles import COLUMNS, Candles, Part, interval_in, interval_of, market_name, unit_of
+from bot.session.candles import (
+    COLUMNS,
+    MS_MAX,
+    MS_MIN,
+    Candles,
+    Part,
+    interval_in,
+    interval_of,
+    market_name,
+    unit_of,
+)
 from bot.wire.vocabulary import INTERVAL_MS
 from bot.words import many
 
@@ -181,6 +191,12 @@ def _candles(path: Path, market: str, mapped: Mapped, columns: tuple[array[Any],
     at_ms = columns[0]
     if not at_ms:
         raise ConfigError(f"{path}: has no candles")
+    if not MS_MIN <= min(at_ms) <= max(at_ms) < MS_MAX:
+        at, row = next((at, row) for at, row in zip(at_ms, rows, strict=True) if not MS_MIN <= at < MS_MAX)
+        raise ConfigError(
+            f"{path}: row {row}: its time is {_day(at)}, and candles are taken from 1973-03-04 to the year 5138 alone; cut other rows out, "
+            "or say with --unit how the times are written"
+        )
     interval = _interval(path, at_ms, mapped)
     if mapped.stamp == "close":
         step = INTERVAL_MS[interval]
@@ -189,6 +205,14 @@ def _candles(path: Path, market: str, mapped: Mapped, columns: tuple[array[Any],
         at_ms = array("q", (at - before for at in at_ms))
     _, opens, highs, lows, closes, volumes = columns
     return Candles(market, interval, at_ms, opens, highs, lows, closes, volumes, (Part(path, 0, rows[0], rows),))
+
+
+def _day(at_ms: int) -> str:
+    """For people; what no calendar has, as it is."""
+    try:
+        return f"{_EPOCH + timedelta(milliseconds=at_ms):%Y-%m-%d}"
+    except OverflowError:
+        return f"{at_ms} ms from 1970"
 
 
 def _interval(path: Path, at_ms: array[int], mapped: Mapped) -> str:
