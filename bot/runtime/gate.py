@@ -12,6 +12,8 @@ from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, Decimal
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from pydantic import ValidationError
+
 from bot.errors import Refusal
 from bot.money import format_decimal
 from bot.runtime.books import Share
@@ -19,7 +21,16 @@ from bot.runtime.intents import FINAL, Action, CancelOrders, Intent, Path, Reque
 from bot.runtime.mirror import EVENT, PROTECTIVE, Mirror, MirrorOrder, unit_px
 from bot.strategy import Bracket, Cancel, Close, MaxHold, Number, Open, TrailingStop
 from bot.strategy import Intent as Wish
-from bot.wire import BracketRequest, CloseRequest, InlineGuardian, LegRequest, OrderRequest, bare_coin
+from bot.wire import (
+    BracketRequest,
+    CloseRequest,
+    InlineGuardian,
+    LegRequest,
+    OrderRequest,
+    bare_coin,
+    fields_of,
+    message_of,
+)
 
 REQUESTS_KEPT: Final = 256  # entries that were wanted before, whose requests need not be made again
 FRESH_INTERVALS: Final = 2  # a bar older than that is history, not a reason to trade
@@ -124,7 +135,8 @@ class Gate:
         try:
             return self._judge(self.allowances[strategy], ask)
         except (ValueError, ArithmeticError) as error:  # A number that is one, and that no order can carry.
-            return Refusal("invalid_input", f"no order can be made of {ask.wish!r:.200}: {str(error).splitlines()[0]}")
+            why = message_of(fields_of(error)) if isinstance(error, ValidationError) else str(error).splitlines()[0]
+            return Refusal("invalid_input", f"no order can be made of {ask.wish!r:.200}: {why}")
 
     def _judge(self, allowance: Allowance, ask: Ask) -> Permit | Refusal:
         wish = ask.wish

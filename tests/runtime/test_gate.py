@@ -89,6 +89,12 @@ def test_each_rule_says_its_own_no(wish: Any, more: dict[str, Any], expected: st
     assert code(judge(gate(**more), wish)) == expected
 
 
+def test_an_order_beyond_the_interfaces_bound_is_told_the_bound() -> None:
+    no = judge(gate(budget_usd=Decimal(2_000_000)), Open("BTC", "long", usd=1_000_001, bracket=STOP))
+    assert isinstance(no, Refusal)
+    assert (no.code, no.message.rpartition(": ")[2]) == ("invalid_input", "usd_amount must be > 0, <= 1000000")
+
+
 def test_a_bar_older_than_two_intervals_is_history() -> None:
     assert code(judge(gate(), LONG, at_ms=NOW - 120_000)) == "permitted"
     assert code(judge(gate(), LONG, at_ms=NOW - 120_001)) == "stale_bar"
