@@ -23,7 +23,7 @@ from bot.errors import ConfigError
 from bot.service.calendars import is_half_day, is_trading_day
 from bot.service.catalogue import CATALOGUE, Listing
 from bot.service.event_prices import EventMarket
-from bot.session.candles import COLUMNS, Candles, resample
+from bot.session.candles import COLUMNS, MS_MAX, MS_MIN, Candles, resample
 from bot.venue.numbers import E8
 from bot.wire.vocabulary import INTERVAL_MS
 from bot.words import many
@@ -107,7 +107,11 @@ class Wanted:
             raise ConfigError(f"--days must be 1 to {DAYS_MAX}, not {self.days}")
         if not 0 <= self.gaps <= HOLES_MAX:
             raise ConfigError(f"--gaps must be 0 to {HOLES_MAX}, not {self.gaps}")
-        if self.start_ms < 0 or self.start_ms % DAY_MS:
+        if not MS_MIN <= self.start_ms < MS_MAX - self.days * DAY_MS:
+            raise ConfigError(
+                "--from must be 1973-03-04 or later, and long before the year 5138: other times look like those of another unit"
+            )
+        if self.start_ms % DAY_MS:
             raise ConfigError("--from must be a date: generated candles begin at 00:00 UTC")
         if self.asset_class is not None and self.asset_class not in CLASSES:
             raise ConfigError(f"--class {self.asset_class!r} is not known; there are {', '.join(CLASSES)}")

@@ -262,6 +262,8 @@ def test_generated_files_play_in_the_demo(tmp_path: Path) -> None:
         ({"gaps": -1}, "--gaps must be 0 to"),
         ({"gaps": 9_000}, "are too many for 1,440 candles"),
         ({"start_ms": START + 1}, "--from must be a date"),
+        ({"start_ms": 0}, "--from must be 1973-03-04 or later"),
+        ({"start_ms": 101_928_931_200_000}, "--from must be 1973-03-04 or later, and long before the year 5138"),
         ({"asset_class": "bond"}, "BTC is one of crypto"),
         ({"asset_class": "gold"}, "--class 'gold'"),
         ({"hours": "all"}, "--hours 'all'"),
