@@ -302,6 +302,10 @@ def assumptions_of(
             f"the session begins at {iso(ground.start_ms)[:16]}, with the first candle there is, and not at {iso(options.start_ms)[:16]}"
         )
     for lane in ground.lanes:
+        if lane.ts[lane.first] < ground.start_ms:
+            said.append(
+                f"{lane.coin}: the session begins amid a candle: until that is over an order meets the next point of its path, a low or a high as a rule, and no open"
+            )
         market = stage.state.markets[lane.coin]
         spec = market.spec
         depth = "unlimited depth" if not spec.level_size else f"first level {format_e8(spec.level_size)} {lane.coin}"

@@ -139,6 +139,23 @@ def test_a_session_from_before_all_data_begins_with_them_and_says_so(tmp_path: P
     ]
 
 
+@pytest.mark.parametrize(("start", "told"), [("03:00", []), ("03:07", ["ETH"])])
+def test_a_session_that_begins_amid_a_candle_says_where_its_first_orders_fill(
+    tmp_path: Path, start: str, told: list[str]
+):
+    """Not at an open: with candles of a day at the low or the high of the day."""
+    (tmp_path / "data").mkdir()
+    for market, count, interval in (("BTC", 600, "1m"), ("ETH", 10, "1h")):
+        write(
+            minutes(count, market=market, px=2_500.0, interval=interval), tmp_path / "data" / f"{market}_{interval}.csv"
+        )
+    made = config(tmp_path, markets="BTC, ETH")
+    made.write_text(made.read_text().replace("interval: 1m", "interval: 1h"))
+    one = run(tmp_path, made, tmp_path / "data", "--from", f"2025-06-01T{start}")
+    said = json.loads((one / "manifest.json").read_text())["assumptions"]
+    assert [line.partition(":")[0] for line in said if "amid a candle" in line] == told
+
+
 def test_the_curve_can_be_read_by_numpy_and_ends_where_the_summary_does(tmp_path: Path, data: Path):
     numpy = pytest.importorskip("numpy")
     folder = run(tmp_path, config(tmp_path), data)
