@@ -374,8 +374,10 @@ def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
         alike = next((n for n, (mine, its) in enumerate(zip(*shown, strict=False)) if mine != its), 0)
         # What differs is to be seen, with a little of what stands before it.
         cut = max(0, alike - SHOWN_CHARS // 4) if max(map(len, shown)) > SHOWN_CHARS else 0
-        start = "..." if cut else ""
-        found.append(f"{path}: " + " / ".join(start + text[cut : cut + SHOWN_CHARS] for text in shown))
+        start, until = "..." if cut else "", cut + SHOWN_CHARS
+        found.append(
+            f"{path}: " + " / ".join(start + text[cut:until] + ("..." if text[until:] else "") for text in shown)
+        )
 
 
 def _by_name(value: Any) -> Any:

@@ -329,6 +329,13 @@ def test_what_differs_in_two_runs_is_told_by_name_and_instants_as_a_person_reads
     ]
 
 
+def test_a_long_value_that_differs_is_cut_where_it_is_seen() -> None:
+    found: list[str] = []
+    rules = {"taker": "0.001", "maker": "0.0000", "spread_bps": "0.0000", "depth_usd": "0"}
+    _differ("options.rules", {}, {"*": rules}, found)
+    assert found == ['options.rules.*: null / {"taker": "0.001", "maker": "0.0000", "spread_bps": "0.0000"...']
+
+
 def test_runs_that_have_recorded_the_same_and_differ_are_told_what_is_not_recorded(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
