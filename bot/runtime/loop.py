@@ -357,7 +357,9 @@ class Loop:
             log.info(
                 "bar.closed", market=closed.market, interval=closed.interval, at_ms=closed.at_ms, close=closed.bar.close
             )
-            decided.append((await self.desk.decide(closed, now_ms=self.now_ms()), closed))
+            # As in `fire_timers`: a session's clock stands in the millisecond before.
+            decision = await self.desk.decide(closed, now_ms=max(self.now_ms(), closed.at_ms))
+            decided.append((decision, closed))
             if closed.at_ms <= self.books.day_ms:  # The day had begun before the price of its midnight came.
                 self._mend_day()
         await self._act_on(decided)

@@ -100,6 +100,20 @@ def test_what_a_strategy_remembers_and_owns_is_there_after_an_outage():
     assert position.owner == "s0"
 
 
+@pytest.mark.parametrize("skip", [True, False])
+def test_the_bar_that_is_decided_after_an_outage_has_closed_by_then(skip: bool):
+    told: dict[int, int] = {}
+
+    def telling(view: View, bar: Bar) -> Iterable[Intent]:
+        told[bar.at_ms] = view.now_ms
+        return ()
+
+    outage = Outage(START_MS + 60 * MINUTE_MS, 30 * MINUTE_MS)
+    ran([minutes(120)], script=telling, outages=(outage,), skip=skip)
+    assert told[outage.end_ms] == outage.end_ms
+    assert all(now_ms >= at_ms for at_ms, now_ms in told.items())
+
+
 def test_outages_skip_and_feed_alike():
     outages = (
         Outage(START_MS + 130 * MINUTE_MS + 12_345, 47 * MINUTE_MS),
