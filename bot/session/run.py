@@ -389,6 +389,9 @@ class Session:
             loop.begin_pass()
             self._wait(loop.step(closed))
             self._settle()
+        at_ms = self._now_ms() + 1  # As at every bar the clock stands in the millisecond before.
+        if loop.timers.next_ms is not None and loop.timers.next_ms <= at_ms:  # Missed while it was down.
+            self._end_of_bound(at_ms)
 
     async def _lived_through(self, seat: Seat, call: Callable[[], Any]) -> Any:
         """As run_inline, and in the bars of the past looks when it is time; once nobody wants the session any more the rest of them is passed over."""

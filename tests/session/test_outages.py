@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import ClassVar
 
 import pytest
 
+from bot.config import Settings
 from bot.errors import ConfigError
+from bot.runtime.desk import Placed
 from bot.session.backtest import Backtest, prove_causal
 from bot.session.options import Outage, SessionOptions, within
-from bot.strategy import Bar, Bracket, Close, Intent, Open, View
-from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, ran, settings
+from bot.strategy import Bar, Bracket, Close, Intent, Open, Timer, View
+from tests.session.rooms import MINUTE_MS, START_MS, Scripted, minutes, placing, ran, settings
 
 HOUR_MS = 60 * MINUTE_MS
 
@@ -112,6 +115,33 @@ def test_the_bar_that_is_decided_after_an_outage_has_closed_by_then(skip: bool):
     ran([minutes(120)], script=telling, outages=(outage,), skip=skip)
     assert told[outage.end_ms] == outage.end_ms
     assert all(now_ms >= at_ms for at_ms, now_ms in told.items())
+
+
+class Ringing(Scripted):
+    """Writes down its timers, and when it is told."""
+
+    timers: ClassVar[dict[str, str]] = {"hourly": "0 * * * *"}
+    rung: ClassVar[list[tuple[int, int]]] = []
+
+    def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
+        self.rung.append((timer.at_ms, view.now_ms))
+        return ()
+
+
+@pytest.mark.parametrize("markets", [["BTC"], ["BTC", "ETH"]])
+def test_a_timer_that_was_missed_in_an_outage_is_told_when_the_daemon_is_back(markets: list[str]):
+    """Told at the next close, which is its next instant, it would not be told at all."""
+    Ringing.rung = []
+
+    def place(made: Settings) -> list[Placed]:
+        placed = placing()(made)
+        return [one._replace(strategy=Ringing(always_long, name="s0", markets=markets)) for one in placed[:1]]
+
+    hours = [minutes(8, interval="1h", market=market) for market in markets]
+    outage = Outage(START_MS + 110 * MINUTE_MS, HOUR_MS)
+    Backtest(settings(interval="1h"), hours, SessionOptions(outages=(outage,)), place=place).run()
+    assert Ringing.rung[1] == (START_MS + 2 * HOUR_MS, outage.end_ms - 1)
+    assert [at_ms for at_ms, _ in Ringing.rung] == [START_MS + hour * HOUR_MS for hour in range(1, 9)]
 
 
 def test_outages_skip_and_feed_alike():
