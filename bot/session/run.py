@@ -787,6 +787,7 @@ class Session:
             self._wait(repairs_when_up(loop))
         if loop.wants_comparison:
             self._wait(loop.reconcile())
+        loop.losses.watch(self._now_ms())  # A fill may have cost more than the close of its bar says.
         self._seen = self.scene.count
 
     def _end_of_chunk(self) -> None:

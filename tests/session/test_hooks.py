@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from array import array
 from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
@@ -14,6 +15,7 @@ import pytest
 
 from bot.clock import iso
 from bot.session.backtest import Backtest
+from bot.session.candles import Candles
 from bot.session.options import MarketRules, Outage, SessionOptions
 from bot.session.report import refusals_text
 from bot.session.result import assumptions_of
@@ -21,7 +23,7 @@ from bot.strategy import Bar, Bracket, Cancel, Close, Intent, MaxHold, Open, Str
 from bot.venue.commands import SetRules
 from bot.venue.numbers import E8
 from bot.venue.state import Rules
-from tests.session.rooms import MINUTE_MS, START_MS, minutes, placing, settings
+from tests.session.rooms import FREE, MINUTE_MS, START_MS, minutes, placing, settings
 
 
 class Listening(Strategy):
@@ -250,6 +252,40 @@ def test_a_strategy_that_has_lost_its_daily_limit_opens_nothing_more_that_day():
     )
     assert -16 * 10**8 < sum(trip.pnl for trip in first) <= -9 * 10**8
     assert second, "the next day it may again"
+
+
+def level(market: str, rows: dict[int, tuple[float, float, float, float]], px: float) -> Candles:
+    """Twenty minutes that stand still at a price but for these."""
+    columns = zip(*(rows.get(n, (px,) * 4) for n in range(20)), strict=True)
+    at_ms = array("q", range(START_MS, START_MS + 20 * MINUTE_MS, MINUTE_MS))
+    return Candles(market, "1m", at_ms, *(array("d", one) for one in columns), array("d", [50.0] * 20))
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_daily_limit_that_a_fill_has_reached_holds_whatever_the_close_of_its_bar_says(skip: bool):
+    """As live, where the fill is heard amid the bar: 20 USD lost by a stop, and 15 gained back elsewhere by the close of the same minute."""
+    data = [
+        level("BTC", {7: (100_000, 100_000, 97_000, 100_000)}, 100_000),
+        level("ETH", {7: (4_000, 4_060, 4_000, 4_060), **dict.fromkeys(range(8, 20), (4_060,) * 4)}, 4_000),
+    ]
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        minute = (bar.at_ms - START_MS) // MINUTE_MS
+        if minute == 3:
+            yield Open(bar.market, "long", usd=1_000, bracket=Bracket(stop_pct=2))
+        elif minute == 12:
+            yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=2))
+
+    one = {"name": "s0", "use": "both", "markets": ["BTC", "ETH"], "budget_usd": 5_000}
+
+    def place(config: Any) -> Any:
+        return [
+            each._replace(allowance=replace(each.allowance, daily_loss_usd=Decimal(15)))
+            for each in placing(script)(config)
+        ]
+
+    test = Backtest(settings(strategies=[one]), data, SessionOptions(rules=FREE, skip=skip), place=place)
+    assert test.run().refusals == {"daily_loss": 2}
 
 
 class Turns(Strategy):
