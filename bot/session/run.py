@@ -783,6 +783,7 @@ class Session:
         loop = self._running()
         if loop.live:
             self._wait(loop.settle())
+            self._wait(loop.drain())  # With it the next pass begins, live; nothing is decided before.
         if not nothing_to_do(loop):
             self._wait(repairs_when_up(loop))
         if loop.wants_comparison:

@@ -288,6 +288,24 @@ def test_a_daily_limit_that_a_fill_has_reached_holds_whatever_the_close_of_its_b
     assert test.run().refusals == {"daily_loss": 2}
 
 
+def test_an_entry_that_was_never_taken_leaves_its_budget_when_its_time_is_over():
+    """As live, where the events are looked at before anything is decided."""
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        minute = (bar.at_ms - START_MS) // MINUTE_MS
+        if minute == 3:
+            yield Open(
+                "BTC", "long", usd=400, max_slippage_bps=0, bracket=Bracket(stop_pct=5)
+            )  # Half the spread is more.
+        elif minute == 6:
+            yield Open("BTC", "long", usd=400, max_slippage_bps=500, bracket=Bracket(stop_pct=5))
+
+    made = settings(strategies=[{"name": "s0", "use": "once", "markets": ["BTC"], "budget_usd": 500}])
+    wide = SessionOptions(rules={"": MarketRules(spread_bps=Decimal(100))})
+    result = Backtest(made, [minutes(20)], wide, place=placing(script)).run()
+    assert (result.rejections, result.refusals, result.book.fills) == ({"stale_bar": 1}, {}, 1)
+
+
 class Turns(Strategy):
     """In and out at minutes of its own."""
 
