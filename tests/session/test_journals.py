@@ -86,6 +86,23 @@ def test_entries_that_never_find_depth_are_counted_with_the_words_of_the_first(t
         assert first["message"].startswith("it was not sent in time (insufficient_depth: ")
 
 
+def test_entries_that_find_no_depth_keep_no_other_from_leaving():
+    """Real time stands still: five that are tried again take nothing from the sixth of the same call."""
+    coins = ["AVAX", "BNB", "BTC", "ETH", "LINK", "SOL"]
+
+    def script(view: View, bar: Bar) -> Iterable[Open]:
+        if bar.at_ms == START_MS + 3 * MINUTE_MS and bar.market == coins[-1]:
+            for coin in coins:
+                yield Open(
+                    coin, "long", usd=400, max_slippage_bps=0 if coin != "SOL" else 500, bracket=Bracket(stop_pct=5)
+                )
+
+    wide = SessionOptions(rules={"": MarketRules(spread_bps=Decimal(100))})
+    made = settings(strategies=[{"name": "s0", "use": "six", "markets": coins, "budget_usd": 5_000}])
+    result = Backtest(made, [minutes(20, market=coin, px=2_500) for coin in coins], wide, place=placing(script)).run()
+    assert (result.book.fills, result.rejections) == (1, {"stale_bar": 5})
+
+
 @pytest.mark.parametrize(("px", "fills", "said"), [(100_000.0, 1, {}), (100_000.5, 0, {"stale_bar": 1})])
 def test_an_entry_that_finds_no_depth_is_tried_at_each_close_until_its_bar_is_old(
     px: float, fills: int, said: dict[str, int]
