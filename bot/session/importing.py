@@ -268,24 +268,33 @@ def _text(
     wanted = sorted({index for indices in places.values() for index in indices} | set(market_at))
     title = "" if header is None else " ".join(header[index] for index in places["ts"])
     stamps = _Stamps(path, mapped, title)
+
+    def take(block: tables.Block) -> None:
+        by_index = dict(zip(wanted, block.columns, strict=True))
+        times = [by_index[index] for index in places["ts"]]
+        texts = times[0] if len(times) == 1 else list(map(" ".join, zip(*times, strict=True)))
+        names = [name.strip() for index in market_at for name in by_index[index]]
+        columns[0].extend(stamps.read(texts, block.rows, names))
+        for number, name in enumerate(COLUMNS[1:], start=1):
+            if not places[name]:
+                columns[number].frombytes(bytes(8 * len(block.rows)))
+                continue
+            texts = by_index[places[name][0]]
+            columns[number].extend(_floats(texts, block.rows, path, name, mapped, is_plain=block.plain))
+        markets.extend(names)
+        rows.extend(block.rows)
+
     with tables.opened(path) as stream:
         first = ahead + (1 if header is None else 2)
         for _ in range(first - 1):
             stream.readline(tables.LINE_CHARS_MAX)
         for block in tables.blocks(stream, path, width=len(cells), wanted=wanted, delimiter=delimiter, row=first):
-            by_index = dict(zip(wanted, block.columns, strict=True))
-            times = [by_index[index] for index in places["ts"]]
-            texts = times[0] if len(times) == 1 else list(map(" ".join, zip(*times, strict=True)))
-            names = [name.strip() for index in market_at for name in by_index[index]]
-            columns[0].extend(stamps.read(texts, block.rows, names))
-            for number, name in enumerate(COLUMNS[1:], start=1):
-                if not places[name]:
-                    columns[number].frombytes(bytes(8 * len(block.rows)))
-                    continue
-                texts = by_index[places[name][0]]
-                columns[number].extend(_floats(texts, block.rows, path, name, mapped, is_plain=block.plain))
-            markets += names
-            rows.extend(block.rows)
+            try:
+                take(block)
+            except ConfigError:  # Of one column; another may have an earlier row that cannot be read.
+                for at, row in enumerate(block.rows):
+                    take(tables.Block([[column[at]] for column in block.columns], [row], block.plain))
+                raise
             told(len(rows))
     return columns, rows, markets
 

@@ -136,6 +136,14 @@ def test_a_cell_that_is_written_otherwise_is_named_with_the_way_out(
     assert f"{path}: {says}" in str(refused.value)
 
 
+@pytest.mark.parametrize("second", ["soon,100,101,99,100,1", f"{MS + 60_000},x,101,99,100,1"])
+def test_the_first_row_that_cannot_be_read_is_named_whatever_its_column(tmp_path: Path, second: str) -> None:
+    path = tmp_path / "BTC.csv"
+    path.write_text(f"ts,open,high,low,close,volume\n{MS},100,x,99,100,1\n{second}\n")
+    with pytest.raises(ConfigError, match="row 2: high 'x' is not a number"):
+        read_foreign(path, "BTC", Mapped())
+
+
 def test_a_column_that_is_there_twice_is_chosen_by_its_number(tmp_path: Path) -> None:
     lines = ["ts,open,high,low,close,volume,Close", *(f"{at},1,3,1,2,1,3" for at in stamps())]
     (tmp_path / "x.csv").write_text("\n".join(lines))
