@@ -636,7 +636,7 @@ th:first-child, td:first-child {{ text-align: left; }} th {{ color: #5d6b78; fon
 <script>const template = {template};
 function draw(id, figure) {{
   figure.layout.template = template;
-  Plotly.newPlot(id, figure.data, figure.layout, {{responsive: true, displaylogo: false, displayModeBar: "hover"}});
+  Plotly.newPlot(id, figure.data, figure.layout, {{responsive: true, displaylogo: false, displayModeBar: "hover", showSendToCloud: false}});
 }}</script>
 </head><body>
 {body}

@@ -498,8 +498,11 @@ def test_a_browser_draws_it_and_asks_nobody(runs: list[Path], tmp_path: Path) ->
         tab.goto(path.as_uri())
         tab.wait_for_selector("#r .bars path")
         drawn = tab.locator(".plot .main-svg").count()
+        tools = {button.get_attribute("data-title") or "" for button in tab.locator(".modebar-btn").all()}
         browser.close()
     assert said == []
+    assert tools >= {"Zoom", "Reset axes"}
+    assert not [one for one in tools if "Share" in one or "Cloud" in one]  # It would send equity and trades away.
     assert drawn >= 3
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
 
