@@ -198,8 +198,10 @@ def rewatch(state: State, account: Account, position: Position | None = None) ->
             mm = maintenance(market, value)
             slack += p.side * (value - p.entry_notional) - mm
             cross.append((market, p, value, mm))
+    # What is missing is not shared: a position that has given back its part of it does not yet carry the account.
+    share = slack // len(cross) if cross and slack > 0 else slack
     for market, p, value, mm in cross:
-        index.move_watch(market, p, _level(market, p, slack // len(cross), value, mm))
+        index.move_watch(market, p, _level(market, p, share, value, mm))
 
 
 def rewatch_floor(state: State, account: Account) -> None:

@@ -246,6 +246,17 @@ def test_an_account_still_below_after_its_fifth_is_closed_at_the_next_point():
     assert not desk.account.positions or equity >= need
 
 
+@pytest.mark.parametrize(("px", "gone"), [("102", ["full"]), ("102.2", [])])
+def test_an_account_still_below_after_its_fifth_is_judged_by_the_next_price_of_any_market(px: str, gone: list[str]):
+    """A fifth leaves 207.34 USD missing; of these the other market gives back 197.50, or 217.25."""
+    desk = Desk((market(sz_decimals=2), "100"), (market("ETH"), "100"))
+    desk.place(order(size="1900", leverage=20))
+    desk.place(order("ETH", size="100", leverage=20))
+    assert [kind for kind, *_ in liquidated(desk.jump("BTC", "95.65"))] == ["partial"]
+    desk.wait(1000)
+    assert [kind for kind, *_ in liquidated(desk.jump("ETH", px))] == gone
+
+
 # ── Cross accounts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
