@@ -333,7 +333,7 @@ class Loop:
         after = [closed for closed in self._catching_up if not self.feed.is_past(closed)]
         while past and self.has_time():
             await self.desk.rehearse(past.pop(0))
-        self._mend_day()
+        self.mend_day()
         self._catching_up = [*past, *after] if past else []
         if not past:
             self.join_due(after)
@@ -360,8 +360,6 @@ class Loop:
             # As in `fire_timers`: a session's clock stands in the millisecond before.
             decision = await self.desk.decide(closed, now_ms=max(self.now_ms(), closed.at_ms))
             decided.append((decision, closed))
-            if closed.at_ms <= self.books.day_ms:  # The day had begun before the price of its midnight came.
-                self._mend_day()
         await self._act_on(decided)
         await repairs_when_up(self)
         self.last_bar_ms = group[0].at_ms
@@ -576,6 +574,8 @@ class Loop:
         states: dict[str, str] = {}
         for decision, closed in decided:
             bar = closed.bar
+            if bar.at_ms <= self.books.day_ms:  # The day had begun before the price of its midnight came.
+                self.mend_day()
             self.losses.watch(self.now_ms(), bar.market)
             judged = self._judge(decision.wishes, trigger=f"bar:{bar.market}:{bar.at_ms}", at_ms=bar.at_ms)
             if judged and self.journal.keeps_traces:
@@ -718,7 +718,9 @@ class Loop:
             mark = self.mirror.marks.get(market)
             price = None if mark is None else Decimal(repr(mark))
             answer = self._not_now(wish, trigger) or self.gate.judge(
-                seat.name, Ask(wish, at_ms, now_ms, price, frozenset(closing))
+                # As in `fire_timers`: the bar of midnight is of the day that begins.
+                seat.name,
+                Ask(wish, at_ms, max(now_ms, at_ms), price, frozenset(closing)),
             )
             if isinstance(answer, Refusal):
                 self.journal.refused(
@@ -1087,7 +1089,7 @@ class Loop:
         if changes is not None or notices:
             self.journal.write_books(changes, notices, now_ms=self.now_ms())
 
-    def _mend_day(self) -> None:
+    def mend_day(self) -> None:
         self.books.mend_day()
         self._write_books()
 
@@ -1154,7 +1156,7 @@ class Loop:
                 await self.desk.rehearse(closed)
                 self.warming = f"{number:,} of {many(len(warm.past), 'bar')}"
                 await self._watch_over()
-            self._mend_day()
+            self.mend_day()
             self.begin_pass()
             for seat in seats:
                 await self.tell_late(seat, self._watch_over)

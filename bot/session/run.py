@@ -685,6 +685,8 @@ class Session:
     def _decide_at(self, at_ms: int, due: Sequence[tuple[Series, Bar]]) -> None:
         """These bars, all of one instant; then, as live, the timers that are due by then."""
         is_bound = self._decide_all(due)
+        if at_ms <= self._running().books.day_ms:  # The day had begun before the bars of all markets came.
+            self._running().mend_day()
         timer_ms = self._running().timers.next_ms
         if is_bound or (timer_ms is not None and timer_ms <= at_ms):
             self._end_of_bound(at_ms)

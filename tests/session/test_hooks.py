@@ -254,11 +254,13 @@ def test_a_strategy_that_has_lost_its_daily_limit_opens_nothing_more_that_day():
     assert second, "the next day it may again"
 
 
-def level(market: str, rows: dict[int, tuple[float, float, float, float]], px: float) -> Candles:
-    """Twenty minutes that stand still at a price but for these."""
-    columns = zip(*(rows.get(n, (px,) * 4) for n in range(20)), strict=True)
-    at_ms = array("q", range(START_MS, START_MS + 20 * MINUTE_MS, MINUTE_MS))
-    return Candles(market, "1m", at_ms, *(array("d", one) for one in columns), array("d", [50.0] * 20))
+def level(
+    market: str, rows: dict[int, tuple[float, float, float, float]], px: float, *, start_ms: int = START_MS
+) -> Candles:
+    """Thirty minutes that stand still at a price but for these."""
+    columns = zip(*(rows.get(n, (px,) * 4) for n in range(30)), strict=True)
+    at_ms = array("q", range(start_ms, start_ms + 30 * MINUTE_MS, MINUTE_MS))
+    return Candles(market, "1m", at_ms, *(array("d", one) for one in columns), array("d", [50.0] * 30))
 
 
 @pytest.mark.parametrize("skip", [True, False])
@@ -266,7 +268,7 @@ def test_a_daily_limit_that_a_fill_has_reached_holds_whatever_the_close_of_its_b
     """As live, where the fill is heard amid the bar: 20 USD lost by a stop, and 15 gained back elsewhere by the close of the same minute."""
     data = [
         level("BTC", {7: (100_000, 100_000, 97_000, 100_000)}, 100_000),
-        level("ETH", {7: (4_000, 4_060, 4_000, 4_060), **dict.fromkeys(range(8, 20), (4_060,) * 4)}, 4_000),
+        level("ETH", {7: (4_000, 4_060, 4_000, 4_060), **dict.fromkeys(range(8, 30), (4_060,) * 4)}, 4_000),
     ]
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
@@ -304,6 +306,66 @@ def test_an_entry_that_was_never_taken_leaves_its_budget_when_its_time_is_over()
     wide = SessionOptions(rules={"": MarketRules(spread_bps=Decimal(100))})
     result = Backtest(made, [minutes(20)], wide, place=placing(script)).run()
     assert (result.rejections, result.refusals, result.book.fills) == ({"stale_bar": 1}, {}, 1)
+
+
+@pytest.mark.parametrize("markets", [["BTC"], ["BTC", "ETH"]])
+@pytest.mark.parametrize("skip", [True, False])
+def test_an_entry_on_the_bar_of_midnight_is_of_the_day_that_begins(markets: list[str], skip: bool):
+    """20 USD are lost before, of 15; it is filled at 00:00 at the earliest."""
+    day_ms = START_MS + 1_440 * MINUTE_MS
+    rows = {12: (100_000.0, 100_000.0, 97_000.0, 97_000.0), **dict.fromkeys(range(13, 30), (97_000.0,) * 4)}
+    data = [level(market, rows, 100_000, start_ms=day_ms - 20 * MINUTE_MS) for market in markets]
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        minute = (bar.at_ms - day_ms) // MINUTE_MS
+        if minute == -15 and bar.market == "BTC":
+            yield Open("BTC", "long", usd=1_000, bracket=Bracket(stop_pct=2))
+        elif minute in (-1, 0):
+            yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=2))
+
+    one = {"name": "s0", "use": "late", "markets": markets, "budget_usd": 5_000}
+
+    def place(config: Any) -> Any:
+        return [
+            each._replace(allowance=replace(each.allowance, daily_loss_usd=Decimal(15)))
+            for each in placing(script)(config)
+        ]
+
+    lines = io.StringIO()
+    test = Backtest(settings(strategies=[one]), data, SessionOptions(rules=FREE, skip=skip), place=place)
+    assert test.run(events=lines).refusals == {"daily_loss": len(markets)}
+    entries = [event for event in map(json.loads, lines.getvalue().splitlines()) if event["subtype"] == "entry"]
+    assert [event["ts"] for event in entries[1:]] == [day_ms] * len(markets)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_day_that_begins_amid_the_bars_of_midnight_begins_at_the_prices_of_all_of_them(skip: bool):
+    """ETH, whose bar is heard after the entry in BTC, has fallen by 30 USD in the last minute of the day that is over."""
+    day_ms = START_MS + 1_440 * MINUTE_MS
+    fallen = {19: (4_000.0, 4_000.0, 3_880.0, 3_880.0), **dict.fromkeys(range(20, 30), (3_880.0,) * 4)}
+    data = [
+        level("BTC", {}, 100_000, start_ms=day_ms - 20 * MINUTE_MS),
+        level("ETH", fallen, 4_000, start_ms=day_ms - 20 * MINUTE_MS),
+    ]
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        minute = (bar.at_ms - day_ms) // MINUTE_MS
+        if minute == -15 and bar.market == "ETH":
+            yield Open("ETH", "long", usd=1_000, bracket=Bracket(stop_pct=20))
+        elif minute in (0, 1) and bar.market == "BTC":
+            yield Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=20))
+
+    one = {"name": "s0", "use": "late", "markets": ["BTC", "ETH"], "budget_usd": 5_000}
+
+    def place(config: Any) -> Any:
+        return [
+            each._replace(allowance=replace(each.allowance, daily_loss_usd=Decimal(15)))
+            for each in placing(script)(config)
+        ]
+
+    test = Backtest(settings(strategies=[one]), data, SessionOptions(rules=FREE, skip=skip), place=place)
+    result = test.run()
+    assert (result.refusals, result.book.fills) == ({}, 3)
 
 
 class Turns(Strategy):
