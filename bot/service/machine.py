@@ -37,6 +37,7 @@ from bot.venue.commands import (
     PlaceOrder,
     PricePoint,
     Pulse,
+    RunOverdue,
     SetMarket,
     SetMarks,
     ShiftDeadlines,
@@ -195,8 +196,9 @@ class Machine:
 
     def _run_deadlines(self, *, before_ms: int) -> None:
         while (deadline := index.next_deadline_ms(self.state)) is not None and deadline < before_ms:
-            # A deadline may lie in the past of the state when a command set it to this very instant.
-            self._apply(Pulse(), max(deadline, self.state.now_ms))
+            # A deadline may lie in the past of the state: that of a hold, say, that comes with a fill of a price and was over by then.
+            now_ms = self.state.now_ms
+            self._apply(RunOverdue() if deadline < now_ms else Pulse(), max(deadline, now_ms))
             self.processed += 1
 
     def _pay_funding(self, at_ms: int) -> None:

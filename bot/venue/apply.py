@@ -44,8 +44,8 @@ def apply(state: State, command: c.Command, now_ms: int) -> Applied:
     kind = type(command)
     fresh: list[Event] = []
     state.fresh = fresh
-    if kind is c.Pulse:
-        run_due(state, now_ms, inclusive=True)
+    if kind is c.Pulse or kind is c.RunOverdue:
+        run_due(state, now_ms, inclusive=kind is c.Pulse)
     if kind not in _WALKS:  # These walk through instants of their own.
         state.now_ms = now_ms
     state.commands += 1
@@ -103,7 +103,7 @@ def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
             firing.fire_clock(state, account, account.guardians[number])
 
 
-def _pulse(state: State, command: c.Pulse) -> None:
+def _pulse(state: State, command: c.Pulse | c.RunOverdue) -> None:
     """What was due has run on the way to this instant, each at its own."""
 
 
@@ -374,6 +374,7 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.ListMarket: _list_market,
     c.SetMarket: _set_market,
     c.Pulse: _pulse,
+    c.RunOverdue: _pulse,
     c.PricePoint: matching.price_point,
     c.PayFunding: _pay_funding,
     c.PassBar: _pass_bar,

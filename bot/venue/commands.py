@@ -42,6 +42,11 @@ class Pulse:
 
 
 @dataclass(slots=True)
+class RunOverdue:
+    """Run what was due before now. What is due at this very instant waits for the other prices of it."""
+
+
+@dataclass(slots=True)
 class PricePoint:
     """One point of a market's path. `step` 0 is a bar's open (a gap is possible), 1 and 2 its extremes, 3 its close."""
 
@@ -340,6 +345,7 @@ Command = (
     | ListMarket
     | SetMarket
     | Pulse
+    | RunOverdue
     | PricePoint
     | PayFunding
     | PassBar

@@ -224,6 +224,31 @@ async def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant
     assert at_hour[:3] == [("funding", "BTC", "90000"), ("funding", "ETH", "2400"), ("guardian", None, None)]
 
 
+async def test_a_hold_that_is_over_when_it_comes_lets_no_clock_guardian_overtake_the_prices_of_its_instant(
+    open_box: OpenBox, tmp_path: Path
+) -> None:
+    """Of two recorded markets: the first one's open fills an entry whose hold has long been over, the second one's what a schedule would cancel."""
+    hour = START_MS - START_MS % 3_600_000 + 7_200_000
+    data = []
+    for coin, before, after in (("BTC", 100_000, 99_000), ("ETH", 2_500, 2_480)):
+        pxs = [before if n < 100 else after for n in range(160)]
+        rows = [f"{hour + (n - 100) * 60_000},{px},{px},{px},{px},1.5" for n, px in enumerate(pxs)]
+        data.append((None, write(tmp_path / f"{coin}.csv", rows)))
+    box = await open_box(data=tuple(data), markets=(), hold_prices=False, start_ms=None)
+    caller = await box.caller()
+    await caller.post("/v1/guardians", {"type": "schedule", "cron": "0 * * * *", "action": "cancel_orders"})
+    await caller.post("/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 500})
+    await box.advance(hour - 60_000 - box.service.machine.clock.now_ms())
+    limit = {"side": "long", "type": "limit", "usdAmount": 200}
+    hold = [{"type": "max_hold", "seconds": 60}]
+    await caller.post("/v1/orders", {**limit, "market": "BTC", "limitPx": "99500", "guardians": hold})
+    await caller.post("/v1/orders", {**limit, "market": "ETH", "limitPx": "2490"})
+    await box.advance(60_000)
+    events = (await caller.get("/v1/events?limit=200"))["events"]
+    fills = [(e["type"], e["subtype"], e.get("coin")) for e in events if e["ts"] == hour and e["type"] == "fill"]
+    assert fills == [("fill", "entry", "BTC"), ("fill", "exit", "BTC"), ("fill", "entry", "ETH")]
+
+
 async def test_a_recorded_file_is_played_and_its_market_closes_at_the_end(open_box: OpenBox, tmp_path: Path) -> None:
     path = write(tmp_path / "BTC.csv", flat_rows(40))
     box = await open_box(data=((None, path),), markets=(), hold_prices=False, start_ms=None)

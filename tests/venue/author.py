@@ -121,7 +121,7 @@ class Author:
             self.now_ms += self.rng.randrange(0, 5 * s.HOUR_MS)
         due = index.next_deadline_ms(self.state)
         if due is not None and due <= self.now_ms:
-            self.say(c.Pulse())
+            self.say(c.RunOverdue() if due < self.now_ms and self.now_ms % 2 else c.Pulse())
 
     def account(self) -> s.Account:
         accounts = self.state.accounts
