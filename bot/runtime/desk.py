@@ -233,13 +233,11 @@ class Desk:
             decision: Decision | None = None
             try:
                 wishes = on_bar(view, bar)
-                if wishes:
+                if wishes is not None:
                     for wish in (wishes := iter(wishes)):
                         decision = decision or Decision()
                         found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
                         decision.wishes += [Wished(seat, one) for one in found]
-                elif not (source.state or is_durable):
-                    continue  # As most bars: nothing is looked at twice.
             except (Exception, SystemExit) as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
                 self._quarantine(seat, seat.blame(error))
                 on_bar = _nothing
@@ -330,7 +328,7 @@ class Desk:
             source.now_ms = at_ms
             try:
                 wishes = seat.strategy.on_bar(seat.view, bar)
-                if wishes:
+                if wishes is not None:
                     for wish in (wishes := iter(wishes)):
                         decision = decision or Decision()
                         found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)

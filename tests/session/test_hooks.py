@@ -433,6 +433,17 @@ def test_what_on_start_wants_is_not_lost_in_silence():
     assert "on_start and on_stop can want nothing, so Open(market='BTC'" in summary["quarantined"]["s0"]
 
 
+@pytest.mark.parametrize("listeners", [1, 2])
+@pytest.mark.parametrize("nonsense", [False, 0])
+def test_an_answer_that_lists_nothing_quarantines_in_a_session_as_it_does_live(nonsense: Any, listeners: int):
+    """`return is_up and [Open(...)]` is False on most bars: whoever rehearses it has to hear of it."""
+    one = {"use": "x", "markets": ["BTC"], "budget_usd": 2_000, "netting": "allow"}
+    made = settings(strategies=[one | {"name": f"s{n}"} for n in range(listeners)])
+    summary = Backtest(made, [minutes(10)], SessionOptions(), place=placing(lambda view, bar: nonsense)).run().summary()
+    assert set(summary["quarantined"]) == {one.name for one in made.strategies}
+    assert f"'{type(nonsense).__name__}' object is not iterable; a hook yields" in summary["quarantined"]["s0"]
+
+
 def test_prices_that_were_reckoned_in_floats_are_orders():
     def reckons(view: View, bar: Bar) -> Iterable[Intent]:
         third = bar.close / 3
