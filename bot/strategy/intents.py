@@ -123,8 +123,9 @@ class Open:
 
     def __post_init__(self) -> None:
         _market(self)
-        if self.side not in ("long", "short"):
-            raise StrategyError(f'Open: side is "long" or "short", not {self.side!r}')
+        side: Any = self.side  # An array of one word is equal to it, too.
+        if not isinstance(side, str) or side not in ("long", "short"):
+            raise StrategyError(f'Open: side is "long" or "short", not {side!r}')
         amounts = _given(self, "usd", "size")
         if len(amounts) != 1:
             raise StrategyError("Open: give exactly one of usd and size")

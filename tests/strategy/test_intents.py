@@ -94,6 +94,14 @@ def test_what_could_never_be_an_order_is_refused_where_it_is_made(make: Any, mes
     assert message in str(error.value)
 
 
+def test_a_side_out_of_an_array_is_refused_where_it_is_made() -> None:
+    """It is equal to "long", and nothing that is sent could hold it."""
+    numpy = pytest.importorskip("numpy")
+    for side in (numpy.where(True, "long", "short"), numpy.array(["long"])):
+        with pytest.raises(StrategyError, match=r'side is "long" or "short", not array'):
+            Open("BTC", side, usd=100)
+
+
 def test_a_number_of_numpy_becomes_a_plain_one() -> None:
     numpy = pytest.importorskip("numpy")
     intent = Open(
