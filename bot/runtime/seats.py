@@ -207,13 +207,16 @@ class Seat:
         return StrategyError(f"{self.name}: {type(error).__name__}: {told}{place}")
 
     def restore_state(self) -> None:
-        if self.source.state or self.has_state:
-            self.source.state = json.loads(self._state_text)
+        """In place: a strategy may have kept `view.state` in a name of its own."""
+        state = self.source.state
+        if state or self.has_state:
+            state.clear()
+            state |= json.loads(self._state_text)
 
     def quarantine(self, why: str) -> None:
         """It is asked nothing more in this run; its positions keep their stops."""
         self.quarantined = why
-        self.restore_state()
+        self.source.state = json.loads(self._state_text)  # Its thread, given up, may still write to the other.
 
 
 def _packed(state: dict[str, Any]) -> bytes | None:

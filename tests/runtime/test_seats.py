@@ -53,6 +53,17 @@ def test_what_a_strategy_says_and_writes_down_of_the_past_is_dropped() -> None:
     assert [line["at_ms"] for line in lines] == seat.source.state["seen"] == [120_000]
 
 
+def test_a_state_that_was_kept_under_another_name_before_the_past_is_lived_through_is_the_state_after_it() -> None:
+    seat = seated()
+    kept = seat.view.state
+    kept["trades"] = 1
+    assert seat.changed_state() == '{"trades": 1}'
+    seat.rehearse(lambda: kept.update(trades=7), now_ms=60_000)
+    assert kept == seat.view.state == {"trades": 1}
+    kept["trades"] += 1
+    assert seat.changed_state() == '{"trades": 2}'
+
+
 @pytest.mark.parametrize("state", [{1_748_736_000_000: "entered"}, {"on": [{"BTC": {None: 1}}]}, {"on": ({True: 1},)}])
 def test_a_key_of_the_state_that_a_restart_would_not_find_is_refused(state: dict[Any, Any]) -> None:
     seat = seated()
