@@ -89,7 +89,7 @@ def redact(value: Any, depth: int = 0) -> Any:
     if depth >= DEPTH_MAX:
         return HIDDEN
     if isinstance(value, Mapping):
-        return {name: _redact_named(str(name), inner, depth) for name, inner in value.items()}
+        return {str(name): _redact_named(str(name), inner, depth) for name, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [redact(inner, depth + 1) for inner in value]
     return redact_text(str(value))

@@ -46,6 +46,9 @@ log = structlog.get_logger()
 
 INTENTS_MAX: Final = 100  # of one hook call; more is a runaway
 STATE_BYTES_MAX: Final = 64_000  # a small mapping, not a database
+LINES_OWN: Final = frozenset(  # names that a line of the log has, or that its making takes, for itself
+    {"exc_info", "exception", "level", "method_name", "stack", "strategy", "timestamp"}
+)
 
 
 Says: TypeAlias = Callable[[int, str, str, Mapping[str, Any]], None]  # at, strategy, event, fields
@@ -94,7 +97,7 @@ class SeatSource:
         if self.is_rehearsing:  # What it says of bars long past was said when they were new.
             return
         if self.says is None:
-            self._log.info(event, **fields)
+            self._log.info(event, **{_field(name): value for name, value in fields.items()})
         else:
             self.says(self.now_ms, self._name, event, fields)
 
@@ -251,6 +254,11 @@ def _check_keys(state: Mapping[str, Any], name: str) -> None:
             waiting += one.values()
         elif isinstance(one, (list, tuple)):
             waiting += one
+
+
+def _field(name: str) -> str:
+    """What a strategy's field is called in the log: structlog's own begin with _, and are not looked through for secrets."""
+    return f"said_{name}" if name in LINES_OWN or name.startswith("_") else name
 
 
 # -- the mirror's values in a strategy's terms

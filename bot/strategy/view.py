@@ -176,5 +176,8 @@ class View:
         return self._source.history(market).volumes(n)
 
     def log(self, event: str, **fields: Any) -> None:
-        """A line in the daemon's log, of a backtest in its log.jsonl; past tense: view.log("signal.seen", market=bar.market, rsi=28.5)."""
+        """A line in the daemon's log, of a backtest in its log.jsonl; past tense: view.log("signal.seen", market=bar.market, rsi=28.5).
+
+        A field with a name that the log's line has for itself (`level`, `strategy`, `timestamp`) stands there as `said_level`.
+        """
         self._source.log(event, fields)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
+from bot import logs
 from bot.errors import StrategyError
 from bot.runtime.feed import Feed, Series
 from bot.runtime.mirror import Mirror
@@ -51,6 +55,31 @@ def test_what_a_strategy_says_and_writes_down_of_the_past_is_dropped() -> None:
         seat.rehearse(lambda: seat.strategy.on_bar(seat.view, old), now_ms=old.at_ms)
         seat.call(lambda: seat.strategy.on_bar(seat.view, new), now_ms=new.at_ms)
     assert [line["at_ms"] for line in lines] == seat.source.state["seen"] == [120_000]
+
+
+@pytest.mark.parametrize("pretty", [False, True])
+def test_a_line_of_a_strategy_says_whose_it_is_and_each_field_whatever_it_is_called(pretty: bool) -> None:
+    out, handlers, level = io.StringIO(), list(logging.root.handlers), logging.root.level
+    logs.configure(pretty=pretty, stream=out)
+    try:
+        fields = {
+            "level": 104_500,
+            "strategy": "other",
+            "method_name": "mean",
+            "exc_info": "none",
+            "_api_key": "hunter2",
+        }
+        seated().view.log("level.crossed", held={("BTC", "long"): 2}, **fields)
+    finally:
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(level)
+        structlog.reset_defaults()
+    (line,) = out.getvalue().splitlines()
+    assert "hunter2" not in line
+    if not pretty:
+        told = json.loads(line)
+        assert (told["level"], told["strategy"], told["held"]) == ("info", "talker", {"('BTC', 'long')": 2})
+        assert {name: told[f"said_{name}"] for name in fields} == fields | {"_api_key": "[hidden]"}
 
 
 def test_a_state_that_was_kept_under_another_name_before_the_past_is_lived_through_is_the_state_after_it() -> None:
