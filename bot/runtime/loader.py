@@ -249,11 +249,13 @@ def _run(path: Path) -> tuple[types.ModuleType, str]:
     try:
         code = compile(source, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
-        where = f"{path}:{error.lineno or 1}:{error.offset or 1}"
+        where = f"{path}:{error.lineno or 1}:{max(1, error.offset or 1)}"
         shown = f"\n    {error.text.rstrip()}" if error.text else ""
         raise StrategyError(f"{where}: {error.msg}{shown}") from error
     except ValueError as error:
         raise StrategyError(f"{path}: is not Python text: {error}") from error
+    except (RecursionError, MemoryError) as error:
+        raise StrategyError(f"{path}: an expression in it is too long for Python to read") from error
     before = sys.modules.get(module.__name__)
     sys.modules[module.__name__] = module  # Its classes look their annotations up here.
     try:
@@ -458,7 +460,8 @@ def _blame(error: BaseException, where: str, path: Path | None, done: str = "imp
         )
     if isinstance(error, SystemExit):
         return StrategyError(f"{where}: calls sys.exit while it is {done}; a strategy file only defines things")
-    said = str(error).partition("\n\nFor further information")[0]  # pydantic ends with an address of its own
+    told = traceback.TracebackException.from_exception(error, lookup_lines=False)  # Has a text where str() raises.
+    said = str(told).partition("\n\nFor further information")[0]  # pydantic ends with an address of its own
     text = f"{where}: raises {type(error).__name__} while it is {done}: {said}"
     if isinstance(error, ModuleNotFoundError) and path is not None and error.name is not None:
         if (path.parent / f"{error.name.partition('.')[0]}.py").is_file():

@@ -224,6 +224,13 @@ BROKEN = [
         "type annotation[^\\n]*\\Z",
     ),
     ("raise BaseException('x')\n", "raises BaseException"),
+    (
+        "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\nraise Mute\n",
+        r"broken\.py:4: raises Mute while it is imported: ",
+    ),
+    (f"x = {'+'.join(['1'] * 100_000)}\n", r"broken\.py: an expression in it is too long"),
+    (f"x = {'-' * 100_000}1\n", r"broken\.py: an expression in it is too long"),
+    ("# -*- coding: of-nobody -*-\n", r"broken\.py:1:1: unknown encoding"),
 ]
 
 
