@@ -357,18 +357,23 @@ def _check_hooks(target: type[Strategy], where: str) -> None:
             if name.startswith("on_") and callable(given) and name not in HOOKS:
                 hint = _did_you_mean(name, list(HOOKS)) or f"; the hooks are {', '.join(HOOKS)}"
                 raise StrategyError(f"{label} is no hook, so nobody would call it{hint}")
-            if name not in HOOKS or not isinstance(given, types.FunctionType):
+            if name not in HOOKS:
+                continue
+            called = HOOKS[name][1:] if isinstance(given, staticmethod) else HOOKS[name]
+            if isinstance(given, staticmethod | classmethod):
+                given = given.__func__
+            if not callable(given):
+                raise StrategyError(f"{label} is {given!r:.100}, and nobody can call it with ({', '.join(called)})")
+            if not isinstance(given, types.FunctionType):
                 continue
             if inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given):
                 raise StrategyError(f"{label} is async; a hook is a plain def, and the runtime does what takes time")
             if name in WANT_NOTHING and inspect.isgeneratorfunction(given):
                 raise StrategyError(f"{label} yields, and what it wants would be lost; want it in on_bar")
             try:
-                inspect.signature(given, follow_wrapped=False).bind(*HOOKS[name])
+                inspect.signature(given, follow_wrapped=False).bind(*called)
             except TypeError:
-                raise StrategyError(
-                    f"{label} is called with ({', '.join(HOOKS[name])}), and does not take that"
-                ) from None
+                raise StrategyError(f"{label} is called with ({', '.join(called)}), and does not take that") from None
 
 
 def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:

@@ -214,6 +214,13 @@ BROKEN = [
         r"One.on_fill is called with \(self, view, fill\), and does not take that",
     ),
     (GOOD + "    def on_stop(self): pass\n", r"One.on_stop is called with \(self, view\)"),
+    (GOOD + "    on_fill = None\n", r"One.on_fill is None, and nobody can call it with \(self, view, fill\)"),
+    (GOOD + "    on_timer = sma(3)\n", r"One.on_timer is <.*Indicator.*>, and nobody can call it"),
+    (
+        GOOD + "    @staticmethod\n    def on_fill(self, view, fill): pass\n",
+        r"One.on_fill is called with \(view, fill\)",
+    ),
+    (GOOD + "    @classmethod\n    async def confirm(cls, plan): pass\n", "One.confirm is async"),
     (
         GOOD.replace("class Params(Params)", "class Params"),
         r"One.Params is not made of bot's Params: write class Params",
@@ -248,6 +255,7 @@ def test_a_file_that_cannot_be_used_says_where_and_why(folder: Path, text: str |
 
 def test_a_hook_with_names_of_its_own_and_one_that_takes_anything_are_hooks(folder: Path) -> None:
     more = "    def on_fill(self, account, execution, more=1): return []\n    def on_timer(self, *args): return []\n"
+    more += "    @staticmethod\n    def on_trigger(view, trigger): return []\n    @classmethod\n    def on_stop(cls, view): pass\n"
     put(folder, "mine", GOOD + more + "    _on_signal = print\n    on_count = 3\n")
     assert load("mine", folder).strategy.__name__ == "One"
 
