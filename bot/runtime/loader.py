@@ -138,17 +138,24 @@ def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[
 
 def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[ParamProblem]:
     """Every problem of `params`, none when they are good. StrategyError where the author's own check of them fails."""
+    fields = strategy.Params.model_fields
+    problems = [  # They would be 1 and 0.
+        ParamProblem((name,), f"must be a number (got {value})")
+        for name, value in params.items()
+        if isinstance(value, bool) and name in fields and fields[name].annotation in (int, float)
+    ]
+    told = [one.loc for one in problems]
     try:
         strategy.Params.model_validate(dict(params))
     except ValidationError as error:
-        known = list(strategy.Params.model_fields)
-        return [_problem(one, known) for one in error.errors(include_url=False)]
+        found = error.errors(include_url=False)
+        problems += [_problem(one, list(fields)) for one in found if one["loc"][:1] not in told]
     except (Exception, SystemExit) as error:  # Of a validator of the author's own. What it says may hold a secret.
         name = type(error).__name__
         raise StrategyError(
             f"{strategy.__name__}.Params: raises {name} while it checks them; what is wrong with one is a ValueError"
         ) from error
-    return []
+    return problems
 
 
 def discover(folder: Path) -> list[Found]:
@@ -431,7 +438,7 @@ def _did_you_mean(word: str, known: Sequence[str]) -> str:
 
 
 def _problem(error: Any, known: Sequence[str]) -> ParamProblem:
-    loc, message = tuple(error["loc"]), str(error["msg"])
+    loc, message = tuple(error["loc"]), str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         hint = _did_you_mean(str(loc[-1]), known) or (
             f"; its params are {', '.join(known)}" if known else "; it has no params"

@@ -313,6 +313,19 @@ def test_bad_params_are_named_with_their_bound(folder: Path) -> None:
     assert check_params(loaded.strategy, {"usd": "x"})[0].loc == ("usd",)
 
 
+def test_a_word_is_no_number(folder: Path) -> None:
+    more = "    class Params(Params):\n        shorts: bool = True\n        stop: float | bool = 1.5\n"
+    put(folder, "one", GOOD + f"class Two(One):\n{more}")
+    strategy = load("one:Two", folder).strategy
+    assert check_params(strategy, {"shorts": False, "stop": False}) == []
+    strategy = load("one:One", folder).strategy
+    found = check_params(strategy, {"lookback": True, "usd": True})
+    assert [(one.loc, one.message) for one in found] == [
+        (("lookback",), "must be a number (got True)"),
+        (("usd",), "must be a number (got True)"),
+    ]
+
+
 def test_a_constructor_of_its_own_is_refused_with_the_way_out(folder: Path) -> None:
     put(folder, "one", GOOD + "    def __init__(self, x):\n        pass\n")
     with pytest.raises(StrategyError, match="leave __init__ alone and prepare in on_start"):
