@@ -7,6 +7,7 @@ and the gate judges it; a value that could never be an order is refused here, in
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
@@ -144,6 +145,8 @@ class Open:
         given: Any = self.guardians  # The types are the author's word; this is what there is.
         if isinstance(given, TrailingStop | MaxHold):
             raise StrategyError(f"Open: guardians is a tuple; write guardians=({type(given).__name__}(...),)")
+        if not isinstance(given, Iterable):
+            raise StrategyError(f"Open: guardians is a tuple, () for none, not {given!r:.100}")
         object.__setattr__(self, "guardians", tuple(given))
         for guardian in tuple(given):
             if isinstance(guardian, MaxHold):

@@ -48,6 +48,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: Open("BTC", "long", usd=1, limit_px=5, max_slippage_bps=5), "limit_px is its own bound"),
     (lambda: Open("BTC", "long", usd=1, bracket={"stop_pct": 2}), "bracket is a Bracket"),
     (lambda: Open("BTC", "long", usd=1, guardians=TrailingStop(trail_pct=1)), "guardians is a tuple"),
+    (lambda: Open("BTC", "long", usd=1, guardians=None), "Open: guardians is a tuple, () for none, not None"),
     (lambda: Open("BTC", "long", usd=1, guardians=("trail",)), "may hold TrailingStop(...) and MaxHold(...), not str"),
     (lambda: Open("BTC", "long", usd=1, bracket=STOP, guardians=MaxHold(60)), "guardians=(MaxHold(...),)"),
     (lambda: MaxHold(59), "MaxHold: seconds is a whole number from 60 to 9007199254740991, not 59"),
