@@ -445,9 +445,12 @@ class Desk:
     def _quarantine(self, seat: Seat, error: StrategyError) -> None:
         if seat.quarantined is not None:
             return
-        seat.quarantine(str(error))
+        why = (
+            str(error).encode(errors="backslashreplace").decode()
+        )  # A plug-in's words: half a letter could not be written down.
+        seat.quarantine(why)
         resting = self.mirror.resting_of(seat.name)
-        quarantine(self.journal, seat.name, seat.version, str(error), at_ms=seat.source.now_ms, resting=resting)
+        quarantine(self.journal, seat.name, seat.version, why, at_ms=seat.source.now_ms, resting=resting)
 
     def _done(self, series: Series, last_ms: int | None) -> None:
         if last_ms is not None:

@@ -197,7 +197,7 @@ class Cancel:
         if len(_given(self, "oid", "market")) != 1:
             raise StrategyError("Cancel: give exactly one of oid and market")
         oid: Any = self.oid
-        if oid is not None and not (isinstance(oid, str) and oid):
+        if oid is not None and not (isinstance(oid, str) and oid and oid.isprintable()):
             raise StrategyError(f"Cancel: oid is the text of an order's id, not {self.oid!r}")
         if self.market is not None:
             _market(self)
@@ -212,7 +212,7 @@ def _given(intent: Any, *names: str) -> list[str]:
 
 def _market(intent: Any) -> None:
     market = intent.market
-    if not isinstance(market, str) or not 1 <= len(market) <= 80:
+    if not isinstance(market, str) or not 1 <= len(market) <= 80 or not market.isprintable():
         raise StrategyError(f'{type(intent).__name__}: market is a name such as "BTC", not {market!r}')
 
 

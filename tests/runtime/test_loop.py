@@ -248,6 +248,16 @@ async def test_a_strategy_that_raises_is_quarantined_and_the_other_goes_on() -> 
     assert [fill[1] for fill in venue.fills] == ["ETH"]
 
 
+async def test_what_a_strategy_raises_in_half_a_letter_ends_its_part_alone() -> None:
+    """As the name of a file has it that is no UTF-8."""
+
+    def raises(view: View, bar: Bar) -> Iterable[Intent]:
+        raise ValueError("no file \udcff.csv")
+
+    _, loop = await first_bar(raises)
+    assert r"ValueError: no file \udcff.csv" in (loop.desk.seats[0].quarantined or "")
+
+
 async def test_a_reversal_closes_then_opens_within_the_budget() -> None:
     def flip(view: View, bar: Bar) -> Iterable[Intent]:
         position = view.position(bar.market)
