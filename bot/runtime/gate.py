@@ -135,8 +135,7 @@ class Gate:
         try:
             return self._judge(self.allowances[strategy], ask)
         except (ValueError, ArithmeticError) as error:  # A number that is one, and that no order can carry.
-            why = message_of(fields_of(error)) if isinstance(error, ValidationError) else str(error).splitlines()[0]
-            return Refusal("invalid_input", f"no order can be made of {ask.wish!r:.200}: {why}")
+            return Refusal("invalid_input", f"no order can be made of {ask.wish!r:.200}: {_why(error)}")
 
     def _judge(self, allowance: Allowance, ask: Ask) -> Permit | Refusal:
         wish = ask.wish
@@ -333,6 +332,12 @@ class Gate:
             return Grid(EVENT_PX_DECIMALS)
         decimals = self.size_decimals.get(coin)
         return Grid(SIZE_DECIMALS) if decimals is None else Grid(max(0, PX_DECIMALS - decimals), PX_FIGURES)
+
+
+def _why(error: ValueError | ArithmeticError) -> str:
+    if isinstance(error, ValidationError):
+        return message_of(fields_of(error))
+    return "a number in it has too many digits" if isinstance(error, ArithmeticError) else str(error)
 
 
 # -- rules: each answers a no, or nothing
