@@ -238,7 +238,7 @@ class Desk:
                         decision = decision or Decision()
                         found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
                         decision.wishes += [Wished(seat, one) for one in found]
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
+            except BaseException as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
                 self._quarantine(seat, seat.blame(error))
                 on_bar = _nothing
             if source.state or is_durable:
@@ -333,7 +333,7 @@ class Desk:
                         decision = decision or Decision()
                         found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
                         decision.wishes += [Wished(seat, one) for one in found]
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
+            except BaseException as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
                 self._quarantine(seat, seat.blame(error))
             if source.state or seat.has_state:
                 self._keep_state(seat, decision)

@@ -144,7 +144,7 @@ class Seat:
             for wish in found:
                 if type(wish) not in (Open, Close, Cancel):
                     raise StrategyError(f"{self.name}: wanted {wish!r:.200}; a hook gives Open, Close or Cancel")
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             # A plug-in may raise anything; it gets a name here, and nothing goes on with it.
             raise self.blame(error) from error
         if len(found) > INTENTS_MAX:
@@ -194,11 +194,13 @@ class Seat:
         """Whether the strategy stands by an entry, given its plan."""
         try:
             return bool(self.strategy.confirm(plan))
-        except (Exception, SystemExit) as error:  # As in `call`: named, and it ends the strategy's part.
+        except BaseException as error:  # As in `call`: named, and it ends the strategy's part.
             raise self.blame(error) from error
 
-    def blame(self, error: Exception | SystemExit) -> StrategyError:
-        """What a plug-in raised, as an error that names the strategy and the deepest line of its own file."""
+    def blame(self, error: BaseException) -> StrategyError:
+        """What a plug-in raised, as an error that names the strategy and the deepest line of its own file. A person's Ctrl-C is raised again."""
+        if isinstance(error, KeyboardInterrupt):
+            raise error
         told = traceback.TracebackException.from_exception(error, lookup_lines=False)  # Has a text where str() raises.
         if isinstance(error, StrategyError) and str(told).startswith(f"{self.name}: "):
             return StrategyError(str(told))

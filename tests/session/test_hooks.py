@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import math
@@ -442,6 +443,36 @@ def test_an_answer_that_lists_nothing_quarantines_in_a_session_as_it_does_live(n
     summary = Backtest(made, [minutes(10)], SessionOptions(), place=placing(lambda view, bar: nonsense)).run().summary()
     assert set(summary["quarantined"]) == {one.name for one in made.strategies}
     assert f"'{type(nonsense).__name__}' object is not iterable; a hook yields" in summary["quarantined"]["s0"]
+
+
+@pytest.mark.parametrize("listeners", [1, 2])
+@pytest.mark.parametrize("yields", [False, True])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, BaseException])
+def test_whatever_a_strategy_raises_ends_its_part_and_not_the_session(
+    error: type[BaseException], yields: bool, listeners: int
+):
+    def raises(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms > START_MS + 5 * MINUTE_MS:
+            raise error("enough")
+        return ()
+
+    def gives(view: View, bar: Bar) -> Iterable[Intent]:
+        yield from raises(view, bar)
+
+    one = {"use": "x", "markets": ["BTC"], "budget_usd": 2_000, "netting": "allow"}
+    made = settings(strategies=[one | {"name": f"s{n}"} for n in range(listeners)])
+    test = Backtest(made, [minutes(10)], SessionOptions(), place=placing(gives if yields else raises))
+    quarantined = test.run().summary()["quarantined"]
+    assert set(quarantined) == {one.name for one in made.strategies}
+    assert f"{error.__name__}: enough" in quarantined["s0"]
+
+
+def test_an_interrupt_in_a_strategy_ends_the_session():
+    def interrupted(view: View, bar: Bar) -> Iterable[Intent]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Backtest(settings(), [minutes(10)], SessionOptions(), place=placing(interrupted)).run()
 
 
 def test_prices_that_were_reckoned_in_floats_are_orders():
