@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from decimal import ROUND_HALF_EVEN, Decimal, getcontext, localcontext
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -89,6 +90,17 @@ def test_a_file_that_is_moved_away_once_it_was_read_is_what_was_read(
     loaded = load("one", folder)
     assert not path.exists()
     assert (loaded.strategy.__name__, loaded.warnings) == ("One", ())
+
+
+def test_decimals_are_reckoned_after_an_import_as_before_it(folder: Path, package: Path) -> None:
+    text = "from decimal import *\ngetcontext().prec = 6\nsetcontext(Context(prec=5, rounding=ROUND_UP))\n" + GOOD
+    put(folder, "one", text)
+    (package / "acme" / "coarse.py").write_text(text)
+    with localcontext() as ours:
+        for use in ("one", "acme.coarse:One"):
+            load(use, folder)
+            assert (ours.prec, getcontext().prec, getcontext().rounding) == (28, 28, ROUND_HALF_EVEN)
+    assert Decimal(100_000).quantize(Decimal("0.00000001")) == 100_000
 
 
 def test_a_dotted_path_with_and_without_its_class(folder: Path, package: Path) -> None:
