@@ -218,7 +218,7 @@ def _default_folder() -> Path:
 
 
 def _bounds(param: dict[str, object]) -> str:
-    default = param.get("default")
+    default = param.get("default", "required")
     low = param.get("minimum", param.get("exclusiveMinimum"))
     high = param.get("maximum", param.get("exclusiveMaximum"))
     span = (
@@ -226,4 +226,4 @@ def _bounds(param: dict[str, object]) -> str:
         if low is not None or high is not None
         else ""
     )
-    return f"{'required' if default is None else default}{span}"
+    return f"{'optional' if default is None else default}{span}"

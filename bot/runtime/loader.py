@@ -30,6 +30,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
+from pydantic.errors import PydanticUserError
 
 from bot.config.references import Referred
 from bot.errors import ConfigError, StrategyError
@@ -393,9 +394,17 @@ def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:
     except (ConfigError, StrategyError) as error:
         return Found(use, origin, path, "", {}, str(error))
     summary = (inspect.getdoc(loaded.strategy) or "").partition("\n")[0] if loaded.strategy.__doc__ else ""
-    return Found(
-        use, loaded.origin, loaded.path, summary, loaded.strategy.Params.model_json_schema().get("properties", {}), None
-    )
+    return Found(use, loaded.origin, loaded.path, summary, _listed(loaded.strategy.Params), None)
+
+
+def _listed(params: type[Params]) -> dict[str, Any]:
+    """What `Found.params` says; of what may be left out there is a default, null where the schema has none. One without a schema is names alone."""
+    try:
+        schema = params.model_json_schema()
+    except PydanticUserError:  # Of a type that JSON does not have.
+        return {name: {} if one.is_required() else {"default": None} for name, one in params.model_fields.items()}
+    found: dict[str, Any] = schema.get("properties", {})
+    return {name: one if name in schema.get("required", ()) else {"default": None} | one for name, one in found.items()}
 
 
 def _exposure(place: Path) -> Iterator[str]:

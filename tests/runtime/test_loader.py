@@ -394,6 +394,20 @@ def test_discover_lists_each_strategy_and_leaves_out_private_files(folder: Path)
     assert found["two:Two"].error is None
 
 
+def test_params_that_json_does_not_have_and_such_as_may_be_left_out_are_listed(folder: Path) -> None:
+    more = "    class Params(Params):\n        stop: float | None = None\n        days: list[int] = Field(default_factory=list)\n        usd: float\n"
+    put(folder, "plain", GOOD + f"class Two(One):\n{more}")
+    put(folder, "typed", GOOD + f"class Two(One):\n{more}        of: type = int\n")
+    found = {one.use: one for one in discover(folder)}
+    for use in ("plain:Two", "typed:Two"):
+        params = found[use].params
+        assert found[use].error is None
+        assert [("default" in params[name], params[name].get("default")) for name in ("stop", "days", "usd")] == [
+            (True, None), (True, None), (False, None)
+        ]  # fmt: skip
+    assert "of" in found["typed:Two"].params
+
+
 def test_a_bad_param_that_may_be_a_secret_is_not_shown(folder: Path) -> None:
     put(folder, "one", GOOD + "\n")
     loaded = load("one", folder)
