@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import getcontext, setcontext
 from functools import partial
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -72,7 +73,15 @@ class Decision:
 
 async def run_inline(seat: Seat, call: Callable[[], T]) -> T:
     """Sessions and tests: the strategy's call, right here. Live gives it a thread and a limit, StrategyError when it is passed."""
-    return call()
+    ours = getcontext()
+    setcontext(seat.context)
+    try:
+        return call()
+    finally:
+        setcontext(ours)
+
+
+NO_WISHES: Final = ()  # what most answers are, one object
 
 
 def _nothing(_view: View, _bar: Bar) -> Iterable[Wish]:
@@ -207,18 +216,28 @@ class Desk:
         (bar, None): the venue must see this bar before it is decided. (bar, decision): act on it. (None, None): no bar left.
         Nothing is built for a bar on which nobody wants anything. `seen` comes first, and whatever the band: the venue has had it.
         """
+        crew = self._listeners[series]
+        if len(crew) != 1:
+            return self._decide_run_by_all(series, bars, calm, seen)
+        ours = getcontext()
+        setcontext(crew[0].context)
+        try:
+            return self._decide_run_by_one(crew[0], series, bars, calm, seen)
+        finally:
+            setcontext(ours)
+
+    def _decide_run_by_one(
+        self, seat: Seat, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None
+    ) -> tuple[Bar | None, Decision | None]:
+        """The same for a series with one listener."""
         lo, hi, until_ms = calm
         market = series.market
         history, marks = self.feed.histories[series], self.mirror.marks
         take = history.take
-        crew = self._listeners[series]
-        if len(crew) != 1:
-            return self._decide_run_by_all(series, bars, calm, seen)
-        seat = crew[0]
         update = seat.indicators.updater(market)
         on_bar = seat.strategy.on_bar if seat.quarantined is None else _nothing
         view, source = seat.view, seat.source
-        is_durable = seat.has_state
+        is_durable, nothing = seat.has_state, NO_WISHES
         last_ms: int | None = None
         for bar in bars if seen is None else chain((seen,), bars):
             _, at_ms, _, high, low, close, _ = bar
@@ -232,8 +251,11 @@ class Desk:
             source.now_ms = last_ms = at_ms
             decision: Decision | None = None
             try:
-                wishes = on_bar(view, bar)
-                if wishes is not None:
+                wishes: Any = on_bar(view, bar)
+                if wishes is nothing or wishes is None:
+                    if not (source.state or is_durable):
+                        continue  # As most bars: nothing is looked at twice.
+                else:
                     for wish in (wishes := iter(wishes)):
                         decision = decision or Decision()
                         found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
@@ -319,6 +341,7 @@ class Desk:
         """on_bar of each in its turn; None when nobody wants anything and no state has changed."""
         at_ms = bar.at_ms
         decision: Decision | None = None
+        ours = getcontext()
         for seat in crew:
             if seat.indicators.names:
                 seat.indicators.update(bar)
@@ -326,15 +349,18 @@ class Desk:
                 continue
             source = seat.source
             source.now_ms = at_ms
+            setcontext(seat.context)
             try:
-                wishes = seat.strategy.on_bar(seat.view, bar)
-                if wishes is not None:
+                wishes: Any = seat.strategy.on_bar(seat.view, bar)
+                if wishes is not NO_WISHES and wishes is not None:
                     for wish in (wishes := iter(wishes)):
                         decision = decision or Decision()
                         found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
                         decision.wishes += [Wished(seat, one) for one in found]
             except BaseException as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
                 self._quarantine(seat, seat.blame(error))
+            finally:
+                setcontext(ours)
             if source.state or seat.has_state:
                 self._keep_state(seat, decision)
         return decision if decision is not None and (decision.wishes or decision.states) else None
@@ -445,9 +471,8 @@ class Desk:
     def _quarantine(self, seat: Seat, error: StrategyError) -> None:
         if seat.quarantined is not None:
             return
-        why = (
-            str(error).encode(errors="backslashreplace").decode()
-        )  # A plug-in's words: half a letter could not be written down.
+        # A plug-in's words: half a letter could not be written down.
+        why = str(error).encode(errors="backslashreplace").decode()
         seat.quarantine(why)
         resting = self.mirror.resting_of(seat.name)
         quarantine(self.journal, seat.name, seat.version, why, at_ms=seat.source.now_ms, resting=resting)

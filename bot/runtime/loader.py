@@ -126,7 +126,8 @@ def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[
         raise ConfigError("\n".join(lines))
     where = f"strategy {name!r} ({loaded.use})"
     try:
-        made = loaded.strategy(name=name, markets=markets, params=params)
+        with localcontext():
+            made = loaded.strategy(name=name, markets=markets, params=params)
     except StrategyError as error:
         raise StrategyError(f"{where}: {error}") from error
     except BaseException as error:

@@ -11,7 +11,7 @@ import marshal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -128,6 +128,9 @@ class Seat:
         self.look_at(feed)
         self.view = View(self.source)
         self.quarantined: str | None = None
+        self.context = (
+            Context()
+        )  # in which it reckons decimals where it is called in our thread: ours is none of its business
         self._kept(_json(state or {}, self.name), None)
         self.source.state = json.loads(self._state_text)
 

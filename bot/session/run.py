@@ -400,7 +400,7 @@ class Session:
                 self._is_unwanted = not self._goes_on()
             if self._is_unwanted:
                 return None
-        return call()
+        return await run_inline(seat, call)
 
     def _fall(self, *, is_over: bool) -> None:
         """The daemon ends: in order at the end of a session, else like by a power cut."""

@@ -9,12 +9,14 @@ import math
 from array import array
 from collections.abc import Iterable
 from dataclasses import replace
-from decimal import Decimal
+from decimal import Decimal, getcontext
 from typing import Any, ClassVar
 
 import pytest
 
 from bot.clock import iso
+from bot.config import Settings
+from bot.runtime.desk import Placed
 from bot.session.backtest import Backtest
 from bot.session.candles import Candles
 from bot.session.options import MarketRules, Outage, SessionOptions
@@ -24,7 +26,7 @@ from bot.strategy import Bar, Bracket, Cancel, Close, Intent, MaxHold, Open, Str
 from bot.venue.commands import SetRules
 from bot.venue.numbers import E8
 from bot.venue.state import Rules
-from tests.session.rooms import FREE, MINUTE_MS, START_MS, minutes, placing, settings
+from tests.session.rooms import FREE, MINUTE_MS, START_MS, Scripted, busy, minutes, placing, settings
 
 
 class Listening(Strategy):
@@ -465,6 +467,42 @@ def test_whatever_a_strategy_raises_ends_its_part_and_not_the_session(
     quarantined = test.run().summary()["quarantined"]
     assert set(quarantined) == {one.name for one in made.strategies}
     assert f"{error.__name__}: enough" in quarantined["s0"]
+
+
+@pytest.mark.parametrize("listeners", [1, 2])
+def test_what_a_strategy_does_to_the_decimals_of_its_thread_is_its_own_as_live(listeners: int):
+    """Live it has a thread, where it sets what it likes; a session calls it in the thread that reckons the money."""
+    kept = getcontext().prec
+    seen: list[int] = []
+
+    class Rough(Scripted):
+        def on_start(self, view: View) -> None:
+            getcontext().prec = 4
+
+        def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+            seen.append(getcontext().prec)
+            getcontext().prec = 3
+            return super().on_bar(view, bar)
+
+        def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
+            seen.append(getcontext().prec)
+            return super().on_fill(view, fill)
+
+    def place(config: Settings) -> list[Placed]:
+        return [
+            one._replace(strategy=Rough(busy, name=one.strategy.name, markets=["BTC"])) for one in placing()(config)
+        ]
+
+    one = {"use": "x", "markets": ["BTC"], "budget_usd": 2_000, "max_leverage": 5, "netting": "allow"}
+    made = settings(strategies=[one | {"name": f"s{n}"} for n in range(listeners)])
+    played = []
+    for how in (place, placing()):
+        lines = io.StringIO()
+        result = Backtest(made, [minutes(600)], SessionOptions(), place=how).run(events=lines)
+        played.append((lines.getvalue(), list(result.curve.equity), result.refusals))
+    assert played[0] == played[1]
+    assert played[0][0].count('"type":"fill"') > 10
+    assert (set(seen), getcontext().prec) == ({3, 4}, kept)
 
 
 def test_an_interrupt_in_a_strategy_ends_the_session():
