@@ -19,6 +19,7 @@ from bot.errors import BotError, ConfigError, Exit
 from bot.words import many
 
 if TYPE_CHECKING:
+    from bot.cli.embedded import Embedded
     from bot.cli.place import Place
     from bot.client import Client
     from bot.config import Settings
@@ -527,9 +528,30 @@ async def _way(patient: Patient, settings: Settings) -> tuple[str, str | None] |
     service = Embedded(patient.place.folder)
     base_url = service.base_url
     if not patient.place.folder.is_dir() or base_url is None or not service.is_alive():
-        patient.say("service", "ok", "embedded: it starts with the daemon")
+        _at_rest(patient, service)
         return None
     return base_url, None
+
+
+def _at_rest(patient: Patient, service: Embedded) -> None:
+    """Of an embedded service that does not run: whether it could be started."""
+    from bot.runtime import reading
+
+    try:
+        service.check_name()
+    except BotError as error:
+        patient.say("service", "fail", str(error), "set state_dir to a folder nearer to the root", int(error.exit_code))
+        return
+    if reading.is_damaged(service.db):
+        patient.say(
+            "service",
+            "fail",
+            f"{service.db} is damaged",
+            "put a copy of it back, or set another state_dir: the service begins anew there",
+            int(Exit.CONFIG),
+        )
+        return
+    patient.say("service", "ok", "embedded: it starts with the daemon")
 
 
 async def _versions(patient: Patient, client: Client, base_url: str) -> None:

@@ -98,14 +98,18 @@ class Embedded:
     def log(self) -> Path:
         return self.folder / "sandbox.log"
 
-    def ensure(self) -> Running:
-        """The service, running as it is to be: found, or started, or started anew when it runs otherwise. Blocks until it answers."""
-        private_dir(self.folder)
+    def check_name(self) -> None:
+        """ServiceFailed: no socket can be made in a folder of that name."""
         if len(os.fsencode(self.socket)) > SOCKET_BYTES_MAX:
             raise ServiceFailed(
                 f"state_dir {self.folder} is too long a name for the service's socket; choose a shorter one",
                 int(Exit.CONFIG),
             )
+
+    def ensure(self) -> Running:
+        """The service, running as it is to be: found, or started, or started anew when it runs otherwise. Blocks until it answers."""
+        private_dir(self.folder)
+        self.check_name()
         if not self.is_alive():
             with self._locked() as lock:
                 if lock is not None:

@@ -87,6 +87,17 @@ def opened(state_dir: Path) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
+def is_damaged(path: Path) -> bool:
+    """Whether SQLite finds a database damaged. Not so one that is not there, or that cannot be read just now."""
+    try:
+        with contextlib.closing(_connected(path)) as db:
+            return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok")
+    except sqlite3.OperationalError:
+        return False
+    except sqlite3.DatabaseError:
+        return True
+
+
 def _connected(path: Path) -> sqlite3.Connection:
     """A full disk has no room for the index that readers share; where no log stands beside the file, it is whole without one."""
     # A plan and a decision are one read each; nothing here may ever write, so the file is opened so.
@@ -96,7 +107,7 @@ def _connected(path: Path) -> sqlite3.Connection:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
     except sqlite3.OperationalError:
         connection.close()
-        if _has_content(path.with_name(f"{FILE}-wal")):
+        if _has_content(path.with_name(f"{path.name}-wal")):
             raise
         return sqlite3.connect(f"{name}&immutable=1", uri=True)
     except BaseException:

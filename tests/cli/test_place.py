@@ -311,6 +311,31 @@ def test_doctor_finds_a_config_that_says_nothing_of_its_daemon(
     assert capsys.readouterr().out.startswith("fail  config      one.yaml:")
 
 
+@pytest.mark.parametrize(
+    ("name", "db", "words"),
+    [
+        ("st", None, None),
+        ("x" * 100, None, "is too long a name for the service's socket"),
+        ("st", b"no database", "sandbox.db is damaged"),
+    ],
+)
+def test_doctor_says_why_an_embedded_service_cannot_start(
+    name: str, db: bytes | None, words: str | None, home: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = private_dir(home / name)
+    if db is not None:
+        (folder / "sandbox.db").write_bytes(db)
+    strategy = '{name: s, use: "trend:Trend", markets: [BTC], budget_usd: 100}'
+    (home / "one.yaml").write_text(
+        f"account: {{base_url: embedded}}\nstate_dir: {folder}\n"
+        f"strategies_dir: {repository / 'strategies'}\nstrategies: [{strategy}]\n"
+    )
+    assert call(["doctor", "one.yaml", "--json"]) == (0 if words is None else 4)
+    (found,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "service"]
+    assert (found["level"], words is None or words in found["message"]) == ("ok" if words is None else "fail", True)
+    assert words is None or call(["run", "one.yaml"]) == 4, "and that is how the run would end"
+
+
 def test_doctor_says_that_a_journal_is_another_users(
     home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
