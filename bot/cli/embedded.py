@@ -128,9 +128,11 @@ class Embedded:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, as it said when it was ready."""
-        said = self._said()
-        return None if said is None else int(said["pid"])
+        """Of the process, as it said when it was ready; of one that starts still, if this object has started it."""
+        said, child = self._said(), self._child
+        if said is None:
+            return None if child is None else child.pid
+        return int(said["pid"])
 
     @property
     def base_url(self) -> str | None:

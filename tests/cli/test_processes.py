@@ -241,6 +241,28 @@ def test_who_is_told_to_stop_waits_for_no_service_that_starts_slowly(
     """
     told = service.folder / "told"
     monkeypatch.setattr(embedded_module, "_python", lambda: [sys.executable, "-c", slow, str(told)])
+    given_up_amid_a_start(service)
+    assert service._child is not None
+    assert service._child.poll() is None, "it starts on by itself"
+    told.touch()
+    assert service._child.wait() != 0, "this one minds that nobody listens"
+
+
+def test_a_service_that_starts_still_can_be_stopped(
+    embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = embedded()
+    service.folder.mkdir(exist_ok=True)
+    monkeypatch.setattr(embedded_module, "_python", lambda: [sys.executable, "-c", "import time; time.sleep(60)"])
+    given_up_amid_a_start(service)
+    assert service.is_alive()
+    assert (service._child is not None, service.pid) == (True, getattr(service._child, "pid", 0))
+    service.stop()
+    assert not service.is_alive()
+
+
+def given_up_amid_a_start(service: Embedded) -> None:
+    """Who keeps it alive has begun a start, and is told to end before there is a service."""
 
     async def stopped_meanwhile() -> None:
         keeper = asyncio.create_task(service.keep_alive(lambda _running: None))
@@ -250,10 +272,6 @@ def test_who_is_told_to_stop_waits_for_no_service_that_starts_slowly(
         await asyncio.gather(keeper, return_exceptions=True)
 
     asyncio.run(stopped_meanwhile())  # Which waits for its threads.
-    assert service._child is not None
-    assert service._child.poll() is None, "it starts on by itself"
-    told.touch()
-    assert service._child.wait() != 0, "this one minds that nobody listens"
 
 
 def test_a_state_directory_whose_name_leaves_no_room_for_a_socket_is_refused(tmp_path: Path) -> None:
