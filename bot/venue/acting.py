@@ -70,8 +70,9 @@ def arm_clock(
     elif spec.type == "schedule":
         assert spec.cron is not None
         guardian.deadline_ms = cron.next_run(cron.parse(spec.cron), state.now_ms + 1)
-    elif spec.type == "kill_switch":  # An order's: its fill is still being booked, so it acts right after.
-        guardian.deadline_ms = state.now_ms
+    elif spec.type == "kill_switch":
+        # An order's: its fill is still being booked, so it acts right after. It blocks already.
+        guardian.deadline_ms, guardian.blocks_opens = state.now_ms, True
     account.guardians[guardian.number] = guardian
     if guardian.deadline_ms is not None:
         index.schedule_guardian(state, account, guardian)

@@ -558,6 +558,28 @@ def test_an_inline_kill_acts_at_the_instant_of_the_fill():
     )
 
 
+def test_an_inline_kill_lets_no_other_entry_fill_at_the_price_that_armed_it():
+    desk = Desk((market(), "100"))
+    desk.place(order(size="5", limit_px="99", guardians=(GuardianSpec("kill_switch"),)))
+    desk.place(order(size="5", limit_px="98"))
+    events = desk.jump("BTC", "95") + desk.wait(0)
+    assert [e.size for e in events if isinstance(e, Fill)] == [e8("5")]
+    assert [(e.guardian_type, e.subtype) for e in events if isinstance(e, GuardianMoved)] == [
+        ("kill_switch", "armed"),
+        ("kill_switch", "fired"),
+    ]
+    assert [(e.kind, e.reason) for e in events if isinstance(e, OrderChanged)] == [("limit", "kill")]
+
+
+def test_an_inline_kill_blocks_the_orders_that_wait_behind_it():
+    desk = Desk((market(), "100"), rules=Rules(fill_at="next"))
+    desk.place(order(size="5", guardians=(GuardianSpec("kill_switch"),)))
+    desk.place(order(size="5"))
+    desk.jump("BTC", "100")
+    assert desk.position().size == e8("5")
+    assert desk.account.trades[-1].reason == "guardian"
+
+
 def test_several_by_the_clock_fire_in_the_order_of_the_table():
     desk = Desk((market(), "100"))
     desk.arm(GuardianSpec("schedule", cron="1 * * * *", action="cancel_orders"))
