@@ -194,8 +194,8 @@ def guardian_spec(spec: GuardianSpec) -> Body:
 def guardian(account: Account, armed: Guardian) -> Body:
     spec = armed.spec
     floor = floors.floor_of(account, armed) if spec.type == floors.TYPE else None
-    # A floor that was just reached falls due at once, which is nobody's deadline to wait for.
-    waits = floor is None or armed.status == "latched"
+    # A floor that was just reached and an order's kill fall due at once, which is nobody's deadline to wait for.
+    waits = armed.status == "latched" or (floor is None and spec.type != "kill_switch")
     return {
         "id": guardian_id(account, armed.number),
         "type": spec.type,

@@ -71,12 +71,14 @@ def arm_clock(
         assert spec.cron is not None
         guardian.deadline_ms = cron.next_run(cron.parse(spec.cron), state.now_ms + 1)
     elif spec.type == "kill_switch":
-        # An order's: its fill is still being booked, so it acts right after. It blocks already.
-        guardian.deadline_ms, guardian.blocks_opens = state.now_ms, True
+        guardian.blocks_opens = True
     account.guardians[guardian.number] = guardian
     if guardian.deadline_ms is not None:
         index.schedule_guardian(state, account, guardian)
     emit_guardian(state, account, guardian, "armed")
+    if spec.type == "kill_switch":  # An order's: its fill is still being booked, so it acts right after.
+        guardian.deadline_ms = state.now_ms
+        index.schedule_guardian(state, account, guardian)
     if spec.type == floors.TYPE:
         floors.begin_day(account, state.now_ms, ledger.account_value(state, account))
         index.schedule_day(state)

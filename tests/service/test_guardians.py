@@ -145,6 +145,14 @@ async def test_a_refused_template_is_a_skipped_run_with_its_code(box: Box, calle
     assert (await caller.get("/v1/trades"))["trades"] == []
 
 
+async def test_a_kill_switch_that_an_order_brought_along_waits_for_no_deadline(caller: Caller) -> None:
+    placed = await caller.post("/v1/orders", BARE | {"guardians": [{"type": "kill_switch"}]})
+    (guardian,) = placed["guardians"]
+    assert (guardian["nextDeadline"], guardian["blocksOpens"]) == (None, True)
+    events = (await caller.get("/v1/events?types=guardian"))["events"]
+    assert [(e["subtype"], e["data"]["nextDeadline"]) for e in events] == [("armed", None), ("fired", None)]
+
+
 async def test_guardians_of_every_type_ride_on_an_order(box: Box, caller: Caller) -> None:
     inline = [
         body_of(kind) for kind in ("trailing_stop", "max_hold", "account_drawdown", "dead_man_switch", "schedule")
