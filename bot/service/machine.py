@@ -431,7 +431,7 @@ def replay(recovered: Recovered, path: str) -> Replayed:
                 isinstance(command, SetMarket) and command.external is not None
             ):
                 made.place = Place(row.at_ms - 1)  # The prices of that instant come after it.
-            elif not isinstance(command, SetMarks):
+            elif not isinstance(command, SetMarks | RunOverdue):  # After these prices of their instant may follow.
                 made.place = Place(row.at_ms)
     except (LookupError, TypeError, ValueError, AssertionError) as error:
         raise ReplayError(f"{_differs(path, None)} ({type(error).__name__}: {error})") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from bot.service.simulation import Candle, SimulatedMarket, path_of
 from bot.venue.commands import Heartbeat
 from bot.venue.state import Market
 from bot.wire.vocabulary import INTERVAL_MS
-from tests.service.conftest import START_MS, Box, OpenBox
+from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
 DAY_MS = 86_400_000
 SAMPLE = ("BTC", "KPEPE", "MINA", "AAPL", "SP500", "USBOND", "event:BTC-UP-6H", "event:BTC-150K")  # of each class
@@ -235,7 +236,8 @@ async def test_a_hold_that_is_over_when_it_comes_lets_no_clock_guardian_overtake
     hour = START_MS - START_MS % 3_600_000 + 7_200_000
     steps = (("BTC", 100_000, 99_000), ("ETH", 2_500, 2_480))
     data = tuple((None, stepping(tmp_path, hour, *one)) for one in steps)
-    box = await open_box(data=data, markets=(), hold_prices=False, start_ms=None)
+    options: dict[str, Any] = {"data": data, "markets": (), "hold_prices": False, "start_ms": None}
+    box = await open_box(db=tmp_path / "box.db", **options)
     caller = await box.caller()
     await caller.post("/v1/guardians", {"type": "schedule", "cron": "0 * * * *", "action": "cancel_orders"})
     await caller.post("/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 500})
@@ -248,6 +250,16 @@ async def test_a_hold_that_is_over_when_it_comes_lets_no_clock_guardian_overtake
     events = (await caller.get("/v1/events?limit=200"))["events"]
     fills = [(e["type"], e["subtype"], e.get("coin")) for e in events if e["ts"] == hour and e["type"] == "fill"]
     assert fills == [("fill", "entry", "BTC"), ("fill", "exit", "BTC"), ("fill", "entry", "ETH")]
+    await box.service.machine.settle()
+    with sqlite3.connect(tmp_path / "box.db") as source, sqlite3.connect(tmp_path / "killed.db") as target:
+        source.backup(target)
+        # Killed between the two markets' prices.
+        ((last,),) = target.execute("SELECT max(seq) FROM commands WHERE command LIKE '%RunOverdue%'")
+        target.execute("DELETE FROM commands WHERE seq > ?", (last,))
+        target.execute("UPDATE clock SET alive_ms = ?", (hour - 1,))
+    again = await open_box(db=tmp_path / "killed.db", **options)
+    after = (await Caller(again.http, caller.opened).get("/v1/events?limit=200"))["events"]
+    assert [e for e in after if e["type"] == "fill"] == [e for e in events if e["type"] == "fill"]
 
 
 async def test_a_recorded_file_is_played_and_its_market_closes_at_the_end(open_box: OpenBox, tmp_path: Path) -> None:
