@@ -73,7 +73,8 @@ class Share(NamedTuple):
 
     @property
     def entry_px(self) -> Decimal:
-        return (self.cost_usd / self.size).quantize(UNIT) if self.size else NOUGHT
+        # Strategies read it too, in contexts of their own making.
+        return EXACT.divide(self.cost_usd, self.size).quantize(UNIT, context=EXACT) if self.size else NOUGHT
 
     def gain_usd(self, mark: Decimal) -> Decimal:
         gain = mark * self.size - self.cost_usd

@@ -199,7 +199,7 @@ def _from_file(use: str, path: Path, name: str | None) -> Loaded:
 def _from_module(use: str, module_name: str, name: str | None, folder: Path) -> Loaded:
     with _without_current_directory():
         try:
-            with _in_time(), localcontext():
+            with _in_time():
                 module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
@@ -221,7 +221,7 @@ def _from_module(use: str, module_name: str, name: str | None, folder: Path) -> 
 
 def _from_entry_point(use: str, point: EntryPoint) -> Loaded:
     try:
-        with _in_time(), localcontext():
+        with _in_time():
             target = point.load()
     except BaseException as error:
         raise _blame(error, f"entry point {use!r} ({point.value})", None) from error
@@ -269,7 +269,7 @@ def _run(path: Path) -> tuple[types.ModuleType, str]:
     before = sys.modules.get(module.__name__)
     sys.modules[module.__name__] = module  # Its classes look their annotations up here.
     try:
-        with _in_time(), localcontext():
+        with _in_time():
             exec(code, module.__dict__)  # noqa: S102 - this is what loading a plug-in is
     except BaseException as error:
         if before is None:
@@ -284,7 +284,7 @@ def _run(path: Path) -> tuple[types.ModuleType, str]:
 def _in_time() -> Iterator[None]:
     """End an import that does not end by itself, where a signal can: on the main thread. Elsewhere the caller watches (`Worker`).
 
-    It goes with a `localcontext`: what an import does to that of the decimals is its own, for with ours the daemon reckons money.
+    What an import does to the context of decimals is its own: with ours the daemon reckons money.
     """
     is_free = threading.current_thread() is threading.main_thread() and signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
@@ -292,12 +292,14 @@ def _in_time() -> Iterator[None]:
         raise _Endless
 
     if not is_free:
-        yield
+        with localcontext():
+            yield
         return
     before = signal.signal(signal.SIGALRM, enough)
     signal.setitimer(signal.ITIMER_REAL, IMPORT_S, AGAIN_S)
     try:
-        yield
+        with localcontext():
+            yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -11,7 +11,7 @@ import marshal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Context, Decimal
+from decimal import Context, Decimal, localcontext
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import structlog
 
 from bot.errors import StrategyError
-from bot.runtime.books import Books, Part, Share
+from bot.runtime.books import EXACT, Books, Part, Share
 from bot.runtime.feed import Feed, Series
 from bot.runtime.mirror import Mirror, MirrorOrder, MirrorPosition, unit_px
 from bot.strategy import (
@@ -75,7 +75,8 @@ class SeatSource:
 
     @property
     def free_margin_usd(self) -> float:
-        return self._mirror.free_margin_usd
+        with localcontext(EXACT):  # Its caller may have made its own context a coarse one.
+            return self._mirror.free_margin_usd
 
     def position(self, market: str) -> PositionView | None:
         found = self._mirror.positions.get(market)
