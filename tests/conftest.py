@@ -12,12 +12,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import structlog
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+CHROMIUM = Path("/usr/bin/chromium")
 
 # An example takes as long as the machine lets it: a busy one is not a fault of the code under test. New examples are for `make soak`:
 # whether a change lands must not depend on which ones came up.
@@ -201,3 +203,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("rates")
         for line in lines:
             terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, driven by Playwright. No package of Python's brings it, so a machine without it leaves out what is looked at in a browser."""
+    if not CHROMIUM.exists():
+        pytest.skip(f"chromium is not installed at {CHROMIUM}")
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync.sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
+        yield made
+        made.close()

@@ -12,28 +12,12 @@ import pytest
 
 from tests.service.serving import Served, end, start
 
-CHROMIUM = Path("/usr/bin/chromium")
-
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     service = start(db=tmp_path / "s.db", port=0, markets=["BTC"])
     yield service
     end(service)
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    """Debian's Chromium, driven by Playwright."""
-    if not CHROMIUM.exists():
-        pytest.skip("chromium is not installed: the approval page is not looked at in a browser")
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync.sync_playwright() as playwright:
-        made = playwright.chromium.launch(
-            executable_path=str(CHROMIUM), headless=True, args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield made
-        made.close()
 
 
 class Looked:

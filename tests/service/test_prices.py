@@ -204,11 +204,14 @@ async def test_a_command_does_not_overtake_the_prices_that_are_due_while_it_is_o
     assert [event["ts"] for event in paid] == [hour]
 
 
-def stepping(folder: Path, at_ms: int, coin: str, before: int, after: int) -> Path:
-    """Minutes of one price, and of another from `at_ms` on."""
-    pxs = [before if n < 100 else after for n in range(160)]
-    rows = [f"{at_ms + (n - 100) * 60_000},{px},{px},{px},{px},1.5" for n, px in enumerate(pxs)]
-    return write(folder / f"{coin}.csv", rows)
+def stepping(folder: Path, at_ms: int, **steps: tuple[int, int]) -> dict[str, Any]:
+    """The options of a box with recorded minutes of these markets: of one price, and of another from `at_ms` on."""
+    data = []
+    for coin, (before, after) in steps.items():
+        pxs = [before if n < 100 else after for n in range(160)]
+        rows = [f"{at_ms + (n - 100) * 60_000},{px},{px},{px},{px},1.5" for n, px in enumerate(pxs)]
+        data.append((None, write(folder / f"{coin}.csv", rows)))
+    return {"data": tuple(data), "markets": (), "hold_prices": False, "start_ms": None}
 
 
 async def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant(
@@ -216,9 +219,7 @@ async def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant
 ) -> None:
     """Of two recorded markets: the first one's open closes what is held of the other."""
     hour = START_MS - START_MS % 3_600_000 + 7_200_000
-    steps = (("BTC", 100_000, 90_000), ("ETH", 2_500, 2_400))
-    data = tuple((None, stepping(tmp_path, hour, *one)) for one in steps)
-    box = await open_box(data=data, markets=(), hold_prices=False, start_ms=None)
+    box = await open_box(**stepping(tmp_path, hour, BTC=(100_000, 90_000), ETH=(2_500, 2_400)))
     caller = await box.caller()
     await caller.post("/v1/guardians", {"type": "account_drawdown", "maxLossPctFromDayStart": 2})
     for coin in ("BTC", "ETH"):
@@ -234,9 +235,7 @@ async def test_a_hold_that_is_over_when_it_comes_lets_no_clock_guardian_overtake
 ) -> None:
     """Of two recorded markets: the first one's open fills an entry whose hold has long been over, the second one's what a schedule would cancel."""
     hour = START_MS - START_MS % 3_600_000 + 7_200_000
-    steps = (("BTC", 100_000, 99_000), ("ETH", 2_500, 2_480))
-    data = tuple((None, stepping(tmp_path, hour, *one)) for one in steps)
-    options: dict[str, Any] = {"data": data, "markets": (), "hold_prices": False, "start_ms": None}
+    options = stepping(tmp_path, hour, BTC=(100_000, 99_000), ETH=(2_500, 2_480))
     box = await open_box(db=tmp_path / "box.db", **options)
     caller = await box.caller()
     await caller.post("/v1/guardians", {"type": "schedule", "cron": "0 * * * *", "action": "cancel_orders"})

@@ -14,7 +14,7 @@ import pytest
 
 from bot.config import Settings
 from bot.runtime.desk import Placed
-from bot.runtime.gate import Allowance
+from bot.runtime.placing import allowance_of
 from bot.session import tables
 from bot.session.backtest import Backtest
 from bot.session.candles import Candles
@@ -100,7 +100,9 @@ class Scripted(Strategy):
         return ()
 
 
-def settings(markets: Sequence[str] = ("BTC",), *, interval: str = "1m", **more: Any) -> Settings:
+def settings(
+    markets: Sequence[str] = ("BTC",), *, interval: str = "1m", daily_loss_usd: Decimal | None = None, **more: Any
+) -> Settings:
     """A config as a file would have it; its strategies come from `placing`."""
     body: dict[str, Any] = {
         "account": {"base_url": "embedded"},
@@ -113,6 +115,7 @@ def settings(markets: Sequence[str] = ("BTC",), *, interval: str = "1m", **more:
                 "interval": interval,
                 "budget_usd": 2_000,
                 "max_leverage": 5,
+                "daily_loss_usd": daily_loss_usd,
             }
             for n, market in enumerate(markets)
         ],
@@ -120,21 +123,18 @@ def settings(markets: Sequence[str] = ("BTC",), *, interval: str = "1m", **more:
     return Settings.model_validate(body | more)
 
 
-def placing(script: Script = busy, *, counts: bool = True) -> Callable[[Settings], list[Placed]]:
-    """What stands in for the loader: a Scripted for each strategy of the config."""
+def placing(
+    script: Script = busy, *, counts: bool = True, kind: type[Scripted] = Scripted
+) -> Callable[[Settings], list[Placed]]:
+    """What stands in for the loader: a Scripted, or one of its kinds, for each strategy of the config."""
 
     def place(made: Settings) -> list[Placed]:
         return [
             Placed(
-                Scripted(script, name=one.name, markets=one.markets, counts=counts),
-                one.interval,
-                Allowance(
-                    strategy=one.name, markets=frozenset(one.markets), interval_ms=INTERVAL_MS[one.interval], budget_usd=one.budget_usd,
-                    max_leverage=one.max_leverage, require_protection=made.safety.require_protection, path=made.orders.path,
-                ),
+                kind(script, name=one.name, markets=one.markets, counts=counts), one.interval, allowance_of(made, one)
             )
             for one in made.strategies
-        ]  # fmt: skip
+        ]
 
     return place
 

@@ -15,8 +15,6 @@ from typing import Any, ClassVar
 import pytest
 
 from bot.clock import iso
-from bot.config import Settings
-from bot.runtime.desk import Placed
 from bot.session.backtest import Backtest
 from bot.session.candles import Candles
 from bot.session.options import MarketRules, Outage, SessionOptions
@@ -26,7 +24,7 @@ from bot.strategy import Bar, Bracket, Cancel, Close, Intent, MaxHold, Open, Str
 from bot.venue.commands import SetRules
 from bot.venue.numbers import E8
 from bot.venue.state import Rules
-from tests.session.rooms import FREE, MINUTE_MS, START_MS, Scripted, busy, minutes, placing, settings
+from tests.session.rooms import FREE, MINUTE_MS, START_MS, Scripted, minutes, placing, settings
 
 
 class Listening(Strategy):
@@ -238,15 +236,9 @@ def test_a_strategy_that_has_lost_its_daily_limit_opens_nothing_more_that_day():
         if view.position(bar.market) is None:
             yield Open(bar.market, "long", usd=1_000, bracket=Bracket(stop_pct=0.2))
 
-    made = settings()
-
-    def place(config: Any) -> Any:
-
-        (one,) = placing(falling_knife)(config)
-        return [one._replace(allowance=replace(one.allowance, daily_loss_usd=Decimal(10)))]
-
+    made = settings(daily_loss_usd=Decimal(10))
     days = minutes(2 * 1_440, seed=3, vol=0.001)
-    test = Backtest(made, [days], SessionOptions(), place=place)
+    test = Backtest(made, [days], SessionOptions(), place=placing(falling_knife))
     result = test.run()
     assert result.refusals["daily_loss"] > 0
     day = START_MS + 1_440 * MINUTE_MS
@@ -281,15 +273,8 @@ def test_a_daily_limit_that_a_fill_has_reached_holds_whatever_the_close_of_its_b
         elif minute == 12:
             yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=2))
 
-    one = {"name": "s0", "use": "both", "markets": ["BTC", "ETH"], "budget_usd": 5_000}
-
-    def place(config: Any) -> Any:
-        return [
-            each._replace(allowance=replace(each.allowance, daily_loss_usd=Decimal(15)))
-            for each in placing(script)(config)
-        ]
-
-    test = Backtest(settings(strategies=[one]), data, SessionOptions(rules=FREE, skip=skip), place=place)
+    one = {"name": "s0", "use": "both", "markets": ["BTC", "ETH"], "budget_usd": 5_000, "daily_loss_usd": 15}
+    test = Backtest(settings(strategies=[one]), data, SessionOptions(rules=FREE, skip=skip), place=placing(script))
     assert test.run().refusals == {"daily_loss": 2}
 
 
@@ -326,16 +311,9 @@ def test_an_entry_on_the_bar_of_midnight_is_of_the_day_that_begins(markets: list
         elif minute in (-1, 0):
             yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=2))
 
-    one = {"name": "s0", "use": "late", "markets": markets, "budget_usd": 5_000}
-
-    def place(config: Any) -> Any:
-        return [
-            each._replace(allowance=replace(each.allowance, daily_loss_usd=Decimal(15)))
-            for each in placing(script)(config)
-        ]
-
+    one = {"name": "s0", "use": "late", "markets": markets, "budget_usd": 5_000, "daily_loss_usd": 15}
     lines = io.StringIO()
-    test = Backtest(settings(strategies=[one]), data, SessionOptions(rules=FREE, skip=skip), place=place)
+    test = Backtest(settings(strategies=[one]), data, SessionOptions(rules=FREE, skip=skip), place=placing(script))
     assert test.run(events=lines).refusals == {"daily_loss": len(markets)}
     entries = [event for event in map(json.loads, lines.getvalue().splitlines()) if event["subtype"] == "entry"]
     assert [event["ts"] for event in entries[1:]] == [day_ms] * len(markets)
@@ -358,15 +336,8 @@ def test_a_day_that_begins_amid_the_bars_of_midnight_begins_at_the_prices_of_all
         elif minute in (0, 1) and bar.market == "BTC":
             yield Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=20))
 
-    one = {"name": "s0", "use": "late", "markets": ["BTC", "ETH"], "budget_usd": 5_000}
-
-    def place(config: Any) -> Any:
-        return [
-            each._replace(allowance=replace(each.allowance, daily_loss_usd=Decimal(15)))
-            for each in placing(script)(config)
-        ]
-
-    test = Backtest(settings(strategies=[one]), data, SessionOptions(rules=FREE, skip=skip), place=place)
+    one = {"name": "s0", "use": "late", "markets": ["BTC", "ETH"], "budget_usd": 5_000, "daily_loss_usd": 15}
+    test = Backtest(settings(strategies=[one]), data, SessionOptions(rules=FREE, skip=skip), place=placing(script))
     result = test.run()
     assert (result.refusals, result.book.fills) == ({}, 3)
 
@@ -390,12 +361,7 @@ def test_a_position_that_two_strategies_share_is_of_both_and_its_result_is_booke
     made = settings(strategies=[one | {"name": "first"}, one | {"name": "second"}])
 
     def place(config: Any) -> Any:
-        return [
-            each._replace(
-                strategy=Turns(name=each.strategy.name, markets=["BTC"]), allowance=replace(each.allowance, nets=True)
-            )
-            for each in placing()(config)
-        ]
+        return [each._replace(strategy=Turns(name=each.strategy.name, markets=["BTC"])) for each in placing()(config)]
 
     lines = io.StringIO()
     test = Backtest(made, [minutes(120, seed=5)], SessionOptions(), place=place)
@@ -474,6 +440,7 @@ def test_what_a_strategy_does_to_the_decimals_of_its_thread_is_its_own_as_live(l
     """Live it has a thread, where it sets what it likes; a session calls it in the thread that reckons the money."""
     kept = getcontext().prec
     seen: list[int] = []
+    margins: list[list[float]] = []
 
     class Rough(Scripted):
         def on_start(self, view: View) -> None:
@@ -482,25 +449,28 @@ def test_what_a_strategy_does_to_the_decimals_of_its_thread_is_its_own_as_live(l
         def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
             seen.append(getcontext().prec)
             getcontext().prec = 3
+            margins[-1].append(view.free_margin_usd)
             return super().on_bar(view, bar)
 
         def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
             seen.append(getcontext().prec)
             return super().on_fill(view, fill)
 
-    def place(config: Settings) -> list[Placed]:
-        return [
-            one._replace(strategy=Rough(busy, name=one.strategy.name, markets=["BTC"])) for one in placing()(config)
-        ]
+    class Fine(Scripted):
+        def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+            margins[-1].append(view.free_margin_usd)
+            return super().on_bar(view, bar)
 
     one = {"use": "x", "markets": ["BTC"], "budget_usd": 2_000, "max_leverage": 5, "netting": "allow"}
     made = settings(strategies=[one | {"name": f"s{n}"} for n in range(listeners)])
     played = []
-    for how in (place, placing()):
+    for kind in (Rough, Fine):
         lines = io.StringIO()
-        result = Backtest(made, [minutes(600)], SessionOptions(), place=how).run(events=lines)
+        margins.append([])
+        result = Backtest(made, [minutes(600)], SessionOptions(), place=placing(kind=kind)).run(events=lines)
         played.append((lines.getvalue(), list(result.curve.equity), result.refusals))
     assert played[0] == played[1]
+    assert margins[0] == margins[1]
     assert played[0][0].count('"type":"fill"') > 10
     assert (set(seen), getcontext().prec) == ({3, 4}, kept)
 

@@ -11,6 +11,7 @@ import shutil
 from array import array
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -480,26 +481,24 @@ def test_a_curve_that_is_cut_off_is_told_so(runs: list[Path], tmp_path: Path) ->
         read_run(copy)
 
 
-def test_a_browser_draws_it_and_asks_nobody(runs: list[Path], tmp_path: Path) -> None:
+@pytest.fixture
+def tab(runs: list[Path], tmp_path: Path, browser: Any) -> Any:
+    """An empty page in a browser, and beside it in `page.html` a report with its drawings."""
     pytest.importorskip("plotly")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    if not CHROMIUM.exists():
-        pytest.skip("chromium is not installed at /usr/bin/chromium")
-    path = tmp_path / "page.html"
-    path.write_text(page(read_run(runs[0])))
+    (tmp_path / "page.html").write_text(page(read_run(runs[0])))
+    return browser.new_page()
+
+
+def test_a_browser_draws_it_and_asks_nobody(tab: Any, tmp_path: Path) -> None:
     asked: list[str] = []
     said: list[str] = []
-    with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        tab = browser.new_page()
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.on("request", lambda request: asked.append(request.url))
-        tab.goto(path.as_uri())
-        tab.wait_for_selector("#r .bars path")
-        drawn = tab.locator(".plot .main-svg").count()
-        tools = {button.get_attribute("data-title") or "" for button in tab.locator(".modebar-btn").all()}
-        browser.close()
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto((tmp_path / "page.html").as_uri())
+    tab.wait_for_selector("#r .bars path")
+    drawn = tab.locator(".plot .main-svg").count()
+    tools = {button.get_attribute("data-title") or "" for button in tab.locator(".modebar-btn").all()}
     assert said == []
     assert tools >= {"Zoom", "Reset axes"}
     assert not [one for one in tools if "Share" in one or "Cloud" in one]  # It would send equity and trades away.
@@ -507,19 +506,10 @@ def test_a_browser_draws_it_and_asks_nobody(runs: list[Path], tmp_path: Path) ->
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
-def test_a_legend_of_many_lines_on_a_phone_lies_on_no_candle(runs: list[Path], tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    if not CHROMIUM.exists():
-        pytest.skip("chromium is not installed at /usr/bin/chromium")
-    path = tmp_path / "page.html"
-    path.write_text(page(read_run(runs[0])))
-    with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 400, "height": 900})
-        tab.goto(path.as_uri())
-        tab.wait_for_selector("#r .bars path")
-        lies = tab.evaluate(LEGENDS)
-        browser.close()
+def test_a_legend_of_many_lines_on_a_phone_lies_on_no_candle(tab: Any, tmp_path: Path) -> None:
+    tab.set_viewport_size({"width": 400, "height": 900})
+    tab.goto((tmp_path / "page.html").as_uri())
+    tab.wait_for_selector("#r .bars path")
+    lies = tab.evaluate(LEGENDS)
     assert len(lies) >= 2
     assert all(legend <= prices for legend, prices in lies)

@@ -6,8 +6,7 @@ import gc
 import io
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 from decimal import Decimal
 from itertools import accumulate, chain, product, repeat
 from pathlib import Path
@@ -28,7 +27,7 @@ from bot.session.result import write
 from bot.session.run import local
 from bot.session.stage import ADDRESS
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Timer, View, sma
-from tests.session.rooms import MINUTE_MS, START_MS, Ran, Script, Scripted, busy, minutes, placing, ran, settings
+from tests.session.rooms import MINUTE_MS, START_MS, Ran, Scripted, busy, minutes, placing, ran, settings
 
 DRAWDOWN = [{"type": "account_drawdown", "max_loss_pct_from_day_start": 2, "action": "flatten"}]
 
@@ -248,21 +247,6 @@ class Alarmed(Averaged):
     timers: ClassVar[dict[str, str]] = {"look": "*/40 * * * *"}
 
 
-def limited(kind: type[Scripted], script: Script, limit: Decimal | None) -> Callable[[Settings], list[Placed]]:
-    """Strategies of this kind, each with a limit on a day's loss (USD) or with none."""
-
-    def place(made: Settings) -> list[Placed]:
-        return [
-            one._replace(
-                strategy=kind(script, name=one.strategy.name, markets=one.strategy.markets),
-                allowance=replace(one.allowance, daily_loss_usd=limit),
-            )
-            for one in placing()(made)
-        ]
-
-    return place
-
-
 def played(test: Backtest) -> tuple[str, list[Any]]:
     """The events of a whole session, and what else no way through its bars may change."""
     lines = io.StringIO()
@@ -292,10 +276,10 @@ def _abreast(world: int) -> None:
         minutes(900 - 100 * (world % 2), seed=world, market="SOL", px=170, vol=0.002, decimals=3),
     ]
     made = settings(
-        ("BTC", "ETH", "SOL"), guardians=DRAWDOWN, dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"}
-    )
-    kind = Alarmed if world % 4 == 3 else Averaged
-    place = limited(kind, busy, Decimal(2) if world % 5 > 2 else None)
+        ("BTC", "ETH", "SOL"), daily_loss_usd=Decimal(2) if world % 5 > 2 else None, guardians=DRAWDOWN,
+        dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"},
+    )  # fmt: skip
+    place = placing(kind=Alarmed if world % 4 == 3 else Averaged)
     outages = (Outage(START_MS + 333_333 + 387 * MINUTE_MS, 70 * MINUTE_MS),) if world % 2 else ()
     rates = rates_of(15)
     found = []
@@ -324,9 +308,11 @@ def test_one_market_driven_by_chunks_abreast_and_slot_by_slot_does_the_same(
 
 def _driven(world: int) -> None:
     candles = [minutes(900, seed=world, vol=0.001, hole=(0.0, 0.02, 0.3)[world % 3])]
-    made = settings(guardians=DRAWDOWN, dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"})
-    kind = Alarmed if world % 4 == 3 else Averaged
-    place = limited(kind, busy, Decimal(2) if world % 5 > 2 else None)
+    made = settings(
+        daily_loss_usd=Decimal(2) if world % 5 > 2 else None, guardians=DRAWDOWN,
+        dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"},
+    )  # fmt: skip
+    place = placing(kind=Alarmed if world % 4 == 3 else Averaged)
     outages = (Outage(START_MS + 333_333 + 387 * MINUTE_MS, 70 * MINUTE_MS),) if world % 2 else ()
     rates = rates_of(15)
     latency_ms = (0, 300, 20_000, 45_000)[world % 4]
@@ -395,8 +381,8 @@ def _leaping(world: int) -> None:
     ][: 1 + world % 5 % 2]
     markets = sorted(one.market for one in candles)
     body: dict[str, Any] = {"guardians": DRAWDOWN, "dead_man": {"heartbeat_seconds": 300, "on_miss": "flatten"}}
-    made = settings(markets, interval=interval, **body)
-    place = limited(Hourly, nothing, Decimal(2) if world % 7 > 3 else None)
+    made = settings(markets, interval=interval, daily_loss_usd=Decimal(2) if world % 7 > 3 else None, **body)
+    place = placing(nothing, kind=Hourly)
     outages = (Outage(START_MS + 33_333 + 633 * MINUTE_MS, 80 * MINUTE_MS),) if world % 2 else ()
     rates = rates_of(28)
     latency_ms = 20_000 if world % 6 == 5 else 0
