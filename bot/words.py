@@ -1,8 +1,18 @@
-"""Words that a number decides. Pure, and for people: data have numbers."""
+"""Words for people: plurals, and the market that a wrong name probably means. Pure."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from difflib import get_close_matches
 
 
 def many(count: int, thing: str, things: str | None = None) -> str:
     """`1 candle`, `2,160 candles`; `things` is said where the plural has more than an s."""
     return f"{count:,} {thing if count == 1 else things or thing + 's'}"
+
+
+def meant_market(name: str, listed: Collection[str]) -> str | None:
+    """The listed market that `name` probably means: BTC for BTCUSDT, BTC-USD and BTX. Other venues put the quote currency into the name."""
+    base = re.sub(r"[-_./]?(PERP|USD[CT]?)$", "", name)
+    return base if base in listed else next(iter(get_close_matches(name, listed, n=1)), None)

@@ -18,7 +18,7 @@ import click
 from bot.cli.accepting import accepted, accepting
 from bot.cli.options import Group
 from bot.cli.session import Instant, say_left_out
-from bot.words import many
+from bot.words import many, meant_market
 
 if TYPE_CHECKING:
     from bot.client import Client
@@ -632,7 +632,6 @@ async def newest(client: Client, name: str, interval: str) -> Candles:
     """The closed candles that a service keeps of one market. BotError when it has none, or has them out of order; wrong usage when there
     is no such market."""
     from array import array
-    from difflib import get_close_matches
 
     from bot.errors import BotError, Refused
     from bot.session.candles import Candles
@@ -644,8 +643,8 @@ async def newest(client: Client, name: str, interval: str) -> Candles:
         known = [one.coin for one in (await client.markets(view="all")).markets] if error.code == "not_found" else []
         if not known or name in known:
             raise
-        near = get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        near = meant_market(name, known)
+        hint = f" Did you mean {near}?" if near is not None else ""
         shown = ", ".join(known[:MARKETS_SHOWN]) + (" ..." if len(known) > MARKETS_SHOWN else "")
         raise click.UsageError(f"{name}: the service has no such market.{hint} There are {shown}") from None
     closed = [one for one in answer.candles if one.closed]

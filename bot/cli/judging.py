@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +11,7 @@ from bot.config import Settings, Source, read, read_text
 from bot.config.references import Noted, Outside
 from bot.errors import BotError, ConfigError, Problem, Refusal, StrategyError
 from bot.runtime import loader, notices
+from bot.words import meant_market
 
 
 def judged(path: Path, outside: Outside | None = None) -> Source:
@@ -216,7 +215,5 @@ def _not_listed(coin: str, listed: Collection[str]) -> str:
 
 
 def _meant(coin: str, listed: Collection[str]) -> str:
-    """Elsewhere a market has the money that pays in its name: BTCUSDT, BTC-USD."""
-    base = re.sub(r"[-_.]?(PERP|USD[CT]?)$", "", coin)
-    near = [base] if base in listed else difflib.get_close_matches(coin, list(listed), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = meant_market(coin, listed)
+    return f" (did you mean {near}?)" if near is not None else ""

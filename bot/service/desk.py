@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bot.clock import SystemClock
 from bot.errors import Refusal
@@ -14,9 +14,12 @@ from bot.service.log import Reply
 from bot.service.machine import Machine
 from bot.service.quota import Quota
 from bot.venue.commands import Command
+from bot.venue.refusals import no_market
 from bot.venue.state import Account, Key
 from bot.wire.headers import IDEMPOTENCY_REPLAYED_HEADER, REQUEST_ID_HEADER
 from bot.wire.order_requests import bare_coin
+
+NAME_SHOWN_MAX: Final = 80  # of a market that there is none of
 
 
 class Context(NamedTuple):
@@ -59,7 +62,7 @@ class Desk:
         """The coin of a market's name in any of its spellings; Refused when there is none."""
         coin = bare_coin(market)
         if coin not in self.machine.state.markets:
-            raise Refused(_no_market(market))
+            raise Refused(no_market(coin[:NAME_SHOWN_MAX], self.machine.state.markets))
         return coin
 
     def refusal(self, refusal: Refusal, context: Context) -> Answer:
@@ -126,10 +129,6 @@ def expired(context: Context, now_ms: int) -> Refusal | None:
         return None
     text = "the request arrived after its X-Expires-After"
     return Refusal("idempotency_conflict", text, details={"reason": "expired"})
-
-
-def _no_market(market: str) -> Refusal:
-    return Refusal("not_found", f"no market {market[:80]!r}", fix={"action": "search_markets", "path": "/v1/markets"})
 
 
 def scaled(text: str, name: str, parse: Callable[[str], int]) -> int:

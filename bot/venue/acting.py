@@ -6,6 +6,7 @@ from bot.errors import Refusal
 from bot.venue import cron, firing, floors, guardians, index, ledger, limits, outcome, protection
 from bot.venue.commands import Kill
 from bot.venue.protection import emit_guardian
+from bot.venue.refusals import no_market
 from bot.venue.state import GUARDIANS_MAX, Account, Guardian, GuardianSpec, Market, Position, State, guardian_id
 
 
@@ -23,12 +24,12 @@ def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None =
             fix={"action": "disarm"},
         )
     if whole.order is not None and whole.order.coin not in state.markets:
-        return guardians.no_market(whole)
+        return no_market(whole.order.coin, state.markets, field="orderTemplate.market")
     if whole.coin is None:
         return arm_clock(state, account, whole, key=key)
     market = state.markets.get(whole.coin)
     if market is None:
-        return Refusal("not_found", f"no market {whole.coin}")
+        return no_market(whole.coin, state.markets)
     position = account.positions.get(whole.coin)
     if position is None:
         return Refusal(

@@ -117,14 +117,6 @@ def normalise_inline(specs: tuple[GuardianSpec, ...], coin: str) -> tuple[Guardi
     return tuple(whole)
 
 
-def no_market(spec: GuardianSpec, index: int | None = None) -> Refusal:
-    """The market that a schedule is to trade in is not there; `index`: of a guardian that rides on an order."""
-    assert spec.order is not None
-    field = "orderTemplate.market" if index is None else f"guardians.{index}.orderTemplate.market"
-    fix = {"action": "search_markets", "path": "/v1/markets"}
-    return Refusal("not_found", f"{field}: no market {spec.order.coin}", fix=fix)
-
-
 def _inside(refusal: Refusal, index: int) -> Refusal:
     """The same no about the guardian at `index` of an order: each field by its whole path."""
     at = f"guardians.{index}."

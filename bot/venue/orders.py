@@ -14,6 +14,7 @@ from bot.venue.events import AccountChanged
 from bot.venue.numbers import BPS, E8, div_up, text_of
 from bot.venue.quote import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS, Quote, bound_of
 from bot.venue.record import emit, emit_order, next_oid, next_seq, open_trade
+from bot.venue.refusals import no_market
 from bot.venue.state import (
     DAY_MS,
     MIN_NOTIONAL,
@@ -348,7 +349,7 @@ def close(state: State, account: Account, key: Key | None, command: ClosePositio
         return refused
     market = state.markets.get(command.coin)
     if market is None:
-        return Refusal("not_found", f"no market {command.coin}")
+        return no_market(command.coin, state.markets)
     if refused := limits.refuse_coin(market, key):
         return refused
     position, _ = quote.at_its_turn(account, market)
@@ -573,7 +574,7 @@ def _is_exit_at_work(order: Order) -> bool:
 
 def cancel_coin(state: State, account: Account, coin: str) -> Canceled | Refusal:
     if coin not in state.markets:
-        return Refusal("not_found", f"no market {coin}")
+        return no_market(coin, state.markets)
     orders = [o for o in account.orders.values() if o.coin == coin and not _is_exit_at_work(o)]
     for order in orders:
         drop(state, account, order, "user")

@@ -10,6 +10,7 @@ from bot.errors import Refusal
 from bot.venue import guardians, ledger, limits, outcome
 from bot.venue.book import book, level_px, walk
 from bot.venue.numbers import BPS, E8, div_up, fee_of, round_figures, text_of
+from bot.venue.refusals import no_market
 from bot.venue.state import (
     MIN_NOTIONAL,
     Account,
@@ -80,7 +81,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     """Judge an order against the state as it is. Nothing is changed."""
     market = state.markets.get(order.coin)
     if market is None:
-        return Refusal("not_found", f"no market {order.coin}", fix={"action": "search_markets", "path": "/v1/markets"})
+        return no_market(order.coin, state.markets)
     if market.status != "open":
         return Refusal("market_closed", f"{order.coin} is {market.status}", details={"opensAt": market.opens_ms})
     if refused := limits.refuse_coin(market, key):
@@ -267,7 +268,8 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
         specs = normal
         for at, inline in enumerate(specs):
             if inline.order is not None and inline.order.coin not in state.markets:
-                return guardians.no_market(inline, at)
+                field_ = f"guardians.{at}.orderTemplate.market"
+                return no_market(inline.order.coin, state.markets, field=field_)
     dead_stop: str | None = None
     has_stop = bracket is not None and bracket.stop is not None
     if not opening:  # What it leaves of the position needs a stop; nothing left needs none.
@@ -812,7 +814,7 @@ def suggest(
     """Sizes an order (or a reduce-only exit) that would pass now: within depth and slippage, margin and caps, not below the minimum."""
     market = state.markets.get(coin)
     if market is None:
-        return Refusal("not_found", f"no market {coin}", fix={"action": "search_markets", "path": "/v1/markets"})
+        return no_market(coin, state.markets)
     if market.status != "open":
         return Refusal("market_closed", f"{coin} is {market.status}", details={"opensAt": market.opens_ms})
     closing = intent == "close"

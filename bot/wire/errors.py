@@ -13,6 +13,8 @@ from bot.words import many
 
 FIELDS_SHOWN_MAX = 20  # a body of 64 kB can break thousands of rules; the first ones are enough
 FIELDS_TOLD_MAX = 3  # of them in the message, which people read
+# What other venues call a field of ours.
+SYNONYMS = {"qty": "size", "quantity": "size", "notional": "usdAmount", "symbol": "market", "coin": "market"}
 
 
 class ErrorBody(Resource):
@@ -113,7 +115,11 @@ def _problem_of(item: Any, root: type[BaseModel] | None) -> FieldProblem:
 
 
 def _unknown(name: str, known: list[str]) -> tuple[str, list[str]]:
-    close = get_close_matches(name, known, n=1, cutoff=0.5) or [one for one in known if one.lower() == name.lower()]
+    close = (
+        [one for one in known if one == SYNONYMS.get(name.lower())]
+        or get_close_matches(name, known, n=1, cutoff=0.5)
+        or [one for one in known if one.lower() == name.lower()]
+    )
     return ("is unknown" + (f"; did you mean {close[0]}?" if close else "")), known
 
 

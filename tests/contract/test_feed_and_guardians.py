@@ -319,13 +319,13 @@ def test_a_schedule_on_an_order_for_a_market_that_is_not_there_leaves_the_servic
     rides = {
         "type": "schedule",
         "cron": "* * * * *",
-        "orderTemplate": {"market": "NOPE", "side": "long", "usdAmount": 20},
+        "orderTemplate": {"market": "WXYZ", "side": "long", "usdAmount": 20},
     }
     order = {"market": "BTC", "side": "long", "usdAmount": 100, "guardians": [rides]}
     for dry in (False, True):
         status, error = caller.refused("POST", "/v1/orders", order | {"dryRun": dry})
         assert (status, error["code"], error["orderSubmitted"]) == (404, "not_found", False)
-        assert error["message"] == "guardians.0.orderTemplate.market: no market NOPE"
+        assert error["message"] == "guardians.0.orderTemplate.market: no market WXYZ"
     caller.target.advance(120_000)
     assert caller.order(usdAmount=100)["trade"]["fillStatus"] == "filled"
 

@@ -191,11 +191,29 @@ async def test_a_bad_order_names_its_field_and_orders_nothing(
     assert (await caller.get("/v1/trades"))["trades"] == []
 
 
+@pytest.mark.parametrize("name", ["BTCUSDT", "btc-usd", "perp:BTC-PERP", "BTCX"])
+async def test_a_market_that_is_not_listed_comes_with_the_one_that_is_probably_meant(caller: Caller, name: str) -> None:
+    requests = [
+        ("POST", "/v1/orders", ENTRY | {"market": name}),
+        ("POST", "/v1/orders/suggest", {"coin": name, "notionalUsd": 100}),
+        ("GET", f"/v1/markets/{name}/book", None),
+        ("DELETE", "/v1/orders", {"coin": name}),
+        ("POST", f"/v1/positions/{name}/close", {}),
+        ("POST", "/v1/guardians", {"type": "max_hold", "market": name, "seconds": 60}),
+    ]
+    for request in requests:
+        error = assert_refused(await caller.send(*request), 404, "not_found")
+        assert error["message"].endswith("; did you mean BTC?"), request
+        assert error["fix"] == {"action": "search_markets", "path": "/v1/markets"}
+
+
 async def test_an_unknown_name_comes_with_the_nearest_known_one(caller: Caller) -> None:
     error = assert_refused(await caller.send("POST", "/v1/orders", ENTRY | {"leverge": 3}), 400, "invalid_input")
     assert "leverge is unknown; did you mean leverage?" in error["message"]
     error = assert_refused(await caller.send("GET", "/v1/events?limits=3"), 400, "invalid_input")
     assert "did you mean limit?" in error["message"]
+    error = assert_refused(await caller.send("POST", "/v1/orders", {"qty": 5}), 400, "invalid_input")
+    assert "qty is unknown; did you mean size?" in error["message"]
     assert_refused(await caller.send("GET", "/v1/account?x=1"), 400, "invalid_input")
     assert_refused(await caller.send("POST", "/v1/heartbeat", {"x": 1}), 400, "invalid_input")
     assert_refused(await caller.send("GET", "/v1/events?limit=1&limit=2"), 400, "invalid_input")

@@ -242,6 +242,19 @@ def test_the_names_of_python_are_no_names_of_the_wire():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("qty", "size"), ("Quantity", "size"), ("notional", "usdAmount"), ("symbol", "market"), ("coin", "market")],
+)
+def test_a_field_by_its_name_at_other_venues_is_told_the_name_here(name, known):
+    body = {"market": "BTC", "side": "long", "size": "1", name: 5}
+    assert refused(bot.wire.OrderRequest, body, name) == f"{name} is unknown; did you mean {known}?"
+
+
+def test_a_synonym_is_told_only_where_the_field_exists():
+    assert "did you mean" not in refused(bot.wire.CancelCoinRequest, {"coin": "BTC", "qty": 5}, "qty")
+
+
 def refused_at(body: dict[str, object]) -> str:
     with pytest.raises(ValidationError) as caught:
         bot.wire.OrderRequest.from_wire(body)
