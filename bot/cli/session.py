@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -35,8 +35,8 @@ under a clock that nobody waits for. A fee, a spread, a depth, a tick or a lot i
 A key that may not do everything is tried with its caps, by the interface's names: --cap maxDailyNotionalUsd=5000 --cap allowedCoins=BTC,ETH
 An event market is settled where that is said: --settle event:RATE-CUT=yes   --settle event:RATE-CUT=2025-03-20T18:00=no
 Ctrl-C or SIGTERM ends it; what was reached by then is kept. Results go to runs/<name>-<time>/.
-Exit codes: 0 played to the end, 1 the data are refused, or a strategy was quarantined or is not causal (the results are kept then), 4 a config,
-a strategy or a file cannot be used, 130 stopped before the end (what was reached is kept, too).
+Exit codes: 0 played to the end, 1 the data are refused, or a strategy was quarantined or is not proved causal (the results are kept then), 4 a
+config, a strategy or a file cannot be used, 130 stopped before the end (what was reached is kept, too).
 """
 SAID: Final = "log.jsonl"
 BESIDES: Final = ("band", "prove_causal")  # what summary.json has only when it was asked for
@@ -268,7 +268,8 @@ class Capped(click.ParamType[tuple[str, Any]]):
 @click.option(
     "--prove-causal",
     is_flag=True,
-    help=f"Run again on data cut at {CUTS} instants: decisions before a cut must be equal. What a strategy reads by itself (a file) is not cut.",
+    help=f"Run again on data cut at {CUTS} instants: decisions before a cut must be equal. Nothing is proved of a strategy that opens a file, a "
+    "connection or a process by itself; of what native code opens (Arrow, Polars) and of installed packages nothing is known.",
 )
 @click.option(
     "--journal", "with_journal", is_flag=True, help="Keep the daemon's journal in the folder, on disk as live; slower."
@@ -285,13 +286,15 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     from bot.clock import SystemClock
     from bot.errors import BotError, Exit
     from bot.session import result as results
+    from bot.session.outside_reads import watching
 
     logs.configure(pretty=None, level="error")
     found: Result | None = None
     lost: OSError | None = None
     band = proof = None
-    with reserved(for_json=as_json):
-        asked = _Asked(config, given)
+    watch: AbstractContextManager[list[str]] = watching() if given["prove_causal"] else nullcontext([])
+    with reserved(for_json=as_json), watch as outside:
+        asked = _Asked(config, given, outside)
         prepared = asked.prepared()  # What cannot be played is said before a folder is made for it.
         manifest = asked.manifest()  # Now: config and strategies may be edited while the session runs.
         folder = results.folder_for(out, asked.settings.name, SystemClock().now_ms())
@@ -324,6 +327,12 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
         lacking.append("how far the two path policies are apart was not found: it was stopped")
     if proof is not None and proof["differs"] is not None:
         wrong.append(f"not causal: {proof['differs']}")
+    elif proof is not None and proof["outside"]:
+        from bot.session.report import outside_text
+
+        wrong.append(
+            f"not proved causal: a strategy {outside_text(proof['outside'])}, which no cut of the candles reaches"
+        )
     elif proof is not None and not proof["isWhole"]:
         why = "the range is too short to be cut" if not is_stopped() else "it was stopped"
         (lacking if is_stopped() else wrong).append(f"whether the strategies are causal was not proven: {why}")
@@ -367,7 +376,7 @@ class _Lines:
 class _Asked:
     """Everything that was asked for, read and judged."""
 
-    def __init__(self, config: Path, given: Mapping[str, Any]) -> None:
+    def __init__(self, config: Path, given: Mapping[str, Any], outside: Sequence[str] = ()) -> None:
         from bot.cli.judging import judged_without_secrets
         from bot.session import audit
         from bot.session.candles import drivers, load
@@ -375,6 +384,7 @@ class _Asked:
 
         self.given = given
         self.config = config
+        self.outside = outside  # grows while strategies are loaded and run
         self.settings, _ = judged_without_secrets(config)  # Nothing in a session asks for a key.
         markets = traded(self.settings)
         self.rules = rules_of(given, markets)
@@ -497,7 +507,8 @@ class _Asked:
                 step_ms = max(one.step_ms for one in self.candles)
                 start_ms = max(found.start_ms, self.begun_ms)
                 cuts = backtest.cuts_between(CUTS, start_ms, found.end_ms, step_ms=step_ms, seed=self.options.seed)
-            proof = backtest.prove_causal(self._make, self.options, whole, cuts, progress=going).plain()
+            cut = backtest.prove_causal(self._make, self.options, whole, cuts, progress=going)
+            proof = cut.spoiled_by(self.outside).plain()
         return band, proof
 
     def _make(self, options: SessionOptions, cut_ms: int | None = None, *, journal: Path | None = None) -> Backtest:
@@ -650,7 +661,7 @@ def summary_lines(
     """The summary for a terminal."""
     from bot.clock import iso
     from bot.money import format_e8
-    from bot.session.report import FIRST, guardian_text, refusals_text
+    from bot.session.report import FIRST, guardian_text, outside_text, refusals_text
     from bot.session.result import fired_row, noes_told
 
     course, book = found.course, found.book
@@ -698,6 +709,8 @@ def summary_lines(
         verdict = "causal: equal decisions" if proof["isWhole"] else "not proven causal: equal decisions so far"
         if proof["differs"] is not None:
             verdict = "NOT CAUSAL"
+        elif proof["outside"]:
+            verdict = f"not proved: {outside_text(proof['outside'])}; equal decisions"
         lines.append(
             f"  {verdict} on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
         )

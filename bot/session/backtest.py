@@ -186,12 +186,18 @@ def _without_instants(trip: Trip) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """`cut_ms` are the instants at which the data ended in the repeated runs. `differs` names the first event that was not the same, if any was.
-    Not whole: a run was stopped, or there was no instant to cut at; then nothing is proven."""
+    Not whole: a run was stopped, there was no instant to cut at, or a strategy read something that no cut reaches (`outside`); then nothing is
+    proven."""
 
     cut_ms: tuple[int, ...]
     compared: int
     differs: str | None = None
     is_whole: bool = True
+    outside: tuple[str, ...] = ()
+
+    def spoiled_by(self, outside: Sequence[str]) -> Proof:
+        """The same where strategies have read `outside`, as outside_reads.py notes it. The same object when they have read nothing."""
+        return replace(self, is_whole=False, outside=tuple(outside)) if outside else self
 
     def plain(self) -> dict[str, Any]:
         """For summary.json."""
@@ -200,6 +206,7 @@ class Proof:
             "eventsCompared": self.compared,
             "differs": self.differs,
             "isWhole": self.is_whole,
+            "outside": list(self.outside),
         }
 
 

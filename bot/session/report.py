@@ -284,7 +284,15 @@ def proof_text(proof: Mapping[str, Any]) -> str:
     if proof["differs"] is not None:
         return f"Not causal: {proof['differs']}"
     cuts = f"equal decisions on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
+    if outside := proof.get("outside"):
+        return f"Not proved: {outside_text(outside)}; {cuts}"
     return f"Causal: {cuts}" if proof["isWhole"] else f"Not proven causal: {cuts}"
+
+
+def outside_text(outside: Sequence[str]) -> str:
+    """What strategies have read that no cut reaches: the first, and how many more."""
+    more = len(outside) - 1
+    return outside[0] + (f" and {many(more, 'other source')}" if more else "")
 
 
 def _proof(run: KeptRun) -> str:

@@ -15,7 +15,8 @@ runs/<name>-<time>/
                   "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}} (trips that several share under
                   "one+two"), "booked": {name: {...}} (where there are such trips: what the daemon has booked to each), "refusals": {code: count} (of the gate), "rejections": {code: count} (of the
                   service, and of entries that it had not taken in time), "firstRefusals" and "firstRejections": {code: {"atMs", "strategy", "market", "message"}}, "left": [...],
-                  "band": null or {"path", "figures", "differing"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole"}}.
+                  "band": null or {"path", "figures", "differing"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole",
+                  "outside": [what strategies read by themselves]}}.
   chart.json      each market's candles, thinned for drawing (chart.chart_of). No figure is reckoned from it; a report goes on without.
 """
 

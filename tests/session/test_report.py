@@ -120,6 +120,10 @@ def test_the_fall_that_is_drawn_begins_with_the_balance_as_the_one_that_is_told_
         ({"differs": None, "isWhole": True}, "Causal: equal decisions on data cut at 2 instants, 1,234 events compared"),
         ({"differs": None, "isWhole": False}, "Not proven causal: equal decisions on data cut at 2 instants, 1,234 events"),
         ({"differs": "event 5: <x>", "isWhole": True}, "Not causal: event 5: <x>"),
+        (
+            {"differs": None, "isWhole": False, "outside": ["reads a.csv", "reads b.csv"]},
+            "Not proved: reads a.csv and 1 other source; equal decisions on data cut at 2 instants",
+        ),
     ],
 )  # fmt: skip
 def test_what_was_proven_stands_in_the_terminal_and_on_the_page(
