@@ -340,6 +340,7 @@ def assumptions_of(
                     if lane.coin in funded
                     else "; what the price is above or below it moves the rate off the baseline"
                 )
+                + "; from the instant the exchange opens the oracle is the price again"
             )
         if spec.margin_mode == "full":
             said.append(f"{lane.coin}: {_settled(options, lane, ground.end_ms)}")

@@ -80,8 +80,10 @@ def _set_market(state: State, command: c.SetMarket) -> None:
         assert 0 <= command.outcome_px <= outcome.PAYOUT
         market.resolution = command.outcome_px
     if command.external is not None:
-        market.external = command.external
         is_open = command.external == "open"
+        if is_open and market.external == "closed":
+            market.oracle = market.mark  # The outside price moves again, and the next candle may be a day away.
+        market.external = command.external
         market.opens_ms, market.closes_ms = (None, command.turns_ms) if is_open else (command.turns_ms, None)
         market.deepen()
 

@@ -127,6 +127,7 @@ def test_what_latency_and_an_exchange_that_closes_mean_is_said():
             "NVDA: outside of its exchange's hours the oracle stands still, and funding is paid on"
         )
         assert ("off the baseline" in closed) == (not funded)
+        assert closed.endswith("; from the instant the exchange opens the oracle is the price again")
 
 
 def test_a_latency_as_long_as_a_bar_is_refused_since_the_next_one_would_know_the_fill():

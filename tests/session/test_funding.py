@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from bot.cli.app import call
-from bot.clock import HOUR_MS
+from bot.clock import HOUR_MS, ms_of
 from bot.errors import ConfigError
+from bot.session.candles import load
 from bot.session.funding import read_funding
-from tests.session.rooms import START_MS, minutes
+from bot.strategy import Bar, Bracket, Intent, Open, View
+from bot.venue.numbers import E8
+from tests.session.rooms import FREE, START_MS, minutes, ran, settings
 from tests.session.test_backtest_command import config, write
 
 BASE = "0.0000125"
@@ -166,3 +171,20 @@ def test_a_backtest_says_what_it_assumes_of_funding_and_refuses_what_is_meant_fo
     (run,) = (tmp_path / "runs").iterdir()
     told = "BTC: funding: 3 of 9 payments are not recorded: the rate before goes on, and before the first the baseline"
     assert told in json.loads((run / "manifest.json").read_text())["assumptions"]
+
+
+@pytest.mark.parametrize(("interval", "funding_usd"), [("1h", -1.507), ("1d", -1.615)])
+def test_shares_pay_the_baseline_after_a_weekend_on_daily_candles_as_on_hourly_ones(
+    shared: Path, interval: str, funding_usd: float
+) -> None:
+    """The daily candle of a Monday begins an hour before the exchange opens, with a price that the oracle has not."""
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.position(bar.market) is None:
+            yield Open(bar.market, "long", usd=1_000, bracket=Bracket(stop_pct=20))
+
+    data = load([shared / f"data/stocks/lean_AAPL_{interval}.csv.gz"], market="AAPL")
+    start_ms, end_ms = (ms_of(datetime(2021, 1, day, tzinfo=UTC)) for day in (20, 30))
+    made = settings(["AAPL"], interval=interval)
+    one = ran(data, made=made, script=script, rules=FREE, start_ms=start_ms, end_ms=end_ms)
+    assert one.result.book.funding / E8 == pytest.approx(funding_usd, abs=0.005)

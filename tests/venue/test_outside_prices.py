@@ -39,7 +39,8 @@ def test_a_closed_outside_price_freezes_the_oracle_and_its_reopening_lets_it_go(
     listed = desk.state.markets["AAPL"]
     assert (listed.mark, listed.oracle) == (e8("202"), e8("200"))
     desk.do(c.SetMarket("AAPL", external="open", turns_ms=OPENS))
-    desk.do(c.PricePoint("AAPL", e8("205")))
+    assert listed.oracle == e8("202"), "no price has come since the opening"
+    desk.do(c.PricePoint("AAPL", e8("205"), step=1))
     assert (listed.oracle, listed.opens_ms, listed.closes_ms) == (e8("205"), None, OPENS)
 
 
@@ -85,6 +86,15 @@ def test_funding_follows_the_premium_over_a_frozen_oracle_at_the_stocks_share() 
     shut(desk)
     desk.do(c.PricePoint("AAPL", e8("202")))  # One per cent above the oracle: (0.01 - 0.0005) / 8, and half of it.
     assert funding.rate_now(listed) == 593_750_000
+
+
+def test_no_premium_is_charged_from_the_opening_on_though_the_next_candle_is_hours_away() -> None:
+    """A daily candle begins at midnight UTC, an hour before the exchange opens in winter."""
+    desk = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
+    shut(desk)
+    desk.do(c.PricePoint("AAPL", e8("202")))
+    desk.do(c.SetMarket("AAPL", external="open", turns_ms=OPENS))
+    assert funding.rate_now(desk.state.markets["AAPL"]) == 6_250_000
 
 
 @pytest.mark.parametrize("rate", [6_250_000, 6_250_001])
