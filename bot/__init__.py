@@ -9,7 +9,7 @@ Map of the package; a line imports only from lines below it, `|` means strangers
     config             YAML -> frozen settings; an error has line, column and "did you mean"
     strategy           the page that an author of strategies learns
     wire               the /v1 contract, shared by client and service
-    money, clock, errors, logs, words
+    money, clock, descriptors, errors, logs, words
 
 The daemon knows only the interface (never `venue` or `service`), so that it behaves the same against any service.
 

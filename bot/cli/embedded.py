@@ -27,6 +27,7 @@ from pydantic import SecretStr
 from bot import __version__
 from bot.client import ControlClient
 from bot.clock import monotonic_ns
+from bot.descriptors import reserved
 from bot.errors import BotError, Exit
 from bot.runtime.holding import is_free, private_dir, take
 
@@ -141,7 +142,7 @@ class Embedded:
         return None if said is None else str(said["baseUrl"])
 
     def is_alive(self) -> bool:
-        with (self.folder / "sandbox.lock").open("a") as lock:
+        with reserved(), (self.folder / "sandbox.lock").open("a") as lock:
             if not is_free(lock):
                 return True
             with contextlib.suppress(OSError):  # Of one that is no more; what the next one says is not there yet.

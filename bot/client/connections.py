@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, cast
 import httptools
 
 from bot.client.faults import Fault, TransportFault
+from bot.descriptors import reserved
 
 HEAD_BYTES_MAX: Final = 64 * 1024  # of all header lines of an answer
 READ_BYTES: Final = 16 * 1024  # at a time: a whole answer of most kinds
@@ -326,7 +327,8 @@ class Connections:
             made.append((PlainConnection if context is None else Connection)(self._bytes_max))
             return made[-1]
 
-        connected = socket.socket(family, kind, protocol)
+        with reserved():  # An exit must reach the service, whatever else has used the descriptors up.
+            connected = socket.socket(family, kind, protocol)
         try:
             connected.settimeout(0)
             await loop.sock_connect(connected, address)

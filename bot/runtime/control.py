@@ -24,7 +24,9 @@ from urllib.parse import parse_qsl, urlsplit
 import structlog
 
 from bot.clock import SystemClock
+from bot.descriptors import reserved
 from bot.errors import ApiError, BotError, ConfigError, Exit
+from bot.runtime.acceptor import Acceptor
 from bot.runtime.holding import KEPT_LOOK_S, kept
 
 log = structlog.get_logger()
@@ -127,7 +129,7 @@ class _Door:
     def __init__(self, path: Path, server: Server) -> None:
         self.path = path
         self._server = server
-        self._running: asyncio.Server | None = None
+        self._running: Acceptor | None = None
         self._made: tuple[int, int] | None = None
         self._trouble = ""
 
@@ -147,10 +149,7 @@ class _Door:
         if before is not None or self._trouble:
             log.warning("control.restored", path=str(self.path))
         self._made, self._trouble = _file_of(self.path), ""
-        self._running = await asyncio.start_unix_server(
-            self._server.accept, sock=listener, limit=HEAD_BYTES_MAX, start_serving=False
-        )
-        await self._running.start_serving()
+        self._running = Acceptor(listener, self._server.accept, bytes_max=HEAD_BYTES_MAX)
 
     async def look(self) -> None:
         """Listen anew where the name is gone. What somebody else has put there is not ours to take away."""
@@ -161,8 +160,6 @@ class _Door:
         if self._running is not None:
             self._running.close()
         await self._server.close()
-        if self._running is not None:
-            await self._running.wait_closed()
         if self._made is not None and _file_of(self.path) == self._made:
             self.path.unlink(missing_ok=True)
 
@@ -196,9 +193,10 @@ def answer_s(path: str) -> float:
 def _listener(path: Path) -> socket.socket:
     """The folder is held by this process: a socket that is there is one of a run that was killed."""
     path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    with reserved():
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
-        with reachable(path) as name:
+        with reserved(), reachable(path) as name:
             listener.bind(name)
         path.chmod(0o600)
         listener.listen(CONNECTIONS_MAX)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,6 +24,7 @@ from bot.client import Client
 from bot.client.retry import Backoff
 from bot.clock import SystemClock, boot_id, boot_ns, monotonic_ns
 from bot.config import Settings
+from bot.descriptors import free, keep_reserve
 from bot.errors import (
     NO_ERROR_OBJECT,
     AccessLost,
@@ -71,6 +73,7 @@ FIRST_BEAT_S: Final = 2.0  # an attempt takes no longer; without an answer by th
 FIRST_BEAT_LOOK_S: Final = 0.01  # the belief is a mapped file, which rings no bell
 AWAY_MS: Final = 60_000  # of real time: a start asks again after so long, whatever Retry-After says; until it does, nobody looks after the account
 REFUSALS_MAX: Final = 3  # of a start's first question; one may be chance, a wrong address is none
+FREE_MIN: Final = 8  # free file descriptors; with fewer the run is degraded, until there are twice as many
 GRACE_S: Final = (
     0.75  # what a pass may still take when the run is told to stop; then it is cut like by a crash, only cleaner
 )
@@ -126,6 +129,7 @@ async def run(
     `reread` reads and judges the config anew, for a reload; `hangup`, when set, asks for one. `trouble` says why the service is known to
     be away, in a sentence: the run is degraded by it as long as it does. `at_rest` is called between passes where nothing is due for a while.
     """
+    keep_reserve()
     state_dir = private_dir(settings.state_dir)
     async with contextlib.AsyncExitStack() as stack:
         if held is None:
@@ -466,6 +470,7 @@ class Run:
 
     async def _look_around(self, *between: Callable[[], Awaitable[None]]) -> None:
         """What comes before every pass, also before those of a start whose strategies live through their past."""
+        self._look_at_descriptors()
         self._look_at_service()
         await self._beat_by_hand()
         for n, work in enumerate(between):
@@ -506,6 +511,19 @@ class Run:
         if old is not None:
             old.close()
         self.workers[name] = Worker(name, None if self.calls is None else self.calls.row())
+
+    def _look_at_descriptors(self) -> None:
+        """Once file descriptors are used up, the daemon has its reserve alone, and that is for exits and for `bot status`."""
+        keep_reserve()
+        found = free(FREE_MIN * 2)
+        if found < FREE_MIN:
+            self.loop.health.degrade(
+                "descriptors",
+                "the process has used up its file descriptors (ulimit -n), but for a reserve of the daemon: most likely a strategy leaves files or"
+                f" connections open. Find out which (ls -l /proc/{os.getpid()}/fd), mend it and start again",
+            )
+        elif found == FREE_MIN * 2:
+            self.loop.health.restore("descriptors")
 
     def _look_at_service(self) -> None:
         problem = self.trouble()

@@ -86,13 +86,16 @@ class HeartbeatProcess:
         self.may_beat = may_beat
         import subprocess  # The child imports this module too and starts nothing.
 
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-m", "bot.runtime.heartbeat"],  # -S: no site-packages, it needs none.
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=_environment(),
-            close_fds=True,
-        )
+        from bot.descriptors import reserved
+
+        with reserved():
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", "-m", "bot.runtime.heartbeat"],  # -S: no site-packages, it needs none.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env=_environment(),
+                close_fds=True,
+            )
         assert self._process.stdin is not None
         # A process that ends at once is seen by `alive`.
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:

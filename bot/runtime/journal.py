@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import structlog
 from sqlite_utils import Database
 
+from bot.descriptors import reserved
 from bot.errors import JournalBlocked, JournalDamaged, JournalError, Refusal
 from bot.money import format_decimal
 from bot.runtime import safety
@@ -749,6 +750,7 @@ class Journal:
         except (OSError, JournalError) as error:
             log.warning("journal.not_set_aside", path=str(self.path), message=str(error))
 
+    @reserved()
     def mend(self) -> bool:
         """Move what was gathered in memory into the file; False while it still fails. JournalError when the file is damaged."""
         if self.fault is None:

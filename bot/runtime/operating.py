@@ -21,6 +21,7 @@ import structlog
 from bot import __version__
 from bot.clock import SystemClock, boot_ns, monotonic_ns
 from bot.config import Settings
+from bot.descriptors import reserved
 from bot.errors import AccessLost, ApiError, BotError, Declined, JournalError, OutcomeUnknown, TryLater
 from bot.money import format_decimal
 from bot.runtime import explaining, reading, systemd
@@ -478,7 +479,8 @@ class Operations:
 
         try:
             if self.run is None or self.run.journal.fault is None:
-                return await asyncio.to_thread(from_file)
+                with reserved():
+                    return await asyncio.to_thread(from_file)
             with reading.in_rows(self.run.journal.db.conn) as db:
                 return read(db)
         except reading.NotFound as error:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from bot.descriptors import reserved
 from bot.runtime.salvage import seal
 
 log = structlog.get_logger()
@@ -84,6 +85,7 @@ class SafetyFile:
             return None
         return notes
 
+    @reserved()
     def write(self, notes: Notes) -> None:
         """Whole or not at all; on a full disk over the old one, where a torn one is found by its seal. What cannot be written is taken away:
         it would be older than the journal."""

@@ -18,7 +18,8 @@ import structlog
 from bot.clock import SystemClock, boot_id, boot_ns, iso, monotonic_ns
 from bot.errors import BotError, ConfigError, Exit, JournalError
 from bot.runtime import metrics, notify, reading
-from bot.runtime.control import Problem, read_request, send_answer
+from bot.runtime.acceptor import Acceptor
+from bot.runtime.control import HEAD_BYTES_MAX, Problem, read_request, send_answer
 from bot.runtime.journal import Notice, open_journal
 from bot.runtime.notices import notice
 from bot.runtime.progress import ProgressReader
@@ -185,9 +186,10 @@ async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> 
             f"metrics.port: {port} on {HOST} cannot be used: {error.strerror}. Give another, or 0."
         ) from error
     scraped = Scraped(registry, sources)
-    server = await asyncio.start_server(scraped.accept, sock=listener)
     path = folder / PORT_FILE
     taken = listener.getsockname()[1]
+    listener.listen(ASKERS_MAX)
+    server = Acceptor(listener, scraped.accept, bytes_max=HEAD_BYTES_MAX)
     try:
         path.write_text(f"{taken}\n")
     except OSError as error:  # A full disk: they are there all the same, and the log says where.

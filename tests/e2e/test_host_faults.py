@@ -1,0 +1,108 @@
+"""What the host does to a running daemon: its file descriptors are used up, its disk turns read-only, it is stopped, a child keeps what is its."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.cli.place import Place
+from tests.e2e.forking import Zygote
+from tests.e2e.processes import HEAD, Daemon, Sandbox, until
+
+SPEED = 60
+HEARTBEAT_S = 3_600  # 60 s of real time
+CONFIG = (
+    HEAD
+    + """\
+  - {name: churn, use: "churn:Churn", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2}
+  - {name: odd, use: "odd:Odd", markets: [ETH], interval: 1m, budget_usd: 2000, max_leverage: 2}
+"""
+)
+LEAKS = '''\
+"""Opens files without end once `now` is there, and keeps them."""
+
+import os
+from pathlib import Path
+
+from bot.strategy import Strategy
+
+KEPT = []
+
+
+class Odd(Strategy):
+    def on_bar(self, view, bar):
+        if Path("%s").exists():
+            try:
+                while True:
+                    KEPT.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                Path("%s").mkdir(exist_ok=True)  # Which needs no descriptor.
+        return ()
+'''
+
+Make = Callable[[str], Daemon]
+
+
+@pytest.fixture
+def make(place: Path, repository: Path, zygote: Zygote) -> Iterator[Make]:
+    """A daemon with the strategy `churn` and one of the code that is given, ready to be started."""
+    sandbox = Sandbox(place, clock=f"{SPEED}x", zygote=zygote, markets=("--markets", "btc,eth"))
+    sandbox.start()
+    sandbox.open_account()
+    made: list[Daemon] = []
+
+    def make(odd: str) -> Daemon:
+        daemon = Daemon(
+            place, sandbox, heartbeat_seconds=HEARTBEAT_S, strategies=repository / "strategies", zygote=zygote, config=CONFIG
+        )  # fmt: skip
+        (place / "strategies" / "odd.py").write_text(odd)
+        made.append(daemon)
+        return daemon
+
+    yield make
+    for one in made:
+        one.kill()
+    sandbox.kill()
+
+
+def lines(daemon: Daemon, event: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in daemon.log().splitlines() if line.startswith("{")]
+    return [line for line in found if line["event"] == event]
+
+
+# -- file descriptors
+
+
+def test_a_daemon_whose_descriptors_are_used_up_answers_and_exits_and_says_so_once(make: Make, place: Path) -> None:
+    daemon = make(LEAKS % (place / "now", place / "leaked"))
+    daemon.start()
+    daemon.wait_ready()
+    until("a position", lambda: daemon.ask("SELECT 1 FROM shares WHERE strategy='churn'"))
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (64, 64))
+    daemon.wait_passes(2)  # Which set the reserve aside.
+    (place / "now").touch()
+    until("the leak", (place / "leaked").exists)
+    bars = daemon.bars()
+    until("entries stop", lambda: lines(daemon, "daemon.degraded"))
+    told = Place(daemon.state)
+    status = told.ask("GET", "/status", within_s=60)
+    assert status["state"] == "DEGRADED"
+    assert "file descriptors" in status["degraded"]["descriptors"]
+    for _ in range(20):
+        assert told.ask("GET", "/status", within_s=60)["state"] == "DEGRADED"
+        assert told.ask("GET", "/events", query={"limit": 1}, within_s=60)["events"], (
+            "the journal is read from its file"
+        )
+    until("exits go on", lambda: not daemon.ask("SELECT 1 FROM shares WHERE strategy='churn'"))
+    until("bars go on", lambda: daemon.bars() >= bars + 6)
+    assert told.ask("POST", "/pause", {}, within_s=60)["strategies"]
+    assert "*" in (daemon.state / "journal.safety.json").read_text()
+    assert len(lines(daemon, "daemon.degraded")) == 1
+    assert "system resource" not in daemon.log(), "the event loop's own complaint, a hundred at a time"
+    assert "Traceback" not in daemon.log()
+    assert daemon.stop() == 0, daemon.log()[-3000:]
