@@ -142,7 +142,9 @@ class Embedded:
         return None if said is None else str(said["baseUrl"])
 
     def is_alive(self) -> bool:
-        with reserved(), (self.folder / "sandbox.lock").open("a") as lock:
+        path = self.folder / "sandbox.lock"
+        mode = "rb" if path.exists() else "a"  # A disk that has turned read-only does not hide a service that runs.
+        with reserved(), path.open(mode) as lock:
             if not is_free(lock):
                 return True
             with contextlib.suppress(OSError):  # Of one that is no more; what the next one says is not there yet.
@@ -189,7 +191,7 @@ class Embedded:
                     True  # The thread waits no longer; what it has started goes on, and the next run finds it.
                 )
                 raise
-            except (ServiceFailed, OSError) as error:
+            except (BotError, OSError) as error:
                 failed = min(failed + 1, TRIES_COUNTED)
                 self.trouble = f"the embedded service has died and does not start again: {error}"
                 log.error("service.not_restarted", message=str(error), log=str(self.log))

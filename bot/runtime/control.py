@@ -161,7 +161,8 @@ class _Door:
             self._running.close()
         await self._server.close()
         if self._made is not None and _file_of(self.path) == self._made:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # A disk that has turned read-only: the next run removes it.
+                self.path.unlink(missing_ok=True)
 
 
 def _file_of(path: Path) -> tuple[int, int] | None:

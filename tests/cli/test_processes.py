@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -168,6 +169,21 @@ def test_a_look_at_the_service_hides_no_start_and_takes_away_what_a_dead_one_sai
         ended.set()
         for one in lookers:
             one.join()
+
+
+def test_a_disk_that_has_turned_read_only_hides_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, real = Embedded(tmp_path), Path.open
+
+    def reads(path: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        if set(mode) & set("aw+"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return real(path, mode, *rest, **named)
+
+    with service._locked() as lock:
+        assert lock is not None
+        monkeypatch.setattr(Path, "open", reads)
+        assert service.is_alive()
+    assert not service.is_alive()
 
 
 def test_other_options_start_the_service_anew_over_the_same_database(embedded: Callable[..., Embedded]) -> None:

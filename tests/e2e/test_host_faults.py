@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import resource
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +49,15 @@ class Odd(Strategy):
         return ()
 '''
 
+NOTHING = """\
+from bot.strategy import Strategy
+
+
+class Odd(Strategy):
+    def on_bar(self, view, bar):
+        return ()
+"""
+
 Make = Callable[[str], Daemon]
 
 
@@ -73,6 +86,46 @@ def make(place: Path, repository: Path, zygote: Zygote) -> Iterator[Make]:
 def lines(daemon: Daemon, event: str) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in daemon.log().splitlines() if line.startswith("{")]
     return [line for line in found if line["event"] == event]
+
+
+@pytest.fixture
+def disk(place: Path) -> Iterator[Callable[[], None]]:
+    """The daemon's state directory on a disk of its own; call it, and the disk turns read-only as after an error of the hardware."""
+    state, image = place / "state", place / "disk"
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        pytest.skip("a disk that turns read-only: needs root and mkfs.ext4")
+    state.mkdir(mode=0o700)
+    with image.open("wb") as file:
+        file.truncate(64 * 1024 * 1024)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    mount = ["mount", "-o", "loop,errors=remount-ro", str(image), str(state)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("a disk that turns read-only: this machine mounts no image")
+    device = state.stat().st_dev
+    name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
+
+    def fails() -> None:
+        Path(f"/sys/fs/ext4/{name}/trigger_fs_error").write_text("1")
+        with pytest.raises(OSError, match="Read-only"):
+            (state / "probe").touch()
+
+    yield fails
+    subprocess.run(["umount", "--lazy", str(state)], check=True)
+
+
+# -- a disk that turns read-only
+
+
+def test_a_daemon_whose_disk_turns_read_only_ends_with_6_and_says_why(disk: Callable[[], None], make: Make) -> None:
+    daemon = make(NOTHING)
+    daemon.start()
+    daemon.wait_ready()
+    disk()
+    until("entries stop", lambda: lines(daemon, "daemon.degraded"))
+    assert "cannot be written" in Place(daemon.state).ask("GET", "/status", within_s=60)["degraded"]["journal"]
+    assert daemon.stop() == 6, daemon.log()[-3000:]
+    assert "a mistake of Bracketbot's own" not in daemon.log()
+    assert re.search(r"^error: journal .*journal\.db cannot be written", daemon.log(), re.MULTILINE)
 
 
 # -- file descriptors

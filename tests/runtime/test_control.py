@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -126,6 +127,17 @@ async def test_a_socket_that_is_taken_away_is_put_there_again(tmp_path: Path) ->
             await answered(tmp_path)
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not path.exists()
+
+
+async def test_a_disk_that_has_turned_read_only_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    async with control.serving(tmp_path, ROUTES, dict):
+        monkeypatch.setattr(Path, "unlink", fails)
+    monkeypatch.undo()
+    async with control.serving(tmp_path, ROUTES, dict):
+        await answered(tmp_path)
 
 
 async def test_what_another_has_put_in_the_place_of_the_socket_is_left_there(tmp_path: Path) -> None:
