@@ -10,6 +10,7 @@ import click
 # The flags of bot.session.findings.ACCEPTS; written here, so that a help text imports nothing (a test compares them).
 ACCEPTS: Final = {
     "gaps": "holes",
+    "hours": "session hours that do not fit the exchange",
     "jumps": "moves that are hard to believe",
     "zero-volume": "many candles without volume",
     "unsorted": "rows out of order (they are sorted)",

@@ -18,7 +18,17 @@ from bot.clock import DAY_MS
 from bot.errors import ConfigError
 from bot.session.candles import MS_MAX, MS_MIN, Candles, unit_of
 from bot.session.findings import ACCEPTS, EXAMPLES_MAX, AuditReport, FaultyData, Finding, Severity, finding, rows_of
-from bot.session.holes import CONTINUOUS, EQUITY, HOURS, holidays, hours_of, is_listed, times
+from bot.session.holes import (
+    CONTINUOUS,
+    EQUITY,
+    HOURS,
+    holidays,
+    hours_of,
+    is_listed,
+    session_hours,
+    times,
+    trading_date,
+)
 from bot.venue import outcome
 from bot.venue.numbers import E8
 
@@ -30,8 +40,16 @@ LONG_MS: Final = 14 * DAY_MS
 JUMP_DEVIATIONS: Final = 12.0
 DEVIATION_SAMPLE: Final = 5_000
 MAD_TO_DEVIATION: Final = 1.4826  # of a normal variate: standard deviation over median absolute deviation
-SPLITS: Final = (2, 3, 4, 5, 7, 10, 20)
-SPLIT_WITHIN: Final = 0.02
+# The usual splits: new shares for old ones. Smaller ones move a price no further than news do.
+SPLITS: Final = (
+    *((new, 1) for new in (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 50)),
+    *((3, 2), (4, 3), (5, 2), (5, 3), (5, 4), (7, 5)),
+    *((1, old) for old in (2, 3, 4, 5, 8, 10, 15, 20, 25, 30, 50)),
+)
+SPLIT_WITHIN: Final = (
+    0.02  # of an open to what a split makes of the close before; of the close of that bar twice as much
+)
+NO_SPLIT: Final = (0.84, 1.9)  # a close over the close before; none of the splits lies between
 PX_MAX: Final = 1e12  # USD; the venue counts in whole numbers, and a float of hundreds of digits is none of them
 VOLUME_MAX: Final = 1e18
 DIGITS_LOST: Final = 0.0001  # of a price: a basis point, of which spreads are made
@@ -94,7 +112,10 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
         found += _units(candles)
         if not found:
             is_sound = _is_sound(candles)
-            found += [*_prices(candles, is_sound=is_sound), *times(candles, hours)]
+            found += _prices(candles, is_sound=is_sound)
+            if hours == EQUITY:
+                found += session_hours(candles, "fault" if is_known else "note")
+            found += times(candles, hours)
             if is_known and hours == EQUITY:  # A guess may be of currencies, which know no exchange's holidays.
                 found += holidays(candles)
             if not any(one.kind == "price" for one in found):
@@ -238,7 +259,8 @@ def _volumes(candles: Candles) -> Iterator[Finding]:
 
 
 def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
-    """Closes far from the close before, and wicks far from their bar's open and close. A break in the data may move as far as a day does."""
+    """Closes far from the close before, wicks far from their bar's open and close, and what looks like a split of a share, which is no move.
+    A break in the data may move as far as a day does."""
     closes, highs, lows, opens, at_ms, step = (
         candles.close,
         candles.high,
@@ -250,9 +272,12 @@ def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
     most = max(JUMPS[candles.interval], JUMP_DEVIATIONS * _deviation(closes))
     moves = array("d", map(truediv, islice(closes, 1, None), closes))
     fell = 1 - min(most, FALL_MAX)
-    if (not moves or (max(moves) <= 1 + most and min(moves) >= fell)) and max(map(truediv, highs, lows)) <= 1 + most:
+    splits = hours == EQUITY
+    least, greatest = (max(fell, NO_SPLIT[0]), min(1 + most, NO_SPLIT[1])) if splits else (fell, 1 + most)
+    if (not moves or (max(moves) <= greatest and min(moves) >= least)) and max(map(truediv, highs, lows)) <= 1 + most:
         return
     places: list[tuple[int, str]] = []
+    by_split = 0
     for index, (o, h, low, c) in enumerate(zip(opens, highs, lows, closes, strict=True)):
         if index:
             bars = (at_ms[index] - at_ms[index - 1]) / step
@@ -262,26 +287,53 @@ def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
             if not 1 - min(bound, FALL_MAX) <= moves[index - 1] <= 1 + bound:
                 places.append((index, _jump_text(candles, index, moves[index - 1])))
                 continue
+            if splits and bound < math.inf and _is_split(candles, index, moves[index - 1]):
+                places.append((index, _jump_text(candles, index, moves[index - 1])))
+                by_split += 1
+                continue
         top, bottom = max(o, c), min(o, c)
         if h > top * (1 + most):
             places.append((index, f"high {h:.12g} is {h / top - 1:.0%} above open and close"))
         elif low < bottom * fell:
             places.append((index, f"low {low:.12g} is {1 - low / bottom:.0%} below open and close"))
     if places:
-        text = f"{rows_of(len(places))} with a move of more than {most:.0%} at once"
+        kinds = [f"a move of more than {most:.0%} at once"] if len(places) > by_split else []
+        kinds += ["the move of an unadjusted split"] if by_split else []
+        text = f"{rows_of(len(places))} with {' or '.join(kinds)}"
         yield finding(candles, "jump", "fault", text, places)
 
 
 def _jump_text(candles: Candles, index: int, move: float) -> str:
     closes = candles.close
     text = f"close {closes[index]:.12g} is {move - 1:+.1%} from {closes[index - 1]:.12g}"
-    if index + 1 < len(closes) and abs(closes[index + 1] / closes[index - 1] - 1) < abs(move - 1) / 4:
+    if _comes_back(closes, index, move):
         return text + " and comes back at once: probably a wrong price"
-    opened = candles.open[index] / closes[index - 1]
-    factor = next(
-        (n for n in SPLITS if abs(opened * n - 1) < SPLIT_WITHIN and abs(move * n - 1) < 2 * SPLIT_WITHIN), None
-    )
-    return text + (f": perhaps a {factor}-for-1 split that was not adjusted" if factor is not None else "")
+    split = _split_of(candles.open[index] / closes[index - 1], move)
+    if split is None:
+        return text
+    new, old = split
+    way = f"divide the prices before it by {new / old:.6g}" if new > old else f"multiply the prices before it by {old}"
+    return f"{text}: perhaps a {new}-for-{old} split that was not adjusted; {way}"
+
+
+def _is_split(candles: Candles, index: int, move: float) -> bool:
+    """Whether a share opens, after a closed session, where a usual split puts it, and stays there."""
+    if NO_SPLIT[0] <= move <= NO_SPLIT[1] or _split_of(candles.open[index] / candles.close[index - 1], move) is None:
+        return False
+    before, at = (trading_date(candles.at_ms[one], candles.step_ms) for one in (index - 1, index))
+    return before != at and not _comes_back(candles.close, index, move)
+
+
+def _comes_back(closes: array[float], index: int, move: float) -> bool:
+    return index + 1 < len(closes) and abs(closes[index + 1] / closes[index - 1] - 1) < abs(move - 1) / 4
+
+
+def _split_of(opened: float, move: float) -> tuple[int, int] | None:
+    """The split that an open and a close fit, each over the close before it."""
+    for new, old in SPLITS:
+        if abs(opened * new / old - 1) < SPLIT_WITHIN and abs(move * new / old - 1) < 2 * SPLIT_WITHIN:
+            return new, old
+    return None
 
 
 def _deviation(closes: array[float]) -> float:

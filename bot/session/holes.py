@@ -1,7 +1,9 @@
-"""Candles and time: rows off their grid, out of order and twice, on holidays, and holes; what of a share's nights, weekends and quiet minutes is none."""
+"""Candles and time: rows off their grid, out of order and twice, on holidays and by another clock, and holes; what of a share's nights, weekends and quiet minutes is none."""
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
@@ -11,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
 from bot.session.candles import MS_MAX, Candles, distances
-from bot.session.findings import Finding, finding, instant, rows_of
+from bot.session.findings import EXAMPLES_MAX, Finding, Severity, finding, instant, rows_of
 from bot.words import many
 
 GAP_BARS: Final = 5  # so many missing bars in a row are a note; more are a fault
@@ -22,7 +24,14 @@ EVENING_MS: Final = 6 * HOUR_MS  # of a Friday in New York is Saturday in UTC
 SATURDAY: Final = 2  # of the days from 1 January 1970, a Thursday, counted by sevens
 EQUITY: Final = "equity"
 SATURDAY_OF_WEEK: Final = 5  # Monday is 0
+DAY_MINUTES: Final = DAY_MS // MINUTE_MS
 HOURS: Final = (CONTINUOUS, EQUITY, "index")
+
+# Of New York's clock, in minutes.
+REGULAR: Final = (9 * 60 + 30, 16 * 60)
+EXTENDED: Final = (4 * 60, 20 * 60)
+REGULAR_MIN: Final = 0.5  # of the regular hours that rows fill, to be rows of that clock
+BETTER_MIN: Final = 0.2  # by so much another clock must fit better to be suspected
 
 _NEW_YORK: Final = ZoneInfo("America/New_York")
 _OPEN: Final = time_of_day(9, 30)
@@ -126,7 +135,7 @@ def _hole(index: int, before: int, at: int, step: int, hours: str) -> _Hole | No
         return None
     if hours == CONTINUOUS:
         return _Hole(index, bars, _missing(bars), bars > GAP_BARS)
-    a, b = _trading_date(before, step), _trading_date(at, step)
+    a, b = trading_date(before, step), trading_date(at, step)
     days = _days_between(a, b)
     if days:
         shown = f"{days[0]}" if len(days) == 1 else f"{days[0]} to {days[-1]}"
@@ -157,7 +166,7 @@ def holidays(candles: Candles) -> Iterator[Finding]:
     hour, text = -1, ""
     for index, at in enumerate(candles.at_ms):
         if at // HOUR_MS != hour:  # A date ends with an hour, wherever the clock stands.
-            hour, day = at // HOUR_MS, _trading_date(at, candles.step_ms)
+            hour, day = at // HOUR_MS, trading_date(at, candles.step_ms)
             if day.weekday() == SATURDAY_OF_WEEK:
                 return
             text = "" if is_trading_day(day) else f"the exchange was closed on {day}"
@@ -170,11 +179,67 @@ def holidays(candles: Candles) -> Iterator[Finding]:
         yield finding(candles, "holiday", "note", said, found)
 
 
+class _Fit(NamedTuple):
+    """How rows fit the exchange by one clock: the share of its regular hours that they fill, and the share of them in the night, 20:00 to 04:00."""
+
+    filled: float
+    night: float
+
+    @property
+    def score(self) -> float:
+        return self.filled - self.night
+
+
+def session_hours(candles: Candles, severity: Severity) -> Iterator[Finding]:
+    """Rows of a share whose times fit the exchange when they are New York's wall clock, and do not when they are UTC, as they are read."""
+    if candles.step_ms == DAY_MS:
+        return
+    step = candles.step_ms // MINUTE_MS
+    as_wall = _fit(candles.at_ms, step)
+    if as_wall.filled < REGULAR_MIN:
+        return
+    walls = array("q", _in_new_york(candles.at_ms))
+    as_utc = _fit(walls, step)
+    if as_wall.score - as_utc.score < BETTER_MIN:
+        return
+    outside = [index for index, at in enumerate(walls) if not _overlap(at // MINUTE_MS % DAY_MINUTES, step, REGULAR)]
+    places = [(index, f"is {instant(walls[index])[11:16]} in New York") for index in outside[:EXAMPLES_MAX]]
+    text = (
+        f"the rows fill {as_utc.filled:.0%} of the exchange's regular hours, and {as_wall.filled:.0%} if their times are New York's wall clock and "
+        "not UTC; `bot data import --tz America/New_York` reads such times in text, and numbers must be made UTC at their source"
+    )
+    yield finding(candles, "hours", severity, text, places, len(outside))
+
+
+def _in_new_york(at_ms: Sequence[int]) -> Iterator[int]:
+    """What New York's clock shows at each instant, as if it were UTC."""
+    hour, offset = -1, 0
+    for at in at_ms:
+        if at // HOUR_MS != hour:  # Clocks change at full hours.
+            hour = at // HOUR_MS
+            shift = datetime.fromtimestamp(at / 1000, _NEW_YORK).utcoffset()
+            offset = 0 if shift is None else int(shift.total_seconds()) * 1000
+        yield at + offset
+
+
+def _fit(walls: Sequence[int], step: int) -> _Fit:
+    minutes = Counter(at // MINUTE_MS % DAY_MINUTES for at in walls)
+    days = len({at // DAY_MS for at in walls})
+    regular = sum(count * _overlap(minute, step, REGULAR) for minute, count in minutes.items())
+    night = sum(count for minute, count in minutes.items() if not _overlap(minute, step, EXTENDED))
+    return _Fit(regular / (days * (REGULAR[1] - REGULAR[0])), night / len(walls))
+
+
+def _overlap(minute: int, step: int, span: tuple[int, int]) -> int:
+    """How many minutes of a bar that begins at this minute of the day lie in a span of it."""
+    return max(0, min(minute + step, span[1]) - max(minute, span[0]))
+
+
 def _missing(bars: int) -> str:
     return f"{many(bars, 'missing bar')} before it"
 
 
-def _trading_date(at_ms: int, step: int) -> date:
+def trading_date(at_ms: int, step: int) -> date:
     """The date that a candle of a share belongs to: daily ones are stamped by the date in UTC, others by New York's clock."""
     moment = datetime.fromtimestamp(at_ms / 1000, UTC)
     return moment.date() if step == DAY_MS and at_ms % DAY_MS == 0 else moment.astimezone(_NEW_YORK).date()

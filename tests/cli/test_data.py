@@ -167,6 +167,26 @@ def test_holes_are_imported_and_left_for_the_session_to_judge(
     assert capsys.readouterr().out.endswith("A session takes them with --accept-gaps.\n")
 
 
+def test_an_import_of_new_yorks_wall_clock_is_refused_until_its_zone_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        f"2025-06-{day} {hour:02}:00,100,100,100,100,5" for day in range(16, 21) if day != 19 for hour in range(9, 16)
+    ]
+    file = write(tmp_path / "AAPL_1h.csv", lines)
+    assert call(["data", "import", file]) == 1
+    said = capsys.readouterr().err
+    assert (
+        "FAULT hours: the rows fill 38% of the exchange's regular hours, and 100% if their times are New York's" in said
+    )
+    assert "AAPL_1h.csv: row 2: 2025-06-16 09:00: is 05:00 in New York" in said
+    assert "--accept-hours: the times are taken as they are" in said
+    assert not Path("data").exists()
+    assert call(["data", "import", file, "--tz", "America/New_York"]) == 0
+    assert call(["data", "audit"]) == 0
+    assert "AAPL 1h: 28 candles, 2025-06-16 13:00 to 2025-06-20 19:00: sound\n" in capsys.readouterr().out
+
+
 def test_what_an_import_says_is_next_has_the_flags_that_the_whole_store_needs(
     tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,7 +104,7 @@ def test_a_fault_is_found_with_its_row(tmp_path: Path, name: str) -> None:
 
 
 def test_every_kind_is_in_the_table_of_faults() -> None:
-    assert {kind for _, kind, *_ in FAULTS.values()} | {"holiday", "odds"} == set(KINDS)
+    assert {kind for _, kind, *_ in FAULTS.values()} | {"holiday", "hours", "odds"} == set(KINDS)
 
 
 def test_the_flags_of_the_command_line_are_those_of_the_audit() -> None:
@@ -263,6 +263,98 @@ def test_a_night_may_move_a_share_as_far_as_a_day_may() -> None:
     for factor, faults in ((1.3, 0), (1.6, 1)):
         columns = [array("d", (100.0 if n < 390 else 100.0 * factor for n in range(780)))] * 4
         assert len(audit(Candles("AAPL", "1m", one.at_ms, *columns, one.volume)).faults) == faults
+
+
+def priced(one: Candles, closes: list[float], market: str = "AAPL") -> Candles:
+    px = array("d", closes)
+    return Candles(market, one.interval, one.at_ms, px, px, px, px, one.volume)
+
+
+def daily(count: int) -> Candles:
+    at = array("q", (START + day * DAY for day in range(200) if day % 7 < 5))[:count]
+    flat = array("d", [100.0]) * len(at)
+    return Candles("AAPL", "1d", at, flat, flat, flat, flat, flat)
+
+
+@pytest.mark.parametrize(
+    ("after", "split", "way"),
+    [
+        (100 / 1.5, "3-for-2", "divide the prices before it by 1.5"),
+        (100 / 1.4, "7-for-5", "divide the prices before it by 1.4"),
+        (100 / 1.25, "5-for-4", "divide the prices before it by 1.25"),
+        (101 * 0.75, "4-for-3", "divide the prices before it by 1.33333"),
+        (50.9, "2-for-1", "divide the prices before it by 2"),
+        (1000.0, "1-for-10", "multiply the prices before it by 10"),
+    ],
+)
+def test_a_split_that_was_not_adjusted_is_refused_with_its_row_and_the_way_out(
+    after: float, split: str, way: str
+) -> None:
+    minutes, days = share([0, 1]), daily(20)
+    for one, row in ((minutes, 390), (days, 10)):
+        (found,) = audit(priced(one, [100.0] * row + [after] * (len(one) - row))).faults
+        assert (found.kind, found.count, found.accept) == ("jump", 1, "jumps")
+        assert found.examples[0].row == row + 1
+        assert found.examples[0].text.endswith(f": perhaps a {split} split that was not adjusted; {way}")
+    assert (
+        "1 row with the move of an unadjusted split" in audit(priced(days, [100.0] * 10 + [75.0] * 10)).faults[0].text
+    )
+
+
+def test_a_move_like_a_splits_is_none_within_a_session_elsewhere_and_when_it_comes_back() -> None:
+    days, split = daily(20), [100.0] * 10 + [75.0] * 10
+    assert audit(priced(days, [100.0] * 10 + [77.0] * 10)).faults == (), "no usual split"
+    assert audit(priced(days, [100.0] * 10 + [75.0] + [100.0] * 9)).faults == (), "it comes back"
+    hours = share([0, 1, 2], range(0, 390, 60), "1h")
+    hours = Candles("AAPL", "1h", array("q", (at - at % 3_600_000 for at in hours.at_ms)), *hours.columns[1:])
+    assert audit(priced(hours, [100.0] * 10 + [81.0] * 11)).faults == (), "within a session"
+    assert [one.kind for one in audit(priced(hours, [100.0] * 7 + [81.0] * 14)).faults] == ["jump"]
+    assert audit(priced(days, split, "BTC"), hours="continuous").faults == (), "no exchange closes there"
+
+
+# ── Times of another clock ──────────────────────────────────────────────────────────────────────────────────────────
+
+WEEK = [0, 1, 2, 4, 7, 8]  # from Monday, 16 June 2025, without the holiday
+WINTER = [day + 217 for day in (0, 1, 2, 3, 4)]  # from Monday, 19 January 2026
+SUMMER_SHIFT, WINTER_SHIFT = 4 * 60, 5 * 60
+
+
+def shifted(one: Candles, minutes: int, market: str = "AAPL") -> Candles:
+    """The times as New York's wall clock shows them."""
+    return Candles(market, one.interval, array("q", (at - minutes * MINUTE for at in one.at_ms)), *one.columns[1:])
+
+
+def every(one: Candles, interval: str, step: int) -> Candles:
+    """Coarser candles on the grid of UTC."""
+    at = array("q", sorted({at - at % (step * MINUTE) for at in one.at_ms}))
+    flat = array("d", [100.0]) * len(at)
+    return Candles(one.market, interval, at, flat, flat, flat, flat, flat)
+
+
+@pytest.mark.parametrize("minutes", [range(390), range(-330, 630)], ids=["regular", "extended"])
+@pytest.mark.parametrize(("days", "shift"), [(WEEK, SUMMER_SHIFT), (WINTER, WINTER_SHIFT)], ids=["summer", "winter"])
+def test_times_of_new_yorks_wall_clock_are_refused_and_times_of_utc_are_not(
+    days: list[int], shift: int, minutes: range
+) -> None:
+    utc = share(days, range(minutes.start + shift - SUMMER_SHIFT, minutes.stop + shift - SUMMER_SHIFT))
+    for step, interval in ((1, "1m"), (5, "5m"), (15, "15m"), (60, "1h"), (240, "4h")):
+        assert not any(one.kind == "hours" for one in audit(every(utc, interval, step)).findings), interval
+        wall = every(shifted(utc, shift), interval, step)
+        found = next(one for one in audit(wall).faults if one.kind == "hours")
+        assert "`bot data import --tz America/New_York`" in found.text
+        assert found.examples[0].text.endswith(" in New York")
+        with pytest.raises(FaultyData, match="--accept-hours"):
+            checked([wall], accept=["gaps"])
+        checked([wall], accept=["gaps", "hours"])
+
+
+def test_a_market_whose_hours_are_a_guess_gets_a_note_about_its_clock() -> None:
+    (found,) = (one for one in audit(shifted(share(WEEK), SUMMER_SHIFT, "QQQ")).findings if one.kind == "hours")
+    assert (found.severity, found.count) == ("note", 6 * SUMMER_SHIFT)
+    assert found.examples[0].text == "is 05:30 in New York"
+    assert found.text.startswith(
+        "the rows fill 38% of the exchange's regular hours, and 100% if their times are New York's"
+    )
 
 
 def test_hours_that_are_none_are_refused() -> None:
