@@ -29,7 +29,7 @@ from bot.client import ControlClient
 from bot.clock import monotonic_ns
 from bot.descriptors import reserved
 from bot.errors import BotError, Exit
-from bot.runtime.holding import is_free, private_dir, take
+from bot.runtime.holding import close_in_children, is_free, private_dir, take
 
 log = structlog.get_logger()
 
@@ -334,6 +334,7 @@ class Embedded:
     def _locked(self) -> Iterator[IO[str] | None]:
         """The lock, or None when a service holds it."""
         with (self.folder / "sandbox.lock").open("a") as lock:
+            close_in_children(lock)
             yield lock if take(lock) else None
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from bot.descriptors import reserved
+from bot.runtime.holding import close_in_children
 
 log = structlog.get_logger()
 
@@ -29,6 +30,7 @@ class Acceptor:
 
     def __init__(self, listener: socket.socket, serve: Serve, *, bytes_max: int) -> None:
         listener.settimeout(0)
+        close_in_children(listener)  # Nobody would answer there once this process has ended.
         self._listener = listener
         self._serve = serve
         self._bytes_max = bytes_max

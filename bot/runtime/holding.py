@@ -19,6 +19,7 @@ import stat
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from shlex import quote
@@ -39,6 +40,7 @@ LOOKERS_S: Final = 5.0  # for so long a start waits for those who look (`is_free
 LOOK_S: Final = 0.001  # between two tries
 KEPT_LOOK_S: Final = 2.0  # between two looks whether what a run has put into a folder is still there
 HOLDER_BYTES_MAX: Final = 4_096
+LOCKED: Final = re.compile(r"^lock:.* FLOCK .* WRITE ", re.MULTILINE)  # of a file, in /proc/PID/fdinfo
 PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -94,12 +96,37 @@ class Lock:
             self._file = None
 
     def _keep(self, file: IO[bytes]) -> None:
+        close_in_children(file)
         self.close()
         self._file, self._is_told = file, False
         self.path.chmod(0o600)
         with contextlib.suppress(OSError):  # A full disk: the lock holds, and does not say whose it is.
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), json.dumps(self._mine).encode() + b"\n")
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_OWN_FILES: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def close_in_children(file: Closable) -> None:
+    """Close a lock or a listening socket in every child that this process forks, as a strategy may: else it would be kept when the process ends.
+
+    What a child executes has none of them anyway: Python opens every file to be closed then.
+    """
+    _OWN_FILES.add(file)
+
+
+def _close_own_files() -> None:
+    for file in list(_OWN_FILES):
+        with contextlib.suppress(OSError):
+            file.close()
+
+
+os.register_at_fork(after_in_child=_close_own_files)
 
 
 class Held(NamedTuple):
@@ -169,6 +196,8 @@ def hold_state(folder: Path) -> Iterator[Held]:
     with contextlib.closing(Lock(folder / LOCK, {"pid": os.getpid()})) as lock:
         other = lock.take()
         if other is not None:
+            if left := _left_behind(lock.path, other):
+                raise BotError(f"{left} still holds {folder}: end it, then start again")
             pid = f" (pid {other['pid']})" if "pid" in other else ""
             raise BotError(
                 f"another daemon runs on {folder}{pid}: stop it (bot stop --state-dir {quote(str(folder))}),"
@@ -230,6 +259,8 @@ def hold_account(address: str, folder: Path, places: Path | None = None) -> Iter
     with contextlib.closing(Lock(path, {"pid": os.getpid(), "state_dir": str(folder)})) as lock:
         other = lock.take()
         if other is not None:
+            if left := _left_behind(path, other):
+                raise BotError(f"{left} still holds account {address}: end it, then start again")
             where = " on ".join(str(other[name]) for name in ("pid", "state_dir") if name in other)
             raise BotError(
                 f"another daemon of yours trades account {address}{f' (pid {where})' if where else ''}:"
@@ -248,11 +279,49 @@ def is_held(folder: Path) -> bool:
 
 
 def holder_pid(folder: Path) -> int | None:
-    """The pid that the holder of the folder wrote down; of a folder that nobody holds, that of the last one."""
-    with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:
+    """The pid of the process that holds the folder; of a folder that nobody holds, that of the last one."""
+    path = folder / LOCK
+    with contextlib.suppress(OSError), path.open("rb") as lock:
         pid = _said(lock).get("pid")
-        return pid if isinstance(pid, int) else None
+        if not isinstance(pid, int):
+            return None
+        found = lockers(path)
+        return pid if not found or pid in found else found[0]
     return None
+
+
+def _left_behind(path: Path, said: Mapping[str, Any]) -> str:
+    """Which process has the lock of a daemon that has ended, in words; "" while that daemon lives. A child that C code forked can have it."""
+    pid, found = said.get("pid"), lockers(path)
+    if not isinstance(pid, int) or pid in found or (not found and _is_alive(pid)):
+        return ""
+    who = f"a process (pid {', '.join(map(str, found))})" if found else "a process that this user may not look at"
+    return f"{who} that a daemon (pid {pid}) has left behind"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def lockers(path: Path) -> list[int]:
+    """The processes that have the file locked for themselves, of those that this user may look at. Linux alone says it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            wanted = path.stat()
+            for file in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):  # Closed meanwhile.
+                    is_it = os.path.samestat(file.stat(), wanted)
+                    if is_it and LOCKED.search((process / "fdinfo" / file.name).read_text()):
+                        found.append(int(process.name))
+                        break
+    return sorted(found)
 
 
 def folders_held(places: Path | None = None) -> list[Path]:

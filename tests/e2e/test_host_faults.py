@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bot.cli.place import Place
+from bot.cli.place import NotRunning, Place
 from tests.e2e.forking import Zygote
 from tests.e2e.processes import HEAD, Daemon, Sandbox, until
 
@@ -55,6 +56,26 @@ from bot.strategy import Strategy
 
 class Odd(Strategy):
     def on_bar(self, view, bar):
+        return ()
+"""
+
+FORKS = """\
+import multiprocessing
+import time
+from pathlib import Path
+
+from bot.strategy import Strategy
+
+CHILD = Path("%s")
+
+
+class Odd(Strategy):
+    def on_bar(self, view, bar):
+        if not CHILD.exists():
+            child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,), daemon=True)
+            child.start()
+            CHILD.with_suffix(".part").write_text(str(child.pid))
+            CHILD.with_suffix(".part").rename(CHILD)
         return ()
 """
 
@@ -111,6 +132,27 @@ def disk(place: Path) -> Iterator[Callable[[], None]]:
 
     yield fails
     subprocess.run(["umount", "--lazy", str(state)], check=True)
+
+
+# -- a child of a strategy
+
+
+def test_a_daemon_starts_again_though_a_child_that_a_strategy_forked_lives_on(make: Make, place: Path) -> None:
+    daemon = make(FORKS % (place / "child"))
+    daemon.start()
+    until("the child", (place / "child").exists)
+    child = int((place / "child").read_text())
+    try:
+        daemon.wait_ready()
+        daemon.kill()
+        with pytest.raises(NotRunning):
+            Place(daemon.state).ask("GET", "/status", within_s=60)
+        daemon.start()
+        daemon.wait_ready()
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert daemon.stop() == 0, daemon.log()[-3000:]
 
 
 # -- a disk that turns read-only

@@ -8,6 +8,7 @@ import errno
 import gc
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -157,6 +158,62 @@ def test_a_hold_ends_with_its_process(tmp_path: Path) -> None:
         holder.wait()
     with hold_state(tmp_path):
         assert holder_pid(tmp_path) == os.getpid()
+
+
+FORKS = """
+import ctypes, os, signal, socket, sys
+from pathlib import Path
+from bot.runtime.holding import close_in_children, hold_account, hold_state
+folder = Path(sys.argv[1])
+with hold_state(folder), hold_account(sys.argv[2], folder, folder):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "s"))
+    listener.listen()
+    close_in_children(listener)
+    child = %s
+    if child == 0:
+        ctypes.PyDLL(None).pause()
+    print(child, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def killed_after_forking(fork: str, folder: Path) -> Iterator[tuple[int, int]]:
+    """The pids of a daemon that has been killed, and of its child, which lives."""
+    command = [sys.executable, "-c", FORKS % fork, str(folder), ADDRESS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        try:
+            holder.kill()
+            holder.wait()
+            os.kill(child, 0)
+            yield holder.pid, child
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_what_a_daemon_holds_ends_with_it_though_a_child_that_it_forked_lives_on(tmp_path: Path) -> None:
+    with killed_after_forking("os.fork()", tmp_path):
+        assert not is_held(tmp_path)
+        with hold_state(tmp_path), hold_account(ADDRESS, tmp_path, tmp_path):
+            assert holder_pid(tmp_path) == os.getpid()
+        with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as asker:
+            asker.connect(str(tmp_path / "s"))
+
+
+def test_a_child_that_was_forked_past_python_is_named_as_the_one_that_holds(tmp_path: Path) -> None:
+    with killed_after_forking("ctypes.PyDLL(None).fork()", tmp_path) as (daemon, child):
+        left = rf"a process \(pid {child}\) that a daemon \(pid {daemon}\) has left behind still holds"
+        with pytest.raises(BotError, match=rf"{left} {tmp_path}: end it"), hold_state(tmp_path):
+            pass
+        with (
+            pytest.raises(BotError, match=rf"{left} account {ADDRESS}: end it"),
+            hold_account(ADDRESS, tmp_path, tmp_path),
+        ):
+            pass
+        assert holder_pid(tmp_path) == child
 
 
 def test_an_account_is_traded_by_one_daemon_of_a_user_on_a_machine(tmp_path: Path) -> None:
