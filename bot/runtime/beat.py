@@ -22,6 +22,9 @@ UNARMED_NS: Final = (
     2 * SECOND
 )  # Between beats that were answered "nothing armed": the brain is arming, or must be told.
 BOOT_BEATS_MAX: Final = 3  # Without a completed cycle, across restarts, each good for D; or a crash loop would hold the switch open for ever.
+STUCK_NS: Final = (
+    5 * SECOND
+)  # A process that works notes the time four times a second, and within two during an attempt.
 SUSPEND_NS: Final = 1 * SECOND  # Boot time that ran ahead of monotonic time by more: the host was suspended.
 JITTER: Final = 0.1  # A period is stretched or shortened by up to this part of it.
 
@@ -151,11 +154,22 @@ def is_past(lengths: Rhythm, heart: Heart, *, now_ns: int) -> bool:
     return deadline_ns is not None and now_ns >= deadline_ns - MARGIN_NS
 
 
+def is_overdue(lengths: Rhythm, heart: Heart, *, now_ns: int) -> bool:
+    """Whether two periods and an attempt have passed since the newest beat that counted: this is before the margin of every rhythm."""
+    return bool(heart.sent_ns) and now_ns - heart.sent_ns >= 2 * lengths.period_ns + ATTEMPT_NS
+
+
+def does_not_try(lengths: Rhythm, heart: Heart, *, now_ns: int) -> bool:
+    """Whether a beat is overdue and the process has begun no attempt for STUCK_NS, though one was due."""
+    return is_overdue(lengths, heart, now_ns=now_ns) and now_ns - heart.next_ns >= STUCK_NS
+
+
 def may_open(lengths: Rhythm, heart: Heart, *, now_ns: int, acknowledged: int) -> bool:
     """May an order that opens leave now? `acknowledged`: lapses after which the brain has read account, guardians and events again."""
     return (
         bool(heart.sent_ns and heart.guardians)
         and heart.lapses <= acknowledged
+        and not is_overdue(lengths, heart, now_ns=now_ns)
         and not is_past(lengths, heart, now_ns=now_ns)
     )
 

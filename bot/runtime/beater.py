@@ -121,6 +121,10 @@ class BeliefFile:
         )
         return Record(fence, written, heart)
 
+    def renew(self) -> None:
+        """Follow the path when its file was removed or replaced."""
+        self._record.renew()
+
     def close(self) -> None:
         self._record.close()
 
@@ -156,6 +160,8 @@ class Beater:
             boot_now, mono_now = boot_ns(), monotonic_ns()
             self.heart = beat.suspended(self.heart, boot_ns=boot_now - boot, monotonic_ns=mono_now - mono)
             boot, mono = boot_now, mono_now
+            self.progress.renew()
+            self.belief.renew()
             self.write()
             stamp = self.stamp = self.progress.read() or self.stamp  # One that cannot be read now grows old meanwhile.
             now = boot_ns()

@@ -599,13 +599,20 @@ class Run:
         self.passed_ns = monotonic_ns()
         if self.notifier is not None:
             self.notifier.ring()
-        if self.heartbeat is not None and not self.heartbeat.alive and not self.stop.is_set():
+        if self.stop.is_set():
+            return
+        if self.heartbeat is not None and self.heartbeat.is_stuck():
+            log.error(
+                "heartbeat.stuck", pid=self.heartbeat.pid, message="the heartbeat process does not work; it is replaced"
+            )
+            self.heartbeat.kill()
+        if self.heartbeat is not None and not self.heartbeat.alive:
             if self.heartbeat.exit_code == int(Exit.REFUSED):
                 raise AccessLost("unauthorized", "the heartbeat was refused: the key is no longer valid")
             log.warning("heartbeat.restarted", exit_code=self.heartbeat.exit_code)
             self.meter.restarts += 1
             self.heartbeat.start()
-        elif not self.stop.is_set():
+        else:
             self._let_beat()
 
     def _belief(self) -> Refusal | None:
@@ -617,11 +624,8 @@ class Run:
         belief = self.heartbeat.belief()
         if belief.may_open:
             return None
-        return Refusal(
-            "heartbeat_unsure",
-            f"the dead-man's deadline is not certain ({belief.error or 'no beat yet'})",
-            {"action": "wait"},
-        )
+        why = belief.error or ("a beat is overdue" if belief.overdue else "no beat yet")
+        return Refusal("heartbeat_unsure", f"the dead-man's deadline is not certain ({why})", {"action": "wait"})
 
     async def _resync_if_lapsed(self, *, may_ask: bool = True) -> None:
         """The switch may have fired unseen (a suspend, a long outage, a clock that jumped): everything is read again before anything is opened.

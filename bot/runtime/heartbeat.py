@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bot.clock import boot_ns
+from bot.clock import boot_ns, monotonic_ns
 from bot.runtime import beat
 from bot.runtime.beat import Heart, Rhythm
 from bot.runtime.beater import BeliefFile, Orders, main
@@ -41,6 +41,7 @@ class Belief(NamedTuple):
     error: str  # of the newest attempt: "timeout", "http_503", "nothing_armed", "unauthorized" ...; "" after a good one
     next_deadline_ms: int | None  # as the service last said, on its clock
     alive: bool  # the process runs
+    overdue: bool = False  # two periods have passed without a beat that counted: nothing is opened until one does
 
 
 class HeartbeatProcess:
@@ -59,6 +60,7 @@ class HeartbeatProcess:
         self._file = BeliefFile(belief_path)
         self.may_beat = False  # the process that runs is not only a witness
         self.acknowledged = 0  # lapses after which the brain has read everything again
+        self._noted = 0, 0  # what the process noted last, and since when in monotonic time
 
     def __repr__(self) -> str:
         return f"HeartbeatProcess(pid={self.pid}, base_url={self._base_url!r})"
@@ -84,6 +86,7 @@ class HeartbeatProcess:
         )
         assert not self.alive
         self.may_beat = may_beat
+        self._noted = 0, monotonic_ns()
         import subprocess  # The child imports this module too and starts nothing.
 
         from bot.descriptors import reserved
@@ -121,7 +124,36 @@ class HeartbeatProcess:
             error=heart.error,
             next_deadline_ms=heart.deadline_ms or None,
             alive=self.alive,
+            overdue=beat.is_overdue(self.lengths, heart, now_ns=now),
         )
+
+    def is_stuck(self) -> bool:
+        """Whether the process runs and does not work: it has noted nothing for STUCK_NS, or a beat is overdue and it does not try. Ask in every pass.
+
+        A suspend of the host is no sign: monotonic time stands still in it.
+        """
+        self._file.renew()
+        record = self._file.read()
+        noted = 0 if record is None else record.written_ns
+        now = monotonic_ns()
+        if noted != self._noted[0]:
+            self._noted = noted, now
+        if not self.alive:
+            return False
+        if now - self._noted[1] >= beat.STUCK_NS:
+            return True
+        if record is None or record.fence != self._orders.fence or not self.may_beat:
+            return False
+        return beat.does_not_try(self.lengths, record.heart, now_ns=boot_ns())
+
+    def kill(self) -> None:
+        """End a process that does not answer. `start` may follow, unless the kernel cannot end it yet: then it is still `alive`."""
+        import subprocess
+
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
 
     def acknowledge(self, lapses: int) -> None:
         """The brain has resynchronised. `lapses` is belief().lapses as read BEFORE it began: a later lapse asks again."""

@@ -40,6 +40,7 @@ class ProgressWriter:
 
     def cycle_done(self, *, boot_ns: int, last_bar_at_ms: int | None) -> None:
         """One pass of the loop is complete: drained, due bars decided, orders settled."""
+        self._record.renew()  # A heartbeat process that starts anew finds the stamp by its path.
         self.cycles += 1
         self._record.write(self.fence, self.cycles, boot_ns, -1 if last_bar_at_ms is None else last_bar_at_ms)
 
@@ -55,6 +56,10 @@ class ProgressReader:
         """The newest stamp; None when none can be read, which a caller must take for no progress."""
         values = self._record.read()
         return None if values is None else Stamp._make(values)
+
+    def renew(self) -> None:
+        """Read from now on what is at the path, when its file was removed or replaced."""
+        self._record.renew()
 
     def close(self) -> None:
         self._record.close()

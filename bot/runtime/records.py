@@ -28,6 +28,7 @@ class MappedRecord:
         self._size = len(self._head) + self._struct.size + _CHECK.size
         self._write = write
         self._map: mmap.mmap | None = None
+        self._file: tuple[int, int] | None = None  # the device and inode that are mapped
         if write:
             self._map = self._open()
             assert self._map is not None
@@ -51,6 +52,31 @@ class MappedRecord:
                 return self._struct.unpack_from(body, len(self._head))
         return None
 
+    def renew(self) -> None:
+        """Follow the path when its file was removed or replaced. A writer makes the file again with its newest record; a reader maps the new file.
+
+        When the disk refuses, the old mapping stays and the next call tries again.
+        """
+        old, before = self._map, self._file
+        if old is None:
+            return
+        with contextlib.suppress(OSError):
+            try:
+                found = os.stat(self.path)  # noqa: PTH116 - the heartbeat process imports no pathlib
+            except FileNotFoundError:
+                if not self._write:
+                    return
+            else:
+                if (found.st_dev, found.st_ino) == before:
+                    return
+            fresh = self._open()
+            if fresh is None:
+                return
+            if self._write:
+                fresh[: self._size] = old[: self._size]
+            self._map = fresh
+            old.close()
+
     def close(self) -> None:
         if self._map is not None:
             self._map.close()
@@ -64,11 +90,14 @@ class MappedRecord:
         if fd < 0:
             return None
         try:
-            if os.fstat(fd).st_size < self._size:
+            found = os.fstat(fd)
+            if found.st_size < self._size:
                 if not self._write:
                     return None  # Its writer is just making it.
                 # A full disk says so here, and not by a signal at the first write.
                 os.posix_fallocate(fd, 0, self._size)
-            return mmap.mmap(fd, self._size, access=mmap.ACCESS_WRITE if self._write else mmap.ACCESS_READ)
+            made = mmap.mmap(fd, self._size, access=mmap.ACCESS_WRITE if self._write else mmap.ACCESS_READ)
+            self._file = found.st_dev, found.st_ino
+            return made
         finally:
             os.close(fd)

@@ -279,7 +279,7 @@ BUGS: dict[str, Bug] = {
         (2, beats_without_proof_of_life),
         (2, boot_beats_without_end),
         (49, a_failed_beat_waits_for_the_next_period),
-        (3, a_brain_may_be_silent_for_as_long_as_the_switch),
+        (9, a_brain_may_be_silent_for_as_long_as_the_switch),
         (40, downtime_of_the_service_counts_as_silence),
     )
 }

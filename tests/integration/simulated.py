@@ -429,6 +429,9 @@ class Belief:
     def write(self, fence: int, written_ns: int, heart: beat.Heart) -> None:
         self.record = Record(fence, written_ns, heart)
 
+    def renew(self) -> None:
+        """Nobody removes it."""
+
     def close(self) -> None:
         """It stays."""
 
@@ -464,6 +467,7 @@ class Heartbeat(HeartbeatProcess):
         self._file = world.belief  # type: ignore[assignment]
         self.acknowledged = 0
         self.may_beat = True
+        self._noted = 0, 0
         self._api_key = api_key
         self._task: asyncio.Task[int] | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -484,6 +488,7 @@ class Heartbeat(HeartbeatProcess):
     def start(self, *, may_beat: bool = True) -> None:
         assert not self.alive
         self.may_beat = may_beat
+        self._noted = 0, monotonic_ns()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self, timeout_s: float = 0) -> None:
@@ -491,6 +496,9 @@ class Heartbeat(HeartbeatProcess):
             if task is not None:
                 task.cancel()
         self._task = None
+
+    def kill(self) -> None:
+        self.stop()
 
     def close(self) -> None:
         self.stop()

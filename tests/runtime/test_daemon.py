@@ -920,6 +920,60 @@ async def test_a_heartbeat_that_dies_is_started_again(place: MakePlace, fast: se
     assert beating() == []
 
 
+async def test_a_heartbeat_that_is_stopped_is_replaced_before_the_dead_man_fires(
+    place: MakePlace, fast: serving.Served
+) -> None:
+    """The process lives and does nothing; its dead-man has 20 s of real time."""
+    one = await place(fast)
+    await one.ran(one.settings("Idle"))
+    (first,) = await until("a heartbeat process", beating)
+    await until("it beats", lambda: "/v1/heartbeat" in one.halfway.paths)
+    os.kill(first, signal.SIGSTOP)
+    one.halfway.paths.clear()
+    await until("another one", lambda: [pid for pid in beating() if pid != first])
+    await until("it beats", lambda: "/v1/heartbeat" in one.halfway.paths)
+    assert first not in beating()
+    assert "dead_man_switch" in await one.state_of()
+    events = (await one.ask("GET", "/v1/events?types=guardian"))["events"]
+    assert [event["subtype"] for event in events] == ["armed"], "it has not fired"
+    assert (await one.end()).exit_code is Exit.DONE
+    assert beating() == []
+
+
+async def test_the_progress_file_may_be_removed_and_the_heartbeat_killed_and_beats_go_on(
+    place: MakePlace, fast: serving.Served
+) -> None:
+    one = await place(fast)
+    await one.ran(one.settings("Idle"))
+    (first,) = await until("a heartbeat process", beating)
+    (one.folder / "state" / "progress").unlink()
+    os.kill(first, signal.SIGKILL)
+    await until("another one", lambda: [pid for pid in beating() if pid != first])
+    one.halfway.paths.clear()
+    boot_beats = beat.BOOT_BEATS_MAX
+    await until("it beats on", lambda: one.halfway.paths.count("/v1/heartbeat") > boot_beats)
+    assert (await one.end()).exit_code is Exit.DONE
+
+
+async def test_no_entry_leaves_while_a_beat_is_overdue(
+    place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await place(still)
+    async with built(one, one.settings("Idle")) as (run, _):
+        lapsed = Lapsed()
+        lapsed.acknowledge(lapsed.lapses)
+        monkeypatch.setattr(run, "heartbeat", lapsed)
+        assert run._belief() is None
+        overdue = lapsed.belief()._replace(may_open=False, overdue=True)
+        monkeypatch.setattr(lapsed, "belief", lambda: overdue)
+        no = run._belief()
+        assert no is not None
+        assert (no.code, no.message) == (
+            "heartbeat_unsure",
+            "the dead-man's deadline is not certain (a beat is overdue)",
+        )
+
+
 class Lapsed:
     """A heartbeat that has lapsed: the switch may have fired unseen."""
 
@@ -928,6 +982,9 @@ class Lapsed:
     def __init__(self) -> None:
         self.lapses = 3
         self.acknowledged = 0
+
+    def is_stuck(self) -> bool:
+        return False
 
     def belief(self) -> Belief:
         lapsed = self.lapses > self.acknowledged

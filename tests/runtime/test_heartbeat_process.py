@@ -506,6 +506,45 @@ def test_a_suspended_process_lapses_by_arithmetic_alone(tmp_path: Path, service:
     one.close()
 
 
+def test_a_process_that_is_stopped_is_stuck_and_the_one_that_replaces_it_beats_in_time(
+    brain: Brain, service: Service
+) -> None:
+    brain.heartbeat.start()
+    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    assert not brain.heartbeat.is_stuck()
+    stopped = brain.heartbeat.pid
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    brain.live_until(lambda: brain.heartbeat.belief().overdue)
+    assert not brain.heartbeat.belief().may_open
+    brain.live_until(brain.heartbeat.is_stuck)
+    assert not brain.heartbeat.belief().past, "in time"
+    brain.heartbeat.kill()
+    assert brain.heartbeat.exit_code == -signal.SIGKILL
+    beats = len(service.beats)
+    brain.heartbeat.start()
+    brain.live_until(lambda: len(service.beats) > beats and brain.heartbeat.belief().may_open)
+    assert not brain.heartbeat.belief().lapsed
+    assert not brain.heartbeat.is_stuck()
+
+
+@pytest.mark.parametrize("name", ["progress", "belief"])
+def test_a_process_that_is_started_again_beats_also_where_its_files_were_removed(
+    brain: Brain, service: Service, tmp_path: Path, name: str
+) -> None:
+    brain.heartbeat.start()
+    brain.live_until(lambda: len(service.beats) >= 2)
+    (tmp_path / name).unlink()
+    assert brain.heartbeat.pid is not None
+    os.kill(brain.heartbeat.pid, signal.SIGKILL)
+    brain.live_until(lambda: not brain.heartbeat.alive)
+    beats = len(service.beats)
+    brain.heartbeat.start()
+    brain.live_until(lambda: len(service.beats) >= beats + 5 or brain.heartbeat.is_stuck())
+    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    assert not brain.heartbeat.is_stuck()
+
+
 def test_its_restart_under_the_same_brain_keeps_what_it_knew(brain: Brain) -> None:
     brain.heartbeat.start()
     brain.live_until(lambda: brain.heartbeat.belief().may_open)
@@ -513,7 +552,7 @@ def test_its_restart_under_the_same_brain_keeps_what_it_knew(brain: Brain) -> No
     assert brain.heartbeat.pid is not None
     os.kill(brain.heartbeat.pid, signal.SIGKILL)
     brain.live_until(lambda: not brain.heartbeat.alive)
-    assert brain.heartbeat.belief().may_open  # The deadline stands, whoever beats.
+    assert not brain.heartbeat.belief().past  # The deadline stands, whoever beats.
     brain.heartbeat.start()
     brain.live_until(lambda: (brain.heartbeat.belief().deadline_boot_ns or 0) > (deadline or 0))
     assert not brain.heartbeat.belief().lapsed

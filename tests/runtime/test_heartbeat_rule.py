@@ -112,12 +112,36 @@ def test_the_belief_counts_from_sending_and_the_period_too() -> None:
     assert beat.answered(R60, Heart(), OK, sent_ns=0, now_ns=0, chance=0).next_ns == 9 * S
 
 
-def test_an_open_is_allowed_until_the_margin_and_not_within_it() -> None:
+def test_an_open_is_not_allowed_within_the_margin_of_the_deadline() -> None:
     heart = Heart(sent_ns=100 * S, guardians=1)
-    assert beat.may_open(R60, heart, now_ns=155 * S - 1, acknowledged=0)
+    assert not beat.is_past(R60, heart, now_ns=155 * S - 1)
+    assert beat.is_past(R60, heart, now_ns=155 * S)
     assert not beat.may_open(R60, heart, now_ns=155 * S, acknowledged=0)
     assert not beat.may_open(R60, Heart(), now_ns=0, acknowledged=0)
     assert not beat.may_open(R60, heart._replace(lapses=2), now_ns=101 * S, acknowledged=1)
+
+
+def test_an_open_is_allowed_until_a_beat_is_overdue() -> None:
+    heart = Heart(sent_ns=100 * S, next_ns=110 * S, guardians=1)
+    assert beat.may_open(R60, heart, now_ns=122 * S - 1, acknowledged=0)
+    assert not beat.may_open(R60, heart, now_ns=122 * S, acknowledged=0)
+    assert not beat.is_overdue(R60, Heart(), now_ns=122 * S), "no beat has counted yet"
+
+
+@pytest.mark.parametrize("d", [20, 25, 60, 300, 3_600, 86_400])
+def test_a_beat_is_overdue_before_the_margin_of_every_rhythm(d: float) -> None:
+    lengths = beat.rhythm(d)
+    heart = Heart(sent_ns=100 * S, guardians=1)
+    first = next(at for at in range(100, 100_000) if beat.is_overdue(lengths, heart, now_ns=at * S))
+    assert first * S + beat.STUCK_NS < 100 * S + lengths.deadline_ns, "a process that is stuck is replaced in time"
+    assert not beat.is_past(lengths, heart, now_ns=first * S)
+
+
+def test_a_process_that_tries_and_fails_is_not_one_that_does_not_try() -> None:
+    heart = Heart(sent_ns=100 * S, next_ns=124 * S, guardians=1, failures=9)
+    assert not beat.does_not_try(R60, heart, now_ns=126 * S)
+    assert beat.does_not_try(R60, heart, now_ns=129 * S)
+    assert not beat.does_not_try(R60, heart._replace(next_ns=110 * S), now_ns=121 * S), "no beat is overdue"
 
 
 def test_failures_are_retried_after_a_quarter_a_half_and_then_each_second() -> None:
@@ -282,6 +306,36 @@ def test_a_reader_beside_a_busy_writer_never_sees_half_a_stamp(tmp_path: Path, r
         reader.close()
         writer.kill()
     assert seen == 20_000
+
+
+@pytest.mark.parametrize("what", ["removed", "replaced"])
+def test_a_file_that_was_removed_or_replaced_is_followed_by_both_sides(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "progress"
+    writer = ProgressWriter(str(path), fence=5)
+    writer.cycle_done(boot_ns=1, last_bar_at_ms=None)
+    reader = ProgressReader(str(path))
+    assert reader.read() == (5, 1, 1, -1)
+    path.unlink()
+    if what == "replaced":
+        path.write_bytes(b"not a stamp")
+    reader.renew()
+    assert reader.read() == (5, 1, 1, -1), "the newest that is known, as long as there is no other"
+    writer.cycle_done(boot_ns=2, last_bar_at_ms=7)
+    reader.renew()
+    assert reader.read() == (5, 2, 2, 7)
+    assert ProgressReader(str(path)).read() == (5, 2, 2, 7)
+
+
+def test_a_stamp_whose_folder_is_gone_is_written_where_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    writer = ProgressWriter(str(folder / "progress"), fence=5)
+    reader = ProgressReader(writer.path)
+    assert reader.read() is not None
+    folder.rename(tmp_path / "away")
+    writer.cycle_done(boot_ns=3, last_bar_at_ms=None)
+    reader.renew()
+    assert reader.read() == (5, 1, 3, -1)
 
 
 def test_its_files_are_for_their_owner_alone(tmp_path: Path) -> None:

@@ -264,6 +264,9 @@ def test_the_first_pass_lets_the_heartbeat_beat_that_was_a_witness() -> None:
     class Beats:
         alive, may_beat = True, False
 
+        def is_stuck(self) -> bool:
+            return False
+
         def stop(self) -> None:
             said.append("stop")
 
