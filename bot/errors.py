@@ -26,7 +26,7 @@ class Exit(IntEnum):
     NOT_RUNNING = 3  # the daemon is not running
     CONFIG = 4
     TIMEOUT = 5
-    UNSAFE = 6  # an unprotected position, or a journal that cannot be written
+    UNSAFE = 6  # a position without its stop or its dead-man, or a journal that cannot be written
     REFUSED = 7  # refused by the service
     STOPPED = 130  # by Ctrl-C, before it was done: what a shell says of a command that SIGINT has ended
 

@@ -351,10 +351,12 @@ def _daemon(patient: Patient) -> None:
         return
     text = f"{told['state']} (pid {told['pid']}){': ' + told['why'] if told.get('why') else ''}"
     if not told.get("is_safe", True):
+        # A daemon that was started before an update knows the first reason only.
+        why = told.get("unsafe") or [f"without a stop: {', '.join(told['unprotected'])}"]
         patient.say(
             "daemon",
             "fail",
-            f"{text}; without a stop: {', '.join(told['unprotected'])}",
+            f"{text}; {'; '.join(why)}",
             "bot reconcile --apply, or bot kill --flatten",
             int(Exit.UNSAFE),
         )

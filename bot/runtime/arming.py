@@ -1,9 +1,11 @@
 """Arming the guardians that the config asks for: list, compare, arm what is missing, list again. Never twice, never by hope.
 
-A guardian's key is made from its name and a serial that is durable before the request leaves. The serial grows when an
-armed one has gone, because the service answers an old key with the old guardian. Keys that a journal of before has spent are passed
-one by one: a request of it that is still under way has the very next one, and so makes no second guardian. Hence no serial is left out,
-and each epoch begins at 1.
+A guardian's key is made from its name and a serial that is durable before the request leaves. Each new request has a new serial,
+because the service answers an old key with the old guardian. The daemon draws serials at random, so that none meets one of a journal
+that was lost, or of the time after a backup.
+
+The dead-man is only ever one that this journal has armed. One that does the same and stood when the run began is an earlier life's:
+it goes once ours stands. One that another hand arms later is another daemon's (writers.py).
 
 A request that is no longer wanted and whose answer never came is asked for once more under its key: only the key tells
 which guardian it made, and once it has been answered no copy that is still on its way can make another. So is one that was
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -33,6 +35,7 @@ log = structlog.get_logger()
 DEAD_MAN: Final = "dead_man"
 COVER: Final = "cover:"  # of one position, armed by a repair: it goes with the position, not with the config
 OLD: Final = "old:"  # of a guardian that stands for what is asked for no more
+SWITCH: Final = "dead_man_switch"
 LOST: Final = "lost:"  # of a request for one whose answer never came
 ARM_TRIES: Final = (
     20  # "200 but nothing armed" is answered with the next serial, this often; the next comparison goes on from there
@@ -52,12 +55,24 @@ class Wanted:
     request: GuardianRequest
 
 
+def counted(before: int) -> int:
+    """The serial after that one: for a journal that nobody else has gone before."""
+    return before + 1
+
+
 class Arming:
-    def __init__(self, *, port: VenuePort, journal: Journal, mirror: Mirror, wanted: Sequence[Wanted]) -> None:
+    """`new_serial` makes the serial of a new request from the one before; 0: there was none."""
+
+    def __init__(
+        self, *, port: VenuePort, journal: Journal, mirror: Mirror, wanted: Sequence[Wanted], new_serial: Callable[[int], int] = counted
+    ) -> None:  # fmt: skip
         self.port = port
         self.journal = journal
         self.mirror = mirror
         self.wanted = tuple(wanted)
+        self.new_serial = new_serial
+        self.made: set[str] = set()  # ids of guardians that this run has armed
+        self._stood: frozenset[str] | None = None  # ids of those that stood when it began
         self.ids: dict[str, str] = {}  # name -> id of the guardian that stands for it
         self.refused: dict[str, str] = {}  # name -> why the service does not take it
         self.owes = False  # what an earlier config asked for may stand still; it goes in the next pass
@@ -66,23 +81,43 @@ class Arming:
         """What the config asks for and the list does not have."""
         return [one for one in self.wanted if _standing(one.request, listed, self.ids.get(one.name)) is None]
 
+    def is_ours(self, guardian_id: str) -> bool:
+        """Whether this journal knows that guardian: this run armed it, or one before."""
+        return guardian_id in self.made or any(arm.guardian_id == guardian_id for arm in self.journal.arms())
+
+    def awaits_dead_man(self) -> bool:
+        """Whether a request for a dead-man has no answer yet: what stands may be its work."""
+        return any(arm.guardian_id is None and SWITCH in arm.body for arm in self.journal.arms())
+
+    def take_over(self, guardian_id: str) -> None:
+        """An earlier life of ours armed it: the next pass disarms it."""
+        self.journal.write_arm(Arm(f"{OLD}{guardian_id}", 1, guardian_id, "{}"))
+        self.owes = True
+
     def fallen(self) -> list[Wanted]:
         """What the config asks for and does not stand, as far as the events say. A fired dead-man does not; a cap that blocks does."""
         return [one for one in self.wanted if not self._stands(one)] if self.wanted else []
 
     def _stands(self, one: Wanted) -> bool:
         guardian = self.mirror.guardians.get(self.ids.get(one.name, ""))
-        return guardian is not None and not (guardian.latched and guardian.type == "dead_man_switch")
+        return guardian is not None and not (guardian.latched and guardian.type == SWITCH)
+
+    def lacks_dead_man(self) -> bool:
+        """Whether the config asks for a dead-man and none of ours stands."""
+        return any(one.request.type == SWITCH for one in self.fallen())
 
     def forget(self, held: Mapping[str, MirrorPosition]) -> None:
         """The covers of positions that are no more."""
         covers = {cover_name(one.market, one.opened_ms) for one in held.values()}
         for name in [one for one in self.ids if one.startswith(COVER) and one not in covers]:
             del self.ids[name]
+        self.made &= self.mirror.guardians.keys()
 
     async def listed(self) -> Sequence[Guardian]:
         """What stands at the service; the mirror learns it on the way."""
         listed = await self.port.guardians()
+        if self._stood is None:
+            self._stood = frozenset(one.id for one in listed)
         self.mirror.see_guardians(listed)
         return listed
 
@@ -158,6 +193,7 @@ class Arming:
         self.owes = bool(lost)
         for arm in lost:
             await self._take_back(arm)
+            listed = None  # What stands may be another list now.
         old = [arm for arm in old if arm.guardian_id not in self.ids.values()]
         self.owes = bool(old)
         if not old:
@@ -192,7 +228,7 @@ class Arming:
     async def _arm(self, one: Wanted, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
         body = one.request.body().decode()
         row = self.journal.arm_of(one.name)
-        arm = row or Arm(one.name, 1, None, body)
+        arm = row or Arm(one.name, self.new_serial(0), None, body)
         # Of several that stand only the key tells which one a request without an answer has made; the other is to be taken back.
         is_unanswered = row is not None and row.guardian_id is None and row.body == body
         is_unclear = is_unanswered and sum(stands_for(one.request, guardian) for guardian in listed) > 1
@@ -203,11 +239,13 @@ class Arming:
             known = arm.guardian_id if arm.body == body else None
             standing = None if is_unclear else _standing(one.request, listed, known)
             if standing is not None:
-                self.journal.write_arm(arm._replace(guardian_id=standing.id, body=body))
+                with self.journal.together():
+                    self.journal.write_arm(arm._replace(guardian_id=standing.id, body=body))
+                    self._outdo(one, standing, listed)
                 self.ids[one.name] = standing.id
                 return listed
             if is_spent or arm.guardian_id is not None or arm.body != body:
-                arm = Arm(one.name, arm.serial + 1, None, body)
+                arm = Arm(one.name, self.new_serial(arm.serial), None, body)
             self.journal.write_arm(arm)
             is_spent, is_unclear = True, False
             try:
@@ -217,14 +255,26 @@ class Arming:
                     raise
                 continue
             log.info("guardian.armed", name=one.name, guardian=armed.id, type=armed.type)
+            self.made.add(armed.id)
             arm = arm._replace(guardian_id=armed.id)  # Not listed after all: the next try has the next serial.
             listed = await self.listed()
         standing = _standing(one.request, listed, arm.guardian_id)
         if standing is None:
             raise Refused("trade_failed", f"guardian {one.name} was taken {ARM_TRIES} times and never stood")
-        self.journal.write_arm(arm._replace(guardian_id=standing.id))
+        with self.journal.together():
+            self.journal.write_arm(arm._replace(guardian_id=standing.id))
+            self._outdo(one, standing, listed)
         self.ids[one.name] = standing.id
         return listed
+
+    def _outdo(self, one: Wanted, ours: Guardian, listed: Sequence[Guardian]) -> None:
+        """Note for `retire` the dead-men of an earlier life that do the same as ours: nobody would disarm them at the end."""
+        if one.request.type != SWITCH or ours.id not in self.made:
+            return
+        for other in listed:
+            is_of_before = other.id in (self._stood or ()) and other.status == "armed"
+            if is_of_before and other.id != ours.id and stands_for(one.request, other):
+                self.take_over(other.id)
 
     def _set_aside(self, arm: Arm, *, epoch: int) -> None:
         """Let `retire` know of what stands, or may stand, for this row, before the row says something else."""
@@ -252,6 +302,7 @@ class Arming:
         try:
             guardian = await self.port.arm(one.request, key=self._key(one, arm.serial, int(epoch)))
             asked = True
+            self.made.add(guardian.id)
             if guardian.id not in self.ids.values():
                 await self.port.disarm(guardian.id)
                 log.info("guardian.retired", name=name, guardian=guardian.id, type=guardian.type)
@@ -275,8 +326,10 @@ class Arming:
 
 def _standing(request: GuardianRequest, listed: Sequence[Guardian], known: str | None = None) -> Guardian | None:
     """A guardian that stands for the request: the one that is `known` to have been made by it, where there are two. Of that one the template
-    is what was asked for, however the service writes it."""
+    is what was asked for, however the service writes it. No other dead-man stands for ours."""
     own = next((one for one in listed if one.id == known and _does_the_same(request, one)), None)
+    if request.type == SWITCH:
+        return own
     return own or next((one for one in listed if stands_for(request, one)), None)
 
 
@@ -293,7 +346,7 @@ def _template_of(request: GuardianRequest) -> object:
 
 def _does_the_same(request: GuardianRequest, guardian: Guardian) -> bool:
     """As `stands_for`, whatever a schedule orders."""
-    if guardian.type != request.type or (guardian.status == "latched" and guardian.type == "dead_man_switch"):
+    if guardian.type != request.type or (guardian.status == "latched" and guardian.type == SWITCH):
         return False
     if not guardian.active and request.activate_at_r is None:
         return False

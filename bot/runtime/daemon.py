@@ -66,6 +66,7 @@ T = TypeVar("T")
 
 # Of real time after a close: a bar that was not there yet is asked for again, before the regular pass.
 LATE_LOOKS_MS: Final = (100, 500)
+SERIAL_BITS: Final = 62  # of a guardian's key: no two meet, and SQLite holds it as an integer
 ASKED: Final = "asked_at_end"  # the note of whom the last runs were asking when their processes ended
 ENDS_MAX: Final = 3  # in a row, before that is no chance any more
 REPORT_S: Final = 5.0  # of real time between two lines on heartbeat and account value
@@ -268,6 +269,7 @@ class Run:
             schedule=self.times.schedule,
             notices_of=self._notices_of,
             between=partial(self._look_around, operations.errands.do_urgent),
+            new_serial=lambda _before: secrets.randbits(SERIAL_BITS),
             abreast=ABREAST if client.clock.speed > 0 else 1,  # A clock moved by hand stands still: one after another, as in a session.
         )  # fmt: skip
         self.controls = Controls(self, reread)

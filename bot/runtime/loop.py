@@ -20,7 +20,7 @@ from bot import logs
 from bot.clock import MINUTE_MS
 from bot.errors import ApiError, Refusal, Refused, is_access_lost
 from bot.runtime import reconcile as repairs
-from bot.runtime.arming import DEAD_MAN, Arming, Wanted
+from bot.runtime.arming import DEAD_MAN, Arming, Wanted, counted
 from bot.runtime.books import BOOKED, Books, Part
 from bot.runtime.crew import Crew
 from bot.runtime.desk import Decision, Desk, Line, Placed, Run, Wished, run_inline
@@ -110,6 +110,7 @@ class Loop:
     """`belief` says why the dead-man's deadline is not trusted, if so; `passed` is told the end of each pass (the progress stamp).
 
     `between`: what is done before each pass that a start makes while strategies live through their past.
+    `new_serial`: of the keys of guardians, see Arming.
     `abreast`: so many questions and orders may be on their way at once; with 1 nothing needs an event loop, as in a session.
     """
 
@@ -128,6 +129,7 @@ class Loop:
         schedule: Callable[[], Refusal | None] = _allowed,
         between: Callable[[], Awaitable[None]] = at_once,
         abreast: int = 1,
+        new_serial: Callable[[int], int] = counted,
     ) -> None:
         self.port = port
         self.now_ms = port.clock.now_ms
@@ -175,7 +177,9 @@ class Loop:
             entry_wait_ms=port.entry_wait_ms, name=self._name, of_its_own=self._of_its_own,
             may_go_on=self.may_go_on,
         )  # fmt: skip
-        self.arming = Arming(port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians)
+        self.arming = Arming(
+            port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians, new_serial=new_serial
+        )
         self.health = Health(journal=journal, now_ms=self.now_ms)
         self.strangers = Strangers()
         self.foreign_known: set[str] = set()

@@ -205,6 +205,7 @@ class Operations:
     def _of_run(self, run: Run) -> Data:
         loop, mirror, clock = run.loop, run.loop.mirror, run.client.clock
         bare = [p.market for p in mirror.unprotected()]
+        unsafe = self._unsafe(run)
         passed_ns = run.passed_ns
         cursor = loop.journal.cursor
         return {
@@ -216,7 +217,8 @@ class Operations:
             "orders": len(mirror.orders),
             "unprotected": bare,
             "foreign_unprotected": [p.market for p in mirror.positions.values() if p.owner is None and not mirror.is_protected(p.market)],
-            "is_safe": not (bare and self.settings.safety.require_protection),
+            "is_safe": not unsafe,
+            "unsafe": unsafe,
             "intents": intents_of(loop),
             "cursor": None if cursor is None else {"last_event_id": cursor.last_id, "behind": loop.behind},
             "last_bar_ms": loop.last_bar_ms,
@@ -230,6 +232,16 @@ class Operations:
             "other_books": self._other_books(run),
             "reload": _reload(run),
         }  # fmt: skip
+
+    def _unsafe(self, run: Run) -> list[str]:
+        """What keeps our open positions from being safe, a phrase each."""
+        mirror = run.loop.mirror
+        bare = [p.market for p in mirror.unprotected()] if self.settings.safety.require_protection else []
+        found = [f"without a stop: {', '.join(bare)}"] if bare else []
+        is_open = any(p.owner is not None for p in mirror.positions.values())
+        if is_open and run.loop.arming.lacks_dead_man():
+            found.append("the dead-man of the config does not stand")
+        return found
 
     async def positions(self, question: Question) -> Data:
         question.nothing_else()

@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from bot.runtime.arming import DEAD_MAN, Wanted
+from bot.runtime.arming import DEAD_MAN, Wanted, counted
 from bot.runtime.desk import Placed
 from bot.runtime.gate import Allowance
 from bot.runtime.journal import Journal, open_journal
@@ -54,6 +54,7 @@ def room(
     settings: Settings | None = None,
     strategies: Sequence[Strategy] | None = None,
     pacer: FakePacer | None = None,
+    new_serial: Callable[[int], int] = counted,
     **more: Any,
 ) -> Loop:
     """A loop over the venue and the journal at `path` (None: in memory), not recovered yet."""
@@ -64,7 +65,9 @@ def room(
     strategies = strategies if strategies is not None else [Scripted(script, markets=markets)]
     placed = [Placed(one, "1m", allowance(one.name, one.markets, **more)) for one in strategies]
     settings = settings if settings is not None else Settings(guardians=(DEAD_MAN_60,))
-    return Loop(port=port, journal=journal, placed=placed, pacer=pacer or FakePacer(), settings=settings)
+    return Loop(
+        port=port, journal=journal, placed=placed, pacer=pacer or FakePacer(), settings=settings, new_serial=new_serial
+    )
 
 
 def always(view: View, bar: Bar) -> Iterable[Intent]:

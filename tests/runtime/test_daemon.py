@@ -1269,6 +1269,32 @@ async def test_a_heartbeat_that_was_refused_ends_the_run(
             run._passed(None)
 
 
+async def test_an_open_position_without_the_dead_man_of_the_config_is_not_safe(
+    place: MakePlace, still: serving.Served
+) -> None:
+    one = await place(still)
+    async with built(one, one.settings("Holds")) as (run, client):
+        run.loop.belief = lambda: None
+        await run.loop.recover()
+        (guardian,) = await client.guardians()
+        await one.ask("DELETE", f"/v1/guardians/{guardian.id}")
+        await run.loop.drain()
+        assert run.operations._of_run(run)["is_safe"], "nothing is open"
+        await run.loop.cycle()
+        await one.minute()
+        await client.status()
+        await run.loop.cycle()
+        assert run.operations._of_run(run)["is_safe"], "it has armed another one, and opened"
+        (guardian,) = await client.guardians()
+        await one.ask("DELETE", f"/v1/guardians/{guardian.id}")
+        await run.loop.drain()
+        told = run.operations._of_run(run)
+        assert (told["positions"], told["is_safe"]) == (1, False)
+        assert told["unsafe"] == ["the dead-man of the config does not stand"]
+        await run.loop.cycle()
+        assert run.operations._of_run(run)["is_safe"]
+
+
 async def test_an_end_without_a_stop_is_unsafe_and_left_to_the_dead_man_and_says_when(
     place: MakePlace, still: serving.Served
 ) -> None:
@@ -1285,6 +1311,7 @@ async def test_an_end_without_a_stop_is_unsafe_and_left_to_the_dead_man_and_says
         await run.loop.drain()
         told = run.operations._of_run(run)
         assert (told["is_safe"], told["unprotected"]) == (False, ["BTC"])
+        assert told["unsafe"] == ["without a stop: BTC"]
         one.stop.set()
         end = await run.go(beat_at_once=False)
     (switch,) = (await one.ask("GET", "/v1/guardians"))["guardians"]

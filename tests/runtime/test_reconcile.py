@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -287,6 +289,74 @@ async def test_a_journal_that_is_begun_anew_arms_at_once_whatever_keys_the_accou
     await other.recover()
     assert [(g.type, g.heartbeat_seconds) for g in venue.guards.values()] == [("dead_man_switch", seconds)]
     assert other.entries_stopped(other.now_ms()) is None
+
+
+async def test_no_key_of_a_dead_man_meets_one_of_a_journal_that_was_lost(tmp_path: Path) -> None:
+    """Before a journal drew its serials by chance, it went through the keys of the lost one: twenty at a time, without a dead-man meanwhile."""
+    venue = FakeVenue()
+    venue.minute()
+    draw = drawn()
+    for life in range(25):
+        venue.guards.clear()
+        loop = room(venue, path=tmp_path / f"{life}.db", new_serial=draw)
+        before = venue.calls.count("arm")
+        await loop.recover()
+        kill(loop)
+        assert (len(venue.guards), venue.calls.count("arm") - before) == (1, 1)
+
+
+async def test_no_key_of_a_dead_man_meets_one_of_after_the_backup_that_is_restored(tmp_path: Path) -> None:
+    venue = FakeVenue()
+    venue.minute()
+    draw = drawn()
+    kill(await recovered(venue, tmp_path / "j.db", draw))
+    shutil.copyfile(tmp_path / "j.db", tmp_path / "backup.db")
+    for _ in range(25):
+        venue.guards.clear()
+        kill(await recovered(venue, tmp_path / "j.db", draw))
+    (newest,) = venue.guards
+    before = venue.calls.count("arm")
+    loop = await recovered(venue, tmp_path / "backup.db", draw)
+    assert venue.calls.count("arm") - before == 1
+    assert list(venue.guards) == [loop.arming.ids["dead_man"]]
+    assert newest not in venue.guards, "the one of the life that the backup does not know has gone"
+
+
+def drawn() -> Callable[[int], int]:
+    """Serials as the daemon draws them, by a chance that is the same each time."""
+    chance = random.Random(11)
+    return lambda _before: chance.getrandbits(62)
+
+
+async def recovered(venue: FakeVenue, path: Path, draw: Callable[[int], int]) -> Loop:
+    loop = room(venue, path=path, new_serial=draw)
+    await loop.recover()
+    return loop
+
+
+async def test_a_dead_man_that_an_earlier_life_left_goes_when_ours_stands() -> None:
+    """Two would both be beaten for, and nobody would disarm the other at the end."""
+    venue = FakeVenue()
+    venue.minute()
+    await room(venue).recover()
+    (left,) = venue.guards
+    loop = room(venue, new_serial=lambda _before: 77)
+    await loop.recover()
+    assert list(venue.guards) == [loop.arming.ids["dead_man"]]
+    assert left not in venue.guards
+
+
+async def test_a_dead_man_that_another_hand_arms_while_we_run_is_left_alone() -> None:
+    venue = FakeVenue()
+    loop = await opened(venue)
+    (ours,) = venue.guards
+    another = await venue.arm(DEAD_MAN_60.request, key="another daemon")
+    await reconcile(loop)
+    await venue.disarm(ours)
+    await reconcile(loop)
+    assert another.id in venue.guards
+    assert loop.arming.ids["dead_man"] not in (ours, another.id), "a dead-man of another daemon goes with that one"
+    assert len(venue.guards) == 2
 
 
 async def test_a_dead_man_that_fired_stops_entries_until_it_stands_again() -> None:
