@@ -73,8 +73,11 @@ async def _owner_of(loop: Loop, position: MirrorPosition) -> str | None:
 
 
 def claimed(loop: Loop, key: str, market: str, at_ms: int) -> str | None:
-    """The strategy whose decision around that instant spells this key. What cannot be found takes longest, so it is not looked for without end."""
-    if FORM.fullmatch(key) is None:
+    """The strategy whose decision around that instant spells this key. What cannot be found takes longest, so it is not looked for without end.
+
+    What was made while this run holds the account is in its journal, or another daemon's.
+    """
+    if FORM.fullmatch(key) is None or at_ms >= loop.alone_since_ms:
         return None
     for seat in loop.desk.seats:
         if market not in seat.markets:  # The gate lets nobody trade in another's market.

@@ -61,6 +61,7 @@ RECONCILE_MS: Final = 3 * MINUTE_MS  # of real time between two comparisons when
 TRIM_MS: Final = MINUTE_MS  # of real time; a look that finds nothing too much is a few questions to an index
 OWNERS_KEPT: Final = 2_000  # the newest keys that were asked for; the journal knows the others
 ENTRIES_HELD: Final = 200  # of one open position, the newest: one is enough to say whose it is
+LATE_MS: Final = MINUTE_MS  # of real time after a start in which requests of an earlier life of ours may still arrive
 REAL_HOLD_MS: Final = 20_000  # of real time that an intent may at least take to leave
 REPLIES_MAX: Final = 50  # intents of event hooks sent in one pass; a hook that answers its own fills waits for the next
 SETTLED_PERIODS: Final = (
@@ -183,6 +184,9 @@ class Loop:
         self.health = Health(journal=journal, now_ms=self.now_ms)
         self.strangers = Strangers()
         self.foreign_known: set[str] = set()
+        self.began_ms = 0  # when this run began, by the clock of the service
+        # From then on an order that is not in the journal is none of ours, whatever its key.
+        self.alone_since_ms = 0
         self.paused: str | None = None  # ENDING, at the end
         self.ready = False  # recovered: positions, guardians and open intents are known
         self.warming: str | None = None  # how far the strategies have come through their past, at a start
@@ -217,6 +221,9 @@ class Loop:
         self.begin_pass()
         self._passed_ms = self.pacer.mono_ms()
         snapshot = await self.port.account()
+        if not self.alone_since_ms:
+            self.began_ms = self.now_ms()
+            self.alone_since_ms = self.began_ms + int(LATE_MS * max(1.0, self.port.clock.speed))
         await self._learn_markets()
         self._judge_key(snapshot)
         self.mirror.of_snapshot(snapshot)

@@ -201,7 +201,7 @@ async def restart(loop: Loop, snapshot: AccountSnapshot) -> list[Intent]:
             if not snapshot.positions and not snapshot.orders:
                 loop.health.restore(FOREIGN)
     if is_reset:
-        loop.strangers.waiting.clear()
+        loop.strangers.clear()
     loop.mirror.of_snapshot(snapshot)
     loop.reload_live()
     loop.own_positions(events_skipped=True)

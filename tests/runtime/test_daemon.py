@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -905,6 +905,39 @@ async def test_a_strategy_that_goes_wrong_stops_no_other(
             line = STRATEGIES.splitlines().index(text) + 1
             told = one.query("SELECT json_extract(payload, '$.message') FROM outbox WHERE kind='strategy.quarantined'")
             assert told == [(f"{name.lower()}: {what} (many.py:{line})",)]
+
+
+# -- another daemon
+
+
+async def test_two_daemons_of_two_machines_on_one_account_both_stop_their_entries(
+    place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One config, one key, a state directory each; what tells the daemons of one machine apart is not shared."""
+    monkeypatch.setattr(loop_module, "LATE_MS", 0)
+    one = await place(fast)
+    await one.ran(one.settings("Idle"))
+    (tmp_path / "other").mkdir()
+    other = replace(one, folder=tmp_path / "other", stop=asyncio.Event(), ready=asyncio.Event(), task=None)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("XDG_RUNTIME_DIR", str(tmp_path / "other"))
+        (tmp_path / "other").chmod(0o700)
+        await other.ran(other.settings("Idle"))
+    try:
+        for each in (one, other):
+            await until("it knows of the other", lambda each=each: foreign(each))
+            assert "was armed by another daemon or agent on this account; no entries until bot resume" in foreign(each)
+            status, told = await asked(each, "GET", "/status")
+            assert (status, told["state"]) == (200, "DEGRADED")
+        assert len(await one.state_of()) == 2, "each has its dead-man"
+    finally:
+        await _ended(other)
+    assert (await one.end()).exit_code is Exit.DONE
+
+
+def foreign(one: Place) -> str:
+    found = one.query("SELECT value FROM meta WHERE name = 'foreign_writer'")
+    return found[0][0] if found else ""
 
 
 # -- the heartbeat

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -35,7 +37,7 @@ from bot.runtime.watching import PORT_FILE, Scraped, exposing
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from bot.wire import CloseRequest, EventsPage, GuardianRequest, OrderRequest, OrderResult, Trade
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, always, begun, first_bar, kill, later, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, Scripted, always, begun, first_bar, kill, later, minutes, room
 from tests.runtime.test_journal import intent
 from tests.runtime.test_loop import once
 from tests.runtime.test_reconcile import opened, stop_of, trailing
@@ -510,6 +512,83 @@ async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
     again.health.restore("foreign_writer")
     kill(again)
     assert room(venue, always, markets=("BTC",), path=path).degraded == {}
+
+
+def drawn(seed: int) -> Callable[[int], int]:
+    """Serials as the daemon of one machine draws them."""
+    chance = random.Random(seed)
+    return lambda _before: chance.getrandbits(62)
+
+
+async def alone(venue: FakeVenue, script: Any = always, **more: Any) -> Loop:
+    """A loop that has run for so long that nothing of an earlier life of its own is under way."""
+    loop = await begun(venue, script, **more)
+    await minutes(loop, venue, "100", "100")
+    return loop
+
+
+async def test_a_daemon_of_another_machine_is_known_before_it_trades(tmp_path: Path) -> None:
+    venue = FakeVenue()
+    first = await alone(venue, once, path=tmp_path / "1.db", new_serial=drawn(1))
+    assert first.degraded == {}
+    second = room(venue, once, path=tmp_path / "2.db", new_serial=drawn(2))
+    await second.recover()
+    await first.cycle()
+    assert "was armed by another daemon or agent" in first.degraded["foreign_writer"]
+    for _ in range(3):
+        await second.cycle()
+        await first.cycle()
+    assert "was armed by another daemon or agent" in second.degraded["foreign_writer"], "both say it"
+    assert {one.arming.ids["dead_man"] for one in (first, second)} == venue.guards.keys(), "each has its own"
+    assert told(first).count("account.foreign") == 1
+
+
+NO_GUARDIANS = Settings()
+
+
+async def test_an_order_of_another_daemon_with_our_config_is_no_decision_of_a_lost_journal(tmp_path: Path) -> None:
+    """Its key is that of a decision of ours, which this journal did not make."""
+    venue = FakeVenue()
+    first = await alone(venue, lambda _view, _bar: (), path=tmp_path / "1.db", settings=NO_GUARDIANS)
+    second = room(venue, always, path=tmp_path / "2.db", settings=NO_GUARDIANS)
+    await second.recover()
+    venue.minute(BTC="100")
+    await second.cycle()
+    await first.cycle()
+    assert "was made by another daemon" in first.degraded["foreign_writer"]
+    assert first.mirror.positions["BTC"].owner is None, "its position is another hand's"
+
+
+async def test_a_decision_of_ours_that_another_daemon_has_ordered_before_us_is_another_daemons(tmp_path: Path) -> None:
+    venue = FakeVenue()
+    flat = Scripted(
+        lambda _view, bar: [Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5))] if bar.close == 99 else ()
+    )
+    first = await alone(venue, strategies=[flat], path=tmp_path / "1.db", settings=NO_GUARDIANS)
+    second = room(venue, strategies=[Scripted(flat.script)], path=tmp_path / "2.db", settings=NO_GUARDIANS)
+    await second.recover()
+    await second.cycle()  # The newest bar of before.
+    await minutes(second, venue, "99")
+    await first.cycle()
+    assert len(venue.fills) == 1
+    assert "was made by another daemon" in first.degraded["foreign_writer"]
+
+
+async def test_the_orders_of_after_a_backup_are_no_other_daemons_when_it_is_restored(tmp_path: Path) -> None:
+    venue = FakeVenue()
+    loop = room(venue, always, path=tmp_path / "j.db", new_serial=drawn(1))
+    await loop.recover()
+    kill(loop)
+    shutil.copyfile(tmp_path / "j.db", tmp_path / "backup.db")
+    loop = room(venue, always, path=tmp_path / "j.db", new_serial=drawn(2))
+    await loop.recover()
+    await minutes(loop, venue, "100", "101", "100")
+    assert len(venue.fills) == 3
+    kill(loop)
+    restored = room(venue, always, path=tmp_path / "backup.db", new_serial=drawn(3))
+    await restored.recover()
+    await minutes(restored, venue, "101", "100")
+    assert restored.degraded == {}
 
 
 @pytest.mark.parametrize("is_up", [True, False])
