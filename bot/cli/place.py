@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 CONNECT_S: Final = 2.0
 LONGER_S: Final = 10.0  # than the daemon takes for what is asked
+MEMORY_S: Final = 8.0  # for what it has in memory; a strategy in C code may hold it up for seconds
 UNTOLD_S: Final = 3.0  # of waiting for an answer, before that is said
 SYSTEM_STATE: Final = Path("/var/lib")  # where systemd keeps the folders of system units
 PROJECT: Final = "bot.yaml"  # the config of a project that `bot init` has made
@@ -336,14 +337,17 @@ def _ask(
 ) -> Any:  # fmt: skip
     from urllib.parse import urlencode
 
-    from bot.runtime.control import SOCKET, answer_s
+    from bot.runtime.control import FROM_MEMORY, SOCKET, answer_s
     from bot.runtime.holding import holder_pid
     from bot.runtime.reading import Closed
 
     target = path + (
         f"?{urlencode({name: value for name, value in query.items() if value is not None})}" if query else ""
     )
-    wait_s = answer_s(path) + LONGER_S if within_s is None else within_s
+    if within_s is not None:
+        wait_s = within_s
+    else:
+        wait_s = MEMORY_S if path in FROM_MEMORY else answer_s(path) + LONGER_S
     connection = _Connection(place.folder / SOCKET, wait_s)
     goes_on = "" if method == "GET" else "; what was asked may be done when it goes on"
     try:
@@ -364,8 +368,13 @@ def _ask(
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
         if not place.is_running():
             raise NotRunning(f"the daemon of {place.folder} ended meanwhile") from None
+        pid = holder_pid(place.folder)
+        if _is_stopped(pid):
+            raise Hung(
+                f"the daemon (pid {pid}) is stopped (SIGSTOP): kill -CONT {pid} lets it go on{goes_on}"
+            ) from None
         raise Hung(
-            f"the daemon (pid {holder_pid(place.folder)}) did not answer ({type(error).__name__}){goes_on}; its log: bot logs {place.flag}"
+            f"the daemon (pid {pid}) did not answer ({type(error).__name__}){goes_on}; its log: bot logs {place.flag}"
         ) from None
     finally:
         connection.close()
@@ -382,3 +391,12 @@ def _ask(
     if said.get("exit_code") == Exit.UNSAFE:
         raise JournalError(message)
     raise Denied(message) if answer.status in (400, 403, 404, 405) else DaemonRefused(message)
+
+
+def _is_stopped(pid: int | None) -> bool:
+    """Whether a signal or a debugger has stopped the process. Linux alone says it."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return False
+    return state in ("T", "t")

@@ -40,6 +40,9 @@ WRITE_S: Final = 10.0
 ANSWER_S: Final = 60.0  # of a route; the commands that wait for a pass of the loop are the slow ones
 WARM_ANSWER_S: Final = 3_600.0  # of one that lets strategies live through their past, however many there are
 WARMING: Final = frozenset({"/reload", "/resume"})
+FROM_MEMORY: Final = frozenset(
+    {"/status", "/positions", "/orders", "/strategies", "/logs"}
+)  # answered at the loop's next turn
 NAME_BYTES_MAX: Final = 107  # of a Unix socket's name
 _UCRED: Final = struct.Struct("3i")
 

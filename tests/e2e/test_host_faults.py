@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from bot.cli import place as place_module
+from bot.cli.app import call
 from bot.cli.place import NotRunning, Place
 from tests.e2e.forking import Zygote
 from tests.e2e.processes import HEAD, Daemon, Sandbox, until
@@ -132,6 +134,27 @@ def disk(place: Path) -> Iterator[Callable[[], None]]:
 
     yield fails
     subprocess.run(["umount", "--lazy", str(state)], check=True)
+
+
+# -- a process that is stopped
+
+
+def test_status_of_a_stopped_daemon_comes_within_ten_seconds_and_says_what_it_is(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon = make(NOTHING)
+    daemon.start()
+    daemon.wait_ready()
+    os.kill(daemon.pid, signal.SIGSTOP)
+    until("it is stopped", lambda: ") T " in Path(f"/proc/{daemon.pid}/stat").read_text())
+    assert place_module.MEMORY_S + 1 < 10
+    monkeypatch.setattr(place_module, "MEMORY_S", 0.5)
+    for command in ("status", "positions", "orders", "stop"):
+        assert call([command, "--state-dir", str(daemon.state)]) == 5
+        said = f"error: the daemon (pid {daemon.pid}) is stopped (SIGSTOP): kill -CONT {daemon.pid} lets it go on\n"
+        assert capsys.readouterr().err == said
+    os.kill(daemon.pid, signal.SIGCONT)
+    assert daemon.stop() == 0, daemon.log()[-3000:]
 
 
 # -- a child of a strategy
