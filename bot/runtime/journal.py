@@ -24,7 +24,7 @@ import structlog
 from sqlite_utils import Database
 
 from bot.descriptors import reserved
-from bot.errors import JournalBlocked, JournalDamaged, JournalError, Refusal
+from bot.errors import ConfigError, JournalBlocked, JournalDamaged, JournalError, Refusal
 from bot.money import format_decimal
 from bot.runtime import safety
 from bot.runtime.intents import FINAL, INTENT_MOVES, Intent, State, TradeOf, check_body, moved
@@ -990,6 +990,7 @@ def _in_memory(path: Path, address: str, why: JournalBlocked) -> Journal:
         ) from error
     try:
         if is_there:
+            _refuse_newer(db, shown)
             _check(db, shown)
             if _migrations_applied(db) != _migrations_known():
                 raise JournalError(f"{shown} is of another version and cannot be written{room(path)}. {_STANDS}")
@@ -1036,21 +1037,19 @@ def _connected(path: Path | None, busy_ms: int) -> Database:
 
 def open_journal(path: Path | None, *, address: str) -> Journal:
     """Open or make the journal of one account; None: in memory. JournalDamaged for a file that cannot be trusted, with the way out;
-    JournalBlocked for one that cannot be used just now."""
+    JournalBlocked for one that cannot be used just now; ConfigError for one of a newer version."""
     shown = "the journal in memory" if path is None else f"journal {path}"
     try:
         db = _connected(path, OPEN_BUSY_MS)
     except sqlite3.Error as error:
         raise JournalError(f"{shown} cannot be opened: {error}. Its folder must exist and be writable.") from error
     try:
+        _refuse_newer(db, shown)
         _check(db, shown)
         _configure(db, shown)
-        known, ours = _migrations_applied(db), _migrations_known()
-        if known - ours:
-            raise JournalError(
-                f"{shown} was written by a newer version ({', '.join(sorted(known - ours))}): run that one."
-            )
         migrations.apply(db)
+        if _format_of(db) != (ours := len(_migrations_known())):
+            db.conn.execute(f"PRAGMA user_version={ours}")
         db.conn.commit()
         _spell_out_lists(db, shown)
         journal = Journal(db, address=address, path=path)
@@ -1123,6 +1122,32 @@ def _spell_out_lists(db: Database, shown: str) -> None:
             log.info("journal.spelled_out", path=shown)
     except sqlite3.Error as error:
         log.warning("journal.not_spelled_out", path=shown, message=str(error))
+
+
+def _refuse_newer(db: Database, shown: str) -> None:
+    """ConfigError for a journal of a newer version, before anything of it is changed: to start this one again would not help.
+
+    Its format is read first: it stands in the file's header, also where this SQLite cannot read the schema.
+    """
+    ours = _migrations_known()
+    newer = ""
+    try:
+        number = _format_of(db)
+        if number > len(ours):
+            newer = f"format {number}, this one reads {len(ours)}"
+        elif unknown := _migrations_applied(db) - ours:
+            newer = ", ".join(sorted(unknown))
+    except sqlite3.Error as error:
+        if may_pass(error):
+            raise
+        return  # It is damaged: `_check` says how.
+    if newer:
+        raise ConfigError(f"{shown} was written by a newer version of Bracketbot ({newer}): run that version")
+
+
+def _format_of(db: Database) -> int:
+    """How many migrations the file has been through; 0 for one that is new, or from before this was noted."""
+    return int(db.conn.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _migrations_applied(db: Database) -> set[str]:

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from sqlite_utils import Database
 
-from bot.errors import JournalError, Refusal
+from bot.errors import ConfigError, Exit, JournalBlocked, JournalError, Refusal
 from bot.runtime import journal as journal_module
 from bot.runtime.intents import INTENT_MOVES, Intent
-from bot.runtime.journal import Arm, Journal, Notice, open_journal
+from bot.runtime.journal import Arm, Journal, Notice, _in_memory, open_journal, open_or_rebuild
 from bot.runtime.schema import migrations, spell_out
 from bot.wire import Event
 from tests.fakes import ADDRESS
@@ -206,11 +206,51 @@ def test_another_accounts_journal_is_refused(journal: Journal, tmp_path: Path) -
         open_journal(tmp_path / "journal.db", address="0x" + "cd" * 20)
 
 
-def test_a_newer_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
-    journal.db["_sqlite_migrations"].insert({"migration_set": "journal", "name": "m999_tomorrow", "applied_at": "2030"})
+NEWER = {
+    "a migration that this version does not know": (
+        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) VALUES ('journal', 'm999_tomorrow', '2030')",
+        "m999_tomorrow",
+    ),
+    "a higher format": ("PRAGMA user_version=99", "format 99, this one reads [0-9]+"),
+}
+
+
+@pytest.mark.parametrize("newer", NEWER)
+def test_a_newer_journal_is_refused_as_an_error_of_the_config_and_left_alone(
+    newer: str, journal: Journal, tmp_path: Path
+) -> None:
+    """A service manager does not start it again and again, as it does after an error of the journal."""
+    path = tmp_path / "journal.db"
     journal.close()
-    with pytest.raises(JournalError, match="newer version .*m999_tomorrow"):
-        open_journal(tmp_path / "journal.db", address=ADDRESS)
+    sql, words = NEWER[newer]
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(sql)
+        db.commit()
+    held = path.read_bytes()
+    for opens in (
+        lambda: open_or_rebuild(path, address=ADDRESS, now_ms=0, was_used=True),
+        lambda: _in_memory(path, ADDRESS, JournalBlocked("read-only")),
+    ):
+        with pytest.raises(ConfigError, match=f"newer version of Bracketbot .*{words}") as caught:
+            opens()
+        assert caught.value.exit_code is Exit.CONFIG
+        assert path.read_bytes() == held
+    assert [one.name for one in tmp_path.iterdir() if "damaged" in one.name] == []
+
+
+def test_a_newer_journal_whose_schema_this_version_cannot_read_is_not_set_aside_as_damaged(
+    journal: Journal, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal.db"
+    journal.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA writable_schema=ON")
+        db.execute("UPDATE sqlite_master SET sql='CREATE TABLE meta (a TOMORROW OF SQLITE) BETTER' WHERE name='meta'")
+        db.execute("PRAGMA user_version=99")
+        db.commit()
+    with pytest.raises(ConfigError, match="format 99"):
+        open_or_rebuild(path, address=ADDRESS, now_ms=0)
+    assert path.exists()
 
 
 WITH_LISTS = """
