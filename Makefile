@@ -52,6 +52,7 @@ test: .venv/dev.stamp
 
 soak: .venv/dev.stamp
 	@exec $(BIN)/python -m pytest -q -m soak -n auto --maxprocesses 8 --dist worksteal -o faulthandler_timeout=0 --full $(ARGS)
+	@exec $(BIN)/python -m tests.bench.soak
 
 bench: .venv/dev.stamp
 	@for one in venue journal session http scale daemon many; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done

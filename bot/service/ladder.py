@@ -10,7 +10,9 @@ from bot.wire.vocabulary import INTERVAL_MS
 
 DAY_MS: Final = INTERVAL_MS["1d"]
 LADDER: Final = ("1d", "4h", "1h", "15m", "5m", "1m")
-KEPT_BLOCKS: Final = 600  # refined blocks kept a market: the last days and hours are asked for again and again
+# Refined blocks kept a market: those that hold the present and those that a walk through the past is in. What has been played is kept as
+# candles, packed (candles.py); 600 blocks would be 45 MB for 50 markets.
+KEPT_BLOCKS: Final = 60
 
 
 class Rung(Protocol):
@@ -28,6 +30,10 @@ class Ladder(ABC, Generic[C]):
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[tuple[str, int], list[C]] = OrderedDict()
+
+    def forget(self) -> None:
+        """Let all blocks go; they are made again when asked for."""
+        self._blocks.clear()
 
     @abstractmethod
     def _day(self, ts: int) -> C:

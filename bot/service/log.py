@@ -22,15 +22,19 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError, Exit
 from bot.files import DISK_FAULTS
 from bot.service.keeping import KeptAccount
+from bot.venue import seen
 
 log = structlog.get_logger()
 
 SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x42424B54  # "BBKT": what tells this file from any other SQLite database
-REPLIES_KEPT_MS: Final = 7 * 86_400_000
+DAY_MS: Final = 86_400_000
+REPLIES_KEPT_MS: Final = 7 * DAY_MS
+REPLIES_IN_MEMORY: Final = 10_000  # of a service without a file: some 2 kB each
 PAGES_FREE: Final = 4_096  # of 4 kB that stay free: what a snapshot lets go is soon used again
 FREE_SHARE: Final = 4  # and a part of the file that is no larger than a quarter
 PAGES_GIVEN: Final = 64  # to the disk at a time, while nothing is queued: some milliseconds for whoever comes meanwhile
@@ -84,7 +88,7 @@ _COMMAND: Final = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, 
 _REPLY: Final = "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _ROWS: Final = {_COMMAND: "(?, ?, ?, ?)", _REPLY: "(?, ?, ?, ?, ?, ?, ?, ?)"}  # what may be written many at a time
 ROWS_AT_ONCE: Final = 64
-_FORGET: Final = "DELETE FROM replies WHERE real_ms < ? RETURNING account, key"
+_FORGET: Final = "DELETE FROM replies WHERE real_ms < ?"
 _PUSH: Final = "INSERT INTO pushes (seq, at_ms, coin, px, volume) VALUES (?, ?, ?, ?, ?)"
 _CLOCK: Final = "INSERT OR REPLACE INTO clock (one, alive_ms, ceiling_ms, offset_ms) VALUES (1, ?, ?, ?)"
 _META: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
@@ -169,6 +173,10 @@ def _end_process(error: BaseException) -> None:
     os._exit(Exit.UNSAFE)
 
 
+def _named(account: str, key: str) -> str:
+    return f"{account} {key}"
+
+
 def _gathered(batch: list[Statement]) -> list[Statement]:
     """The same, with rows for one table in one statement. Each statement lets the service's own thread go on and waits for its turn behind
     it, so a few large ones take a fraction of the time of many small ones. Rows of commands and of answers do not care which comes first."""
@@ -217,9 +225,9 @@ class CommandLog:
         self.commits = 0  # batches written, for whoever wants to see groups
         self._on_failure = on_failure
         self._replies: dict[tuple[str, str], Reply] = {}  # not yet committed; all of them in memory mode
-        self._keys: set[int] = (
-            set()
-        )  # hashes of the keys on disk: nearly every key is new, and a look at the file costs more than the order
+        # The keys on disk by the day of their answers, of which a whole one goes at a time: nearly every key is new, and a look at the file
+        # costs more than the order.
+        self._days: dict[int, seen.Seen] = {}
         self.pushed: list[Push] = []  # of memory mode
         self._staged: list[Statement] = []  # queued in this turn of the loop, not the writer's yet
         self._inbox: SimpleQueue[list[Statement] | None] = SimpleQueue()  # the writer's, a turn at a time; None: stop
@@ -282,7 +290,9 @@ class CommandLog:
             self._drop_lock()
             raise
         self._reader = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, isolation_level=None)
-        self._keys = {hash(row) for row in self._reader.execute("SELECT account, key FROM replies")}
+        self._days = {}
+        for account, key, real_ms in self._reader.execute("SELECT account, key, real_ms FROM replies"):
+            self._know((account, key), real_ms)
         self._writer = writer
         return recovered
 
@@ -388,7 +398,9 @@ class CommandLog:
     def keep_reply(self, account: str, key: str, reply: Reply, real_ms: int) -> None:
         """Keep an answer in the same batch as the command that it answers."""
         self._replies[account, key] = reply
-        self._keys.add(hash((account, key)))
+        if self.path is None and len(self._replies) > REPLIES_IN_MEMORY:
+            del self._replies[next(iter(self._replies))]
+        self._know((account, key), real_ms)
         self._put(_REPLY, (account, key, *reply, real_ms))
 
     def push(self, push: Push) -> None:
@@ -420,6 +432,8 @@ class CommandLog:
         self._put(_SNAPSHOT, (snapshot.seq, snapshot.at_ms, packed, snapshot.chain, snapshot.events))
         self._put("DELETE FROM commands WHERE seq <= ?", (snapshot.seq,))
         self._put(_FORGET, (real_ms - REPLIES_KEPT_MS,))
+        for day in [day for day in self._days if (day + 1) * DAY_MS <= real_ms - REPLIES_KEPT_MS]:
+            del self._days[day]
 
     def _put(self, statement: str, values: tuple[Any, ...]) -> None:
         if self.path is None:
@@ -440,7 +454,7 @@ class CommandLog:
     def reply(self, account: str, key: str) -> Reply | None:
         """The kept answer of a key."""
         found = self._replies.get((account, key))
-        if found is not None or self._reader is None or hash((account, key)) not in self._keys:
+        if found is not None or self._reader is None or not self._is_known(_named(account, key)):
             return found
         columns = "epoch, fingerprint, request_id, status, body"
         row = self._reader.execute(
@@ -448,6 +462,9 @@ class CommandLog:
             (account, key),
         ).fetchone()
         return None if row is None else Reply(*row)
+
+    def _is_known(self, named: str) -> bool:
+        return any(named in day for day in self._days.values())
 
     def select(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Rows that are on disk; none in memory mode."""
@@ -460,11 +477,17 @@ class CommandLog:
     def replace_replies(self, replies: dict[tuple[str, str], Reply]) -> None:
         """Other answers are kept from now on: all of them in memory mode, none but those on disk otherwise."""
         self._replies = dict(replies)
-        self._keys |= {hash(pair) for pair in replies}
+        self.know(replies)
 
     def know(self, pairs: Iterable[tuple[Any, ...]]) -> None:
         """Keys (account, key) whose answers come to the disk out of a snapshot."""
-        self._keys |= {hash(pair) for pair in pairs}
+        real_ms = SystemClock().now_ms()
+        for pair in pairs:
+            self._know(pair, real_ms)
+
+    def _know(self, pair: tuple[Any, ...], real_ms: int) -> None:
+        if self.path is not None:
+            self._days.setdefault(real_ms // DAY_MS, seen.Seen()).add(_named(*pair))
 
     def flush(self) -> None:
         """Wait, with everybody else, until all that has been queued is on disk: for what has to be over before anybody reads again."""
@@ -492,7 +515,7 @@ class CommandLog:
             if not batch:
                 return
             try:
-                gone = self._commit(batch)
+                self._commit(batch)
             except _NOT_WRITTEN as error:
                 with self._wake:
                     self._broken = True
@@ -503,7 +526,7 @@ class CommandLog:
                 self._written += len(batch)
                 self._wake.notify_all()
             with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-                self._loop.call_soon_threadsafe(self._committed, batch, gone)
+                self._loop.call_soon_threadsafe(self._committed, batch)
             if is_last:
                 return
             while self._is_loose and self._inbox.empty():
@@ -521,23 +544,20 @@ class CommandLog:
                 return batch, False
         return batch, True
 
-    def _commit(self, batch: list[Statement]) -> list[tuple[str, str]]:
-        """One transaction for all that came while the last one was written; the keys whose answers were let go."""
+    def _commit(self, batch: list[Statement]) -> None:
+        """One transaction for all that came while the last one was written."""
         execute = self._writer.execute
         gathered = _gathered(batch)
-        gone: list[tuple[str, str]] = []
         is_alone = len(gathered) == 1  # By itself a statement is a transaction.
         if not is_alone:
             execute("BEGIN IMMEDIATE")
         for statement, values in gathered:
-            rows = execute(statement, values)
+            execute(statement, values)
             if statement is _FORGET:
-                gone += rows
                 self._is_loose = True
         if not is_alone:
             execute("COMMIT")
         self.commits += 1
-        return gone
 
     def _give_back(self) -> bool:
         """Some of the free pages to the disk, in a transaction of its own; whether there are more. A file that fails is met by the next commit."""
@@ -549,13 +569,8 @@ class CommandLog:
                 return _room(self._writer)[0] < free  # In a file of before nothing is given back.
         return False
 
-    def _committed(self, batch: list[Statement], gone: Sequence[tuple[str, str]] = ()) -> None:
+    def _committed(self, batch: list[Statement]) -> None:
         self._done += len(batch)
-        for pair in gone:
-            if (
-                pair not in self._replies
-            ):  # It may have been used again meanwhile, and that answer be on its way to the disk.
-                self._keys.discard(hash(pair))
         for statement, values in batch:
             if statement is _REPLY:
                 self._replies.pop((values[0], values[1]), None)

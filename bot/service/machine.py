@@ -20,11 +20,11 @@ from bot.clock import SystemClock
 from bot.errors import BotError
 from bot.service.calendars import session_at
 from bot.service.clock import ServiceClock
-from bot.service.keeping import Saving, assembled, peek_all, tracked
+from bot.service.keeping import Saving, assembled, peek, peek_all, tracked
 from bot.service.log import CommandLog, Push, Recovered, Row, SavedClock, Snapshot, Statement
 from bot.service.prices import Feed, Point
 from bot.service.series import Series
-from bot.venue import codec, index
+from bot.venue import codec, index, pages
 from bot.venue.apply import Applied, apply
 from bot.venue.calm import Calm, calm
 from bot.venue.commands import (
@@ -50,6 +50,9 @@ from bot.venue.state import State
 log = structlog.get_logger()
 
 SNAPSHOT_EVERY: Final = 10_000  # commands: what a start after a crash has to replay at most, about a second's work
+EVENTS_OPEN: Final = (
+    256  # the newest of an account, which readers ask for all the time; older ones are packed to a tenth
+)
 LEASE_REAL_MS: Final = 3_000  # how far ahead of the clock the saved ceiling lies, in real time
 DEAD_MAN_FLOOR_REAL_MS: Final = 30_000  # a restart leaves a dead-man switch at least this much, or its whole time
 
@@ -192,6 +195,9 @@ class Machine:
         if self.series.is_held:
             self.feed.hold(spec.coin)
         heappush(self.turns, (spec.expires_ms, spec.coin))
+        for over, market in self.state.markets.items():
+            if market.status == "settled":
+                self.feed.forget(over)
         self.processed += 1
 
     def _run_deadlines(self, *, before_ms: int) -> None:
@@ -276,11 +282,19 @@ class Machine:
         self._bands = {}
         self.seq += 1
         self.events += len(applied.events)
+        self._fold(applied.events)
         also = self.publish(applied.events) if applied.events and self.publish is not None else ()
         self.log.append(Row(self.seq, at_ms, text, self.chain), also)
         if type(command) not in _TRADING or self._is_nearer():
             self.moved.set()
         return applied
+
+    def _fold(self, events: Sequence[Event]) -> None:
+        """Pack what is old of the accounts that these events are of. A snapshot does so too, but of a file only, and after thousands of commands."""
+        for name in {event.account for event in events}:
+            account = peek(self.state, name)
+            if len(account.events) >= 2 * EVENTS_OPEN or len(account.trades) >= 2 * EVENTS_OPEN:
+                pages.fold(account, but_newest=EVENTS_OPEN)
 
     def _is_nearer(self) -> bool:
         """Has the last command brought something nearer than what is waited for?"""

@@ -72,6 +72,9 @@ class SimulatedSource:
         ts = after_ms - after_ms % MINUTE_MS + MINUTE_MS
         return self._market.minute(ts) if ts < self._end_ms else None
 
+    def forget(self) -> None:
+        self._market.forget()
+
     def closed(self, interval: str, until_ms: int, limit: int) -> list[Candle]:
         step = INTERVAL_MS[interval]
         end = until_ms - until_ms % step
@@ -286,6 +289,13 @@ class Feed:
         if lane is not None:
             self._fill(lane)
         return lane is not None
+
+    def forget(self, coin: str) -> None:
+        """Let the candles of a market that is over go; whoever asks for them has them made again."""
+        lane = self._lanes[coin]
+        if not lane.pushed and isinstance(lane.source, SimulatedSource):
+            lane.store = None
+            lane.source.forget()
 
     def last_px(self, coin: str) -> int | None:
         """The latest price of a market."""

@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop
-from itertools import islice
 from typing import Any, Final
 
 from bot.runtime.ports import Calm
@@ -52,8 +51,6 @@ ADDRESS: Final = "0x" + "5e" * 20  # no chance in a session: the same manifest g
 EVENTS_SHOWN: Final = (
     2_000  # kept for whoever asks again after they were written away: a run that starts anew looks at its last page
 )
-
-KEYS_KEPT: Final = 20_000  # of orders: a daemon tells an order again within minutes, if at all
 
 Change = tuple[int, int, SetMarket]
 
@@ -256,15 +253,11 @@ class Stage(Machine):
         super().show_marks()
 
     def forget(self, first: int) -> None:
-        """Events before number `first` are written away, and nobody asks the account for them; its trades are packed when they are over. What a
-        key was used for is known of the newest."""
+        """Events before number `first` are written away, and nobody asks the account for them; its trades are packed when they are over."""
         account = self.account
         while account.events_first < first:
             forget_oldest(account)
         pages.fold_trades(account)
-        keys = account.trade_by_key
-        for key in list(islice(keys, max(0, len(keys) - KEYS_KEPT))):
-            del keys[key]
 
     def beat(self, ahead_ms: int = 0) -> None:
         """A heartbeat; the beats of the next `ahead_ms` are said with it."""

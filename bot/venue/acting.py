@@ -89,7 +89,7 @@ def arm_clock(
 
 def kill(state: State, account: Account, command: Kill) -> firing.Killed | Refusal:
     """The kill switch by its own route."""
-    if command.idempotency_key is not None and command.idempotency_key in account.fenced_keys:
+    if command.idempotency_key is not None and account.is_fenced(command.idempotency_key):
         return Refusal("idempotency_conflict", "the account was reset after this key was used", fix={"action": "resync"},
                        details={"reason": "account_reset", "epoch": account.epoch})  # fmt: skip
     if command.expires_ms is not None and state.now_ms > command.expires_ms:

@@ -21,6 +21,7 @@ from bot.venue import (
     nav,
     orders,
     outcome,
+    seen,
     settlement,
     sign_in,
     webhooks,
@@ -267,13 +268,12 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
             market.next_funding_ms = 0
     for token in [t for t, plan in state.plans.items() if plan.account == account.id]:
         del state.plans[token]
-    for key in account.trade_by_key:
-        account.fenced_keys[key] = account.epoch
     fresh = Account(
         id=account.id, number=account.number, address=account.address, name=account.name, start_balance=account.opened_with,
         opened_with=account.opened_with, created_ms=account.created_ms, epoch=account.epoch + 1, fenced_keys=account.fenced_keys, events_first=account.event_seq + 1,
         event_seq=account.event_seq, order_seq=account.order_seq, trade_seq=account.trade_seq, trade_first=account.trade_seq + 1,
         guardian_seq=account.guardian_seq, max_trade=account.max_trade, daily_cap=account.daily_cap, begun_ms=state.now_ms,
+        old_fenced_keys=seen.merged(account.old_fenced_keys + account.old_keys, account.trade_by_key),
     )  # fmt: skip
     if command.balance is not None:
         fresh.start_balance = command.balance

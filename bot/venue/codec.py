@@ -156,4 +156,6 @@ def opened(account: state.Account) -> state.Account:
     happened += account.events
     made = [trade for page in account.trade_pages for trade in unpack(page.packed)]
     kept = deque(happened[len(happened) - account.events_kept() :])
-    return replace(account, events=kept, trades=made + account.trades, pages=[], trade_pages=[])
+    made += account.trades
+    keys = {trade.idempotency_key: trade.id for trade in made if trade.idempotency_key is not None}
+    return replace(account, events=kept, trades=made, pages=[], trade_pages=[], trade_by_key=keys, old_keys=[])

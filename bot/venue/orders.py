@@ -59,12 +59,12 @@ def fenced(state: State, account: Account, command: PlaceOrder | ConfirmPlan | C
     """A request that is too late, or whose key belongs to the past."""
     key = command.idempotency_key
     if key is not None:
-        if key in account.fenced_keys:
+        if account.is_fenced(key):
             return Refusal("idempotency_conflict", "the account was reset after this key was used", fix={"action": "resync"},
                            details={"reason": "account_reset", "epoch": account.epoch})  # fmt: skip
-        if key in account.trade_by_key:
+        if (made := account.trade_of_key(key)) is not None:
             return Refusal("idempotency_conflict", "this key belongs to an order whose answer is no longer kept",
-                           details={"reason": "expired", "tradeId": account.trade_by_key[key]})  # fmt: skip
+                           details={"reason": "expired", "tradeId": made})  # fmt: skip
     if command.expires_ms is not None and state.now_ms > command.expires_ms:
         return Refusal(
             "idempotency_conflict",
@@ -141,7 +141,8 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
         trade = next((made[command.token] for made in account.spent.values() if command.token in made), None)
         if trade is not None:
             return _used(trade)
-        if command.idempotency_key in account.trade_by_key and (refused := fenced(state, account, command)):
+        used = command.idempotency_key
+        if used is not None and account.trade_of_key(used) and (refused := fenced(state, account, command)):
             return refused  # The key of a trade is known for ever, whatever has become of its plan.
         return Refusal("not_found", "no such plan: the confirm token is unknown", fix={"action": "replan"})
     if plan.state == "used":

@@ -8,10 +8,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final
 
-from bot.venue import codec
+from bot.venue import codec, seen
 from bot.venue.events import Event
 from bot.venue.state import Account, Page, Trade
 
@@ -19,8 +19,8 @@ PAGE: Final = 64  # small enough to unpack in passing, large enough to pack well
 PAGES_OPEN: Final = 256  # unpacked ones that readers keep, all accounts together
 
 
-def fold(account: Account) -> None:
-    """Pack every whole page; what is left over stays open, and trades from the oldest on that is not over yet. A page that was cut short
+def fold(account: Account, *, but_newest: int = 0) -> None:
+    """Pack every whole page, but leave so many of the newest events and trades open; what is left over stays open, and trades from the oldest on that is not over yet. A page that was cut short
     by a file is filled up first."""
     events, pages = account.events, account.pages
     if pages and pages[-1].count < PAGE and events:
@@ -28,21 +28,35 @@ def fold(account: Account) -> None:
         events.extendleft(reversed(codec.unpack(short.packed)))
         while events[0].seq < account.events_first:
             events.popleft()
-    while len(events) >= PAGE:
+    while len(events) >= PAGE + but_newest:
         happened = [events.popleft() for _ in range(PAGE)]
         pages.append(Page(happened[0].seq, PAGE, codec.pack(happened)))
-    fold_trades(account)
+    fold_trades(account, but_newest=but_newest)
 
 
-def fold_trades(account: Account) -> None:
+def fold_trades(account: Account, *, but_newest: int = 0) -> None:
     """Trades alone, from the oldest on that is over."""
     done, trades = 0, account.trades
     if account.trade_pages and account.trade_pages[-1].count < PAGE and trades:
         trades[:0] = codec.unpack(account.trade_pages.pop().packed)
-    while len(trades) - done >= PAGE and all(trade.status != "open" for trade in trades[done : done + PAGE]):
+    while len(trades) - done >= PAGE + but_newest and all(
+        trade.status != "open" for trade in trades[done : done + PAGE]
+    ):
         account.trade_pages.append(Page(trades[done].seq, PAGE, codec.pack(trades[done : done + PAGE])))
         done += PAGE
     del trades[:done]
+    if account.trade_by_key:
+        _fold_keys(account)
+
+
+def _fold_keys(account: Account) -> None:
+    """Keep the keys of packed trades as such: a key is known for ever, and rarely asked for by then."""
+    first, by_key = account.trade_seq - len(account.trades) + 1, account.trade_by_key
+    old = list(takewhile(lambda key: int(by_key[key][-9:]) < first, by_key))
+    if len(old) >= PAGE:
+        seen.add(account.old_keys, old)
+        for key in old:
+            del by_key[key]
 
 
 def tail(account: Account) -> Page | None:

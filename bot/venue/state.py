@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from bot.venue import seen
 from bot.venue.events import Event
 from bot.venue.numbers import E8, tick_table
 
@@ -28,7 +29,7 @@ BOOK_LEVELS: Final = 20  # What the venue's own book shows a side.
 CLOSED_DEPTH: Final = 3  # While the outside price is closed, depth is a third and the spread three times as wide.
 PLAN_KEPT_MS: Final = 7 * DAY_MS  # A used or stale token still says so for a week.
 # Of all accounts; when there are more, a tenth of them goes sooner, the oldest that nobody can confirm any more. Of a used one its trade is kept.
-PLANS_KEPT: Final = 20_000
+PLANS_KEPT: Final = 2_000
 
 
 class Tier(NamedTuple):
@@ -484,8 +485,10 @@ class Account:
     resting: dict[int, None] = field(default_factory=dict)  # Oids of limit entries (and pending market orders).
     guardians: dict[int, Guardian] = field(default_factory=dict)
     trades: list[Trade] = field(default_factory=list)  # The newest ones; older ones may have been packed into pages.
-    trade_by_key: dict[str, str] = field(default_factory=dict)
-    fenced_keys: dict[str, int] = field(default_factory=dict)  # Keys used before a reset, with that epoch.
+    trade_by_key: dict[str, str] = field(
+        default_factory=dict
+    )  # Of the trades in `trades`; of older ones see `old_keys`.
+    fenced_keys: dict[str, int] = field(default_factory=dict)  # Of snapshots of before `old_fenced_keys`.
     events: deque[Event] = field(default_factory=deque)  # The newest ones; older ones may have been packed into pages.
     events_first: int = 1  # Sequence number of the oldest event that is kept.
     event_seq: int = 0
@@ -511,9 +514,25 @@ class Account:
     trade_pages: list[Page] = field(default_factory=list)  # The same of trades that are over.
     # Trades by the tokens of their plans, once those plans had to go: day of the plan's end -> digest of the token -> trade.
     spent: dict[int, dict[str, str]] = field(default_factory=dict)
+    # A key of a trade is known for ever. Those of packed trades, and those that were used before a reset, as seen.Runs.
+    old_keys: list[bytes] = field(default_factory=list, repr=False)
+    old_fenced_keys: list[bytes] = field(default_factory=list, repr=False)
 
     def events_kept(self) -> int:
         return self.event_seq - self.events_first + 1
+
+    def trade_of_key(self, key: str) -> str | None:
+        """The id of the trade that this idempotency key made in this epoch, however long ago."""
+        found = self.trade_by_key.get(key)
+        if found is not None or not seen.has(self.old_keys, key):
+            return found
+        from bot.venue import pages  # Pages are read with what is defined here.
+
+        return next((trade.id for trade in pages.trades_before(self) if trade.idempotency_key == key), None)
+
+    def is_fenced(self, key: str) -> bool:
+        """Whether this idempotency key was used before a reset."""
+        return key in self.fenced_keys or seen.has(self.old_fenced_keys, key)
 
     def trade(self, trade_id: str) -> Trade:
         at = int(trade_id[-9:]) - 1 - self.trade_seq  # From the end: minus one is the newest.

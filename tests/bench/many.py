@@ -30,6 +30,7 @@ STEP_MS = 60_000
 MARKETS = 50
 WARM_BARS = 3  # the first plan, because nothing is proven of the service yet
 WAIT_S = 120.0
+BEAT_REAL_S = 100  # of the dead-man, so that no beat is missed on a busy machine
 PAIR = '''\
 """In turn: opens on one bar, closes on the next. Every second strategy is one bar behind."""
 
@@ -49,7 +50,7 @@ class Pair(Strategy):
 '''
 CONFIG = """\
 account: {base_url: "%(base_url)s", api_key: "${file:api-key}"}
-dead_man: {heartbeat_seconds: 600}
+dead_man: {heartbeat_seconds: %(beat_s)s}
 state_dir: state
 strategies_dir: strategies
 orders: {path: %(path)s}
@@ -161,21 +162,21 @@ def measure(strategies: int, bars: int, *, limits: bool, profile: bool = False) 
     )
     with tempfile.TemporaryDirectory(prefix="bot-", dir=os.environ.get("BENCH_DIR")) as name, ExitStack() as closing:
         folder = Path(name)
-        service, base_url = _service(folder, limits=limits)
+        service, base_url = start_service(folder, limits=limits)
         try:
-            _project(folder, base_url, strategies, path="plan" if limits else "direct")
+            make_project(folder, base_url, strategies, path="plan" if limits else "direct")
             out = folder / "sent.json"
             command = [sys.executable, "-m", "tests.bench.many", "--daemon", str(folder / "many.yaml"), str(out)]
             with (folder / "log").open("ab") as log:
                 run = subprocess.Popen(command + (["--profile"] if profile else []), stdout=log, stderr=log)
             closing.callback(run.kill)  # Of one that has ended nothing comes.
-            _wait_passes(folder, run)
+            wait_passes(folder, run)
             started, before = time.monotonic(), {pid: _cpu_s(pid) for pid in (run.pid, service.pid)}
             time.sleep((WARM_BARS + bars) * STEP_MS / 1000 / SPEED)
             took = time.monotonic() - started
             for what, pid in (("daemon", run.pid), ("service", service.pid)):
                 print(
-                    f"   {what:8s} CPU {(_cpu_s(pid) - before[pid]) / took * 100:5.1f} %, memory {_pss_mb(pid):6.1f} MB PSS"
+                    f"   {what:8s} CPU {(_cpu_s(pid) - before[pid]) / took * 100:5.1f} %, memory {pss_mb(pid):6.1f} MB PSS"
                 )
             run.send_signal(signal.SIGTERM)
             run.wait(WAIT_S)
@@ -204,12 +205,12 @@ def measure(strategies: int, bars: int, *, limits: bool, profile: bool = False) 
             service.wait(WAIT_S)
 
 
-def _service(folder: Path, *, limits: bool) -> tuple[subprocess.Popen[bytes], str]:
+def start_service(folder: Path, *, limits: bool, speed: int = SPEED) -> tuple[subprocess.Popen[bytes], str]:
     reader, writer = os.pipe()
     options = [] if limits else ["--no-rate-limits"]
     with (folder / "service.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bot", "sandbox", "--port", "0", "--clock", f"{SPEED}x", "--seed", "7", "--db", str(folder / "service.db"),
+            [sys.executable, "-m", "bot", "sandbox", "--port", "0", "--clock", f"{speed}x", "--seed", "7", "--db", str(folder / "service.db"),
              "--markets", ",".join(_markets()), "--ready-fd", str(writer), *options],
             stdout=log, stderr=log, pass_fds=(writer,),
         )  # fmt: skip
@@ -227,7 +228,7 @@ def _markets() -> list[str]:
     return [*listed[: MARKETS - 3], *listed[-3:]]
 
 
-def _project(folder: Path, base_url: str, strategies: int, *, path: str) -> None:
+def make_project(folder: Path, base_url: str, strategies: int, *, path: str, speed: int = SPEED) -> None:
     answer = httpx.post(
         f"{base_url}/v1/sandbox/accounts", json={"name": "many", "startingBalanceUsd": 100_000}, trust_env=False
     )
@@ -242,10 +243,12 @@ def _project(folder: Path, base_url: str, strategies: int, *, path: str) -> None
         f" netting: allow, params: {{odd: {n // len(markets) % 2}}}}}\n"
         for n in range(strategies)
     ]
-    (folder / "many.yaml").write_text(CONFIG % {"base_url": base_url, "path": path} + "".join(lines))
+    (folder / "many.yaml").write_text(
+        CONFIG % {"base_url": base_url, "path": path, "beat_s": BEAT_REAL_S * speed} + "".join(lines)
+    )
 
 
-def _wait_passes(folder: Path, run: subprocess.Popen[bytes]) -> None:
+def wait_passes(folder: Path, run: subprocess.Popen[bytes]) -> None:
     from bot.runtime.progress import ProgressReader
 
     reader = ProgressReader(str(folder / "state" / "progress"))
@@ -315,7 +318,7 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _pss_mb(pid: int) -> float:
+def pss_mb(pid: int) -> float:
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1024
 

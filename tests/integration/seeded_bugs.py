@@ -143,7 +143,7 @@ def a_reset_forgets_the_keys(to: pytest.MonkeyPatch) -> None:
     fenced = venue_orders.fenced
 
     def open_gate(state: Any, account: Any, command: Any) -> Any:
-        return None if command.idempotency_key in account.fenced_keys else fenced(state, account, command)
+        return None if account.is_fenced(command.idempotency_key) else fenced(state, account, command)
 
     to.setattr(ServiceDesk, "_kept", forgetful)
     to.setattr(venue_orders, "fenced", open_gate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from random import Random
 
 from bot.venue import codec, pages
@@ -94,3 +95,29 @@ def test_a_short_page_of_a_file_is_filled_up_before_the_next_one_begins() -> Non
     pages.fold(account)
     assert {page.count for page in account.pages} == {pages.PAGE}
     assert [e.seq for e in pages.after(account, 0)] == list(range(account.events_first, account.event_seq + 1))
+
+
+def test_the_key_of_a_packed_trade_is_known_for_ever_and_takes_a_few_bytes() -> None:
+    state = s.State()
+    order = s.OrderSpec("BTC", 1, usd=100 * E8, source="api")
+    apply(state, c.ListMarket(s.MarketSpec("BTC", sz_decimals=2), PX), 1)
+    apply(state, c.OpenAccount("a", "0x" + "0" * 40, None, 10_000 * E8), 2)
+    for n in range(300):
+        side = replace(order, side=1 if n % 2 == 0 else -1)
+        apply(state, c.PlaceOrder("a", side, idempotency_key=f"k{n}"), 10 + n)
+    account = state.accounts["a"]
+    pages.fold(account)
+    state = restored(state)
+    account = state.accounts["a"]
+    assert len(account.trade_by_key) < pages.PAGE and sum(map(len, account.old_keys)) <= 300 * 8
+    for n in (0, 1, 150, 299):
+        no = apply(state, c.PlaceOrder("a", order, idempotency_key=f"k{n}"), 1_000).answer
+        assert (no.code, no.details) == (
+            "idempotency_conflict",
+            {"reason": "expired", "tradeId": s.trade_id(account, n + 1)},
+        )
+    assert account.trade_seq == 300
+    apply(state, c.ResetAccount("a", None), 2_000)
+    no = apply(state, c.PlaceOrder("a", order, idempotency_key="k7"), 2_001).answer
+    assert no.details == {"reason": "account_reset", "epoch": 1}
+    assert apply(state, c.PlaceOrder("a", order, idempotency_key="new"), 2_002).answer.trade.idempotency_key == "new"

@@ -1,0 +1,39 @@
+"""What was seen stays seen, in 8 bytes each."""
+
+from __future__ import annotations
+
+from random import Random
+
+from bot.venue import seen
+
+
+def test_what_was_put_in_is_found_and_nothing_else(base_seed: int) -> None:
+    chance = Random(base_seed)
+    runs: seen.Runs = []
+    put: set[str] = set()
+    for _ in range(200):
+        some = [f"key {chance.randrange(20_000)}" for _ in range(chance.randrange(100))]
+        seen.add(runs, some)
+        put.update(some)
+    assert [text for text in map("key {}".format, range(20_000)) if seen.has(runs, text)] == sorted(
+        put, key=lambda text: int(text[4:])
+    )
+    assert sum(map(len, runs)) < 12 * len(put)
+    assert [len(run) for run in runs] == sorted((len(run) for run in runs), reverse=True)
+
+
+def test_the_same_texts_make_one_and_the_same_run_whatever_came_first() -> None:
+    texts = [f"k{n}" for n in range(1_000)]
+    one: seen.Runs = []
+    for at in range(0, 1_000, 37):
+        seen.add(one, texts[at : at + 37])
+    assert seen.merged(one, []) == seen.merged([], texts) == seen.merged(seen.merged(one, texts[:50]), texts[900:])
+    assert seen.merged([], []) == []
+
+
+def test_texts_that_are_added_one_by_one_are_found() -> None:
+    days = seen.Seen()
+    for n in range(3 * seen.BATCH + 7):
+        days.add(f"acc {n}")
+    assert all(f"acc {n}" in days for n in range(3 * seen.BATCH + 7))
+    assert "acc -1" not in days
