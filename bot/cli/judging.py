@@ -180,13 +180,20 @@ def _of_markets(source: Source) -> list[Problem]:
 def _of_guardians(source: Source) -> list[Problem]:
     """What the embedded service would say to each, in its words: one that it refuses keeps every entry out."""
     from bot.service.answers import Refused
-    from bot.service.orders import guardian_spec
+    from bot.service.orders import ORDER_FIELDS, guardian_spec
     from bot.venue.guardians import normalise
+    from bot.wire.errors import unknown
 
     problems: list[Problem] = []
     listed = _listed(source.settings)
     for index, one in enumerate(source.settings.guardians):
         try:
+            # The service would ignore it; in a config it is a slip.
+            for name in one.order_template or ():
+                if name not in ORDER_FIELDS:
+                    problems.append(
+                        source.problem(("guardians", index, "order_template", name), unknown(name, ORDER_FIELDS)[0])
+                    )
             found = normalise(guardian_spec(one.request()))
         except Refused as error:
             found = error.refusal

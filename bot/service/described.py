@@ -109,7 +109,7 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
     ),
     ("GET", "/v1/trades"): Described("Orders", "Trades, newest first", orders.TradesPage, ("not_found",)),
     ("GET", "/v1/guardians"): Described("Guardians", "Armed guardians", orders.GuardiansPage),
-    ("POST", "/v1/guardians"): Described("Guardians", "Arm a guardian", resources.Guardian, ("not_found", "limit_exceeded", "insufficient_funds", "key_limit_exceeded")),
+    ("POST", "/v1/guardians"): Described("Guardians", "Arm a guardian", resources.GuardianArmed, ("not_found", "limit_exceeded", "insufficient_funds", "key_limit_exceeded")),
     ("DELETE", "/v1/guardians/{id}"): Described("Guardians", "Disarm a guardian", orders.DisarmResult, ("not_found", "key_limit_exceeded")),
     ("POST", "/v1/heartbeat"): Described("Guardians", "Heartbeat", orders.HeartbeatResult, (), "Moves nextDeadline of every armed dead-man switch."),
     ("GET", "/v1/events"): Described("Events", "Events after a cursor", wire_events.EventsPage, ("not_found",), "410 when the cursor was wiped by a reset."),

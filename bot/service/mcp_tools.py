@@ -18,7 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from bot.errors import Refusal
 from bot.service.answers import Refused, invalid, of_validation, refuse
-from bot.wire.base import Request
+from bot.wire.base import Request, json_number
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.headers import (
     IDEMPOTENCY_KEY_HEADER,
@@ -243,6 +243,8 @@ def _text(arguments: dict[str, Any], name: str) -> str:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        value = json_number(value)
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -16,7 +16,7 @@ from bot.service.described import DESCRIBED, EXAMPLES, GROUPS, OUTSIDE, STREAM, 
 from bot.service.edge import Rule
 from bot.service.operation_names import operation_name
 from bot.wire import headers as wire_headers
-from bot.wire.base import Request, Resource
+from bot.wire.base import Request, Resource, aliases
 from bot.wire.errors import ErrorEnvelope
 from bot.wire.events import DATA_OF, Event
 from bot.wire.guardian_requests import GUARDIAN_RULES, GuardianFields
@@ -458,7 +458,7 @@ _ABOVE_ZERO: Final[Json] = {"pattern": r"^(0*[1-9][0-9]*(\.[0-9]+)?|0+\.[0-9]*[1
 
 def _guardian_kinds(*, market_implied: bool) -> Json:
     """One branch a type: which fields belong to it, from the table that the requests are held to."""
-    own = [name for name in _aliases(GuardianFields) if name not in ("type", "scope")]
+    own = [name for name in aliases(GuardianFields) if name not in ("type", "scope")]
     kinds: list[Json] = []
     for kind, rule in GUARDIAN_RULES.items():
         allowed = rule.fields | ({"market"} if market_implied else set())
@@ -469,10 +469,6 @@ def _guardian_kinds(*, market_implied: bool) -> Json:
             branch |= _exactly_one(*rule.one_of)
         kinds.append(branch)
     return {"anyOf": kinds}
-
-
-def _aliases(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 # Rules between the fields of one request, as far as JSON Schema can say them.

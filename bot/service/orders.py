@@ -6,7 +6,9 @@ import hashlib
 import json
 import re
 import secrets
+from collections.abc import Collection, Iterable
 from decimal import ROUND_HALF_EVEN, Decimal
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -43,8 +45,8 @@ from bot.venue.state import (
     guardian_id,
     oid_text,
 )
-from bot.wire.base import encode
-from bot.wire.errors import fields_of, message_of
+from bot.wire.base import aliases, encode
+from bot.wire.errors import FIELDS_SHOWN_MAX, clean, fields_of, message_of, unknown
 from bot.wire.guardian_requests import GuardianFields, GuardianRequest
 from bot.wire.order_requests import (
     CancelCoinRequest,
@@ -59,6 +61,9 @@ from bot.wire.order_requests import (
 PLAN_TTL_REAL_MS: Final = 60_000
 AMOUNT_MAX: Final = Decimal(10**12)  # of any number in a body: beyond any balance
 CLOSE_ONLY_GUARDIANS: Final = frozenset({"trailing_stop", "max_hold", "dead_man_switch"})
+
+ORDER_FIELDS: Final = aliases(OrderRequest)
+GUARDIAN_FIELDS: Final = aliases(GuardianFields)
 
 _FINEST: Final = Decimal("0.00000001")
 _OID: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
@@ -84,7 +89,12 @@ class OrderDesk(Desk):
                 principal.account, spec, principal.key, context.request_id, context.idempotency_key, context.expires_ms
             )
 
-        return self.decide(principal, context, command, lambda placed, now: self.order_result(principal, placed))
+        def view(placed: Placed, now: int) -> Any:
+            made = self.order_result(principal, placed)
+            made["warnings"] += _of_guardians(request)
+            return made
+
+        return self.decide(principal, context, command, view)
 
     def _plan(self, principal: Principal, request: OrderRequest, spec: OrderSpec, context: Context) -> Answer:
         token = f"cft_{secrets.token_urlsafe(24)}"
@@ -95,13 +105,15 @@ class OrderDesk(Desk):
         if isinstance(quoted, Refusal):
             return self.refusal(quoted, context)
         assert isinstance(quoted, Quote)
+        plan = views.plan(quoted)
+        plan["warnings"] += _of_guardians(request)
         return Answer.ok(
             {
                 "dryRun": True,
                 "orderSubmitted": False,
                 "confirmToken": token,
                 "expiresAt": self.machine.state.now_ms + ttl,
-                "plan": views.plan(quoted),
+                "plan": plan,
             }
         )
 
@@ -139,7 +151,7 @@ class OrderDesk(Desk):
         coin = bare_coin(market)
         self._check_market(principal, coin)
         fraction = None if request.fraction is None else exact(request.fraction, "fraction")
-        usd = None if request.usd_amount is None else exact(request.usd_amount, "usdAmount")
+        usd = None if request.usd_amount is None else _usd(request.usd_amount, "usdAmount")
         size = None if request.size is None else scaled(request.size, "size", parse_e8)
 
         def command(now: int) -> Command:
@@ -199,7 +211,7 @@ class OrderDesk(Desk):
             coin=bare_coin(request.coin),
             intent=request.intent,
             side=1 if request.side == "long" else -1,
-            notional=None if request.notional_usd is None else exact(request.notional_usd, "notionalUsd"),
+            notional=None if request.notional_usd is None else _usd(request.notional_usd, "notionalUsd"),
             size=None if request.size is None else scaled(request.size, "size", parse_e8),
             leverage=request.leverage,
             slippage_bps=request.slippage_bps,
@@ -282,8 +294,10 @@ class OrderDesk(Desk):
         spec = guardian_spec(request)
         self._check_guarded(principal, spec)
 
+        said = _of_template(request.order_template)
+
         def view(armed: Guardian, now: int) -> Any:
-            return views.guardian(self.account(principal), armed)
+            return views.guardian(self.account(principal), armed) | ({"warnings": said} if said else {})
 
         def command(now: int) -> Command | Refusal:
             armed = ArmGuardian(principal.account, spec, context.idempotency_key, principal.key)
@@ -344,7 +358,7 @@ def order_spec(request: OrderRequest, *, reduce_only: bool = False) -> OrderSpec
     return OrderSpec(
         coin=bare_coin(request.market),
         side=1 if request.side == "long" else -1,
-        usd=None if request.usd_amount is None else exact(request.usd_amount, "usdAmount"),
+        usd=None if request.usd_amount is None else _usd(request.usd_amount, "usdAmount"),
         size=None if request.size is None else scaled(request.size, "size", parse_e8),
         leverage=request.leverage,
         leverage_mode=request.leverage_mode,
@@ -395,9 +409,12 @@ def guardian_spec(request: GuardianFields) -> GuardianSpec:
 
 
 def template_spec(template: dict[str, Any]) -> OrderSpec:
-    """The order of a schedule, held to the schema of POST /v1/orders; Refused when it is none. It is the service's own unless it says otherwise."""
+    """The order of a schedule, held to the schema of POST /v1/orders; Refused when it is none. It is the service's own unless it says otherwise.
+
+    Members that POST /v1/orders does not have are kept in the text and mean nothing.
+    """
     try:
-        request = OrderRequest.from_wire(template)
+        request = _template_order(template)
     except ValidationError as error:
         fields = [problem | {"field": f"orderTemplate.{problem['field']}"} for problem in fields_of(error)]
         raise Refused(Refusal("invalid_input", message_of(fields), details={"fields": fields})) from None
@@ -406,6 +423,34 @@ def template_spec(template: dict[str, Any]) -> OrderSpec:
     spec = order_spec(request)
     spec.source = request.source
     return spec
+
+
+def _template_order(template: dict[str, Any]) -> OrderRequest:
+    return OrderRequest.from_wire({name: value for name, value in template.items() if name in ORDER_FIELDS})
+
+
+def _of_template(template: dict[str, Any] | None) -> list[dict[str, str]]:
+    """A warning for each member of a template that means nothing; those of its guardians too."""
+    if template is None:
+        return []
+    ignored = _ignored("orderTemplate", (name for name in template if name not in ORDER_FIELDS), ORDER_FIELDS)
+    return ignored + _of_guardians(_template_order(template), "orderTemplate.")
+
+
+def _of_guardians(request: OrderRequest, at: str = "") -> list[dict[str, str]]:
+    """A warning for each member of an order's guardians that means nothing."""
+    return [
+        warning
+        for index, inline in enumerate(request.guardians)
+        for warning in _ignored(f"{at}guardians.{index}", inline.model_extra or {}, GUARDIAN_FIELDS)
+    ]
+
+
+def _ignored(at: str, names: Iterable[str], known: Collection[str]) -> list[dict[str, str]]:
+    return [
+        {"code": "unknown_member", "message": f"the service ignores {at}.{name}, which {unknown(name, known)[0]}"}
+        for name in map(clean, islice(names, FIELDS_SHOWN_MAX))
+    ]
 
 
 def token_digest(token: str) -> str:
@@ -424,6 +469,11 @@ def exact(value: Decimal, name: str) -> int:
     if not made:
         raise Refused(invalid(name, "must be at least 0.00000001", ">= 0.00000001"))
     return made
+
+
+def _usd(value: Decimal, name: str) -> int:
+    """An amount of an order. One below the smallest unit counts as that unit: the venue judges it, by its minimum notional."""
+    return exact(max(value, _FINEST), name)
 
 
 def _oid(account: Account, order: Order) -> str:

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from bot.service.answers import Refused, invalid
 
+# A country before its number. Other letters are no part of a number, so what they name is asked of the list of countries.
+_COUNTRY: Final = re.compile(r"([^\W\d_][^\d+(]*)(.*)", re.DOTALL)
 _ALLOWED: Final = re.compile(r"\+?[0-9 ().\-/\t]+", re.ASCII)
 _CODE: Final = re.compile(r"(?:\+|00)?([0-9]{1,3})", re.ASCII)
 _DIGITS_MIN: Final = 3
@@ -139,6 +141,11 @@ def parse_phone(text: str, country: str | None = None, country_code: str | None 
     regions = _regions(country, country_code)
     field = "country" if country is not None else "countryCode"
     plain = text.strip()
+    if (written := _COUNTRY.fullmatch(plain)) is not None:
+        named, plain = countries_of(written[1].rstrip(" :.-\t"), "phoneNumber"), written[2]
+        if regions is not None and not regions & named:
+            raise Refused(invalid(field, "does not agree with phoneNumber"))
+        regions, field = named if regions is None else regions & named, "phoneNumber"
     digits = re.sub(r"[^0-9]", "", plain) if _ALLOWED.fullmatch(plain) else ""
     if len(digits) < _DIGITS_MIN:
         raise Refused(_bad("is not a phone number"))

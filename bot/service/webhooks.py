@@ -23,12 +23,11 @@ from bot.service.targets import RESOLVE_SECONDS, Resolve, TargetRefused, address
 from bot.venue.commands import AddWebhook, RemoveWebhook
 from bot.venue.state import Webhook
 from bot.wire import signing
+from bot.wire.errors import clean
 from bot.wire.requests import WebhookRequest
 from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
 
 Body = dict[str, Any]
-
-KNOWN_TYPES: Final = list(EVENT_SUBTYPES)
 
 _WEBHOOK_ID: Final = re.compile(r"whk_[0-9]{1,20}", re.ASCII)
 
@@ -72,9 +71,8 @@ class WebhookDesk(Desk):
     def create(self, principal: Principal, request: WebhookRequest, context: Context) -> Answer:
         """POST /v1/webhooks. `check_names` has judged the address."""
         types = None if not request.types else tuple(dict.fromkeys(request.types))
-        for name in types or ():
-            if name not in EVENT_FILTERS:
-                raise Refused(invalid("types", f"has no event type {name!r}", KNOWN_TYPES))
+        unknown = [_unknown(name) for name in types or () if name not in EVENT_FILTERS]
+        said = {"warnings": unknown} if unknown else {}
         secret = request.secret or signing.secret_of(secrets.token_bytes(signing.GENERATED_BYTES))
         try:
             key = signing.key_of(secret)
@@ -86,14 +84,14 @@ class WebhookDesk(Desk):
 
         def view(hook: Webhook, now: int) -> Body:
             self._outbox.add(hook)
-            return {**self._view(hook), "secret": secret}
+            return {**self._view(hook), "secret": secret, **said}
 
         return self.decide(
             principal,
             context,
             lambda now: expired(context, now) or AddWebhook(principal.account, request.url, types, sealed),
             view,
-            replay=lambda hook, now: {**self._view(hook), "secret": None},
+            replay=lambda hook, now: {**self._view(hook), "secret": None, **said},
         )
 
     def webhooks(self, principal: Principal) -> Answer:
@@ -127,6 +125,12 @@ class WebhookDesk(Desk):
             "failures": 0 if health is None else health.failures,
             "disabledReason": hook.disabled,
         }
+
+
+def _unknown(name: str) -> Body:
+    """The warning of a filter that matches no event of today's; a later one may have it."""
+    text = f"no event has the type {clean(name)}; there are {', '.join(EVENT_SUBTYPES)}"
+    return {"code": "unknown_type", "message": text}
 
 
 def add_webhooks(router: Router, desk: WebhookDesk) -> None:

@@ -103,7 +103,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A JSON integer: 5 is one, 5.0, "5" and true are not. In a query (`query=True`) its ASCII digits are read."""
+    """A JSON integer: 5 and 5.0 are one, 5.5, "5" and true are not. In a query (`query=True`) its ASCII digits are read."""
 
     ge: int
     le: int = SAFE_INT_MAX
@@ -115,6 +115,8 @@ class Integer:
 
     def check(self, value: Any) -> int:
         if self.query and type(value) is str and re.fullmatch(r"-?[0-9]{1,17}", value):
+            value = int(value)
+        if isinstance(value, Decimal | float) and isfinite(value) and value == int(value):
             value = int(value)
         if type(value) is not int:
             raise problem("integer_type", "must be an integer", self.allowed)
@@ -301,6 +303,11 @@ class Request(BaseModel):
                 ):
                     refuse((name,), "must not be null")
         return value
+
+
+def aliases(model: type[BaseModel]) -> list[str]:
+    """The wire names of a model's fields."""
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def encode(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from difflib import get_close_matches
 from typing import Any, Literal, TypedDict, get_args
 
@@ -93,7 +94,7 @@ def _problem_of(item: Any, root: type[BaseModel] | None) -> FieldProblem:
     if kind == "missing":
         text = "is required"
     elif kind == "extra_forbidden":
-        text, allowed = _unknown(str(loc[-1]), _fields_at(root, loc[:-1]))
+        text, allowed = unknown(str(loc[-1]), _fields_at(root, loc[:-1]))
     elif kind == "literal_error":
         allowed = re.findall(r"'([^']*)'", str(ctx["expected"]))
         text = f"must be one of {', '.join(allowed)}"
@@ -111,19 +112,20 @@ def _problem_of(item: Any, root: type[BaseModel] | None) -> FieldProblem:
         text = f"must have {allowed}"
     elif "problem" in ctx:
         text, allowed = ctx["problem"], ctx["allowed"]
-    return {"field": _clean(".".join(str(part) for part in loc)) or "body", "problem": text, "allowed": allowed}
+    return {"field": clean(".".join(str(part) for part in loc)) or "body", "problem": text, "allowed": allowed}
 
 
-def _unknown(name: str, known: list[str]) -> tuple[str, list[str]]:
+def unknown(name: str, known: Collection[str]) -> tuple[str, list[str]]:
+    """What to say of a name that is none of the known ones, and those."""
     close = (
         [one for one in known if one == SYNONYMS.get(name.lower())]
         or get_close_matches(name, known, n=1, cutoff=0.5)
         or [one for one in known if one.lower() == name.lower()]
     )
-    return ("is unknown" + (f"; did you mean {close[0]}?" if close else "")), known
+    return ("is unknown" + (f"; did you mean {close[0]}?" if close else "")), list(known)
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """A name that a stranger chose, safe to print: short, no control characters, no lone surrogates."""
     short = text if len(text) <= 100 else text[:99] + "\u2026"
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in short)

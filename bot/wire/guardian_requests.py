@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Annotated, Any, Self
 
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 
 from bot.wire.base import Integer, MarketName, Number, Request, Text, refuse
 from bot.wire.vocabulary import GuardianAction, GuardianScope, GuardianType
@@ -96,7 +96,9 @@ class GuardianRequest(GuardianFields):
 
 
 class InlineGuardian(GuardianFields):
-    """A guardian inside an order: the same fields, its market is the order's and need not be written."""
+    """A guardian inside an order: the same fields, its market is the order's and need not be written. Other members mean nothing."""
+
+    model_config = ConfigDict(extra="allow")
 
     @model_validator(mode="after")
     def _table(self) -> Self:

@@ -96,7 +96,7 @@ class KeyRequest(Request):
         return self
 
 
-CLEARS_CAP = ("", "none", "null")  # besides null itself
+CLEARS_CAP = ("", "empty", "none", "null")  # besides null itself
 
 
 def _cap(value: Any) -> Any:
@@ -104,7 +104,7 @@ def _cap(value: Any) -> Any:
         if value in CLEARS_CAP:
             return None
         if not is_digits(value):
-            allowed = 'null, "", "none", "null", a number or digits as a string'
+            allowed = 'null, "", "empty", "none", "null", a number or digits as a string'
             raise problem("cap_form", f"must be {allowed}", allowed)
         return Decimal(value)
     return value

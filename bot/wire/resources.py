@@ -9,6 +9,13 @@ from pydantic import Field
 from bot.wire.base import Amount, Num, Resource
 
 
+class Warning_(Resource):  # noqa: N801  the wire calls it Warning, a name Python has taken
+    """Something that was done otherwise than asked, or that the caller should know; never a refusal."""
+
+    code: str
+    message: str
+
+
 class Position(Resource):
     """One position a market. Amounts that do not apply are None; instants are unix ms on the service's clock."""
 
@@ -128,6 +135,12 @@ class Guardian(Resource):
     created_at: int | None = None
 
 
+class GuardianArmed(Guardian):
+    """POST /v1/guardians. `warnings` when there are any."""
+
+    warnings: tuple[Warning_, ...] = Field(default=(), exclude_if=lambda value: not value)
+
+
 class Key(Resource):
     """An API key without its secret."""
 
@@ -172,6 +185,7 @@ class WebhookCreated(Webhook):
     """POST /v1/webhooks: the signing secret, here and never again (None in a replay)."""
 
     secret: str | None = Field(default=None, repr=False)
+    warnings: tuple[Warning_, ...] = Field(default=(), exclude_if=lambda value: not value)
 
 
 class WebhooksResult(Resource):
@@ -214,13 +228,6 @@ class Market(Resource):
     closes_at: int | None = None
     expires_at: int | None = None
     outcome_px: Amount | None = None
-
-
-class Warning_(Resource):  # noqa: N801  the wire calls it Warning, a name Python has taken
-    """Something that was done otherwise than asked, or that the caller should know; never a refusal."""
-
-    code: str
-    message: str
 
 
 class Plan(Resource):

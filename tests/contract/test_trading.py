@@ -196,6 +196,10 @@ def test_refusals_of_the_venue_have_their_code_status_and_way_out(caller: Caller
 
     status, code, error = no(usdAmount=9.99)
     assert (status, code) == (422, "below_min_notional")
+    for tiny in (1e-9, 4e-300):
+        assert no(usdAmount=tiny)[1] == "below_min_notional"
+        assert no(usdAmount=tiny, dryRun=True)[1] == "below_min_notional"
+        assert caller.post("/v1/orders/suggest", {"coin": "BTC", "notionalUsd": tiny})["request"] is not None
     assert error["fix"]["field"] == "usdAmount"
     assert caller.order(usdAmount=error["fix"]["value"])["trade"]["fillStatus"] == "filled"
     caller.post("/v1/positions/BTC/close")

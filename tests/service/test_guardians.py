@@ -87,7 +87,7 @@ async def test_each_type_is_armed_shown_and_disarmed(caller: Caller, kind: str, 
         ({"type": "schedule", "cron": "* * * * *"}, "orderTemplate"),
         ({"type": "schedule", "cron": "* * * * *", "orderTemplate": {"market": "BTC", "side": "up"}}, "orderTemplate.side"),
         ({"type": "schedule", "cron": "* * * * *", "orderTemplate": {**BARE, "dryRun": True}}, "orderTemplate.dryRun"),
-        ({"type": "schedule", "cron": "* * * * *", "orderTemplate": {**BARE, "colour": 1}}, "orderTemplate.colour"),
+        ({"type": "schedule", "cron": "* * * * *", "orderTemplate": {**BARE, "bracket": {"stop": {"pct": 1}}}}, "orderTemplate.bracket.stop"),
         ({"type": "max_hold", "market": "BTC", "seconds": 59}, "seconds"),
         ({"type": "max_hold", "seconds": 60}, "market"),
         ({"type": "account_drawdown"}, "maxLossPctFromDayStart"),
@@ -133,6 +133,40 @@ async def test_a_schedule_places_its_order_each_time(box: Box, caller: Caller) -
     assert [(t["guardianId"], t["source"], t["kind"]) for t in trades] == [(armed["id"], None, "market")] * 3
     assert [e["data"]["tradeIds"] for e in await fired(caller)] == [[t["id"]] for t in reversed(trades)]
     assert (await caller.get("/v1/guardians"))["guardians"][0]["fireCount"] == 3
+
+
+async def test_a_member_that_a_template_does_not_have_is_kept_ignored_and_told(box: Box, caller: Caller) -> None:
+    template = BARE | {
+        "zzz": {"deep": [1]},
+        "braket": {},
+        "guardians": [{"type": "trailing_stop", "trailPct": 1, "activateAtr": 2}],
+    }
+    body = {"type": "schedule", "cron": "* * * * *", "orderTemplate": template}
+    armed = await caller.post("/v1/guardians", body)
+    assert armed["orderTemplate"] == template
+    assert armed["warnings"] == [
+        {"code": "unknown_member", "message": f"the service ignores {what}"}
+        for what in (
+            "orderTemplate.zzz, which is unknown",
+            "orderTemplate.braket, which is unknown; did you mean bracket?",
+            "orderTemplate.guardians.0.activateAtr, which is unknown; did you mean activateAtR?",
+        )
+    ]
+    assert (await caller.get("/v1/guardians"))["guardians"] == [
+        {name: value for name, value in armed.items() if name != "warnings"}
+    ]
+    await box.advance(MINUTE_MS)
+    assert len((await caller.get("/v1/trades"))["trades"]) == 1
+
+
+async def test_a_member_that_a_guardian_of_an_order_does_not_have_is_told(caller: Caller) -> None:
+    order = BARE | {"guardians": [{"type": "trailing_stop", "trailPct": 1, "zzz": "mine"}]}
+    told = [{"code": "unknown_member", "message": "the service ignores guardians.0.zzz, which is unknown"}]
+    plan = (await caller.post("/v1/orders", order | {"dryRun": True}))["plan"]
+    assert [one for one in plan["warnings"] if one["code"] == "unknown_member"] == told
+    done = await caller.post("/v1/orders", order)
+    assert [one for one in done["warnings"] if one["code"] == "unknown_member"] == told
+    assert [one["type"] for one in done["guardians"]] == ["trailing_stop"]
 
 
 async def test_a_refused_template_is_a_skipped_run_with_its_code(box: Box, caller: Caller) -> None:

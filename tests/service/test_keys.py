@@ -334,6 +334,7 @@ async def test_a_key_is_suggested_nothing_that_its_markets_and_their_number_forb
     [
         (None, None),
         ("", None),
+        ("empty", None),
         ("none", None),
         ("null", None),
         (5, "5"),

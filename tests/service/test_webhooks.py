@@ -25,6 +25,7 @@ from bot.service.host import HostOptions, build
 from bot.service.log import CommandLog
 from bot.service.posting import Poster
 from bot.wire import signing
+from bot.wire.vocabulary import EVENT_SUBTYPES
 from tests.certificates import certificate
 from tests.service.conftest import CONTROL_TOKEN, START_MS, Box, Caller
 from tests.service.receiver import HANG, OK, RESET, receiving, status
@@ -100,7 +101,6 @@ async def test_a_secret_is_shown_once_and_a_replay_of_its_creation_has_none(box:
         ({"url": "http://127.0.0.1/", "secret": "x" * 129}, "secret"),
         ({"url": "http://127.0.0.1/", "secret": "whsec_not base64!"}, "secret"),
         ({"url": "http://127.0.0.1/", "secret": "whsec_AAAA"}, "secret"),
-        ({"url": "http://127.0.0.1/", "types": ["nothing"]}, "types"),
         ({"url": "http://127.0.0.1/", "types": ["fill"] * 21}, "types"),
         ({"url": "http://127.0.0.1/", "types": [""]}, "types"),
         ({"url": "http://169.254.169.254/latest"}, "url"),
@@ -113,6 +113,16 @@ async def test_a_bad_registration_names_its_field(caller: Caller, body: Any, fie
     answer = await caller.send("POST", "/v1/webhooks", body)
     assert answer.status_code == 400
     assert answer.json()["error"]["details"]["fields"][0]["field"].startswith(field)
+
+
+async def test_a_type_that_no_event_has_is_taken_told_and_matches_nothing(box: Box, caller: Caller) -> None:
+    body = {"url": "http://127.0.0.1:9/", "types": ["dividend", "fill", "x" * 64]}
+    made = await caller.post("/v1/webhooks", body)
+    assert (made["types"], [one["code"] for one in made["warnings"]]) == (body["types"], ["unknown_type"] * 2)
+    assert made["warnings"][0]["message"].startswith("no event has the type dividend; there are fill, order, ")
+    assert "warnings" not in (await caller.get("/v1/webhooks"))["webhooks"][0]
+    (endpoint,) = box.service.outbox.endpoints.values()
+    assert [kind for kind in EVENT_SUBTYPES if endpoint.wants(kind, EVENT_SUBTYPES[kind][0])] == ["fill"]
 
 
 async def test_twenty_webhooks_are_the_most_and_another_account_sees_none_of_them(box: Box, caller: Caller) -> None:

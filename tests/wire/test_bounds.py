@@ -96,8 +96,8 @@ def samples(facts: Facts) -> tuple[list[object], list[object]]:
         return whole, [
             *(int(one) for one in bad),
             whole[0] + 0.5,
-            float(whole[0]),
-            Decimal(whole[0]),
+            Decimal("0.5") + whole[0],
+            float("inf"),
             True,
             [],
             {},
@@ -176,6 +176,17 @@ def test_a_field_takes_what_the_document_allows_and_refuses_the_rest(model_name,
         assert kept == expected
     for value in bad:
         refused(model, body_around(shape, field_name, gone, **{field_name: value}), field_name)
+
+
+def test_an_integer_may_be_written_with_a_zero_fraction(model_name, field_name, shapes, gone):
+    shape, model = shapes[model_name], model_of(model_name)
+    facts = facts_of(shape, field_name)
+    if facts.kind == "integer":
+        whole = samples(facts)[0][0]
+        for value in (Decimal(f"{whole}.0"), Decimal(f"{whole}e0"), float(whole)):
+            done = model.from_wire(body_around(shape, field_name, gone, **{field_name: value}))
+            kept = getattr(done, attribute(model, field_name))
+            assert (kept, type(kept)) == (whole, int)
 
 
 def test_null_is_refused_wherever_the_document_does_not_allow_it(model_name, field_name, shapes, gone):
