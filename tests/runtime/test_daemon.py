@@ -34,6 +34,7 @@ from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, Tr
 from bot.runtime import beat, control, controls, daemon, heartbeat, notify, safety, systemd, watching, worker
 from bot.runtime import journal as journal_module
 from bot.runtime import loop as loop_module
+from bot.runtime.arming import ARM_TRIES, DEAD_MAN
 from bot.runtime.control import Question
 from bot.runtime.daemon import DaemonEnd
 from bot.runtime.doorbell import listen
@@ -914,7 +915,6 @@ async def test_two_daemons_of_two_machines_on_one_account_both_stop_their_entrie
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """One config, one key, a state directory each; what tells the daemons of one machine apart is not shared."""
-    monkeypatch.setattr(loop_module, "LATE_MS", 0)
     one = await place(fast)
     await one.ran(one.settings("Idle"))
     (tmp_path / "other").mkdir()
@@ -1300,6 +1300,21 @@ async def test_a_heartbeat_that_was_refused_ends_the_run(
         monkeypatch.setattr(run, "heartbeat", Refused())
         with pytest.raises(AccessLost):
             run._passed(None)
+
+
+async def test_a_daemon_whose_journal_is_lost_again_and_again_has_its_dead_man_at_each_start(
+    place: MakePlace, still: serving.Served
+) -> None:
+    """More often than a comparison tries another key, and the guardian of before has gone each time."""
+    one = await place(still)
+    settings = one.settings("Idle")
+    for _life in range(ARM_TRIES + 2):
+        async with built(one, settings) as (run, client):
+            await run.loop.recover()
+            assert [guardian.id for guardian in await client.guardians()] == [run.loop.arming.ids[DEAD_MAN]]
+            await client.disarm(run.loop.arming.ids[DEAD_MAN])
+        for file in settings.state_dir.glob("journal.db*"):
+            file.unlink()
 
 
 async def test_an_open_position_without_the_dead_man_of_the_config_is_not_safe(
