@@ -201,7 +201,7 @@ async def run(
             is_recovered=lambda: one.is_recovered,
         )  # fmt: skip
         port = None if settings.metrics is None else settings.metrics.port
-        await stack.enter_async_context(watching.notifying(one.notifier))
+        await stack.enter_async_context(watching.notifying(one.notifier, stop))
         try:
             await stack.enter_async_context(watching.exposing(port, state_dir, sources))
             end = await one.go(beat_at_once=armed)

@@ -37,7 +37,7 @@ AGAIN: Final = (
 )
 BACKOFF: Final = Backoff(first_ms=5_000, max_ms=600_000)
 IDLE_MS: Final = 60_000  # between two looks when nothing rings
-FLUSH_S: Final = 1.0  # at the end of a run
+FLUSH_S: Final = 1.0  # at the end of a run, at least
 
 
 class Target(Protocol):
@@ -119,7 +119,10 @@ class Lane:
         return again_ms if again_ms > now_ms else now_ms + self._refill_ms()
 
     async def end(self, now_ms: int) -> int:
-        """A run's last step. What was only counted is told, too: the next run does not know of it. As one message where the allowance is less."""
+        """A run's last step. A target that failed lately is tried once more, and all that waits for an allowance leaves as one message. What was
+        only counted is told, too: the next run does not know of it."""
+        self._not_before_ms = 0
+        self._tokens = max(self._tokens, 1.0)
         again_ms = await self.step(now_ms)
         counted = self._counted(math.inf)
         if now_ms < self._not_before_ms or not counted:
@@ -279,12 +282,18 @@ class Notifier:
         self.lanes = list(lanes)
         self._mono_ms = mono_ms
         self._wake = asyncio.Event()
+        self._is_ending = False
 
     def ring(self) -> None:
         self._wake.set()
 
+    def end(self) -> None:
+        """Nothing more is written: `run` lets what is under way arrive, and returns after a last step of every lane."""
+        self._is_ending = True
+        self.ring()
+
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until `end`, or cancelled."""
         await asyncio.gather(*(self._run(lane) for lane in self.lanes))
 
     async def flush(self) -> None:
@@ -294,13 +303,16 @@ class Notifier:
                 await asyncio.gather(*(self._step(lane.end) for lane in self.lanes))
 
     async def _run(self, lane: Lane) -> None:
-        while True:
+        while not self._is_ending:
             again_ms = await self._step(lane.step)
+            if self._is_ending:
+                break
             wait_s = max(0.0, (again_ms - self._mono_ms()) / 1000)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
                     self._wake.clear()
+        await self._step(lane.end)
 
     async def _step(self, step: Callable[[int], Awaitable[int]]) -> int:
         try:

@@ -41,6 +41,7 @@ PORT_FILE: Final = "metrics.port"
 TEXT: Final = "text/plain; charset=utf-8"
 EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
 UNENDED: Final = "unended"  # the note of a run that has not come to its end: the boot of the machine that it began in
+END_S: Final = 3.5  # from the stop on, for notices; a run ends within five, and what comes after them takes its time on a busy machine
 FAILED_AGAIN_MS: Final = 600_000  # a run that fails again and again in the same way is told of once in so long
 
 
@@ -151,19 +152,26 @@ async def _tell_by(journal: Journal, settings: Settings, told: Notice, *, now_ms
 
 
 @contextlib.asynccontextmanager
-async def notifying(notifier: notify.Notifier | None) -> AsyncIterator[None]:
-    """Carry notices while the block runs, and what is written at its end if that goes quickly."""
+async def notifying(notifier: notify.Notifier | None, stop: asyncio.Event) -> AsyncIterator[None]:
+    """Carry notices while the block runs; at its end those that wait, until END_S after `stop` was set. What has not left by then stays written."""
     if notifier is None:
         yield
         return
+    now_s = asyncio.get_running_loop().time
     task = asyncio.create_task(notifier.run(), name="notifier")
+    stopping = asyncio.create_task(stop.wait(), name="notifier-stop")
+    stopped_s: list[float] = []
+    stopping.add_done_callback(lambda _: stopped_s.append(now_s()))
     try:
         yield
     finally:
+        used_s = now_s() - stopped_s[0] if stopped_s else 0.0
+        stopping.cancel()
+        notifier.end()
+        await asyncio.wait({task}, timeout=max(notify.FLUSH_S, END_S - used_s))
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        await notifier.flush()
 
 
 @contextlib.asynccontextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from pydantic import SecretStr
@@ -15,7 +16,7 @@ from structlog.testing import capture_logs
 
 from bot import logs
 from bot.errors import ConfigError
-from bot.runtime import notices, notify
+from bot.runtime import notices, notify, watching
 from bot.runtime.journal import Journal, open_journal
 from bot.runtime.notices import Message, notice
 from bot.runtime.trimming import Held, Kept, trim_rest
@@ -453,6 +454,80 @@ async def test_one_lane_that_hangs_holds_up_no_other(journal: Journal, monkeypat
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+class Slow(Inbox):
+    """A target that answers once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may = asyncio.Event(), asyncio.Event()
+
+    async def send(self, message: Message) -> bool:
+        self.asked.set()
+        await self.may.wait()
+        return await super().send(message)
+
+
+@contextlib.asynccontextmanager
+async def run_with(journal: Journal, inbox: Inbox) -> AsyncIterator[notify.Lane]:
+    """A run that carries notices, and is asked to stop at the block's end; there the newest is written."""
+    lane, stop = lane_of(journal, inbox), asyncio.Event()
+    notifier = notify.Notifier([lane], mono_ms=lambda: 0)
+    async with watching.notifying(notifier, stop):
+        yield lane
+        stop.set()
+        journal.notify([notice("daemon.stopped", "stopped:9", at_ms=9, message="as asked")], now_ms=0)
+
+
+async def test_a_notice_that_is_under_way_at_the_stop_arrives_once_and_the_stop_is_told_after_it(
+    journal: Journal,
+) -> None:
+    inbox = Slow()
+    async with run_with(journal, inbox):
+        journal.notify([lost("1"), lost("2", market="ETH")], now_ms=0)
+        await inbox.asked.wait()
+        asyncio.get_running_loop().call_later(0.01, inbox.may.set)
+    assert inbox.titles == ["[b] BTC is without a stop", "[b] ETH is without a stop", "b has stopped"]
+    await lane_of(journal, inbox).step(0)
+    assert len(inbox.titles) == 3, "the next run tells none of them again"
+
+
+async def test_a_target_that_failed_lately_is_tried_once_more_at_the_stop(journal: Journal) -> None:
+    inbox = Inbox()
+    inbox.down = True
+    async with run_with(journal, inbox) as lane:
+        journal.notify([lost("1")], now_ms=0)
+        while not lane.failed_total:
+            await asyncio.sleep(0)
+        inbox.down = False
+    assert inbox.titles == ["[b] BTC is without a stop", "b has stopped"]
+
+
+async def test_what_waits_for_its_allowance_leaves_as_one_message_at_the_stop(journal: Journal) -> None:
+    inbox = Inbox()
+    async with run_with(journal, inbox) as lane:
+        lane._tokens = 0.0
+        journal.notify([notice("fill.entry", f"evt_{n}", at_ms=n, market="BTC") for n in range(3)], now_ms=0)
+        await lane.step(0)
+        assert inbox.titles == []
+    assert inbox.titles == ["[b] 4 more notices"]
+    assert "b has stopped" in inbox.messages[0].text
+
+
+async def test_what_a_target_does_not_take_until_the_end_is_told_by_the_next_run(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "END_S", 0.01)
+    monkeypatch.setattr(notify, "FLUSH_S", 0.01)
+    inbox = Slow()
+    async with run_with(journal, inbox):
+        journal.notify([lost("1")], now_ms=0)
+        await inbox.asked.wait()
+    assert inbox.titles == []
+    inbox.may.set()
+    await lane_of(journal, inbox).step(0)
+    assert inbox.titles == ["[b] BTC is without a stop", "b has stopped"]
 
 
 async def test_apprise_delivers_to_a_real_receiver(journal: Journal) -> None:
