@@ -282,14 +282,14 @@ class Notifier:
         self.lanes = list(lanes)
         self._mono_ms = mono_ms
         self._wake = asyncio.Event()
-        self._is_ending = False
+        self._ending = asyncio.Event()
 
     def ring(self) -> None:
         self._wake.set()
 
     def end(self) -> None:
         """Nothing more is written: `run` lets what is under way arrive, and returns after a last step of every lane."""
-        self._is_ending = True
+        self._ending.set()
         self.ring()
 
     async def run(self) -> None:
@@ -303,9 +303,9 @@ class Notifier:
                 await asyncio.gather(*(self._step(lane.end) for lane in self.lanes))
 
     async def _run(self, lane: Lane) -> None:
-        while not self._is_ending:
+        while not self._ending.is_set():
             again_ms = await self._step(lane.step)
-            if self._is_ending:
+            if self._ending.is_set():
                 break
             wait_s = max(0.0, (again_ms - self._mono_ms()) / 1000)
             with contextlib.suppress(TimeoutError):
