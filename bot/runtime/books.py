@@ -335,6 +335,8 @@ class Books:
         key = event.idempotency_key
         who = self.owner_of(key) if key is not None else None
         market = event.coin
+        if data.absorbed_usd:
+            self._absorbed(market, data.absorbed_usd)
         if data.intent == "open":
             parts = {who or FOREIGN: self._opened(market, who or FOREIGN, data)}
         else:
@@ -410,10 +412,19 @@ class Books:
         weights = self._weights(event.coin)
         for name, amount in _split(data.margin_lost_usd, weights).items():
             self._add(name, margin_lost=amount)
+        if event.subtype == "backstop" and data.absorbed_usd:
+            self._absorbed(event.coin, data.absorbed_usd)
         if event.subtype != "partial" and self.shares.get(event.coin):
             self._ended(event.coin, data, data.px)
 
+    def _absorbed(self, market: str, usd: Decimal) -> None:
+        """The service paid this much of the loss: those who hold the position have lost so much less."""
+        for name, amount in _split(usd, self._weights(market)).items():
+            self._add(name, realized=amount)
+
     def _settled(self, event: Any, data: Any) -> None:
+        if data.absorbed_usd:
+            self._absorbed(event.coin, data.absorbed_usd)
         self._ended(event.coin, data, data.outcome_px)
 
     def _ended(self, market: str, data: Any, px: Decimal) -> None:

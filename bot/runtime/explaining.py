@@ -31,7 +31,7 @@ _FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
     "trigger": ("side", "size", "triggerPx", "markPx", "tradeId"),
     "guardian": ("guardianType", "action", "reason", "markPx", "guardianId"),
     "funding": ("rate", "amountUsd"),
-    "liquidation": ("side", "size", "px", "realizedPnlUsd", "marginLostUsd", "tradeId"),
+    "liquidation": ("side", "size", "px", "realizedPnlUsd", "marginLostUsd", "absorbedUsd", "tradeId"),
     "settlement": ("side", "size", "outcomePx", "payoutUsd", "tradeId"),
 }
 

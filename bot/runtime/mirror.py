@@ -407,7 +407,8 @@ Fold = Callable[[Mirror, Any, Any], None]
 
 
 def _filled(mirror: Mirror, event: Any, data: Any) -> None:
-    _gain(mirror, (data.realized_pnl_usd or Decimal(0)) - data.fee_usd, balance_usd=data.balance_usd)
+    gained = (data.realized_pnl_usd or Decimal(0)) + data.absorbed_usd - data.fee_usd
+    _gain(mirror, gained, balance_usd=data.balance_usd)
     _take_from_order(mirror, data.oid, data.remaining_size)
     if data.intent == "close" and not data.remaining_size and event.idempotency_key is not None:
         mirror.closed.add(event.idempotency_key)
@@ -520,15 +521,16 @@ def _lost(mirror: Mirror, event: Any, data: Any) -> None:
 
 
 def _taken(mirror: Mirror, event: Any, data: Any) -> None:
-    """By the backstop, and no fill tells of it. Of a margin of which nothing was left the next snapshot says how much it was."""
-    if data.margin_lost_usd:
-        _gain(mirror, data.realized_pnl_usd - data.margin_lost_usd, balance_usd=data.balance_usd)
+    """By the backstop, and no fill tells of it. Where the service says of neither how much, the next snapshot does."""
+    if data.margin_lost_usd or data.absorbed_usd:
+        gained = data.realized_pnl_usd - data.margin_lost_usd + data.absorbed_usd
+        _gain(mirror, gained, balance_usd=data.balance_usd)
     _lost(mirror, event, data)
 
 
 def _settled(mirror: Mirror, event: Any, data: Any) -> None:
     """What it had cost is cash again, or gone."""
-    _gain(mirror, data.realized_pnl_usd - data.fee_usd, balance_usd=data.balance_usd)
+    _gain(mirror, data.realized_pnl_usd + data.absorbed_usd - data.fee_usd, balance_usd=data.balance_usd)
     _flat(mirror, event.coin)
 
 

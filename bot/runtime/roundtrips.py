@@ -126,7 +126,7 @@ def _filled(open_now: dict[str, Trip], event: Event, causes: Mapping[str, str]) 
             trip = open_now[coin] = Trip(coin, data["side"], None, complete=False)
         trip.exited += size
         trip.exit_usd = EXACT.add(trip.exit_usd, EXACT.multiply(size, px))
-        trip.realized_usd += Decimal(data.get("realizedPnlUsd") or 0)
+        trip.realized_usd += _borne(data)
         trip.exit_reason = causes.get(data["tradeId"], data["kind"])
         trip.exit_trade_id = data["tradeId"]
     trip.fees_usd += fee
@@ -148,11 +148,16 @@ def _ended(open_now: dict[str, Trip], event: Event, told: Mapping[str, Decimal])
         px = Decimal(data["outcomePx"] if event["type"] == "settlement" else data["px"])
         trip.exited += size
         trip.exit_usd = EXACT.add(trip.exit_usd, EXACT.multiply(size, px))
-        trip.realized_usd += Decimal(data.get("realizedPnlUsd") or 0)
+        trip.realized_usd += _borne(data)
         trip.fees_usd += Decimal(data.get("feeUsd") or 0)
     if event["subtype"] != "partial":
         trip.closed_ms = event["ts"]
         yield open_now.pop(coin)
+
+
+def _borne(data: Mapping[str, Any]) -> Decimal:
+    """What the account gained or lost by an exit: the realised PnL, less the part of a loss that the service paid."""
+    return Decimal(data.get("realizedPnlUsd") or 0) + Decimal(data.get("absorbedUsd") or 0)
 
 
 def _wiped(open_now: dict[str, Trip]) -> Iterator[Trip]:

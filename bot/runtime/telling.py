@@ -19,7 +19,7 @@ FIGURES: Final = {
     "trigger": ("side", "size", "trigger_px", "mark_px", "trade_id"),
     "guardian": ("guardian_type", "guardian_id", "action", "reason", "next_deadline"),
     "funding": ("side", "size", "rate", "amount_usd"),
-    "liquidation": ("side", "size", "px", "realized_pnl_usd", "margin_lost_usd"),
+    "liquidation": ("side", "size", "px", "realized_pnl_usd", "margin_lost_usd", "absorbed_usd"),
     "settlement": ("side", "size", "outcome_px", "payout_usd", "realized_pnl_usd"),
     "account": ("balance_usd", "epoch", "coin", "old", "new", "key_id"),
 }

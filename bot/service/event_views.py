@@ -56,6 +56,7 @@ def _fill(e: Fill) -> Body:
             "positionSize": format_e8(e.position_size),
             "entryPx": opt(e.entry_px),
             "balanceUsd": format_e8(e.balance),
+            "absorbedUsd": format_e8(e.absorbed),
         },
     }
     return _origin(body, e.request_id, e.idempotency_key)
@@ -166,6 +167,7 @@ def _liquidation(e: Liquidated) -> Body:
             "realizedPnlUsd": format_e8(e.realized),
             "feeUsd": format_e8(e.fee),
             "marginLostUsd": format_e8(e.margin_lost),
+            "absorbedUsd": format_e8(e.absorbed),
             "balanceUsd": format_e8(e.balance),
         },
     }
@@ -186,6 +188,7 @@ def _settlement(e: Settled) -> Body:
             "payoutUsd": format_e8(e.payout),
             "feeUsd": format_e8(e.fee),
             "realizedPnlUsd": format_e8(e.realized),
+            "absorbedUsd": format_e8(e.absorbed),
             "balanceUsd": format_e8(e.balance),
         },
     }

@@ -398,9 +398,9 @@ def _text(command: Command) -> str:
     return to_json(codec.encode(command)).decode()
 
 
-def chain_of(chain: bytes, events: Sequence[Event]) -> bytes:
+def chain_of(chain: bytes, events: Sequence[Event], encode: Callable[[Event], Any] = codec.encode) -> bytes:
     """The running hash of all events, one command's after the other's."""
-    return hashlib.sha256(chain + to_json([codec.encode(event) for event in events])).digest()
+    return hashlib.sha256(chain + to_json([encode(event) for event in events])).digest()
 
 
 EMPTY_CHAIN: Final = hashlib.sha256(b"bracketbot event log 2").digest()
@@ -434,7 +434,10 @@ def replay(recovered: Recovered, path: str) -> Replayed:
             command = codec.loads(row.command)
             events = apply(made.state, command, row.at_ms).events
             if events:
-                made.chain = chain_of(made.chain, events)
+                before = made.chain
+                made.chain = chain_of(before, events)
+                if made.chain != row.chain:
+                    made.chain = chain_of(before, events, codec.encode_as_before)
                 made.events += len(events)
             made.seq = row.seq
             if made.chain != row.chain:

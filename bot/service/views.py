@@ -107,6 +107,8 @@ def trade(account: Account, made: Trade) -> Body:
         "reason": made.reason,
         "ts": made.ts,
         "updatedAt": made.updated_ms,
+        "marginLostUsd": format_e8(made.margin_lost),
+        "absorbedUsd": format_e8(made.absorbed),
     }
 
 

@@ -112,12 +112,13 @@ class WalletDesk(Desk):
         now = self.look()
         state = self.machine.state
         name, account = self._wallet(address)
-        unrealized = realized = fees = funding = 0
+        unrealized = realized = fees = funding = lost = absorbed = 0
         gains = dict.fromkeys(nav.RANGES, 0)
         count = _Count()
         if account is not None:
             unrealized, realized = ledger.unrealized(state, account), account.realized
             fees, funding = account.fees, account.funding
+            lost, absorbed = account.margin_lost, account.absorbed
             gains = nav.gains(state, account, self.machine.feed, now)
             count = self._tally(account)
         return {
@@ -127,7 +128,9 @@ class WalletDesk(Desk):
             "unrealizedPnlUsd": format_e8(unrealized),
             "feesUsd": format_e8(fees),
             "fundingUsd": format_e8(funding),
-            "netPnlUsd": format_e8(realized + unrealized - fees + funding),
+            "marginLostUsd": format_e8(lost),
+            "absorbedUsd": format_e8(absorbed),
+            "netPnlUsd": format_e8(realized + unrealized - fees + funding - lost + absorbed),
             "ranges": {span: format_e8(gain) for span, gain in gains.items()},
             "trades": count.filled,
             "winRatePct": count.win_rate(),

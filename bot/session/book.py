@@ -157,20 +157,17 @@ class Book:
     slipped: int = 0  # as of a Trip
     count: int = 0
     liquidations: int = 0
-    backstop: int = 0  # what the house paid for what went below zero
+    backstop: int = (
+        0  # what the service paid so that nothing went below zero; of a trip it is part of what was realised
+    )
     kinds: Counter[str] = field(default_factory=Counter)  # exits by what caused them
     guardians: list[Fired] = field(default_factory=list)
     _last: dict[str, Step] = field(default_factory=dict)  # of each market
     _row: dict[str, int] = field(default_factory=dict)  # of the trip that is open in a market
     _exits: dict[str, str] = field(default_factory=dict)  # the trade of the newest exit of each market
     _staked: dict[str, str] = field(default_factory=dict)  # the trade whose entry brought the first stop of each market
-    _balance: int = 0  # as the newest event said
-    _margin: dict[str, int] = field(default_factory=dict)  # of isolated positions: cash that the balance does not hold
     _caused: dict[str, Fired] = field(default_factory=dict)  # trades that are not over, of the guardians that made them
     _hash: Any = field(default_factory=hashlib.sha256)
-
-    def __post_init__(self) -> None:
-        self._balance = self.cash
 
     def take(self, events: Iterable[Event]) -> None:
         """The next events."""
@@ -218,10 +215,10 @@ class Book:
     # -- folds
 
     def _fill(self, e: Fill) -> None:
-        before = self.cash
         self.fills += 1
         self.fees += e.fee
-        self.cash -= e.fee
+        self.cash += e.absorbed - e.fee
+        self.backstop += e.absorbed
         trip = self.open.get(e.coin)
         if e.subtype == "entry":
             owner = (None if e.idempotency_key is None else self.owner_of(e.idempotency_key)) or ""
@@ -241,13 +238,12 @@ class Book:
             realized = e.realized or 0
             trip.sold += e.size
             trip.exit_notional += e.size * e.px // E8
-            trip.realized += realized
+            trip.realized += realized + e.absorbed
             self.realized += realized
             self.cash += realized
             if self._exits.get(e.coin) != e.trade:  # Several fills of one order are one exit.
                 self._exits[e.coin] = e.trade
                 self.kinds[e.kind] += 1
-        self._hold(e.coin, self.cash - before, e.balance, is_flat=not e.position_size)
         slipped = 0 if self.slips is None else self.slips.of(e)
         self.slipped += slipped
         if self._caused and (fired := self._caused.get(e.trade)) is not None:
@@ -289,7 +285,6 @@ class Book:
     def _paid(self, e: FundingPaid) -> None:
         self.funding += e.amount
         self.cash += e.amount
-        self._hold(e.coin, e.amount, e.balance, is_flat=False)
         trip = self.open.get(e.coin)
         if trip is not None:
             trip.funding += e.amount
@@ -298,33 +293,21 @@ class Book:
 
     def _lost(self, e: Liquidated) -> None:
         """Taken by the backstop: no fill says so. The margin that it kept is lost to the trip."""
-        self._taken(e.ts, e.coin, e.realized - e.margin_lost, e.px, e.size, "liquidation")
-        self._hold(e.coin, e.realized - e.margin_lost, e.balance, is_flat=True)
+        self._taken(e.ts, e.coin, e.realized - e.margin_lost, e.absorbed, e.px, e.size, "liquidation")
         self._step(e.ts, e.coin, e.side, 0, 0)
 
     def _settled(self, e: Settled) -> None:
-        self._taken(e.ts, e.coin, e.realized, e.outcome_px, e.size, "settlement")
-        self._hold(e.coin, e.realized, e.balance, is_flat=True)
+        self._taken(e.ts, e.coin, e.realized, e.absorbed, e.outcome_px, e.size, "settlement")
         self._step(e.ts, e.coin, e.side, 0, 0)
 
-    def _hold(self, coin: str, moved: int, balance: int, *, is_flat: bool) -> None:
-        """Cash moved by so much, and the balance is this now: the rest is margin of the position. What is missing there, or left of one that is gone,
-        is the house's."""
-        margin = self._margin.get(coin, 0) + moved - (balance - self._balance)
-        self._balance = balance
-        if is_flat or margin < 0:
-            self.cash -= margin
-            self.backstop -= margin
-            margin = 0
-        self._margin[coin] = margin
-
-    def _taken(self, ts: int, coin: str, realized: int, px: int, size: int, kind: str) -> None:
+    def _taken(self, ts: int, coin: str, realized: int, absorbed: int, px: int, size: int, kind: str) -> None:
         self.realized += realized
-        self.cash += realized
+        self.cash += realized + absorbed
+        self.backstop += absorbed
         self.kinds[kind] += 1
         trip = self.open.get(coin)
         if trip is not None:
-            trip.realized += realized
+            trip.realized += realized + absorbed
             trip.sold += size
             trip.exit_notional += size * px // E8
             self._end(trip, ts, kind)

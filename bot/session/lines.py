@@ -58,5 +58,6 @@ def _fill(e: Fill) -> str:
         f'"oid":{text(e.oid)},"kind":{text(e.kind)},"side":{text(e.side)},"intent":{text(e.intent)},'
         f'"reduceOnly":{"true" if e.reduce_only else "false"},"size":{amount(e.size)},"px":{amount(e.px)},"feeUsd":"{format_e8(e.fee)}",'
         f'"realizedPnlUsd":{realized},"liquidity":{text(e.liquidity)},"remainingSize":{amount(e.remaining)},'
-        f'"positionSize":{amount(e.position_size)},"entryPx":{amount(e.entry_px)},"balanceUsd":"{format_e8(e.balance)}"}}{key}}}\n'
+        f'"positionSize":{amount(e.position_size)},"entryPx":{amount(e.entry_px)},"balanceUsd":"{format_e8(e.balance)}",'
+        f'"absorbedUsd":{amount(e.absorbed)}}}{key}}}\n'
     )

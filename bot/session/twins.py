@@ -58,7 +58,7 @@ class FillTwin:
     """What the mirror and the books read of it is nearly all of it: every field at once, each a plain attribute."""
 
     __slots__ = (
-        "balance_usd", "entry_px", "fee_usd", "intent", "kind", "liquidity", "oid", "position_size", "px", "realized_pnl_usd",
+        "absorbed_usd", "balance_usd", "entry_px", "fee_usd", "intent", "kind", "liquidity", "oid", "position_size", "px", "realized_pnl_usd",
         "reduce_only", "remaining_size", "side", "size", "trade_id",
     )  # fmt: skip
 
@@ -78,6 +78,7 @@ class FillTwin:
         self.position_size = exact(of.position_size)
         self.entry_px = None if of.entry_px is None else exact(of.entry_px)
         self.balance_usd = exact(of.balance)
+        self.absorbed_usd = exact(of.absorbed)
 
 
 class OrderTwin:

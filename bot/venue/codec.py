@@ -137,6 +137,15 @@ def digest(value: Any) -> str:
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+# How many fields an event had before others were added at its end. A log that was written then still holds the hash of those.
+_FIELDS_BEFORE: Final = {"Fill": 22, "Liquidated": 14, "Settled": 13}
+
+
+def encode_as_before(event: events.Event) -> Any:
+    """An event as a version of the program wrote it that did not know the fields at its end."""
+    plain = encode(event)
+    return plain[: 1 + _FIELDS_BEFORE.get(plain[0], len(plain))]
+
 
 def pack(records: Iterable[events.Event | state.Trade]) -> bytes:
     """A page of events or trades."""

@@ -43,6 +43,7 @@ class Fill:
     balance: int
     request_id: str | None
     idempotency_key: str | None
+    absorbed: int = 0  # What the service paid so that nothing went below zero.
 
 
 @event
@@ -142,6 +143,7 @@ class Liquidated:
     fee: int
     margin_lost: int
     balance: int
+    absorbed: int = 0
 
 
 @event
@@ -161,6 +163,7 @@ class Settled:
     fee: int
     realized: int
     balance: int
+    absorbed: int = 0
 
 
 @event

@@ -228,6 +228,12 @@ def roll_day(account: Account, now_ms: int) -> None:
         account.day, account.day_notional, account.day_realized = day, 0, 0
 
 
+def realize_today(account: Account, now_ms: int, amount: int) -> None:
+    """Add to the day's realised PnL what an exit did to the balance, its fee aside."""
+    roll_day(account, now_ms)
+    account.day_realized += amount
+
+
 def roll_key_day(key: Key, now_ms: int) -> None:
     day = now_ms // DAY_MS
     if key.day != day:
@@ -314,19 +320,21 @@ def _fill_close(
     part = position.entry_notional if size == position.size else position.entry_notional * size // position.size
     realized = position.side * (notional - part)
     full = spec.margin_mode == "full"
+    absorbed_before = account.absorbed
     take(account, position, size=size, entry_part=part, realized=realized, fee=fee, full=full)
     _book_trade(state, trade, notional, size, fee, realized)
     order.filled += size
     flat = position.size == 0
     if flat:
         leave(state, account, market, position)
-    roll_day(account, state.now_ms)
-    account.day_realized += realized
+    absorbed = account.absorbed - absorbed_before
+    trade.absorbed += absorbed
+    realize_today(account, state.now_ms, realized + absorbed)
     seq = next_seq(account)
     emit(state, account, Fill(
         account.id, seq, state.now_ms, "exit", spec.coin, trade.id, oid_text(account, order.number), trade.kind, side_name(position.side), "close",
         order.reduce_only, size, px, fee, realized, "maker" if maker else "taker", order.size - order.filled, position.size,
-        None if flat else position.entry_px(), account.balance, order.request_id, order.idempotency_key,
+        None if flat else position.entry_px(), account.balance, order.request_id, order.idempotency_key, absorbed,
     ))  # fmt: skip
 
 

@@ -73,8 +73,6 @@ def _one(state: State, account: Account, market: Market, position: Position, ref
         trade,
         "full" if whole else "partial",
         px=trade.avg_px() or ref_px,
-        fee=trade.fee,
-        lost=0,
     )
     if account.positions.get(position.coin) is position:
         ledger.rewatch(state, account, position)
@@ -93,26 +91,23 @@ def _backstop(state: State, account: Account, position: Position) -> None:
             state, account, order, kind="liquidation", intent="close", side=p.side, size=size, reason="liquidated"
         )
         trade.filled, trade.filled_notional, trade.realized = size, mark * size // E8, realized
-        lost = 0
+        left = 0
         if p.isolated:
             left = p.margin + realized
-            lost = max(0, left)
-            account.absorbed += max(0, -left)
             p.margin = 0
         else:
             account.balance += realized
             if p is kin[-1]:
-                lost = max(0, account.balance)
-                account.absorbed += max(0, -account.balance)
-                account.balance = 0
-        account.margin_lost += lost
+                left, account.balance = account.balance, 0
+        trade.margin_lost, trade.absorbed = max(0, left), max(0, -left)
+        account.margin_lost += trade.margin_lost
+        account.absorbed += trade.absorbed
         account.realized += realized
-        ledger.roll_day(account, state.now_ms)
-        account.day_realized += realized
+        ledger.realize_today(account, state.now_ms, realized - left)
         p.size = p.entry_notional = 0
         ledger.leave(state, account, market, p)
         orders.finish(state, trade)
-        _emit(state, account, market, trade, "backstop", px=mark, fee=0, lost=lost)
+        _emit(state, account, market, trade, "backstop", px=mark)
         protection.follow(state, account, market, p, reason="liquidated")
 
 
@@ -129,10 +124,8 @@ def _drop_protection(state: State, account: Account, market: Market, position: P
         orders.drop(state, account, order, "liquidated")
 
 
-def _emit(
-    state: State, account: Account, market: Market, trade: Trade, subtype: str, *, px: int, fee: int, lost: int
-) -> None:
+def _emit(state: State, account: Account, market: Market, trade: Trade, subtype: str, *, px: int) -> None:
     emit(state, account, Liquidated(
         account.id, next_seq(account), state.now_ms, subtype, market.spec.coin, trade.id, side_name(trade.side), trade.filled, px, market.mark,
-        trade.realized or 0, fee, lost, account.balance,
+        trade.realized or 0, trade.fee, trade.margin_lost, account.balance, trade.absorbed,
     ))  # fmt: skip

@@ -39,13 +39,14 @@ def _pay(state: State, account: Account, market: Market, position: Position) -> 
     order = orders.exit_order(state, account, market, position, size=size, bound_px=0, reason="settled")
     trade = open_trade(state, account, order, kind="settlement", intent="close", side=side, size=size, reason="settled")
     trade.filled, trade.filled_notional, trade.realized = size, market.outcome_px * size // E8, realized
+    absorbed_before = account.absorbed
     ledger.take(account, position, size=size, entry_part=position.entry_notional, realized=realized, fee=0, full=True)
-    ledger.roll_day(account, state.now_ms)
-    account.day_realized += realized
     ledger.leave(state, account, market, position)
+    trade.absorbed = account.absorbed - absorbed_before
+    ledger.realize_today(account, state.now_ms, realized + trade.absorbed)
     orders.finish(state, trade)
     emit(state, account, Settled(
         account.id, next_seq(account), state.now_ms, "settled", coin, trade.id, side_name(side), size, market.outcome_px, payout, 0, realized,
-        account.balance,
+        account.balance, trade.absorbed,
     ))  # fmt: skip
     protection.follow(state, account, market, position, reason="settled")

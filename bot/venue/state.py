@@ -345,6 +345,8 @@ class Trade:
         return "none" if self.filled == 0 else "filled" if self.filled >= self.size else "partial"
 
     def avg_px(self) -> int | None:
+    margin_lost: int = 0  # What a backstop liquidation took beside the realised loss.
+    absorbed: int = 0  # What the service paid so that nothing went below zero.
         return self.filled_notional * E8 // self.filled if self.filled else None
 
 
@@ -500,7 +502,7 @@ class Account:
     daily_cap: int | None = None
     day: int = 0
     day_notional: int = 0
-    day_realized: int = 0
+    day_realized: int = 0  # Less the margin lost, with what was absorbed: what the balance felt of it.
     realized: int = 0
     fees: int = 0
     funding: int = 0

@@ -50,6 +50,8 @@ class Funding(Resource):
 
 
 class Portfolio(Resource):
+    """`realized_pnl_today_usd` is what the exits of this UTC day brought: less the margin lost, with what the service absorbed, without fees."""
+
     address: str
     account_value_usd: Amount
     balance_usd: Amount

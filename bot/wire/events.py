@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -12,7 +13,8 @@ from bot.wire.base import AbsentNone, Amount, Num, Resource, problem
 
 
 class FillData(Resource):
-    """`position_size`, `entry_px`, `balance_usd` are those after the fill; `remaining_size` is the order's."""
+    """`position_size`, `entry_px`, `balance_usd` are those after the fill; `remaining_size` is the order's. `absorbed_usd` is what the service paid
+    so that no balance and no isolated margin went below zero; a service that does not say it reads as 0."""
 
     trade_id: str
     oid: str
@@ -29,6 +31,7 @@ class FillData(Resource):
     position_size: Amount
     entry_px: Amount | None = None
     balance_usd: Amount
+    absorbed_usd: Amount = Decimal(0)
 
 
 class OrderData(Resource):
@@ -84,6 +87,8 @@ class FundingData(Resource):
 
 
 class LiquidationData(Resource):
+    """Of a `backstop` no fill tells, so that its amounts stand here alone; those of the others are the sums of their fills."""
+
     trade_id: str
     side: str
     size: Amount
@@ -92,6 +97,7 @@ class LiquidationData(Resource):
     realized_pnl_usd: Amount
     fee_usd: Amount
     margin_lost_usd: Amount
+    absorbed_usd: Amount = Decimal(0)
     balance_usd: Amount
 
 
@@ -103,6 +109,7 @@ class SettlementData(Resource):
     payout_usd: Amount
     fee_usd: Amount
     realized_pnl_usd: Amount
+    absorbed_usd: Amount = Decimal(0)
     balance_usd: Amount
 
 

@@ -65,6 +65,8 @@ class Trade(Resource):
     reason: str | None = None
     ts: int | None = None
     updated_at: int | None = None
+    margin_lost_usd: Amount | None = None
+    absorbed_usd: Amount | None = None
 
 
 class StopLeg(Resource):

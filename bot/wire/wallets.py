@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from pydantic import Field
 
 from bot.wire.base import Amount, Num, Resource
@@ -33,7 +35,7 @@ class PnlRanges(Resource):
 
 
 class WalletPnlResult(Resource):
-    """netPnlUsd = realised + unrealised - fees + funding."""
+    """netPnlUsd = realised + unrealised - fees + funding - marginLostUsd + absorbedUsd."""
 
     address: str
     registered: bool
@@ -41,6 +43,8 @@ class WalletPnlResult(Resource):
     unrealized_pnl_usd: Amount
     fees_usd: Amount
     funding_usd: Amount
+    margin_lost_usd: Amount = Decimal(0)
+    absorbed_usd: Amount = Decimal(0)
     net_pnl_usd: Amount
     ranges: PnlRanges
     trades: int

@@ -11,7 +11,8 @@ RESOURCES = {
     "Trade": "id str · requestId str? · source dashboard|agent|api? · "
     "kind market|limit|close|stop_loss|take_profit|guardian|kill|liquidation|settlement · symbol str · side long|short · intent open|close · reduceOnly bool · "
     "size sz · avgPx px? · feeUsd usd? · realizedPnlUsd usd? · fillStatus none|partial|filled · status open|done|canceled · venueOid digits? · "
-    "idempotencyKey str? · seq int · market str · filledSize sz · leverage num · guardianId str? · reason str? · ts ms · updatedAt ms",
+    "idempotencyKey str? · seq int · market str · filledSize sz · leverage num · guardianId str? · reason str? · ts ms · updatedAt ms · "
+    "marginLostUsd usd · absorbedUsd usd",
     "Order": "oid digits · tradeId str? · coin str · market str · side long|short · intent open|close · kind limit|stop_loss|take_profit · reduceOnly bool · "
     "size sz · filledSize sz · limitPx px? · triggerPx px? · bracket Bracket? · status open|armed · source str? · idempotencyKey str? · createdAt ms",
     "Bracket": "stopLoss Stop? · takeProfit Target?",
@@ -83,13 +84,14 @@ BODIES = {
 # `data` of an event by type and subtype; a field in brackets may be null or absent.
 EVENT_DATA = {
     "fill": "tradeId str · oid digits · kind str · side long|short · intent open|close · reduceOnly bool · size sz · px px · feeUsd usd · realizedPnlUsd usd? · "
-    "liquidity maker|taker|none · remainingSize sz · positionSize sz · entryPx px? · balanceUsd usd",
+    "liquidity maker|taker|none · remainingSize sz · positionSize sz · entryPx px? · balanceUsd usd · absorbedUsd usd",
     "order": "oid digits · tradeId str? · kind str · side long|short · intent open|close · size sz · filledSize sz · limitPx px? · triggerPx px? · reason str?",
     "trigger": "oid digits · tradeId str · side long|short · size sz · triggerPx px · markPx px",
     "guardian": "guardianId str · guardianType str · scope account|position · action str? · reason str? · nextDeadline ms? · markPx px? · accountValueUsd usd? · "
     "canceledOids [digits] · tradeIds [str] · blocksOpens bool · code str?",
     "funding": "side long|short · size sz · oraclePx px · rate rate · amountUsd usd · balanceUsd usd",
-    "liquidation": "tradeId str · side long|short · size sz · px px · markPx px · realizedPnlUsd usd · feeUsd usd · marginLostUsd usd · balanceUsd usd",
+    "liquidation": "tradeId str · side long|short · size sz · px px · markPx px · realizedPnlUsd usd · feeUsd usd · marginLostUsd usd · absorbedUsd usd · "
+    "balanceUsd usd",
     "account.created": "balanceUsd usd",
     "account.reset": "balanceUsd usd · epoch int",
     "account.key_created": "keyId str · name str",

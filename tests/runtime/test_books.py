@@ -67,7 +67,7 @@ class Room:
         account, books = self.desk.account, [self.books.of(name) for name in self.books.names()]
         assert sum(one.fees_usd for one in books) == decimal_of_e8(account.fees)
         assert sum(one.funding_usd for one in books) == decimal_of_e8(account.funding)
-        assert sum(one.realized_usd for one in books) == decimal_of_e8(account.realized)
+        assert sum(one.realized_usd for one in books) == decimal_of_e8(account.realized + account.absorbed)
         assert sum(one.margin_lost_usd for one in books) == decimal_of_e8(account.margin_lost)
         for coin in ("BTC", "ETH"):
             held = account.positions.get(coin)
@@ -214,6 +214,19 @@ def test_a_backstop_liquidation_is_booked_once_with_the_margin_that_it_took() ->
     assert not room.desk.account.positions
     assert room.books.of("alpha").shares == ()
     room.check()
+
+
+@pytest.mark.parametrize(("mode", "px"), [("isolated", "50"), ("cross", "50"), ("isolated", "91"), ("cross", "86")])
+def test_what_the_service_pays_of_a_loss_is_no_loss_of_the_strategy(mode: str, px: str) -> None:
+    room = Room(cash="300", more={"margin_mode": mode})
+    room.trade("alpha", usd="2000", leverage=10)
+    room.desk.jump("BTC", px)
+    room.learn()
+    account = room.desk.account
+    assert not account.positions
+    assert (account.absorbed > 0) == (px == "50")
+    room.check()
+    assert room.books.of("alpha").net_usd == decimal_of_e8(account.balance) - 300
 
 
 def test_the_day_counts_from_midnight_and_from_no_earlier() -> None:

@@ -159,6 +159,14 @@ def told_of(desk: Desk) -> Mirror:
     return mirror
 
 
+def test_a_loss_beyond_the_isolated_margin_costs_the_margin_and_no_more() -> None:
+    desk = Desk((market("BTC", margin_mode="isolated"), "100"))
+    desk.place(order("BTC", 1, size="5", leverage=10))
+    desk.jump("BTC", "50")
+    mirror = told_of(desk)
+    assert (mirror.equity_usd, mirror.value_offset_usd) == (9_950, 0)
+
+
 def test_a_reversal_by_one_order_takes_over_the_leverage_of_what_it_closes() -> None:
     desk = Desk((market("BTC"), "100"))
     desk.place(order("BTC", 1, size="5", leverage=3))

@@ -57,6 +57,7 @@ class Books:
         demand(event.ts >= self.ts, "time", event)
         self.seq, self.ts = event.seq, event.ts
         kind = type(event)
+        absorbed_before = self.absorbed
         if kind is Fill:
             self.fill(account, event)
         elif kind is OrderChanged:
@@ -72,6 +73,8 @@ class Books:
                 self.backstop(event)
         elif kind is AccountChanged:
             self.change(event)
+        if kind is Fill or kind is Settled or (kind is Liquidated and event.subtype == "backstop"):
+            demand(event.absorbed == self.absorbed - absorbed_before, "absorbed", event)
 
     def change(self, event: AccountChanged) -> None:
         if event.subtype in ("created", "reset"):

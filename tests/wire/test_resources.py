@@ -19,7 +19,7 @@ from bot.wire.events import DATA_OF
 FILL = {
     "tradeId": "trd_1", "oid": "17", "kind": "market", "side": "long", "intent": "open", "reduceOnly": False, "size": "0.5", "px": "100.25",
     "feeUsd": "0.02", "realizedPnlUsd": None, "liquidity": "taker", "remainingSize": "0", "positionSize": "0.5", "entryPx": "100.25",
-    "balanceUsd": "9999.98",
+    "balanceUsd": "9999.98", "absorbedUsd": "0",
 }  # fmt: skip
 
 
