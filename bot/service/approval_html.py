@@ -12,7 +12,7 @@ SCOPES: Final[tuple[tuple[str, str], ...]] = (
     ("read", "See positions, orders, trades and events"),
     ("trade", "Place, change and cancel orders; arm guardians"),
     ("trade:close_only", "Only shrink positions, never open or grow one"),
-    ("outcomes", "Trade event markets, too"),
+    ("outcomes", "Trade event markets"),
 )
 
 _STYLE: Final = """

@@ -34,7 +34,7 @@ class Access(StrEnum):
     NONE = "none"
     READ = "read"
     TRADE = "trade"
-    SHRINK = "shrink"  # trade, or trade:close_only for what only shrinks a position; the operation judges which
+    SHRINK = "shrink"  # trade, trade:close_only for what only shrinks a position, outcomes for event markets; the operation judges which
     ANY = "any"  # whoever has a credential; the operation judges the rest
     OWNER = "owner"
     CONTROL = "control"
@@ -59,6 +59,11 @@ class Principal:
     def close_only(self) -> bool:
         """Whether this caller may shrink positions and do no more."""
         return "trade" not in self.scopes and "trade:close_only" in self.scopes
+
+    @property
+    def outcomes_only(self) -> bool:
+        """Whether this caller may trade event markets and no others."""
+        return not self.scopes & {"trade", "trade:close_only"} and "outcomes" in self.scopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,25 +174,32 @@ def principal_of_session(session: Session) -> Principal:
 
 
 def needs_outcomes(market: str) -> bool:
-    """Whether a market's name is an event market's: trading there needs the scope outcomes besides."""
+    """Whether a market's name is an event market's: trading there needs the scope outcomes."""
     return market.strip().lower().startswith("event:")
 
 
-def refuse_outcomes(principal: Principal, *markets: str) -> Refusal | None:
-    """Why this caller may not trade in one of these markets, if so."""
-    if "outcomes" not in principal.scopes and any(needs_outcomes(market) for market in markets):
-        return _lacks("outcomes")
-    return None
+def refuse_market(principal: Principal, market: str) -> Refusal | None:
+    """Why the caller's scopes do not let it trade in this market, if so."""
+    if needs_outcomes(market):
+        return None if "outcomes" in principal.scopes else _lacks("outcomes")
+    return _lacks("trade") if principal.outcomes_only else None
+
+
+def refuse_blocking(principal: Principal, *, is_brake: bool) -> Refusal | None:
+    """Why this caller may not arm what blocks openings, if so: one may block only where one may open. A brake blocks the whole account."""
+    if "trade" in principal.scopes or (principal.outcomes_only and not is_brake):
+        return None
+    return _lacks("trade")
 
 
 def refuse_access(principal: Principal, access: Access) -> Refusal | None:
-    """Why this caller may not use an operation, if so. trade does not imply read."""
+    """Why this caller may not use an operation, if so. trade does not imply read; the operation judges in which markets outcomes is enough."""
     scopes = principal.scopes
     if access is Access.READ and "read" not in scopes:
         return _lacks("read")
     if access is Access.TRADE and "trade" not in scopes:
         return _lacks("trade")
-    if access is Access.SHRINK and not scopes & {"trade", "trade:close_only"}:
+    if access is Access.SHRINK and not scopes & {"trade", "trade:close_only", "outcomes"}:
         return _lacks("trade")
     if access is Access.OWNER and not principal.owner:
         return Refusal("forbidden", "only the owner's key may do this", details={"requiredScope": "owner"})

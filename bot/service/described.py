@@ -88,7 +88,8 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
     ("GET", "/v1/settings"): Described("Account", "Self-limits", account.SettingsResult),
     ("PATCH", "/v1/settings"): Described("Account", "Change self-limits", account.SettingsResult, (), "Null, an empty string, none or null as text clear a cap."),
     ("POST", "/v1/account/kill"): Described(
-        "Account", "Kill switch", account.KillResult, ("limit_exceeded", "trade_failed"), "Blocks opens until the owner lifts it; flatten closes everything."
+        "Account", "Kill switch", account.KillResult, ("limit_exceeded", "trade_failed"),
+        "Blocks opens of the whole account until the owner lifts it. Cancels entries and, with flatten, closes positions where the key may trade.",
     ),
     ("POST", "/v1/orders"): Described(
         "Orders", "Place or plan an order", (orders.OrderResult, orders.PlanResult), ("not_found", *_ORDER),

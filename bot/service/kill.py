@@ -18,7 +18,7 @@ class KillDesk(Desk):
     """POST /v1/account/kill."""
 
     def kill(self, principal: Principal, request: KillRequest, context: Context) -> Answer:
-        """Stop now. Never refused for what the account is or owes; orderSubmitted says whether there was anything to do."""
+        """Stop now, as a kill_switch guardian does. Never refused for what the account is or owes; orderSubmitted says whether there was anything to do."""
 
         def view(killed: Killed, now: int) -> Any:
             state = self.machine.state
@@ -36,6 +36,8 @@ class KillDesk(Desk):
         return self.decide(
             principal,
             context,
-            lambda now: Kill(principal.account, request.flatten, context.idempotency_key, context.expires_ms),
+            lambda now: Kill(
+                principal.account, request.flatten, context.idempotency_key, context.expires_ms, principal.key
+            ),
             view,
         )

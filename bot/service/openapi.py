@@ -219,7 +219,7 @@ def _operation(rule: Rule, schemas: _Schemas) -> Json:
 NEEDS: Final[dict[Access, str]] = {
     Access.READ: "read",
     Access.TRADE: "trade",
-    Access.SHRINK: "trade, or trade:close_only for what only shrinks a position",
+    Access.SHRINK: "trade, or trade:close_only for what only shrinks a position, or outcomes alone for event markets",
     Access.OWNER: "the owner",
     Access.ANY: "any credential",
 }

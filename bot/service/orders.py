@@ -17,7 +17,7 @@ from bot.errors import Refusal
 from bot.money import e8_of_decimal, format_e8, parse_e8
 from bot.service import views
 from bot.service.answers import Answer, Refused, invalid
-from bot.service.auth import Principal, refuse_outcomes
+from bot.service.auth import Principal, refuse_blocking, refuse_market
 from bot.service.desk import Context, Desk, expired, scaled
 from bot.venue.commands import (
     ArmGuardian,
@@ -31,6 +31,7 @@ from bot.venue.commands import (
     PlaceOrder,
     StorePlan,
 )
+from bot.venue.limits import BRAKES
 from bot.venue.orders import Canceled, Placed, unprotected
 from bot.venue.quote import Quote, Suggestion, suggest
 from bot.venue.state import (
@@ -60,6 +61,7 @@ from bot.wire.order_requests import (
 
 PLAN_TTL_REAL_MS: Final = 60_000
 AMOUNT_MAX: Final = Decimal(10**12)  # of any number in a body: beyond any balance
+BLOCKING: Final = frozenset({"flatten", "block_opens"})  # actions that block openings
 CLOSE_ONLY_GUARDIANS: Final = frozenset({"trailing_stop", "max_hold", "dead_man_switch"})
 
 ORDER_FIELDS: Final = aliases(OrderRequest)
@@ -129,6 +131,8 @@ class OrderDesk(Desk):
             plan = None  # The venue says that there is none: another account's token is no news to anybody.
         if plan is not None:
             self._check_market(principal, plan.order.coin)
+            for inline in plan.order.guardians:
+                self._check_guarded(principal, inline)
         if principal.close_only and plan is not None and not plan.shrinks:
             text = "this key may only shrink positions, and the plan opens or grows one"
             return self.refusal(Refusal("forbidden", text, fix={"action": "replan"}), context)
@@ -270,8 +274,8 @@ class OrderDesk(Desk):
 
     @staticmethod
     def _check_market(principal: Principal, market: str) -> None:
-        """Event markets want a scope of their own besides."""
-        refused = refuse_outcomes(principal, market)
+        """Event markets want a scope of their own."""
+        refused = refuse_market(principal, market)
         if refused is not None:
             raise Refused(refused)
 
@@ -306,7 +310,15 @@ class OrderDesk(Desk):
         return self.decide(principal, context, command, view)
 
     def _check_guarded(self, principal: Principal, spec: GuardianSpec) -> None:
-        """A guardian trades for its key: only where the key itself may. Nor does a key let go of one elsewhere."""
+        """A guardian trades for its key: only where the key itself may; and it blocks only for a key that may open."""
+        blocks = spec.type in BRAKES or BLOCKING & {spec.action, spec.on_miss}
+        refused = refuse_blocking(principal, is_brake=spec.type in BRAKES) if blocks else None
+        if refused is not None:
+            raise Refused(refused)
+        self._check_reach(principal, spec)
+
+    def _check_reach(self, principal: Principal, spec: GuardianSpec) -> None:
+        """The markets that a guardian names are the caller's to trade."""
         template = json.loads(spec.order_template) if spec.order_template is not None else {}
         inside = template.get("market") if isinstance(template, dict) else None
         for market in (spec.coin, inside):
@@ -328,7 +340,7 @@ class OrderDesk(Desk):
         found = next((g for g in account.guardians.values() if guardian_id(account, g.number) == guardian), None)
         if found is None or not _GUARDIAN_ID.fullmatch(guardian):
             return self.refusal(Refusal("not_found", f"no guardian {guardian[:40]!r}"), context)
-        self._check_guarded(principal, found.spec)
+        self._check_reach(principal, found.spec)
         if (found.status == "latched" or found.spec.type == "kill_switch") and not principal.owner:
             text = "only the owner's key may lift a guardian that blocks"
             return self.refusal(Refusal("forbidden", text, details={"requiredScope": "owner"}), context)
@@ -405,6 +417,7 @@ def guardian_spec(request: GuardianFields) -> GuardianSpec:
         cron=request.cron,
         order_template=None if template is None else encode(template),
         order=None if template is None else template_spec(template),
+        bounded=True,
     )
 
 

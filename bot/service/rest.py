@@ -223,7 +223,7 @@ def _add_guardians(router: Router, operations: Operations) -> None:
         call = call_of(http)
         return respond(operations.disarm(call.principal, http.path_params["id"], call.context))
 
-    @route("POST", "/v1/account/kill", Access.SHRINK, "kill", body=requests.KillRequest, is_order=True, keyed=True)
+    @route("POST", "/v1/account/kill", Access.TRADE, "kill", body=requests.KillRequest, is_order=True, keyed=True)
     async def kill(http: Request) -> Response:
         call = call_of(http)
         return respond(operations.kill(call.principal, call.read(requests.KillRequest), call.context))

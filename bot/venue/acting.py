@@ -16,7 +16,7 @@ def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None =
     if isinstance(whole, Refusal):
         return whole
     if whole.type == "kill_switch":
-        return _kill(state, account, whole).guardian
+        return _kill(state, account, whole, key).guardian
     if limits.guardians_there(account) >= GUARDIANS_MAX:
         return Refusal(
             "limit_exceeded",
@@ -56,7 +56,7 @@ def arm_inline(
 def arm_clock(
     state: State, account: Account, spec: GuardianSpec, *, trade: str | None = None, key: str | None = None
 ) -> Guardian:
-    """Arm a guardian of the whole account. A new dead-man switch lifts the block of one that fired."""
+    """Arm a guardian of the whole account. A new dead-man switch lifts the block of one that fired, if it acts wherever that one does."""
     account.guardian_seq += 1
     guardian = Guardian(
         number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, trade=trade, key=key
@@ -64,7 +64,8 @@ def arm_clock(
     if spec.type == "dead_man_switch":
         latched = [g for g in account.guardians.values() if g.spec.type == spec.type and g.status == "latched"]
         for old in latched:
-            firing.release(state, account, old, "manual")
+            if limits.covers(state, guardian, old):
+                firing.release(state, account, old, "manual")
         assert spec.heartbeat_seconds is not None
         guardian.deadline_ms = state.now_ms + spec.heartbeat_seconds * 1000
         guardian.last_heartbeat_ms = state.now_ms
@@ -96,20 +97,19 @@ def kill(state: State, account: Account, command: Kill) -> firing.Killed | Refus
         return Refusal(
             "idempotency_conflict", "the request arrived after its X-Expires-After", details={"reason": "expired"}
         )
-    return _kill(
-        state, account, GuardianSpec("kill_switch", "account", action="flatten" if command.flatten else "cancel_orders")
-    )
+    action = "flatten" if command.flatten else "cancel_orders"
+    return _kill(state, account, GuardianSpec("kill_switch", "account", action=action, bounded=True), command.key)
 
 
-def _kill(state: State, account: Account, spec: GuardianSpec) -> firing.Killed:
+def _kill(state: State, account: Account, spec: GuardianSpec, key: str | None) -> firing.Killed:
     """A kill is never refused. A second one acts again by the guardian that stands, so that one DELETE lifts them all."""
     for guardian in account.guardians.values():
         if guardian.spec.type == "kill_switch" and guardian.status == "latched":
-            guardian.spec = spec
+            guardian.spec, guardian.key = spec, key
             return firing.kill(state, account, guardian)
     account.guardian_seq += 1
     guardian = Guardian(
-        number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, status="latched", blocks_opens=True,
+        number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, status="latched", blocks_opens=True, key=key,
     )  # fmt: skip
     account.guardians[guardian.number] = guardian
     emit_guardian(state, account, guardian, "armed")

@@ -308,7 +308,7 @@ class CancelCoin:
 
 @dataclass(slots=True)
 class ArmGuardian:
-    """`key` is the caller's: a schedule's orders are that key's orders."""
+    """`key` is the caller's: a schedule's orders are that key's orders, and a bounded guardian acts only where that key may trade."""
 
     account: str
     spec: GuardianSpec
@@ -318,7 +318,7 @@ class ArmGuardian:
 
 @dataclass(slots=True)
 class Kill:
-    """Arm a kill_switch that has acted when the answer is there: entries canceled, with `flatten` every position closed."""
+    """Arm a kill_switch that has acted when the answer is there: entries canceled, with `flatten` every position closed where `key` may trade."""
 
     account: str
     flatten: bool = False
@@ -327,6 +327,7 @@ class Kill:
 
 
 @dataclass(slots=True)
+    key: str | None = None
 class DisarmGuardian:
     account: str
     guardian: str

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bot.errors import Refusal
-from bot.venue import cron, floors, index, ledger, orders, protection, quote
+from bot.venue import cron, floors, index, ledger, limits, orders, protection, quote
 from bot.venue.protection import emit_guardian
 from bot.venue.state import (
     DAY_MS,
@@ -28,7 +28,6 @@ from bot.venue.state import (
 )
 
 BLOCKING: Final = ("flatten", "block_opens")
-OUTCOMES_BOOK: Final = "events"
 
 
 @dataclass(slots=True)
@@ -68,14 +67,13 @@ def act(
     """Write that it fired and what it is about to do, cancel what could open, close what shall be closed. Answers the orders canceled and the trades made."""
     # The event stands before its effects (responses.md) and names them: each exit below makes one trade, in this order.
     sweeps = action in ("cancel_orders", "flatten")
-    gone = tuple(oid_text(account, order.number) for order in orders.entries(account)) if sweeps else ()
-    leaving = _staying(state, account) if action == "flatten" else []
+    entries = [one for one in orders.entries(account) if limits.reaches(state, guardian, one.coin)] if sweeps else []
+    gone = tuple(oid_text(account, order.number) for order in entries)
+    leaving = _staying(state, account, guardian) if action == "flatten" else []
     trades = tuple(trade_id(account, account.trade_seq + n) for n in range(1, len(leaving) + 1))
     emit_guardian(state, account, guardian, "fired", reason=reason, action=action, value=ledger.account_value(state, account), canceled=gone,
                   trades=trades)  # fmt: skip
-    if sweeps:
-        canceled = orders.cancel_entries(state, account, kind)
-        assert canceled == gone
+    orders.cancel_each(state, account, entries, kind)
     for (position, size), trade in zip(leaving, trades, strict=True):
         market = state.markets[position.coin]
         made = orders.force_exit(state, account, market, position, size=size, kind=kind, reason=kind, ref_px=market.mid,
@@ -84,9 +82,10 @@ def act(
     return gone, trades
 
 
-def _staying(state: State, account: Account) -> list[tuple[Position, int]]:
-    """Positions, each with as much of it as no exit is at work on already."""
-    found = [(position, _left(state, account, position)) for position in account.positions.values()]
+def _staying(state: State, account: Account, guardian: Guardian) -> list[tuple[Position, int]]:
+    """Positions that the guardian may close, each with as much of it as no exit is at work on already."""
+    held = [position for position in account.positions.values() if limits.reaches(state, guardian, position.coin)]
+    found = [(position, _left(state, account, position)) for position in held]
     return [(position, size) for position, size in found if size]
 
 
@@ -151,15 +150,18 @@ def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
     _count(state, guardian)
     if guardian.deadline_ms is not None:
         index.schedule_guardian(state, account, guardian)
+    key = state.keys[guardian.key] if guardian.key is not None else None
     if spec.order is None:
         assert spec.action is not None
+        if spec.bounded and (ended := _end_of(state, key)) is not None:
+            emit_guardian(state, account, guardian, "fired", reason="skipped", code=ended.code)
+            return
         if spec.action in BLOCKING:
             guardian.status, guardian.blocks_opens = "latched", True
         act(state, account, guardian, spec.action, "schedule")
         return
     from bot.venue import matching  # The one way back: a price fires guardians, a scheduled order may meet the price.
 
-    key = state.keys[guardian.key] if guardian.key is not None else None
     quoted = _refuse_caller(state, spec.order, key) or quote.quote(state, account, spec.order, key)
     if isinstance(quoted, Refusal):
         emit_guardian(state, account, guardian, "fired", reason="skipped", code=quoted.code)
@@ -173,17 +175,26 @@ def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
     matching.sweep(state, state.markets[spec.order.coin])
 
 
-def _refuse_caller(state: State, order: OrderSpec, key: Key | None) -> Refusal | None:
-    """A scheduled order is its key's order: none after the key has ended, none that the key could not place."""
+def _end_of(state: State, key: Key | None) -> Refusal | None:
+    """Why a schedule does nothing more, if so: its key has ended."""
     if key is None:
         return None
     if key.revoked:
         return Refusal("unauthorized", "the key that armed this schedule has been revoked")
     if key.expires_ms is not None and state.now_ms >= key.expires_ms:
         return Refusal("session_expired", "the key that armed this schedule has expired")
+    return None
+
+
+def _refuse_caller(state: State, order: OrderSpec, key: Key | None) -> Refusal | None:
+    """A scheduled order is its key's order: none after the key has ended, none that the key could not place."""
+    if key is None:
+        return None
+    if (ended := _end_of(state, key)) is not None:
+        return ended
     market = state.markets.get(order.coin)  # None: judged by the quote.
-    if market is not None and market.spec.book == OUTCOMES_BOOK and "outcomes" not in key.scopes:
-        return Refusal("forbidden", "the key that armed this schedule lacks the scope outcomes")
+    if market is not None and not limits.has_scope(key, market.spec):
+        return Refusal("forbidden", f"the key that armed this schedule lacks the scope for {order.coin}")
     return None
 
 

@@ -64,7 +64,7 @@ def normalise(spec: GuardianSpec) -> GuardianSpec | Refusal:
         )  # fmt: skip
     if spec.scope is not None and spec.scope != shape.scope:
         return _invalid("scope", f"a {spec.type} has scope {shape.scope}")
-    allowed = {"type", "scope", *shape.required, *shape.one_of, *shape.optional}
+    allowed = {"type", "scope", "bounded", *shape.required, *shape.one_of, *shape.optional}
     given = {f.name for f in fields(spec) if getattr(spec, f.name) is not None}
     for name in sorted(given - allowed):
         return _invalid(name, f"does not belong to a {spec.type}")

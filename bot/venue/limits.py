@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from bot.errors import Refusal
 from bot.venue import floors, ledger, outcome
@@ -14,14 +14,22 @@ from bot.venue.state import (
     GUARDIANS_MAX,
     OPEN_ORDERS_MAX,
     Account,
+    Guardian,
     Key,
     Market,
+    MarketSpec,
     Order,
     OrderSpec,
     Position,
     State,
     guardian_id,
 )  # fmt: skip
+
+BRAKES: Final = (
+    "account_drawdown",
+    "kill_switch",
+)  # These block the openings of the whole account, whichever key armed them.
+OUTCOMES_BOOK: Final = "events"
 
 Largest = Callable[[int], dict[str, Any] | None]
 
@@ -31,9 +39,39 @@ def blocking_guardians(account: Account) -> list[str]:
     return [guardian_id(account, g.number) for g in account.guardians.values() if g.blocks_opens]
 
 
-def is_blocked(account: Account) -> bool:
-    """Does a guardian open nothing now? A drawdown whose floor is reached acts at this instant, after its prices: they open nothing more either."""
-    return any(g.blocks_opens or floors.is_due(g) for g in account.guardians.values())
+def has_scope(key: Key, spec: MarketSpec) -> bool:
+    """Do the key's scopes let it close in this market? An event market asks for outcomes, any other for trade or trade:close_only."""
+    if spec.book == OUTCOMES_BOOK:
+        return "outcomes" in key.scopes
+    return "trade" in key.scopes or "trade:close_only" in key.scopes
+
+
+def reaches(state: State, guardian: Guardian, coin: str) -> bool:
+    """Does this guardian act in this market? A bounded one does where the key that armed it may close."""
+    if not guardian.spec.bounded or guardian.key is None:
+        return True
+    key = state.keys[guardian.key]
+    return (key.allowed_coins is None or coin in key.allowed_coins) and has_scope(key, state.markets[coin].spec)
+
+
+def covers(state: State, guardian: Guardian, other: Guardian) -> bool:
+    """Does this guardian act wherever the other one does?"""
+    return all(reaches(state, guardian, coin) for coin in state.markets if reaches(state, other, coin))
+
+
+def blocker(state: State, account: Account, coin: str) -> Guardian | None:
+    """The first guardian that refuses openings in this market now, if any."""
+    for guardian in account.guardians.values():
+        if guardian.blocks_opens and (guardian.spec.type in BRAKES or reaches(state, guardian, coin)):
+            return guardian
+    return None
+
+
+def is_blocked(state: State, account: Account, coin: str) -> bool:
+    """Does a guardian open nothing here now? A drawdown whose floor is reached acts at this instant, after its prices: they open nothing more either."""
+    if not account.guardians:
+        return False
+    return blocker(state, account, coin) is not None or any(floors.is_due(g) for g in account.guardians.values())
 
 
 def resets_at_ms(now_ms: int) -> int:
@@ -133,13 +171,12 @@ def refuse_opening(
 
     `largest(left)` is the way out where `left` USD may be opened; None where that is less than the least order.
     """
-    for guardian in account.guardians.values():
-        if guardian.blocks_opens:
-            gid = guardian_id(account, guardian.number)
-            return Refusal(
-                "limit_exceeded", f"openings are blocked by guardian {gid} ({guardian.spec.type})",
-                details={"guardianId": gid, "guardianType": guardian.spec.type},
-            )  # fmt: skip
+    if (guardian := blocker(state, account, market.spec.coin)) is not None:
+        gid = guardian_id(account, guardian.number)
+        return Refusal(
+            "limit_exceeded", f"openings are blocked by guardian {gid} ({guardian.spec.type})",
+            details={"guardianId": gid, "guardianType": guardian.spec.type},
+        )  # fmt: skip
     legs = (order.stop is not None) + (order.target is not None)
     if refused := refuse_orders(account, max(1, legs)):
         return refused

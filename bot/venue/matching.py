@@ -174,7 +174,7 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
     if order.born >= market.point:
         return False
     if kind == "limit":
-        return market.volume_left != 0 and not _is_shut(account, market, order)
+        return market.volume_left != 0 and not _is_shut(state, account, market, order)
     if kind == "take_profit":
         if order.limit_bar_ms == market.bar_ms and market.bar_ms and step != 3:
             return False
@@ -183,9 +183,10 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
     return True
 
 
-def _is_shut(account: Account, market: Market, order: Order) -> bool:
+def _is_shut(state: State, account: Account, market: Market, order: Order) -> bool:
     """Would this fill open while a market of strict hours or a guardian opens nothing? It waits for the next session, or until the block ends."""
-    if (market.external != "closed" or not market.spec.strict_hours) and not limits.is_blocked(account):
+    is_closed = market.external == "closed" and market.spec.strict_hours
+    if not is_closed and not limits.is_blocked(state, account, market.spec.coin):
         return False
     position = account.positions.get(order.coin)
     return position is None or position.side == order.buy or order.size - order.filled > position.size
@@ -320,7 +321,7 @@ def _fill_pending(state: State, market: Market) -> None:
         size = min(order.size, against + order.left_to_open())
         fills = walk(market, market.mid, order.buy, size, _bound_of_pending(market, order)) if size else []
         is_limit = order.kind == "limit"
-        if is_limit and size and (not fills or _is_shut(account, market, order)):
+        if is_limit and size and (not fills or _is_shut(state, account, market, order)):
             _rest_at_limit(state, account, market, order, trade)
             continue
         opening = sum([sz for _, sz in fills]) - against
@@ -328,7 +329,7 @@ def _fill_pending(state: State, market: Market) -> None:
         reason = None
         if not fills:
             reason = "slippage_bound" if size else "reduce_only"
-        elif opening > 0 and limits.is_blocked(account):
+        elif opening > 0 and limits.is_blocked(state, account, market.spec.coin):
             reason = "guardian"
         elif opening > 0 and (
             limits.exceeds_leverage(state, order, leverage)

@@ -592,11 +592,6 @@ def entries(account: Account) -> list[Order]:
     return [order for n in account.resting if not (order := account.orders[n]).reduce_only]
 
 
-def cancel_entries(state: State, account: Account, reason: str) -> tuple[str, ...]:
-    """Cancel what could open; stops, targets and closes that wait stay."""
-    return _cancel_each(state, account, entries(account), reason)
-
-
 def cancel_resting(
     state: State, account: Account, reason: str, coin: str, *, entries_elsewhere: bool = False
 ) -> tuple[str, ...]:
@@ -606,10 +601,10 @@ def cancel_resting(
         for n in account.resting
         if (order := account.orders[n]).coin == coin or (entries_elsewhere and not order.reduce_only)
     ]
-    return _cancel_each(state, account, gone, reason)
+    return cancel_each(state, account, gone, reason)
 
 
-def _cancel_each(state: State, account: Account, gone: list[Order], reason: str) -> tuple[str, ...]:
+def cancel_each(state: State, account: Account, gone: list[Order], reason: str) -> tuple[str, ...]:
     for order in gone:
         drop_entry(state, account, state.markets[order.coin], order, reason)
     return tuple(oid_text(account, o.number) for o in gone)

@@ -890,7 +890,7 @@ def _affordable(state: State, account: Account, key: Key | None, market: Market,
     """Largest opening size that margin and caps leave, in lots."""
     free = ledger.free_margin(state, account) - max(0, _extra_margin(account, market, leverage, buy) or 0)
     usd = free * leverage * E8 // (E8 + leverage * market.spec.taker_rate) * 999 // 1000
-    if limits.blocking_guardians(account) or limits.refuse_orders(account) is not None:
+    if limits.blocker(state, account, market.spec.coin) is not None or limits.refuse_orders(account) is not None:
         return 0
     if key is not None and limits.is_full(state, account, key, market):
         return 0

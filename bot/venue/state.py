@@ -259,6 +259,9 @@ class GuardianSpec:
     cron: str | None = None
     order_template: str | None = None  # canonical JSON text, as it was given
     order: OrderSpec | None = None  # the same, read
+    bounded: bool | None = (
+        None  # It acts only where its key may trade. None in commands that were written before this was judged.
+    )
 
 
 @dataclass(slots=True)
@@ -281,7 +284,9 @@ class Guardian:
     blocks_opens: bool = False
     born: int = 0
     through: bool = False
-    key: str | None = None  # Whose orders a schedule places.
+    key: str | None = (
+        None  # The key that armed it: whose orders a schedule places, and where it may close. None: a session's.
+    )
 
 
 @dataclass(slots=True)
@@ -340,13 +345,13 @@ class Trade:
     status: str = "open"  # open | done | canceled
     guardian: str | None = None
     reason: str | None = None
+    margin_lost: int = 0  # What a backstop liquidation took beside the realised loss.
+    absorbed: int = 0  # What the service paid so that nothing went below zero.
 
     def fill_status(self) -> str:
         return "none" if self.filled == 0 else "filled" if self.filled >= self.size else "partial"
 
     def avg_px(self) -> int | None:
-    margin_lost: int = 0  # What a backstop liquidation took beside the realised loss.
-    absorbed: int = 0  # What the service paid so that nothing went below zero.
         return self.filled_notional * E8 // self.filled if self.filled else None
 
 

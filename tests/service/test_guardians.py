@@ -250,7 +250,8 @@ async def test_only_the_owner_lifts_a_block(box: Box, caller: Caller) -> None:
     refused = assert_refused(await reader.send("POST", "/v1/account/kill", {}), 403, "forbidden")
     assert refused["orderSubmitted"] is False
     assert_refused(await closer.send("POST", "/v1/guardians", {"type": "kill_switch"}), 403, "forbidden")
-    killed = (await closer.send("POST", "/v1/account/kill", {})).json()["guardian"]["id"]
+    assert_refused(await closer.send("POST", "/v1/account/kill", {}), 403, "forbidden")
+    killed = (await trader.send("POST", "/v1/account/kill", {})).json()["guardian"]["id"]
     assert_refused(await trader.send("DELETE", f"/v1/guardians/{killed}"), 403, "forbidden")
     assert (await caller.get("/v1/account"))["health"]["blockedBy"] == [killed]
     await caller.delete(f"/v1/guardians/{killed}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import sqlite3
 from contextlib import closing
@@ -20,8 +21,17 @@ from bot.service import machine as machine_module
 from bot.service.auth import principal_of
 from bot.service.desk import Context
 from bot.service.host import HostOptions, build
-from bot.service.log import REPLIES_KEPT_MS, SCHEMA_VERSION, CommandLog, DatabaseAway, Reply, Row, Snapshot
-from bot.service.machine import ReplayError
+from bot.service.log import (
+    REPLIES_KEPT_MS,
+    SCHEMA_VERSION,
+    CommandLog,
+    DatabaseAway,
+    Recovered,
+    Reply,
+    Row,
+    Snapshot,
+)
+from bot.service.machine import ReplayError, replay
 from bot.venue import codec
 from bot.venue.commands import Pulse
 from bot.wire.order_requests import OrderRequest
@@ -29,6 +39,7 @@ from tests.service.conftest import START_MS, Box, Caller, OpenBox
 from tests.service.test_edge import assert_refused
 from tests.service.test_trading_path import ENTRY
 
+OLD_LOG = Path(__file__).with_name("old_log.jsonl")
 NO_RESTART = (Exit.USAGE, Exit.CONFIG, Exit.REFUSED)  # after these a unit is not started again
 
 
@@ -217,6 +228,24 @@ async def test_a_file_that_replays_to_other_events_is_refused(tmp_path: Path) ->
         raw.execute("UPDATE commands SET command = replace(command, 'PricePoint', 'FuturePoint')")
     with pytest.raises(ReplayError, match="another version"):
         build(options(db))
+
+
+def test_a_log_that_was_written_before_events_and_commands_had_new_fields_still_replays() -> None:
+    """Its guardians and its kill act everywhere, and its revocation takes nothing along, as they did when it was written."""
+    written = [json.loads(line) for line in OLD_LOG.read_text().splitlines()]
+    rows = [
+        Row(seq, row["at_ms"], json.dumps(row["command"]), bytes.fromhex(row["chain"]))
+        for seq, row in enumerate(written, 1)
+    ]
+    replayed = replay(Recovered({}, None, None, rows, [], [], []), "old")
+    assert replayed.chain == rows[-1].chain
+    first, second, third = replayed.state.accounts.values()
+    assert first.absorbed > 0 and not first.positions
+    assert len(second.resting) == 0 and not second.positions
+    assert third.balance == 0
+    rows[-3] = rows[-3]._replace(chain=bytes(32))
+    with pytest.raises(ReplayError, match="row 33 does not give the events"):
+        replay(Recovered({}, None, None, rows, [], [], []), "old")
 
 
 async def test_a_file_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:

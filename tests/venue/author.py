@@ -378,14 +378,16 @@ class Author:
             spec = self.drawdown()
         else:
             spec = self.schedule(account)
+        spec.bounded = True
         self.say(c.ArmGuardian(account.id, spec, key=self.key(account)))
 
     def kill(self) -> None:
         account = self.account()
         if self.rng.random() < 0.5:
-            self.say(c.Kill(account.id, self.rng.random() < 0.5))
+            self.say(c.Kill(account.id, self.rng.random() < 0.5, key=self.key(account)))
         else:
-            self.say(c.ArmGuardian(account.id, s.GuardianSpec("kill_switch", action=self.action())))
+            spec = s.GuardianSpec("kill_switch", action=self.action(), bounded=True)
+            self.say(c.ArmGuardian(account.id, spec, key=self.key(account)))
         if self.rng.random() < 0.7:  # A world whose account is blocked for good shows little more.
             standing = next(n for n, g in account.guardians.items() if g.spec.type == "kill_switch")
             self.say(c.DisarmGuardian(account.id, s.guardian_id(account, standing)))
@@ -415,7 +417,7 @@ class Author:
             self.say(c.ChangeSettings(account.id, cap, rng.choice((None, 500 * E8, 20_000 * E8))))
         elif roll < 0.5:
             key = s.Key(
-                f"key{self.number()}", account.id, "key", "bbk", "d", ("trade",), self.now_ms, "key",
+                f"key{self.number()}", account.id, "key", "bbk", "d", rng.choice((("trade",), ("trade", "outcomes"), ("outcomes",))), self.now_ms, "key",
                 max_exposure=rng.choice((None, 2_000 * E8)), max_daily_notional=rng.choice((None, 1_000 * E8)),
                 max_leverage=rng.choice((None, 2, 10)), allowed_coins=rng.choice((None, (self.coin(),))), max_open_positions=rng.choice((None, 1)),
             )  # fmt: skip

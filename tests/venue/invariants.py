@@ -38,9 +38,10 @@ class Watch:
     careful: set[str] = field(default_factory=set)  # trades of orders with requireProtection
     # What others have added to such a position since: an exit at work closes what there was when it began, and leaves that.
     added: Counter[tuple[str, str]] = field(default_factory=Counter)
-    blocked: dict[str, bool] = field(
-        default_factory=dict
-    )  # account -> did a guardian refuse openings before this command?
+    blocked: set[tuple[str, str]] = field(
+        default_factory=set
+    )  # (account, coin) where a guardian refused openings before this command
+    armed_by: dict[str, str | None] = field(default_factory=dict)  # guardian -> its key
     armed: dict[str, s.GuardianSpec] = field(default_factory=dict)  # what a guardian's event armed
     fired: dict[str, list[int]] = field(default_factory=dict)  # guardian -> instants at which it fired
     count: int = 0
@@ -190,8 +191,14 @@ class Watch:
         standing = account.guardians.get(int(event.guardian[-9:]))
         if event.subtype == "armed" and standing is not None:
             self.armed[event.guardian] = standing.spec
+        if standing is not None and standing.spec.bounded:
+            self.armed_by[event.guardian] = standing.key
         if event.subtype != "fired":
             return
+        if event.guardian in self.armed_by and event.action in ("flatten", "cancel_orders"):
+            key = self.armed_by[event.guardian]
+            coins = [account.trade(made).coin for made in event.trades]
+            demand(all(self.may_trade(key, coin) for coin in coins), "closed what its key may not trade", event)
         before = self.fired.setdefault(event.guardian, [])
         kind = event.guardian_type
         if kind in ("dead_man_switch", "max_hold", "trailing_stop"):
@@ -235,8 +242,27 @@ class Watch:
         state = self.state
         if kind in (c.PlaceOrder, c.ConfirmPlan) and not isinstance(answer, Refusal):
             opens = answer.trade.intent == "open"
-            demand(not (opens and self.blocked.get(command.account)), "opened through a block", command)
-        self.blocked = {a.id: any(g.blocks_opens for g in a.guardians.values()) for a in state.accounts.values()}
+            demand(
+                not (opens and (command.account, answer.trade.coin) in self.blocked), "opened through a block", command
+            )
+        self.blocked = {
+            (account.id, coin)
+            for account in state.accounts.values()
+            for one in account.guardians.values()
+            if one.blocks_opens
+            for coin in state.markets
+            if one.spec.type in ("account_drawdown", "kill_switch")
+            or not one.spec.bounded
+            or self.may_trade(one.key, coin)
+        }
+
+    def may_trade(self, key_id: str | None, coin: str) -> bool:
+        """May whoever has this key close there?"""
+        if key_id is None:
+            return True
+        key = self.state.keys[key_id]
+        wanted = {"outcomes"} if self.state.markets[coin].spec.book == "events" else {"trade", "trade:close_only"}
+        return bool(wanted & set(key.scopes)) and (key.allowed_coins is None or coin in key.allowed_coins)
 
     def trade(self, account_id: str, trade_id: str) -> None:
         account = self.state.accounts[account_id]
