@@ -73,7 +73,10 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
         "Accounts and keys", "Create a scoped key", resources.KeyCreated, ("limit_exceeded",), "The secret is shown here and never again."
     ),
     ("GET", "/v1/keys"): Described("Accounts and keys", "List keys", resources.KeysResult),
-    ("DELETE", "/v1/keys/{id}"): Described("Accounts and keys", "Revoke a key", resources.Revoked, ("not_found",)),
+    ("DELETE", "/v1/keys/{id}"): Described(
+        "Accounts and keys", "Revoke a key", resources.KeyRevoked, ("not_found",),
+        "Cancels the key's resting entries and disarms its schedules. Stops, targets and other guardians stay.",
+    ),
     ("POST", "/v1/oauth/device"): Described("Accounts and keys", "Start the device flow", account.DeviceResult),
     ("POST", "/v1/oauth/device/token"): Described(
         "Accounts and keys", "Poll the device flow", account.DeviceTokenResult,

@@ -28,8 +28,14 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "market_closed": ("The market does not trade now.", "details.opensAt says when it does, where that is known."),
     "plan_stale": ("The plan has expired, drifted, lost its depth, or its confirm was refused before.", "Plan again."),
     "idempotency_conflict": ("The key or token was used before, or is in use now.", "See details.reason in the table below."),
-    "trade_failed": ("The order was not executed (422), or its outcome is not known (502).", "After 502 send the same key again; never a new one."),
-    "service_unavailable": ("The service cannot take the request now. Nothing was done.", "Wait Retry-After seconds, then the same request again."),
+    "trade_failed": (
+        "The order was not executed (422), or its outcome is not known (502). Only a service that trades at an outside venue answers this; this one never does.",
+        "After 502 send the same key again; never a new one.",
+    ),
+    "service_unavailable": (
+        "The service ends after an error of its own, went to another state while the request came in, or cannot read a snapshot. Nothing was done.",
+        "Wait Retry-After seconds, then the same request again.",
+    ),
     "internal_error": ("A fault of the service. The outcome may be unknown.", "Send the same request with the same key again."),
 }  # fmt: skip
 

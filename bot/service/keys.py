@@ -16,11 +16,13 @@ from bot.service.desk import Context, expired
 from bot.service.machine import Machine
 from bot.service.orders import exact
 from bot.service.quota import Quota
-from bot.venue.commands import ChangeSettings, CreateKey, RevokeKey
+from bot.venue.apply import Revoked
+from bot.venue.commands import ChangeSettings, Command, CreateKey, RevokeKey
 from bot.venue.state import Account, Key
 from bot.wire.order_requests import bare_coin
 from bot.wire.requests import KeyRequest, SettingsRequest
 
+SECONDS_MAX: Final = 10**11  # an instant below this is one in seconds: in milliseconds it lies in 1973
 _KEY_ID: Final = re.compile(r"key_[0-9]{1,20}", re.ASCII)
 
 
@@ -59,7 +61,10 @@ class KeyDesk(AccountDesk):
         def replay(made: Key, now: int) -> Any:
             return {**views.key(made, None), "apiKey": None}
 
-        return self.decide(principal, context, lambda now: expired(context, now) or CreateKey(key), view, replay=replay)
+        def command(now: int) -> Command | Refusal:
+            return expired(context, now) or refuse_past(key.expires_ms, now) or CreateKey(key)
+
+        return self.decide(principal, context, command, view, replay=replay)
 
     @staticmethod
     def check_width(parent: Key, key: Key) -> None:
@@ -84,12 +89,21 @@ class KeyDesk(AccountDesk):
         return Answer.ok({"keys": listed})
 
     def revoke_key(self, principal: Principal, key_id: str, context: Context) -> Answer:
-        """DELETE /v1/keys/{id}."""
+        """DELETE /v1/keys/{id}: with the key go its resting entries and its schedules. What protects a position stays."""
         if not _KEY_ID.fullmatch(key_id):
             # It may be the key itself, sent by mistake: what is no id goes into no log and no answer.
             return self.refusal(Refusal("not_found", "no key has such an id: they begin with key_"), context)
-        command = RevokeKey(principal.account, key_id)
-        return self.decide(principal, context, lambda now: command, lambda key, now: {"id": key.id, "revoked": True})
+        command = RevokeKey(principal.account, key_id, sweeps=True)
+
+        def view(gone: Revoked, now: int) -> Any:
+            return {
+                "id": gone.key.id,
+                "revoked": True,
+                "canceledOids": list(gone.canceled),
+                "disarmedGuardianIds": list(gone.disarmed),
+            }
+
+        return self.decide(principal, context, lambda now: command, view)
 
     def settings(self, principal: Principal) -> Answer:
         """GET /v1/settings."""
@@ -110,6 +124,17 @@ class KeyDesk(AccountDesk):
             lambda now: ChangeSettings(principal.account, trade, daily),
             lambda changed, now: _settings(changed),
         )
+
+
+def refuse_past(expires_ms: int | None, now_ms: int) -> Refusal | None:
+    """Why a key may not end at this instant, if so: it would end before its first request. Seconds are taken for milliseconds most often."""
+    if expires_ms is None or expires_ms > now_ms:
+        return None
+    problem = f"{expires_ms} lies in the past, the service's clock is at {now_ms}: milliseconds?"
+    seconds = expires_ms if expires_ms < SECONDS_MAX else 0
+    fix = {"field": "expiresAt", "value": seconds * 1000} if seconds * 1000 > now_ms else None
+    fields = [{"field": "expiresAt", "problem": problem, "allowed": f"> {now_ms}"}]
+    return Refusal("invalid_input", f"expiresAt: {problem}", fix=fix, details={"fields": fields})
 
 
 def _settings(account: Account) -> dict[str, Any]:

@@ -29,7 +29,9 @@ from bot.venue import (
 from bot.venue import commands as c
 from bot.venue.events import AccountChanged, Event
 from bot.venue.record import emit, next_seq
-from bot.venue.state import KEYS_MAX, Account, Key, Market, State
+from bot.venue.state import KEYS_MAX, Account, Key, Market, State, guardian_id
+
+REVOKED: Final = "key_revoked"  # the reason of what a revocation cancels and disarms
 
 
 class Applied(NamedTuple):
@@ -37,6 +39,14 @@ class Applied(NamedTuple):
 
     answer: Any
     events: list[Event]
+
+
+class Revoked(NamedTuple):
+    """A key that has ended, and what went with it."""
+
+    key: Key
+    canceled: tuple[str, ...] = ()
+    disarmed: tuple[str, ...] = ()
 
 
 def apply(state: State, command: c.Command, now_ms: int) -> Applied:
@@ -240,7 +250,8 @@ def _create_key(state: State, command: c.CreateKey) -> Key | Refusal:
     return key
 
 
-def _revoke_key(state: State, command: c.RevokeKey) -> Key | Refusal:
+def _revoke_key(state: State, command: c.RevokeKey) -> Revoked | Refusal:
+    """End a key, and with it what it would still open. Positions keep what protects them, whichever key armed it."""
     key = state.keys.get(command.key)
     if key is None or key.account != command.account or key.revoked:
         return Refusal("not_found", f"no key {command.key}")
@@ -251,7 +262,14 @@ def _revoke_key(state: State, command: c.RevokeKey) -> Key | Refusal:
         account,
         AccountChanged(account.id, next_seq(account), state.now_ms, "key_revoked", key=key.id, name=key.name),
     )
-    return key
+    if not command.sweeps:
+        return Revoked(key)
+    entries = [order for order in orders.entries(account) if order.key == key.id]
+    schedules = [g for g in account.guardians.values() if g.spec.type == "schedule" and g.key == key.id]
+    for schedule in schedules:
+        firing.release(state, account, schedule, REVOKED, subtype="disarmed")
+    canceled = orders.cancel_each(state, account, entries, REVOKED)
+    return Revoked(key, canceled, tuple(guardian_id(account, schedule.number) for schedule in schedules))
 
 
 def _reset_account(state: State, command: c.ResetAccount) -> Account:

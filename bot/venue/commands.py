@@ -136,8 +136,11 @@ class CreateKey:
 
 @dataclass(slots=True)
 class RevokeKey:
+    """`sweeps`: cancel the key's resting entries and disarm its schedules. False in commands that were written before a revocation did so."""
+
     account: str
     key: str
+    sweeps: bool = False
 
 
 @dataclass(slots=True)
@@ -324,10 +327,10 @@ class Kill:
     flatten: bool = False
     idempotency_key: str | None = None
     expires_ms: int | None = None
+    key: str | None = None
 
 
 @dataclass(slots=True)
-    key: str | None = None
 class DisarmGuardian:
     account: str
     guardian: str

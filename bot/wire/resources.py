@@ -201,6 +201,13 @@ class Revoked(Resource):
     revoked: bool = True
 
 
+class KeyRevoked(Revoked):
+    """DELETE of a key: what went with it. The key's resting entries are canceled and its schedules disarmed."""
+
+    canceled_oids: tuple[str, ...] = ()
+    disarmed_guardian_ids: tuple[str, ...] = ()
+
+
 class Market(Resource):
     coin: str
     market: str

@@ -8,7 +8,7 @@ import pytest
 
 from bot.service.keys import wider_than
 from bot.venue.state import Key
-from tests.service.conftest import START_MS, Box, Caller
+from tests.service.conftest import START_MS, Box, Caller, OpenBox
 from tests.service.test_edge import assert_refused
 from tests.service.test_sign_in import owner
 
@@ -112,7 +112,12 @@ async def test_a_revoked_key_is_gone_at_once_and_a_foreign_one_was_never_there(b
     assert_refused(foreign, 404, "not_found")
     assert_refused(unknown, 404, "not_found")
     assert (await reader.send("GET", "/v1/account")).status_code == 200
-    assert await caller.delete(f"/v1/keys/{reader.opened['id']}") == {"id": reader.opened["id"], "revoked": True}
+    assert await caller.delete(f"/v1/keys/{reader.opened['id']}") == {
+        "id": reader.opened["id"],
+        "revoked": True,
+        "canceledOids": [],
+        "disarmedGuardianIds": [],
+    }
     assert_refused(await reader.send("GET", "/v1/account"), 401, "unauthorized")
     assert_refused(await caller.send("DELETE", f"/v1/keys/{reader.opened['id']}"), 404, "not_found")
     assert [key["id"] for key in (await caller.get("/v1/keys"))["keys"]] == [caller.opened["keyId"]]
@@ -397,3 +402,83 @@ async def test_self_limits_bind_every_credential_of_the_account(box: Box, caller
     await box.advance(error["details"]["resetsAt"] - START_MS)
     await caller.post("/v1/orders", order(90))
     assert (await caller.post("/v1/positions/BTC/close"))["position"] is None
+
+
+async def test_a_revoked_key_takes_its_entries_and_schedules_along_and_says_so(box: Box, caller: Caller) -> None:
+    trader = await make(caller, scopes=TRADER)
+    limit = order(100, type="limit", limitPx="90000")
+    held = await trader.post("/v1/orders", order(100, bracket={"stopLoss": {"pct": 5}}))
+    mine = (await trader.post("/v1/orders", limit))["trade"]["venueOid"]
+    other = (await caller.post("/v1/orders", limit))["trade"]["venueOid"]
+    plan = {"type": "schedule", "cron": "* * * * *", "orderTemplate": order(50)}
+    flat = {"type": "schedule", "cron": "* * * * *", "action": "flatten"}
+    schedules = [(await trader.post("/v1/guardians", body))["id"] for body in (plan, flat)]
+    switch = {"type": "dead_man_switch", "heartbeatSeconds": 3_600}
+    staying = [(await one.post("/v1/guardians", body))["id"] for one, body in ((caller, plan), (trader, switch))]
+    key_id = trader.opened["id"]
+    gone = await caller.delete(f"/v1/keys/{key_id}")
+    assert gone == {"id": key_id, "revoked": True, "canceledOids": [mine], "disarmedGuardianIds": schedules}
+    assert {o["oid"] for o in (await caller.get("/v1/orders"))["orders"]} == {held["orders"][0]["oid"], other}
+    assert [g["id"] for g in (await caller.get("/v1/guardians"))["guardians"]] == staying
+    told = (await caller.get("/v1/events?limit=200"))["events"][-4:]
+    assert [(e["type"], e["subtype"], e["data"].get("reason")) for e in told] == [
+        ("account", "key_revoked", None),
+        ("guardian", "disarmed", "key_revoked"),
+        ("guardian", "disarmed", "key_revoked"),
+        ("order", "canceled", "key_revoked"),
+    ]
+    await box.advance(60_000)
+    assert (await caller.get("/v1/account"))["positions"][0]["stopPx"] is not None
+
+
+@pytest.mark.parametrize("ends", [1, START_MS // 1000 + 3_600, START_MS - 1, START_MS])
+async def test_a_key_that_would_end_before_it_begins_is_refused(caller: Caller, ends: int) -> None:
+    answer = await caller.send("POST", "/v1/keys", {"expiresAt": ends}, key="k")
+    error = assert_refused(answer, 400, "invalid_input")
+    assert "milliseconds?" in error["message"]
+    assert [one["field"] for one in error["details"]["fields"]] == ["expiresAt"]
+    seconds = START_MS // 1000 < ends < START_MS // 100
+    assert error.get("fix") == ({"field": "expiresAt", "value": ends * 1000} if seconds else None)
+    assert len((await caller.get("/v1/keys"))["keys"]) == 1
+
+
+async def test_a_key_of_outcomes_alone_trades_event_markets_and_nothing_else(open_box: OpenBox) -> None:
+    box: Box = await open_box(markets=("BTC", "event:RATE-CUT"))
+    await box.price("BTC", "100000")
+    await box.price("event:RATE-CUT", "0.5")
+    caller = await box.caller()
+    key = await make(caller, scopes=["outcomes"])
+    event = order(100, market="event:RATE-CUT")
+    plan = await key.post("/v1/orders", event | {"dryRun": True})
+    assert (await key.post("/v1/orders/confirm", {"confirmToken": plan["confirmToken"]}))["trade"][
+        "fillStatus"
+    ] == "filled"
+    await key.post("/v1/orders", event | {"guardians": [{"type": "max_hold", "seconds": 3_600}]})
+    resting = await key.post("/v1/orders", event | {"type": "limit", "limitPx": "0.1"})
+    await key.delete(f"/v1/orders/{resting['trade']['venueOid']}")
+    await key.post("/v1/orders", event | {"type": "limit", "limitPx": "0.1"})
+    assert len((await key.delete("/v1/orders", {"coin": "event:RATE-CUT"}))["canceledOids"]) == 1
+    switch = await key.post("/v1/guardians", {"type": "dead_man_switch", "heartbeatSeconds": 60})
+    await key.post("/v1/heartbeat")
+    await caller.post("/v1/orders", order(500, bracket={"stopLoss": {"pct": 5}}))
+    bought = await caller.post("/v1/orders", order(100, dryRun=True))
+    stop = next(o["oid"] for o in (await caller.get("/v1/orders"))["orders"])
+    brakes = [{"type": "kill_switch"}, {"type": "account_drawdown", "maxLossPctFromDayStart": 5}]
+    for method, path, body in (
+        ("POST", "/v1/orders", order(100)),
+        ("POST", "/v1/orders", order(100, dryRun=True)),
+        ("POST", "/v1/orders/confirm", {"confirmToken": bought["confirmToken"]}),
+        ("POST", "/v1/positions/BTC/close", {}),
+        ("DELETE", "/v1/orders", {"coin": "BTC"}),
+        ("DELETE", f"/v1/orders/{stop}", None),
+        ("DELETE", f"/v1/guardians/{switch['id']}", None),
+        ("POST", "/v1/guardians", {"type": "trailing_stop", "market": "BTC", "trailPct": 5}),
+        ("POST", "/v1/guardians", {"type": "schedule", "cron": "* * * * *", "orderTemplate": order(50)}),
+        *[("POST", "/v1/guardians", brake) for brake in brakes],
+        *[("POST", "/v1/orders", event | {"guardians": [brake]}) for brake in brakes],
+        ("POST", "/v1/account/kill", {}),
+    ):
+        assert_refused(await key.send(method, path, body), 403, "forbidden")
+    assert_refused(await key.send("GET", "/v1/account"), 403, "forbidden")
+    closed = await key.post("/v1/positions/event:RATE-CUT/close")
+    assert closed["position"] is None

@@ -425,7 +425,7 @@ class Author:
         elif roll < 0.55:
             keys = [k for k in self.state.keys.values() if k.account == account.id]
             if keys:
-                self.say(c.RevokeKey(account.id, rng.choice(keys).id))
+                self.say(c.RevokeKey(account.id, rng.choice(keys).id, sweeps=True))
         elif roll < 0.65:
             self.say(c.ResetAccount(account.id, rng.choice((None, 500 * E8))))
         elif roll < 0.8:

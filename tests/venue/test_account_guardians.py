@@ -437,7 +437,7 @@ def test_a_scheduled_order_is_its_keys_order():
     desk.do(c.ArmGuardian("a", spec, key="k"))
     desk.do(c.ArmGuardian("a", GuardianSpec("schedule", cron="1 * * * *", order=order(size="1")), key="k"))
     desk.wait(3 * 3_600_000)
-    assert desk.do(c.RevokeKey("a", "k")).answer.revoked
+    assert desk.do(c.RevokeKey("a", "k")).answer.key.revoked
     desk.wait(3_600_000)
     skipped = [e.code for e in desk.account.events if isinstance(e, GuardianMoved) and e.reason == "skipped"]
     assert len([t for t in desk.account.trades if t.filled]) == 1
