@@ -31,7 +31,7 @@ from bot.runtime.intents import FINAL, FIRST_LEG, IN_DOUBT, RUNTIME, Intent, Tra
 from bot.runtime.journal import Journal, Notice, is_number
 from bot.runtime.legs import next_leg
 from bot.runtime.losses import Losses
-from bot.runtime.mirror import Drift, Mirror, MirrorPosition
+from bot.runtime.mirror import Drift, Mirror, MirrorPosition, entry_terms
 from bot.runtime.pauses import Pauses
 from bot.runtime.ports import Calm, Pacer, VenuePort
 from bot.runtime.seats import Seat
@@ -1200,6 +1200,7 @@ class Loop:
         if not self.gate.size_decimals:
             answer = await self.port.markets(view="all", limit=MARKETS_MAX)
             self.gate.size_decimals = {bare_coin(one.coin): one.sz_decimals for one in answer.markets}
+            self.mirror.terms = {bare_coin(one.coin): entry_terms(one) for one in answer.markets}
 
     def _housekeep(self) -> None:
         now_ms = self.pacer.mono_ms()

@@ -13,12 +13,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from bot.runtime.intents import TradeOf
-from bot.wire import Event
+from bot.wire import Event, bare_coin
 
 if TYPE_CHECKING:
-    from bot.wire import AccountSnapshot, Guardian, Order, Position
+    from bot.wire import AccountSnapshot, Guardian, Market, Order, Position
 
 KEYS_KEPT: Final = 2_000  # of trades: an intent asks for its own within minutes, and later the service
+
+ROUNDING_USD: Final = 0.001  # of floats, and of margins that the service rounds up fill by fill
+FEE_ROUNDING: Final = 1e-8  # a rate is told in basis points with four decimals
+WAITING: Final = 1.01  # an entry at market that waits may meet a worse price than the mark
 
 DriftKind = Literal[
     "missing_fill", "foreign_order", "foreign_position", "naked_position", "guardian_gone", "order_gone", "cursor_lost"
@@ -72,6 +76,7 @@ class MirrorOrder(NamedTuple):
     trade_id: str | None
     key: str | None
     created_ms: int = 0
+    leverage: float = 1  # that an entry of ours has asked for
 
     def resting_usd(self, mark: float | None) -> Decimal:
         """Notional of what is left of an entry at its limit; of one at market, which waits for the next price, at the mark."""
@@ -83,6 +88,17 @@ class MirrorOrder(NamedTuple):
     @property
     def could_open(self) -> bool:
         return self.action == "open" and self.kind not in PROTECTIVE
+
+
+class EntryTerms(NamedTuple):
+    """What a market asks of an entry: the highest taker fee, as a fraction of the notional, and how the margin is held (cross, isolated, full)."""
+
+    fee: float = 0.0
+    margin_mode: str = "cross"
+
+    def margin_usd(self, notional_usd: float, leverage: float) -> float:
+        """What an entry of this notional takes of the free margin. The fee of an isolated position is paid out of its own margin."""
+        return notional_usd * (1 / leverage + (0 if self.margin_mode == "isolated" else self.fee))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +125,9 @@ class Named(Event):
     """An event that came without a key, with that of our order: the id of its trade has told. It proves nothing of the service."""
 
     key_from: str = "trade"  # by this the journal tells it from one that the service has named
+
+
+_ORDINARY: Final = EntryTerms()  # of a market that is not known
 
 
 def _no_owner(key: str) -> str | None:
@@ -160,6 +179,7 @@ class Mirror:
         # Of a position that an order has closed and goes on to open the other way: the order's trade, and the leverage that it takes over.
         self.turning: dict[str, tuple[str, float]] = {}
         self.marks: dict[str, float] = {}
+        self.terms: Mapping[str, EntryTerms] = {}  # by bare coin, once the markets are known
         self.balance_usd = Decimal(0)
         self.epoch = 0
         self.value_offset_usd = (
@@ -325,6 +345,22 @@ class Mirror:
         used = sum(float(p.notional_usd) / (p.leverage or 1) for p in self.positions.values())
         return self.equity_usd - used
 
+    def all_in_usd(self, market: str, leverage: float) -> float:
+        """Notional of the largest entry at market that free margin carries, by the service's own rule: cash and cross positions at their marks, less what
+        entries that wait hold back. The margin of an isolated position and its profit are its own."""
+        free = float(self.balance_usd) - ROUNDING_USD
+        for p in self.positions.values():
+            if self._terms_of(p.market).margin_mode == "cross":
+                mark = self.marks.get(p.market, float(p.entry_px or 0))
+                free += self.unrealized_usd(p) - mark * float(p.size) / (p.leverage or 1)
+        for order in filter(attrgetter("could_open"), self.orders.values()):
+            waiting_usd = float(order.resting_usd(self.marks.get(order.market))) * (1 if order.limit_px else WAITING)
+            free -= self._terms_of(order.market).margin_usd(waiting_usd, order.leverage)
+        return max(0.0, free) / self._terms_of(market).margin_usd(1, leverage)
+
+    def _terms_of(self, market: str) -> EntryTerms:
+        return self.terms.get(bare_coin(market), _ORDINARY)
+
     def diff(self, snapshot: AccountSnapshot) -> list[Drift]:
         """What differs, of a snapshot as of the last event that was folded. Judges nothing by itself: an owner is a fact."""
         drifts: list[Drift] = []
@@ -458,12 +494,17 @@ def _order_stands(mirror: Mirror, event: Any, data: Any) -> None:
     mirror.orders[oid] = MirrorOrder(
         oid, event.coin, kind, data.side, data.intent, data.size, data.filled_size, data.limit_px, trigger_px, data.trade_id,
         event.idempotency_key, event.ts if known is None else known.created_ms,
+        1 if kind in PROTECTIVE or data.intent != "open" else _leverage_asked(mirror, event.idempotency_key),
     )  # fmt: skip
     if kind != "stop_loss":
         return
     position = mirror.positions.get(event.coin)
     if position is not None and (event.subtype == "armed" or position.first_stop_px is None):
         mirror.positions[event.coin] = position._replace(first_stop_px=trigger_px)
+
+
+def _leverage_asked(mirror: Mirror, key: str | None) -> float:
+    return (None if key is None else mirror.leverage_of(key)) or 1
 
 
 def _order_gone(mirror: Mirror, event: Any, data: Any) -> None:
@@ -596,6 +637,14 @@ def _order_of(one: Order, keys: Mapping[TradeOf, str]) -> MirrorOrder:
         key=one.idempotency_key or keys.get((one.coin, one.trade_id or "", one.intent)),
         created_ms=one.created_at or 0,
     )
+
+
+def entry_terms(market: Market) -> EntryTerms:
+    """As the list of markets tells them. An event's fee is told for a Yes at its present price; a No, or another price, may pay up to the whole rate."""
+    fee = float(market.taker_fee_bps or 0) / 10_000 + FEE_ROUNDING
+    if market.coin.startswith(EVENT) and market.mark_px is not None and market.mark_px < 1:
+        fee /= 1 - float(market.mark_px)
+    return EntryTerms(fee, market.margin_mode or "cross")
 
 
 def _guardian_of(one: Guardian) -> MirrorGuardian:

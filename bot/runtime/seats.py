@@ -78,6 +78,10 @@ class SeatSource:
         with localcontext(EXACT):  # Its caller may have made its own context a coarse one.
             return self._mirror.free_margin_usd
 
+    def all_in_usd(self, market: str, leverage: int) -> float:
+        with localcontext(EXACT):
+            return self._mirror.all_in_usd(market, leverage)
+
     def position(self, market: str) -> PositionView | None:
         found = self._mirror.positions.get(market)
         if found is None or self._books is None:

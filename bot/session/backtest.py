@@ -108,8 +108,10 @@ class Backtest:
         stage, session = self.stage, self.session
         session.says = None if said is None else Said(said)
         slips = Slips(Prices(session.ground.lanes, self.options.path))
-        book = Book(int(self.options.balance_usd * E8), self._owner_of, None if events is None else events.write, slips)
         told, memory = stage.told, self.journal if isinstance(self.journal, SessionJournal) else None
+        noes = Noes() if memory is None else memory.noes
+        write = None if events is None else events.write
+        book = Book(int(self.options.balance_usd * E8), self._owner_of, write, slips, noes=noes)
 
         def spill(done: int, of: int) -> bool:
             if len(told.events) > EVENTS_HELD or (memory is not None and memory.is_full):
@@ -124,7 +126,8 @@ class Backtest:
 
         try:
             course = session.run(spill)
-            noes = self._noes()
+            if memory is None:
+                self._read_noes(noes)
             books = {} if session.loop is None else session.loop.books.rows
             return results.result_of(stage, book, course, session.ground, self.options, noes, books)
         finally:
@@ -137,20 +140,16 @@ class Backtest:
         intent = self.journal.find(key)
         return None if intent is None else intent.strategy
 
-    def _noes(self) -> Noes:
-        """What the gate refused and what the service did, as far as the journal keeps it."""
-        if isinstance(self.journal, SessionJournal):
-            return self.journal.noes
+    def _read_noes(self, noes: Noes) -> None:
+        """What the gate refused and what the service did, as far as a journal on disk keeps it."""
         self.journal.flush()
-        noes = Noes()
         for by, sql in ((noes.refused, _REFUSED), (noes.rejected, _REJECTED)):
             for at_ms, strategy, market, code, message in self.journal.db.execute(sql):
                 by(str(code or ""), No(at_ms, strategy, market, message or ""))
-        return noes
 
 
 _REFUSED: Final = "SELECT at_ms, strategy, market, code, message FROM refusals ORDER BY seq"
-_REJECTED: Final = "SELECT moved_ms, strategy, market, code, message FROM intents WHERE state = 'rejected' OR (state = 'expired' AND action = 'open') ORDER BY moved_ms, seq"
+_REJECTED: Final = "SELECT moved_ms, strategy, market, code, message FROM intents WHERE state IN ('rejected', 'expired', 'void') ORDER BY moved_ms, seq"
 
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:

@@ -14,12 +14,24 @@ from typing import Any, Final, NamedTuple
 
 from bot.money import format_e8
 from bot.runtime.books import FOREIGN
+from bot.session.journal import No, Noes
 from bot.session.lines import line_of, line_of_body
 from bot.session.rows import Rows
 from bot.session.slippage import Slips
 from bot.venue.events import Event, Fill, FundingPaid, GuardianMoved, Liquidated, OrderChanged, Settled, Triggered
 from bot.venue.numbers import E8
 
+# Why the venue ended an order that nobody wanted to end, by the `reason` of its event.
+UNFILLED: Final = {
+    "insufficient_funds": "its margin was more than the free margin at the price that it met",
+    "slippage_bound": "the book held no more within the slippage that it allowed",
+    "reduce_only": "the position that it was to close was gone",
+    "position_closed": "the position that it was to add to or to turn was gone, and the stop or the leverage with it",
+    "guardian": "a guardian of the account allowed no entry",
+    "kill": "the kill switch allowed no entry",
+    "settled": "its market was settled",
+    "session_ended": "it still waited when the session ended",
+}
 BOTH: Final = "+"  # between the names of strategies that share a trip; no name has it
 
 
@@ -162,6 +174,7 @@ class Book:
     )
     kinds: Counter[str] = field(default_factory=Counter)  # exits by what caused them
     guardians: list[Fired] = field(default_factory=list)
+    noes: Noes = field(default_factory=Noes)
     _last: dict[str, Step] = field(default_factory=dict)  # of each market
     _row: dict[str, int] = field(default_factory=dict)  # of the trip that is open in a market
     _exits: dict[str, str] = field(default_factory=dict)  # the trade of the newest exit of each market
@@ -178,6 +191,8 @@ class Book:
             elif isinstance(one, OrderChanged):
                 if one.trigger_px is not None:
                     self._leg(one)
+                elif one.subtype == "canceled" and one.reason != "user":
+                    self.not_filled(one, one.reason or "canceled")
             elif isinstance(one, FundingPaid):
                 self._paid(one)
             elif isinstance(one, GuardianMoved):
@@ -211,6 +226,13 @@ class Book:
     def digest(self) -> str:
         """SHA-256 of all lines so far: equal when the same happened at the same instants, whoever asked."""
         return str(self._hash.hexdigest())
+
+    def not_filled(self, e: OrderChanged, code: str) -> None:
+        """An order that a strategy wanted has come to its end without all of its size."""
+        if e.idempotency_key is not None:
+            told = f"{e.kind} order to {e.intent} {e.side} {format_e8(e.size)}, {format_e8(e.filled)} of it filled"
+            owner = self.owner_of(e.idempotency_key) or ""
+            self.noes.not_filled(code, No(e.ts, owner, e.coin, f"{told}: {UNFILLED.get(code, code)}"))
 
     # -- folds
 

@@ -30,7 +30,7 @@ INTENTS_MAX: Final = 50_000  # before a trim is due, where few of them came to a
 
 
 class No(NamedTuple):
-    """One refusal, of the gate or of the service."""
+    """One order that did not become what was wanted, and why."""
 
     at_ms: int
     strategy: str
@@ -40,13 +40,15 @@ class No(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Noes:
-    """How often the gate (`refusals`) and the service (`rejections`) said which code, and the first of each: mostly it says why of them all. An entry that
-    the service had not taken when its time was over counts by what it ended with."""
+    """Orders that did not become what was wanted, by code, and the first of each code: mostly it says why of them all. The gate refused them (`refusals`), or
+    the service did (`rejections`; one that it had not taken in time counts by what it ended with), or it took them and filled none or a part (`unfilled`)."""
 
     refusals: Counter[str] = field(default_factory=Counter)
     rejections: Counter[str] = field(default_factory=Counter)
+    unfilled: Counter[str] = field(default_factory=Counter)
     first_refusals: dict[str, No] = field(default_factory=dict)
     first_rejections: dict[str, No] = field(default_factory=dict)
+    first_unfilled: dict[str, No] = field(default_factory=dict)
 
     def refused(self, code: str, no: No) -> None:
         self.refusals[code] += 1
@@ -55,6 +57,10 @@ class Noes:
     def rejected(self, code: str, no: No) -> None:
         self.rejections[code] += 1
         self.first_rejections.setdefault(code, no)
+
+    def not_filled(self, code: str, no: No) -> None:
+        self.unfilled[code] += 1
+        self.first_unfilled.setdefault(code, no)
 
 
 class SessionJournal(Journal):
@@ -133,7 +139,7 @@ class SessionJournal(Journal):
     def end(self, intent: Intent, state: State, code: str, message: str, *, now_ms: int) -> Intent:
         if state != "quarantined":
             self._unsure.pop(intent.id, None)
-        if state == "rejected" or (state == "expired" and intent.action == "open"):
+        if state in ("rejected", "expired", "void"):
             self.noes.rejected(code, No(now_ms, intent.strategy, intent.market, message))
         return self._go(moved(intent, state, code=code, message=message), intent.state)
 

@@ -36,7 +36,8 @@ GREEN, RED, GREY, BLUE, AMBER = "#1a7f5a", "#c0392b", "#7f8c8d", "#2c6fbb", "#c7
 Rows = Iterable[Sequence[object]]
 Drawing = dict[str, Any]  # {"data": traces, "layout": ...} by plotly's own schema
 # Of summary.json: counts, and where the first of each code is.
-FIRST: Final = {"refusals": "firstRefusals", "rejections": "firstRejections"}
+FIRST: Final = {"refusals": "firstRefusals", "rejections": "firstRejections", "unfilled": "firstUnfilled"}
+NOES: Final = {"refusals": "Refused by the gate", "rejections": "Refused by the service", "unfilled": "Not filled"}
 COSTS: Final = {  # of summary.json, in the order of a page
     "realizedUsd": "Realised, before costs",
     "feesUsd": "Fees",
@@ -71,8 +72,8 @@ def page(run: KeptRun, other: KeptRun | None = None) -> str:
         parts.append(_section("R multiples", _drawn("r", _r_multiples(run))))
         parts += [
             _section("By strategy", _by_strategy(run)), _section("Booked to each strategy, of shared positions its share", _booked(run)), _section("By market", _table(SUMS, sums(by_market(run)))), _section("Guardians", _guardians(run)),
-            _section("Outages", _outages(run)), _section("Refused by the gate", _refusals(run, "refusals")),
-            _section("Refused by the service", _refusals(run, "rejections")), _section("Trades", _trades(run)),
+            _section("Outages", _outages(run)), *(_section(said, _refusals(run, by)) for by, said in NOES.items()),
+            _section("Trades", _trades(run)),
         ]  # fmt: skip
     for one in runs:
         name = "Assumptions" if other is None else f"Assumptions of {one.name}"
@@ -525,11 +526,11 @@ def _outages(run: KeptRun) -> str:
 
 
 def refusals_text(summary: Mapping[str, Any], by: str) -> list[str]:
-    """What the gate (`refusals`) or the service (`rejections`) refused, in lines for a terminal."""
+    """What the gate (`refusals`) or the service (`rejections`) refused, or it took and did not fill (`unfilled`), in lines for a terminal."""
     first = summary.get(FIRST[by], {})
-    said = "refused by the gate" if by == "refusals" else "refused by the service"
+    said = NOES[by]
     return [
-        f"{said}: {code} {count:,}" + (f", first {_no(first[code])}" if code in first else "")
+        f"{said[0].lower()}{said[1:]}: {code} {count:,}" + (f", first {_no(first[code])}" if code in first else "")
         for code, count in summary.get(by, {}).items()
     ]
 

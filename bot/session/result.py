@@ -14,7 +14,8 @@ runs/<name>-<time>/
   summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [fired_row], "outages": [...], "eventDigest",
                   "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}} (trips that several share under
                   "one+two"), "booked": {name: {...}} (where there are such trips: what the daemon has booked to each), "refusals": {code: count} (of the gate), "rejections": {code: count} (of the
-                  service, and of entries that it had not taken in time), "firstRefusals" and "firstRejections": {code: {"atMs", "strategy", "market", "message"}}, "left": [...],
+                  service, and of orders that it had not taken in time), "unfilled": {code: count} (orders that it took and did not fill, or not wholly),
+                  "firstRefusals", "firstRejections" and "firstUnfilled": {code: {"atMs", "strategy", "market", "message"}}, "left": [...],
                   "band": null or {"path", "figures", "differing"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole",
                   "outside": [what strategies read by themselves]}}.
   chart.json      each market's candles, thinned for drawing (chart.chart_of). No figure is reckoned from it; a report goes on without.
@@ -52,6 +53,7 @@ from bot.session.run import Course, Ground
 from bot.session.stage import Stage
 from bot.venue import ledger
 from bot.venue.numbers import E8, digits_of
+from bot.venue.record import order_as_event
 
 COARSE: Final = 0.001  # of a price: a tick of more is said
 INSTANTS: Final = 200  # of a timer, by which it is seen whether it is due where no candle closes
@@ -140,8 +142,10 @@ def noes_told(noes: Noes) -> dict[str, Any]:
     return {
         "refusals": dict(sorted(noes.refusals.items())),
         "rejections": dict(sorted(noes.rejections.items())),
+        "unfilled": dict(sorted(noes.unfilled.items())),
         "firstRefusals": {code: _no(one) for code, one in sorted(noes.first_refusals.items())},
         "firstRejections": {code: _no(one) for code, one in sorted(noes.first_rejections.items())},
+        "firstUnfilled": {code: _no(one) for code, one in sorted(noes.first_unfilled.items())},
     }
 
 
@@ -202,6 +206,8 @@ def result_of(
         if lane.step and lane.coin in curve.last:  # It was stopped inside of this bar, whose close nobody knows.
             stage.state.markets[lane.coin].see(round(curve.last[lane.coin] * E8))
     account = stage.account
+    for order in (account.orders[number] for number in account.resting):
+        book.not_filled(order_as_event(stage.state, account, order, "open"), "session_ended")
     end_usd = ledger.account_value(stage.state, account) / E8
     if curve.equity and abs(curve.equity[-1] - end_usd) > 1e-6 * max(1.0, abs(end_usd)):
         raise AssertionError(f"the curve ends at {curve.equity[-1]}, the venue's ledger at {end_usd}")
@@ -283,7 +289,7 @@ def assumptions_of(
     }
     said = [
         f"path {options.path}: {paths[options.path]}",
-        "a market order that is decided on a bar's close fills at the next bar's open, plus half the spread and what it walks of the book",
+        "a market order that is decided on a bar's close fills at the next bar's open, plus half the spread and what it walks of the book; an entry in USD is sized there",
         "a stop, a target or a trailing stop fills at its level, or at the open when the bar opens beyond it",
         "a resting limit order fills one tick through its price, at most a tenth of the bar's volume",
         "prices are those of trades: mark, mid and oracle are the candle's own price",

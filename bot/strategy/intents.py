@@ -24,6 +24,8 @@ HOLD_SECONDS_MIN = 60
 HOLD_SECONDS_MAX = 2**53 - 1
 SLIPPAGE_BPS_MAX = 1000
 LEVERAGE_MAX = 50
+USD_MIN = 10
+USD_MAX = 1_000_000
 
 _PLAIN = (int, float, Decimal)
 
@@ -99,7 +101,7 @@ class MaxHold:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Open a position, or add to it. Exactly one of `usd` (notional) and `size` (units of the coin).
+    """Open a position, or add to it. Exactly one of `usd` (notional, which the service sizes by the price that it fills at) and `size` (units of the coin).
 
     market               a coin of this strategy, "BTC"
     side                 "long" or "short"

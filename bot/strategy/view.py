@@ -6,12 +6,14 @@ must answer from a picture that does not change while a hook runs; then no lock 
 
 from __future__ import annotations
 
+import math
 from collections.abc import MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from bot.errors import StrategyError
 from bot.strategy.bar import Bar
 from bot.strategy.history import History
-from bot.strategy.intents import Side
+from bot.strategy.intents import LEVERAGE_MAX, USD_MAX, USD_MIN, Side
 
 State: TypeAlias = MutableMapping[str, Any]
 
@@ -110,6 +112,9 @@ class ViewSource(Protocol):
     def state(self) -> State:
         """Durable, JSON-able; the runtime saves it with the cursor after the hook has returned."""
 
+    def all_in_usd(self, market: str, leverage: int) -> float:
+        """Notional of an entry that free margin carries with its fee, whatever the bounds of an order are."""
+
     def position(self, market: str) -> PositionView | None: ...
     def orders(self, market: str) -> Sequence[OrderView]: ...
     def history(self, market: str) -> History:
@@ -143,6 +148,24 @@ class View:
     def free_margin_usd(self) -> float:
         """Equity less the margin of the open positions, at their entries. What resting entries hold back is not counted."""
         return self._source.free_margin_usd
+
+    def all_in_usd(self, market: str, leverage: int = 1) -> float:
+        """The `usd` of a market entry that uses all free margin at this leverage; 0.0 when that is less than the 10 USD of the least order.
+
+        The entry's taker fee and what resting entries hold back are left free (of an event market the highest fee there is). The service turns
+        `usd` into a size at the price that it fills at, so that spread, depth and the move since this bar change the size and not the margin.
+        Another open position that loses until then can still make the order too large. What a Close of the same hook gives back is not
+        counted, and the config's `budget_usd` and `max_leverage` bind as ever.
+
+            usd = view.all_in_usd(bar.market, leverage=3)
+            if usd:
+                yield Open(bar.market, "long", usd=usd, leverage=3, bracket=Bracket(stop_pct=2))
+        """
+        given: Any = leverage
+        if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= LEVERAGE_MAX:
+            raise StrategyError(f"all_in_usd: leverage is a whole number from 1 to {LEVERAGE_MAX}, not {leverage!r}")
+        usd = math.floor(min(self._source.all_in_usd(market, leverage), USD_MAX) * 100) / 100
+        return usd if usd >= USD_MIN else 0.0
 
     @property
     def state(self) -> State:

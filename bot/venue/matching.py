@@ -14,7 +14,7 @@ from bot.venue.book import level_px, walk
 from bot.venue.commands import PassBar, PricePoint
 from bot.venue.events import Triggered
 from bot.venue.numbers import E8, div_up
-from bot.venue.quote import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening, freed
+from bot.venue.quote import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening, freed, resized
 from bot.venue.record import emit, emit_order, next_seq, open_trade
 from bot.venue.state import Account, Level, Market, Order, Position, State, Trade, oid_text, side_name
 
@@ -318,8 +318,11 @@ def _fill_pending(state: State, market: Market) -> None:
         del account.orders[number]
         position = account.positions.get(order.coin)
         against = position.size if position is not None and position.side != order.buy else 0
+        bound = _bound_of_pending(market, order)
+        if not against:
+            order.size = trade.size = resized(market, order, bound)
         size = min(order.size, against + order.left_to_open())
-        fills = walk(market, market.mid, order.buy, size, _bound_of_pending(market, order)) if size else []
+        fills = walk(market, market.mid, order.buy, size, bound) if size else []
         is_limit = order.kind == "limit"
         if is_limit and size and (not fills or _is_shut(state, account, market, order)):
             _rest_at_limit(state, account, market, order, trade)

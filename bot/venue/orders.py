@@ -221,6 +221,8 @@ def execute(
     )  # fmt: skip
     trade = open_trade(state, account, order, kind=spec.type, intent=quoted.intent, side=quoted.side, size=quoted.size)
     if state.rules.fill_at == "next" and (spec.type == "market" or quoted.fills):
+        if spec.type == "market" and not quoted.reduce:
+            order.usd = spec.usd
         _rest(state, account, market, order, quoted.margin + quoted.fee)
         market.pending.append((account.id, order.number))
     else:

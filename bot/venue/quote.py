@@ -377,6 +377,17 @@ def _size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, li
     return size
 
 
+def resized(market: Market, order: Order, bound: int) -> int:
+    """Size of an entry that waited for this price: of one in USD what they buy here, as of a service that is asked here; never less than the least order."""
+    if order.usd is None:
+        return order.size
+    if outcome.is_paid(market.spec):
+        size = _shares_of_usd(market, None, order.buy, order.usd, bound, limit=False)
+    else:
+        size = _size_of_usd(market, market.mid, order.buy, order.usd, bound, limit=False)
+    return max(size, least_size(market, outcome.share_px(market.spec, order.buy, market.mid)))
+
+
 def _spread_bps(market: Market, mid: int, side: int) -> int:
     """Between the best prices, in bps scaled 1e8 of what a unit of this side is worth at the mid."""
     spec = market.spec

@@ -30,13 +30,20 @@ def forget_oldest(account: Account) -> None:
 
 
 def emit_order(state: State, account: Account, order: Order, subtype: str, *, reason: str | None = None) -> None:
-    account.event_seq = seq = account.event_seq + 1
+    account.event_seq += 1
+    emit(state, account, order_as_event(state, account, order, subtype, reason=reason))
+
+
+def order_as_event(
+    state: State, account: Account, order: Order, subtype: str, *, reason: str | None = None
+) -> OrderChanged:
+    """What an order is now, under the number of the account's newest event."""
     side = order.side
-    emit(state, account, OrderChanged(
-        account.id, seq, state.now_ms, subtype, order.coin, oid_text(account, order.number), order.trade, order.kind,
+    return OrderChanged(
+        account.id, account.event_seq, state.now_ms, subtype, order.coin, oid_text(account, order.number), order.trade, order.kind,
         side_name(side), "close" if side != order.buy or order.reduce_only else "open", order.size, order.filled, order.limit_px,
         order.trigger_px, reason, order.request_id, order.idempotency_key,
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def next_oid(account: Account) -> int:

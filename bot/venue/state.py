@@ -224,6 +224,9 @@ class Order:
     leg: Leg | None = None
     reason: str | None = None
     opens: int | None = None  # Of what an order that turns was judged to open, the rest. None: all of its rest.
+    usd: int | None = (
+        None  # Of an entry in USD that waits for the next point: its size is reckoned again by the price that it meets.
+    )
 
     def left_to_open(self) -> int:
         """The most that its later fills may open, whatever has become of the position that it was to close."""

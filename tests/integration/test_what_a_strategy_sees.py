@@ -51,3 +51,26 @@ async def test_a_strategy_sees_its_position_as_the_service_has_it(box: Box) -> N
 
 def theirs_stop(position: dict[str, str]) -> float:
     return float(position["stopPx"])
+
+
+async def test_an_all_in_entry_fills_at_a_running_service_and_little_more_is_refused(box: Box) -> None:
+    """Beside a position, its profit and an entry that rests; by the prices that the service judges by."""
+    seen: list[float] = []
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.market != "ETH":
+            return
+        if view.position("BTC") is None and not view.orders("BTC"):
+            yield Open("BTC", "long", usd=3_000, leverage=3, bracket=Bracket(stop_pct=10))
+            yield Open("BTC", "long", usd=1_500, leverage=3, limit_px=95_000, bracket=Bracket(stop_pct=5))
+        seen.append(view.all_in_usd("ETH", 5))
+
+    one = await room(box, script)
+    await one.minute(1.02)
+    account = await one.hand.ask("GET", "/v1/account")
+    assert len(account["positions"]) == 1
+    assert float(account["freeMarginUsd"]) < 10_000 - 4_500 / 3 + 60
+    order = {"market": "ETH", "side": "long", "leverage": 5, "bracket": {"stopLoss": {"pct": 5}}}
+    more = await one.hand.try_to("POST", "/v1/orders", order | {"usdAmount": round(seen[-1] * 1.001, 2)})
+    assert (more.status_code, more.json()["error"]["code"]) == (422, "insufficient_funds")
+    await one.hand.ask("POST", "/v1/orders", order | {"usdAmount": seen[-1]})

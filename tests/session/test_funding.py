@@ -173,7 +173,7 @@ def test_a_backtest_says_what_it_assumes_of_funding_and_refuses_what_is_meant_fo
     assert told in json.loads((run / "manifest.json").read_text())["assumptions"]
 
 
-@pytest.mark.parametrize(("interval", "funding_usd"), [("1h", -1.507), ("1d", -1.615)])
+@pytest.mark.parametrize(("interval", "funding_usd"), [("1h", -1.498), ("1d", -1.606)])
 def test_shares_pay_the_baseline_after_a_weekend_on_daily_candles_as_on_hourly_ones(
     shared: Path, interval: str, funding_usd: float
 ) -> None:

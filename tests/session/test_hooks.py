@@ -10,10 +10,12 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal, getcontext
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from bot.cli.session import summary_lines
 from bot.clock import iso
 from bot.session.backtest import Backtest
 from bot.session.candles import Candles
@@ -537,6 +539,46 @@ def test_a_refusal_is_told_with_the_words_of_the_first_of_its_code():
     assert refusals_text(summary, "rejections") == [
         f"refused by the service: below_min_notional 30, first at {iso(service['atMs'])[:19]}, s0 in BTC: {service['message']}"
     ]
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["in memory", "a journal"])
+def test_every_order_that_was_taken_and_not_filled_is_told_with_the_words_of_the_first(on_disk: bool, tmp_path: Path):
+    """At the opens of these minutes: 100,000, 104,000 (too dear for the margin), 104,000, 90,000 (the stop is first), 90,000."""
+
+    def wants(view: View, bar: Bar) -> Iterable[Intent]:
+        n = (bar.at_ms - START_MS) // MINUTE_MS
+        if n == 1:
+            yield Open("BTC", "long", size=0.1, bracket=Bracket(stop_pct=20))
+        if n == 2:
+            yield Open("BTC", "long", size=0.05, bracket=Bracket(stop_pct=5))
+            yield Open("BTC", "long", usd=100, limit_px=80_000, bracket=Bracket(stop_pct=5))
+        if n == 3:
+            yield Close("BTC")
+        if n == 4:
+            yield Cancel(market="BTC")
+            yield Open("BTC", "long", usd=100, limit_px=70_000, bracket=Bracket(stop_pct=5))
+        if n == 5:
+            yield Open("BTC", "long", size=0.05, bracket=Bracket(stop_pct=5))
+
+    opens = (100_000.0, 104_000.0, 104_000.0, 90_000.0, 90_000.0)
+    at = array("q", [START_MS + n * MINUTE_MS for n in range(5)])
+    made = settings(strategies=[{"name": "s0", "use": "x", "markets": ["BTC"], "budget_usd": 50_000}])
+    path = tmp_path / "journal.db" if on_disk else None
+    options = SessionOptions(balance_usd=Decimal(10_200))
+    candles = Candles("BTC", "1m", at, *[array("d", opens)] * 4, array("d", [1e9] * 5))
+    result = Backtest(made, [candles], options, place=placing(wants), journal_path=path).run()
+    summary = result.summary()
+    assert summary["unfilled"] == {"insufficient_funds": 1, "reduce_only": 1, "session_ended": 2}
+    first = summary["firstUnfilled"]
+    assert first["insufficient_funds"] == {
+        "atMs": START_MS + MINUTE_MS, "strategy": "s0", "market": "BTC",
+        "message": "market order to open long 0.1, 0 of it filled: its margin was more than the free margin at the price that it met",
+    }  # fmt: skip
+    lines = summary_lines(result, [])
+    for code, one in first.items():
+        told = f"not filled: {code} {summary['unfilled'][code]}, first at {iso(one['atMs'])[:19]}, s0 in BTC: {one['message']}"
+        assert f"  {told}" in lines
+        assert told in refusals_text(summary, "unfilled")
 
 
 def test_an_entry_that_waits_for_the_next_open_takes_of_the_budget():

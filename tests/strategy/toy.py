@@ -36,6 +36,9 @@ class ToySource:
         self.histories = {market: History(market) for market in markets}
         self.lines: list[tuple[str, dict[str, Any]]] = []
 
+    def all_in_usd(self, market: str, leverage: int) -> float:
+        return self.free_margin_usd * leverage
+
     def position(self, market: str) -> PositionView | None:
         return self.positions.get(market)
 

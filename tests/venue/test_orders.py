@@ -532,6 +532,24 @@ def test_an_entry_of_a_session_is_paid_though_one_after_it_turns_it(
     assert "canceled" not in [trade.status for trade in desk.account.trades]
 
 
+@pytest.mark.parametrize(("opens", "size"), [("125", "40"), ("80", "62.5"), ("100", "50")])
+def test_an_entry_in_usd_that_waits_is_sized_by_the_price_that_it_meets(opens: str, size: str):
+    """As a service would size it that is asked there: so all that is free is used, and no jump makes it too dear."""
+    desk = Desk((market(), "100"), cash="1000", rules=NEXT)
+    desk.place(order(usd="5000", leverage=5, stop="2%"))
+    desk.bar("BTC", opens, opens, opens, opens)
+    assert (desk.position().size, desk.position().entry_px()) == (e8(size), e8(opens))
+    (trade,) = desk.account.trades
+    assert (trade.status, trade.size, trade.filled, desk.account.reserved) == ("done", e8(size), e8(size), 0)
+
+
+def test_an_entry_in_usd_that_waits_is_never_less_than_the_least_order():
+    desk = Desk((market(), "100"), cash="1000", rules=NEXT)
+    desk.place(order(usd="10", stop="2%"))
+    desk.bar("BTC", "170", "170", "170", "170")
+    assert desk.position().size * 170 >= 10 * E8 > desk.position().size * 169
+
+
 @pytest.mark.parametrize(("sold", "bought"), [("BTC", "ETH"), ("ETH", "BTC")])
 def test_a_session_that_goes_from_one_market_to_another_has_the_margin_of_the_first(sold: str, bought: str):
     """In either order of the markets' opens, and where the key may have one position and no more exposure than that."""
