@@ -107,25 +107,26 @@ def report_lines(run: KeptRun) -> list[str]:
         FIRST,
         MONTHS,
         SUMS,
+        band_lines,
         by_market,
         costs_of,
         guardian_text,
         monthly,
         proof_text,
         ran_text,
+        range_of,
         refusals_text,
         sums,
     )
 
     summary = run.summary
-    band = summary.get("band") or {"path": "", "figures": {}}
     lines = [f"  {ran_text(run)}"]
     lines += [f"  QUARANTINED {name}: {why}" for name, why in summary.get("quarantined", {}).items()]
     if summary.get("proof") is not None:
         lines.append(f"  {proof_text(summary['proof'])}")
     for name, value in summary["figures"].items():
-        other = band["figures"].get(name, value)
-        beside = "" if other == value else f"   {band['path']}: {_shown(other)}"
+        among = range_of(summary.get("band"), name, value)
+        beside = "" if among is None else f"   by path: {_shown(among[0])} to {_shown(among[1])}"
         lines.append(f"  {name:<30} {_shown(value):>16}{beside}")
     lines += [f"  {f'{name} [$]':<30} {_shown(value):>16}" for name, value in costs_of(run).items()]
     lines += [f"  open at the end: {line}" for line in summary.get("left", ())]
@@ -144,6 +145,7 @@ def report_lines(run: KeptRun) -> list[str]:
     if summary.get("exits"):
         lines.append("  exits: " + ", ".join(f"{name} {count:,}" for name, count in summary["exits"].items()))
     lines += [f"  {one}" for by in FIRST for one in refusals_text(summary, by)]
+    lines += [f"  {one}" for one in (band_lines(summary["band"]) if summary.get("band") else ())]
     lines += [
         f"  down {iso(one['atMs'])[:19]} for {one['forMs'] // 1000} s: {many(one['events'], 'event')}, "
         f"equity {one['equityBeforeUsd']:,.2f} -> {one['equityAfterUsd']:,.2f}"

@@ -264,7 +264,11 @@ class Capped(click.ParamType[tuple[str, Any]]):
     "--seed", type=click.IntRange(0), default=1, show_default=True, help="Of everything that is left to chance."
 )
 @accepting
-@click.option("--band", is_flag=True, help="Run under a second path policy too, and show how far the two are apart.")
+@click.option(
+    "--band",
+    is_flag=True,
+    help="Run under the other three path policies too, and show how far they are apart, and for which orders the path mattered.",
+)
 @click.option(
     "--prove-causal",
     is_flag=True,
@@ -324,7 +328,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     wrong = [f"{why}: quarantined, and asked nothing from then on" for why in found.course.quarantined.values()]
     lacking = []
     if given["band"] and band is None:
-        lacking.append("how far the two path policies are apart was not found: it was stopped")
+        lacking.append("how far the path policies are apart was not found: it was stopped")
     if proof is not None and proof["differs"] is not None:
         wrong.append(f"not causal: {proof['differs']}")
     elif proof is not None and proof["outside"]:
@@ -486,20 +490,23 @@ class _Asked:
     def besides(
         self, found: Result, folder: Path, *, is_stopped: Callable[[], bool]
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """What was asked for besides: a second path policy, the proof. A session that was stopped has no band, and its proof is not whole."""
+        """What was asked for besides: the other path policies, the proof. A session that was stopped has no band, and its proof is not whole."""
         from dataclasses import replace
 
         from bot.session import backtest
+        from bot.session.options import PATHS
 
         def going(_done: int, _of: int) -> bool:
             return not is_stopped()
 
         band = proof = None
         if self.given["band"] and not found.course.is_partial:
-            path = backtest.OTHER_PATH[self.options.path]
-            other = self._make(replace(self.options, path=path)).run(progress=going)
-            if not other.course.is_partial:
-                band = backtest.band_of(found, other, path)
+            by_path: dict[str, Result] = {self.options.path: found}
+            for path in PATHS:
+                if path != self.options.path and not is_stopped():
+                    by_path[path] = self._make(replace(self.options, path=path)).run(progress=going)
+            if len(by_path) == len(PATHS) and not any(one.course.is_partial for one in by_path.values()):
+                band = backtest.band_of(self.options.path, by_path, self.candles)
         if self.given["prove_causal"]:
             whole, cuts = [], []
             if not found.course.is_partial:
@@ -661,7 +668,7 @@ def summary_lines(
     """The summary for a terminal."""
     from bot.clock import iso
     from bot.money import format_e8
-    from bot.session.report import FIRST, guardian_text, outside_text, refusals_text
+    from bot.session.report import FIRST, band_lines, guardian_text, outside_text, range_of, refusals_text
     from bot.session.result import fired_row, noes_told
 
     course, book = found.course, found.book
@@ -670,13 +677,10 @@ def summary_lines(
     ]
     if course.is_partial:
         lines.append(f"PARTIAL: stopped after {course.bars:,} of {many(course.bars_in_all, 'bar')}")
-    other = {} if band is None else band["figures"]
     for name, value in found.figures.items():
-        shown = f"  {name:<28}{_shown(value):>16}"
-        lines.append(
-            shown
-            + (f"   {band['path']}: {_shown(other.get(name))}" if band is not None and other.get(name) != value else "")
-        )
+        among = range_of(band, name, value)
+        beside = "" if among is None else f"   by path: {_shown(among[0])} to {_shown(among[1])}"
+        lines.append(f"  {name:<28}{_shown(value):>16}{beside}")
     lines.append(f"  {'Fees [$]':<28}{format_e8(book.fees):>16}")
     lines.append(f"  {'Funding [$]':<28}{format_e8(book.funding):>16}")
     lines.append(f"  {'Slippage [$]':<28}{format_e8(book.slippage):>16}   inside the prices")
@@ -698,13 +702,7 @@ def summary_lines(
         )
     lines += [f"  QUARANTINED {name}: {why}" for name, why in course.quarantined.items()]
     lines += [f"  open at the end: {one}" for one in found.left]
-    if band is not None:
-        here, there = band["differing"]["here"], band["differing"]["there"]
-        lines.append(
-            f"  band: the path {band['path']} ends at {_shown(other['Equity Final [$]'])}; {many(here, 'trade')} here and {there:,} there differ"
-            if here or there
-            else f"  band: the path {band['path']} gives the same trades"
-        )
+    lines += [f"  {one}" for one in (() if band is None else band_lines(band))]
     if proof is not None:
         verdict = "causal: equal decisions" if proof["isWhole"] else "not proven causal: equal decisions so far"
         if proof["differs"] is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isclose
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol
@@ -19,9 +21,9 @@ from bot.runtime.loader import load as load_strategy
 from bot.session import result as results
 from bot.session.book import Book, Trip
 from bot.session.candles import Candles
-from bot.session.folder import COLUMNS
+from bot.session.folder import BY_GUARDIAN, COLUMNS
 from bot.session.journal import No, Noes, SessionJournal
-from bot.session.options import PathPolicy, SessionOptions
+from bot.session.options import SessionOptions
 from bot.session.packages import packages_of
 from bot.session.result import Result
 from bot.session.run import Session, Told, local
@@ -31,12 +33,10 @@ from bot.venue.numbers import E8
 
 SAID_MAX: Final = 100_000  # lines of log.jsonl; more is a strategy that says each bar of years
 EVENTS_HELD: Final = 6_000  # in memory before they are folded and written
-OTHER_PATH: Final[Mapping[str, PathPolicy]] = {
-    "sl_first": "adaptive",
-    "adaptive": "sl_first",
-    "ohlc": "olhc",
-    "olhc": "ohlc",
-}
+BAND_ORDERS_MAX: Final = 1_000  # that summary.json names
+WALKED: Final = (
+    0.0005  # of a price: less apart are fills that only another size has moved, after earlier trades went otherwise
+)
 
 Rates = Mapping[str, list[tuple[int, int]]]
 
@@ -164,15 +164,64 @@ def strategies_of(settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def band_of(first: Result, second: Result, path: str) -> dict[str, Any]:
-    """How far two path policies are apart: the figures of the other, and how many trades differ in more than the instant inside of a bar."""
-    here, there = (Counter(map(_without_instants, one.book.trips)) for one in (first, second))
+def band_of(path: str, found: Mapping[str, Result], candles: Sequence[Candles]) -> dict[str, Any]:
+    """How far the path policies are apart. `found` has the result of each, `path` is the policy of the run itself.
+
+    Of every other policy its figures, and how many trades differ from the run's in more than the instant inside of a bar; and the orders for which the
+    path mattered: trades that every policy has which began in their bar, and that it filled or ended otherwise. Other trades differ as a consequence.
+    """
+    here = Counter(map(_without_instants, found[path].book.trips))
+    paths = {}
+    for name, one in found.items():
+        if name != path:
+            there = Counter(map(_without_instants, one.book.trips))
+            differing = {"here": (here - there).total(), "there": (there - here).total()}
+            paths[name] = {"figures": dict(one.figures), "endUsd": one.end_usd, "differing": differing}
+    orders = list(_moved_by_path(path, found, {one.market: one.at_ms for one in candles}))
+    ends = [one.end_usd for one in found.values()]
     return {
-        "path": path,
-        "figures": dict(second.figures),
-        "differing": {"here": (here - there).total(), "there": (there - here).total()},
-        "endUsd": [min(first.end_usd, second.end_usd), max(first.end_usd, second.end_usd)],
+        "paths": paths,
+        "endUsd": [min(ends), max(ends)],
+        "orders": orders[:BAND_ORDERS_MAX],
+        "orderCount": len(orders),
     }
+
+
+def _moved_by_path(
+    path: str, found: Mapping[str, Result], bars: Mapping[str, Sequence[int]]
+) -> Iterator[dict[str, Any]]:
+    """The run's trades of which another policy has the same entry at another price, or another exit."""
+    trades = {name: _by_entry(one, bars) for name, one in found.items()}
+    for entry, (number, trip, _) in trades[path].items():
+        fills = {name: those[entry][2] for name, those in trades.items() if entry in those}
+        if not all(_are_alike(fills[path], other) for other in fills.values()):
+            yield {
+                "trade": number, "strategy": trip.strategy, "market": trip.coin, "side": trip.side, "entryMs": trip.entry_ms,
+                "fills": {name: " ".join(filter(None, one)) for name, one in fills.items()},
+            }  # fmt: skip
+
+
+def _are_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """The same kinds at the same prices, but for what another size walks of the book."""
+    (kind, px, _, end, out_px), (kind_, px_, _, end_, out_px_) = one, other
+    prices = ((float(px), float(px_)), (float(out_px or 0), float(out_px_ or 0)))
+    return (kind, end) == (kind_, end_) and all(isclose(a, b, rel_tol=WALKED) for a, b in prices)
+
+
+def _by_entry(
+    result: Result, bars: Mapping[str, Sequence[int]]
+) -> dict[tuple[Any, ...], tuple[int, Trip, tuple[str, ...]]]:
+    """Each trade with its number and its fills, by who entered what in which bar."""
+    book = result.book
+    guardians = {number: one.event.guardian_type for one in book.guardians for number in one.trips}
+    made: dict[tuple[Any, ...], tuple[int, Trip, tuple[str, ...]]] = {}
+    for number, trip in enumerate(book.trips, start=1):
+        row = dict(zip(COLUMNS, trip.row(number), strict=True))
+        kind = guardians.get(number, trip.exit_kind) if trip.exit_kind in BY_GUARDIAN else trip.exit_kind
+        fills = (trip.entry_kind, row["entry_px"], "->", kind or "open", row["exit_px"])
+        entry = (trip.coin, trip.strategy, trip.side, bisect_right(bars[trip.coin], trip.entry_ms))
+        made.setdefault(entry, (number, trip, fills))
+    return made
 
 
 def _without_instants(trip: Trip) -> tuple[str, ...]:

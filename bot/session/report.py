@@ -28,6 +28,7 @@ TRADES_MAX: Final = 2_000  # with their stops and targets drawn, of one market; 
 LEVELS_MAX: Final = 2 * TRADES_MAX  # stops, and targets, of one market
 GUARDIANS_MAX: Final = 100  # of the account, as lines on each market
 ROWS_MAX: Final = 500
+ORDERS_SHOWN: Final = 20  # for which the path mattered
 LENGTHS: Final = ("latency_ms", "for_ms")  # of time; what else ends in _ms is an instant
 SHOWN_CHARS: Final = 60  # of a value that differs
 MARKERS: Final = ((1_000, 4), (300, 5), (80, 7), (0, 9))  # so many trades: their markers' size
@@ -62,7 +63,7 @@ def page(run: KeptRun, other: KeptRun | None = None) -> str:
     parts = [_head(runs), _cards(run) if other is None else _compared(run, other)]
     parts.append(_drawn("equity", _equity(runs)))
     if other is None:
-        parts += [_section("Monthly returns", _months(run)), _section("Costs", _costs(run))]
+        parts += [_band(run), _section("Monthly returns", _months(run)), _section("Costs", _costs(run))]
         parts.append(_section("Open at the end", _list(run.summary.get("left", ()))))
         for market in run.chart:
             parts.append(
@@ -280,6 +281,64 @@ def ran_text(run: KeptRun) -> str:
     return f"{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC, {many(course['bars'], 'bar')}, {usd} USD{ended}"
 
 
+def _paths_of(band: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """What a band has of each other path policy; older runs have one of them."""
+    paths: Mapping[str, Mapping[str, Any]] = band.get("paths") or {band["path"]: band}
+    return paths
+
+
+def range_of(band: Mapping[str, Any] | None, name: str, value: Any) -> tuple[Any, Any] | None:
+    """The lowest and the highest value of a figure over all path policies; None where it has one value."""
+    if band is None:
+        return None
+    values = [value, *(one["figures"].get(name, value) for one in _paths_of(band).values())]
+    known = [one for one in values if one is not None]
+    return (min(known), max(known)) if known and (len(known) < len(values) or min(known) != max(known)) else None
+
+
+def band_lines(band: Mapping[str, Any]) -> list[str]:
+    """How far the path policies are apart and the first orders for which the path mattered, in lines for a terminal."""
+    paths = _paths_of(band)
+    differ = {name: one["differing"] for name, one in paths.items() if any(one["differing"].values())}
+    if not differ:
+        return [f"band: the paths {', '.join(paths)} give the same trades"]
+    lines = [
+        f"band: the path {name} ends at {_usd(paths[name]['figures']['Equity Final [$]'])}; "
+        f"{many(one['here'], 'trade')} here and {one['there']:,} there differ"
+        for name, one in differ.items()
+    ]
+    same = [name for name in paths if name not in differ]
+    if same:
+        lines.append(f"band: the same trades by {', '.join(same)}")
+    orders, count = band.get("orders", ()), band.get("orderCount", 0)
+    if count:
+        lines.append(
+            f"band: the path mattered for the orders of {many(count, 'trade')}; what else differs follows from them"
+        )
+    lines += [f"band: {_moved(one)}" for one in orders[:ORDERS_SHOWN]]
+    if count > ORDERS_SHOWN:
+        lines.append(f"band: and {count - ORDERS_SHOWN:,} more: summary.json names {len(orders):,}")
+    return lines
+
+
+def _moved(one: Mapping[str, Any]) -> str:
+    """A trade that depends on the path: under which policies it was filled how."""
+    by: dict[str, list[str]] = {}
+    for name, fills in one["fills"].items():
+        by.setdefault(fills, []).append(name)
+    told = "; ".join(f"{', '.join(names)}: {fills}" for fills, names in by.items())
+    return f"trade {one['trade']}, {one['market']} {one['side']} of {iso(one['entryMs'])[:19]}: {told}"
+
+
+def _band(run: KeptRun) -> str:
+    band = run.summary.get("band")
+    return (
+        ""
+        if band is None
+        else _section("Path policies compared", _list(line.removeprefix("band: ") for line in band_lines(band)))
+    )
+
+
 def proof_text(proof: Mapping[str, Any]) -> str:
     """Whether the strategies were proven to be causal, of summary.json."""
     if proof["differs"] is not None:
@@ -309,11 +368,8 @@ def _cards(run: KeptRun) -> str:
     band = run.summary.get("band")
     cells = []
     for name, value in figures.items():
-        other = (
-            ""
-            if band is None or band["figures"].get(name, value) == value
-            else f"<small>{_text(band['path'])}: {_figure(band['figures'][name])}</small>"
-        )
+        found = range_of(band, name, value)
+        other = "" if found is None else f"<small>by path: {_figure(found[0])} to {_figure(found[1])}</small>"
         cells.append(f"<div class=card><span>{_text(name)}</span><b>{_figure(value)}</b>{other}</div>")
     quarantined = "".join(
         f'<p class="warn">{_text(name)} was quarantined: {_text(why)}</p>'

@@ -16,7 +16,8 @@ runs/<name>-<time>/
                   "one+two"), "booked": {name: {...}} (where there are such trips: what the daemon has booked to each), "refusals": {code: count} (of the gate), "rejections": {code: count} (of the
                   service, and of orders that it had not taken in time), "unfilled": {code: count} (orders that it took and did not fill, or not wholly),
                   "firstRefusals", "firstRejections" and "firstUnfilled": {code: {"atMs", "strategy", "market", "message"}}, "left": [...],
-                  "band": null or {"path", "figures", "differing"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole",
+                  "band": null or {"paths": {policy: {"figures", "endUsd", "differing"}}, "endUsd": [lowest, highest], "orders": [{"trade", "strategy", "market",
+                  "side", "entryMs", "fills": {policy: text}}] (at most 1,000), "orderCount"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole",
                   "outside": [what strategies read by themselves]}}.
   chart.json      each market's candles, thinned for drawing (chart.chart_of). No figure is reckoned from it; a report goes on without.
 """

@@ -21,9 +21,9 @@ from bot.session import run as sessions
 from bot.session.backtest import Backtest, band_of
 from bot.session.candles import Candles
 from bot.session.funding import read_funding
-from bot.session.options import MarketRules, Outage, SessionOptions
+from bot.session.options import PATHS, MarketRules, Outage, SessionOptions
 from bot.session.result import assumptions_of
-from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View, sma
+from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, TrailingStop, View, sma
 from bot.strategy.indicators import Columns, Indicators, ema
 from bot.venue.numbers import E8
 from bot.wire import Plan
@@ -378,7 +378,36 @@ def test_a_trade_that_differs_only_inside_of_its_bars_is_the_same_to_a_band():
     (late,), (early,) = high.book.trips, low.book.trips
     assert late.entry_ms > early.entry_ms
     assert late.exit_ms > early.exit_ms
-    assert band_of(high, low, "olhc")["differing"] == {"here": 0, "there": 0}
+    band = band_of("ohlc", {"ohlc": high, "olhc": low}, [rows])
+    assert (band["paths"]["olhc"]["differing"], band["orders"]) == ({"here": 0, "there": 0}, [])
+
+
+def test_a_band_names_the_trailing_stop_that_fills_elsewhere_by_another_path():
+    """For a trailing stop sl_first and adaptive are one path: only the other two show what the path is worth."""
+
+    def trails(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms == START_MS + MINUTE_MS:
+            yield Open("BTC", "long", size=0.01, guardians=(TrailingStop(trail_pct=1),))
+
+    swing = (100_000.0, 102_000.0, 99_500.0, 101_900.0)
+    calm = (101_900.0, 101_950.0, 101_850.0, 101_900.0)
+    rows = candles(FLAT, swing, calm, calm)
+    found = {path: ran([rows], script=trails, rules=FREE, path=path).result for path in PATHS}
+    ends = {path: one.end_usd for path, one in found.items()}
+    assert ends["sl_first"] == ends["adaptive"] == ends["olhc"] != ends["ohlc"]
+    band = band_of("sl_first", found, [rows])
+    assert {path: sum(one["differing"].values()) for path, one in band["paths"].items()} == {
+        "ohlc": 2,
+        "olhc": 0,
+        "adaptive": 0,
+    }
+    assert (band["endUsd"], band["orderCount"]) == ([min(ends.values()), max(ends.values())], 1)
+    (order,) = band["orders"]
+    held = "market 100000 -> open"
+    assert order == {
+        "trade": 1, "strategy": "s0", "market": "BTC", "side": "long", "entryMs": START_MS + MINUTE_MS,
+        "fills": {"sl_first": held, "ohlc": "market 100000 -> trailing_stop 100980", "olhc": held, "adaptive": held},
+    }  # fmt: skip
 
 
 def test_a_position_that_no_close_sees_is_exposed_as_long_as_it_was_held():

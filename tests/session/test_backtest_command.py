@@ -167,7 +167,7 @@ def test_the_curve_can_be_read_by_numpy_and_ends_where_the_summary_does(tmp_path
     assert summary["figures"]["Return [%]"] == pytest.approx(100 * (summary["endUsd"] / 10_000 - 1), abs=1e-6)
 
 
-def test_a_band_says_how_far_two_path_policies_are_apart(
+def test_a_band_says_how_far_all_path_policies_are_apart_and_for_which_orders_the_path_mattered(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ):
     wild = write(minutes(900, vol=0.02), tmp_path / "wild_BTC_1m.csv")
@@ -176,13 +176,20 @@ def test_a_band_says_how_far_two_path_policies_are_apart(
     options = ("--out", str(out), "--band", "--json", "--accept-jumps", "--balance", "1000000")
     assert call(["backtest", str(made), "--data", f"BTC={wild}", *options]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["band"]["path"] == "adaptive"
-    assert said["band"]["differing"]["here"] > 0
+    assert list(said["band"]["paths"]) == ["ohlc", "olhc", "adaptive"]
+    assert said["band"]["paths"]["adaptive"]["differing"]["here"] > 0
     assert said["band"]["endUsd"][0] < said["band"]["endUsd"][1]
+    (first, *_) = orders = said["band"]["orders"]
+    assert len(orders) == said["band"]["orderCount"] > 20
+    assert set(first) == {"trade", "strategy", "market", "side", "entryMs", "fills"}
+    assert len(set(first["fills"].values())) > 1 < len(first["fills"])
     assert said["eventDigest"]
     for given, words in (
         (wild, "band: the path adaptive ends at "),
-        (data, "band: the path adaptive gives the same trades"),
+        (wild, f"band: the path mattered for the orders of {len(orders)} trades; what else differs follows from them"),
+        (wild, f"band: trade {first['trade']}, BTC long of {iso(first['entryMs'])[:19]}: "),
+        (wild, f"band: and {len(orders) - 20} more: summary.json names {len(orders)}"),
+        (data, "band: the paths ohlc, olhc, adaptive give the same trades"),
     ):
         assert (
             call(["backtest", str(made), "--data", f"BTC={given}", *(one for one in options if one != "--json")]) == 0
@@ -259,7 +266,7 @@ def test_nothing_is_called_causal_that_was_not_proven(
     said = capsys.readouterr()
     assert "PARTIAL" not in said.out
     assert "not proven causal: equal decisions so far on data cut at " in said.out
-    assert "error: how far the two path policies are apart was not found: it was stopped\n" in said.err
+    assert "error: how far the path policies are apart was not found: it was stopped\n" in said.err
     assert "error: whether the strategies are causal was not proven: it was stopped\n" in said.err
     (folder,) = set((tmp_path / "runs").iterdir()) - before
     summary = json.loads((folder / "summary.json").read_text())

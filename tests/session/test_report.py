@@ -10,6 +10,7 @@ import re
 import shutil
 from array import array
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -171,10 +172,48 @@ def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list
     run = read_run(runs[0])
     figures = run.summary["figures"]
     other = figures | {"Equity Final [$]": 9_876.5, "# Trades": figures["# Trades"] + 1_000}
-    both = replace(run, summary=run.summary | {"band": {"path": "olhc", "figures": other}})
-    beside = {line.split("  ")[1]: line.partition("   olhc: ")[2] for line in report_lines(both) if "olhc" in line}
-    assert beside == {"Equity Final [$]": "9,876.50", "# Trades": f"{other['# Trades']:,}"}
-    assert re.findall("<small>olhc: ([^<]+)</small>", page(both)) == list(beside.values())
+    same = {"figures": figures, "differing": {"here": 0, "there": 0}}
+    differs = {"figures": other, "differing": {"here": 1, "there": 1_001}}
+    moved = {"trade": 7, "market": "BTC", "side": "long", "entryMs": 1_748_736_000_000}
+    moved["fills"] = {
+        "sl_first": "market 9 -> stop_loss 8",
+        "ohlc": "market 9 -> <b>",
+        "olhc": "market 9 -> stop_loss 8",
+    }
+    band = {"paths": {"ohlc": same, "olhc": differs}, "orders": [moved], "orderCount": 1}
+    both = replace(run, summary=run.summary | {"band": band})
+    lines = report_lines(both)
+    beside = {line.split("  ")[1]: line.partition("   by path: ")[2] for line in lines if "   by path: " in line}
+    ends = sorted([9_876.5, figures["Equity Final [$]"]])
+    assert beside == {
+        "Equity Final [$]": f"{ends[0]:,.2f} to {ends[1]:,.2f}",
+        "# Trades": f"{figures['# Trades']:,} to {other['# Trades']:,}",
+    }
+    assert re.findall("<small>by path: ([^<]+)</small>", page(both)) == list(beside.values())
+    told = [
+        "the path olhc ends at 9,876.50; 1 trade here and 1,001 there differ",
+        "the same trades by ohlc",
+        "the path mattered for the orders of 1 trade; what else differs follows from them",
+        "trade 7, BTC long of 2025-06-01T00:00:00: sl_first, olhc: market 9 -> stop_loss 8; ohlc: market 9 -> <b>",
+    ]
+    assert [line for line in lines if line.startswith("  band: ")] == [f"  band: {line}" for line in told]
+    assert all(f"<li>{escape(line)}</li>" in page(both) for line in told)
+    of_before = replace(
+        run, summary=run.summary | {"band": {"path": "olhc"} | differs}
+    )  # by a version with one other path
+    assert [line for line in report_lines(of_before) if "band: " in line] == [f"  band: {told[0]}"]
+
+
+def test_what_was_not_filled_stands_on_the_page_and_in_the_terminal(runs: list[Path]) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    first = {"atMs": 1_748_736_000_000, "strategy": "one", "market": "BTC", "message": "market order: too dear"}
+    lost = {"unfilled": {"insufficient_funds": 10}, "firstUnfilled": {"insufficient_funds": first}}
+    both = replace(run, summary=run.summary | lost)
+    told = "at 2025-06-01T00:00:00, one in BTC: market order: too dear"
+    assert f"  not filled: insufficient_funds 10, first {told}" in report_lines(both)
+    assert "<h2>Not filled</h2>" in page(both)
+    assert f"<td>insufficient_funds</td><td>10</td><td>{told}</td>" in page(both)
 
 
 def test_a_run_without_trades_says_so_and_one_with_too_many_says_how_many_are_drawn(
