@@ -53,8 +53,12 @@ from bot.session.options import SessionOptions
 from bot.session.run import Course, Ground
 from bot.session.stage import Stage
 from bot.venue import ledger
-from bot.venue.numbers import E8, digits_of
+from bot.venue.funding import CLAMP, INTEREST
+from bot.venue.liquidation import PARTIAL_FROM
+from bot.venue.numbers import BPS, E8, E12, digits_of
+from bot.venue.quote import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS
 from bot.venue.record import order_as_event
+from bot.venue.state import BOOK_LEVELS, CLOSED_DEPTH, Market
 
 COARSE: Final = 0.001  # of a price: a tick of more is said
 INSTANTS: Final = 200  # of a timer, by which it is seen whether it is due where no candle closes
@@ -351,6 +355,7 @@ def assumptions_of(
             )
         if spec.margin_mode == "full":
             said.append(f"{lane.coin}: {_settled(options, lane, ground.end_ms)}")
+        said += [f"{lane.coin}: {line}" for line in _multipliers(market, is_funded=lane.coin in funded)]
         begins_ms, ends_ms = lane.ts[lane.first], lane.ts[lane.end - 1] + lane.step_ms
         if not lane.first and begins_ms > ground.start_ms:
             said.append(
@@ -373,6 +378,43 @@ def assumptions_of(
             f"the daemon was down {times}; it beats its dead-man switch, where it has one, every period until then"
         )
     return said
+
+
+def _multipliers(market: Market, *, is_funded: bool) -> Iterator[str]:
+    """By what the venue multiplies the listing's figures, and how far from the mid an order may fill."""
+    spec, of = market.spec, " of the payout" if market.spec.margin_mode == "full" else ""
+    if spec.hours is not None:
+        wider = f"the spread is {CLOSED_DEPTH} times as wide, {2 * CLOSED_DEPTH * spec.half_spread / E8 * BPS:.4g} bps"
+        thinner = f"each level of the book holds 1/{CLOSED_DEPTH} of its size"
+        closed = [text for text, applies in ((wider, spec.half_spread), (thinner, spec.level_size)) if applies]
+        closed += ["nothing is opened"] if spec.strict_hours else []
+        if closed:
+            yield f"while its exchange is closed {', and '.join(closed)}"
+    if spec.level_size:
+        yield (
+            f"the book has {BOOK_LEVELS} levels: each is {spec.level_step / E8 * BPS:.4g} bps{of} further from the mid than the one before it, and larger "
+            f"by {spec.level_growth / E8 * 100:.4g} % of the first"
+        )
+    yield (
+        f"an entry at market fills at most {spec.slippage_bps} bps{of} from the mid unless it says another bound, a close {CLOSE_SLIPPAGE_BPS} bps, "
+        f"a stop, a target or a guardian {TRIGGER_SLIPPAGE_BPS} bps"
+    )
+    if spec.margin_mode == "full":
+        return
+    if spec.hours is not None and not is_funded:
+        yield (
+            f"the funding rate of a premium P over the oracle is {spec.funding_factor / E8:.4g} x (P + clamp({INTEREST / E12 * 100:.4g} % - P, "
+            f"-{CLAMP / E12 * 100:.4g} % to {CLAMP / E12 * 100:.4g} %)) / 8 an hour"
+        )
+    tiers = [
+        f"{50 / tier.max_leverage:.4g} % of "
+        + (f"what lies above {tier.lower // E8:,} USD" if tier.lower else "the notional")
+        for tier in market.tiers
+    ]
+    yield (
+        f"maintenance margin is {' and '.join(tiers)}; below it a position is liquidated, of one above {PARTIAL_FROM // E8:,} USD a fifth first, and below two "
+        f"thirds of it the liquidator takes the position with its margin"
+    )
 
 
 def _settled(options: SessionOptions, lane: Lane, end_ms: int) -> str:

@@ -130,6 +130,47 @@ def test_what_latency_and_an_exchange_that_closes_mean_is_said():
         assert closed.endswith("; from the instant the exchange opens the oracle is the price again")
 
 
+def test_every_multiplier_of_the_venue_is_said():
+    names = ["BTC", "HYG", "event:RATE-CUT"]
+    data = [
+        minutes(60, market=market, px=px, decimals=3) for market, px in zip(names, (100_000.0, 80.0, 0.5), strict=True)
+    ]
+
+    def said(**options: Any) -> dict[str, list[str]]:
+        one = Backtest(settings(names), data, SessionOptions(**options), place=placing())
+        found = assumptions_of(one.session.ground, one.options, one.stage, funded=[])
+        one.journal.close()
+        return {
+            name: [line.removeprefix(f"{name}: ") for line in found if line.startswith(f"{name}: ")] for name in names
+        }
+
+    told = said(rules={"HYG": MarketRules(spread_bps=Decimal(3))})
+    book = CATALOGUE["HYG"].spec
+    assert told["BTC"][-3:] == [
+        "the book has 20 levels: each is 0.08 bps further from the mid than the one before it, and larger by 25 % of the first",
+        "an entry at market fills at most 100 bps from the mid unless it says another bound, a close 500 bps, a stop, a target or a guardian 1000 bps",
+        (
+            "maintenance margin is 1.25 % of the notional and 2.5 % of what lies above 150,000,000 USD; below it a position is liquidated, "
+            "of one above 100,000 USD a fifth first, and below two thirds of it the liquidator takes the position with its margin"
+        ),
+    ]
+    for line in (
+        "while its exchange is closed the spread is 3 times as wide, 9 bps, and each level of the book holds 1/3 of its size, and nothing is opened",
+        f"the book has 20 levels: each is {book.level_step / 10_000:g} bps further from the mid than the one before it, and larger by 25 % of the first",
+        "an entry at market fills at most 200 bps from the mid unless it says another bound, a close 500 bps, a stop, a target or a guardian 1000 bps",
+        "the funding rate of a premium P over the oracle is 0.5 x (P + clamp(0.01 % - P, -0.05 % to 0.05 %)) / 8 an hour",
+    ):
+        assert line in told["HYG"]
+    assert (
+        "the book has 20 levels: each is 10 bps of the payout further from the mid than the one before it, and larger by 25 % of the first"
+        in told["event:RATE-CUT"]
+    )
+    assert not [line for line in told["event:RATE-CUT"] if "maintenance" in line or "premium" in line]
+    costless = said(rules=FREE)
+    assert "while its exchange is closed nothing is opened" in costless["HYG"]
+    assert not [line for line in costless["BTC"] if "levels" in line]
+
+
 def test_a_latency_as_long_as_a_bar_is_refused_since_the_next_one_would_know_the_fill():
     with pytest.raises(ConfigError, match=r"a latency of 60 s is as long as a 1m bar of BTC, or longer"):
         entry(latency_ms=60_000)
