@@ -21,7 +21,7 @@ from bot.venue.numbers import E8
 AHEAD: Final = 1_024  # rows that are lists at a time, at the most
 _MAKE_BAR: Final = partial(tuple.__new__, Bar)
 
-Point = tuple[int, str, int, int, int, int, tuple[int, int] | None]
+Point = tuple[int, str, int, int, int, int, tuple[int, int] | None, int]
 
 
 class Lane:
@@ -131,7 +131,9 @@ class Lane:
                     return found
                 rest = prices[step + 1 :]
                 ahead = (min(rest), max(rest)) if path == "sl_first" and rest else None
-                found.append((times[step], step, (times[step], self.coin, prices[step], step, ts, volume, ahead)))
+                found.append(
+                    (times[step], step, (times[step], self.coin, prices[step], step, ts, volume, ahead, close))
+                )
             self.at, self.step = self.at + 1, 0
         return found
 

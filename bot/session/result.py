@@ -296,6 +296,8 @@ def assumptions_of(
         f"path {options.path}: {paths[options.path]}",
         "a market order that is decided on a bar's close fills at the next bar's open, plus half the spread and what it walks of the book; an entry in USD is sized there",
         "a stop, a target or a trailing stop fills at its level, or at the open when the bar opens beyond it",
+        "MaxHold, schedules and the dead-man switch close at their instant, inside a candle at the price on the straight line from its open to its close",
+        "where candles are missing there is no price: what a guardian closes there fills at the open that follows",
         "a resting limit order fills one tick through its price, at most a tenth of the bar's volume",
         "prices are those of trades: mark, mid and oracle are the candle's own price",
         f"latency {options.latency_ms} ms"

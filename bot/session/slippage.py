@@ -1,8 +1,8 @@
 """Slippage: what a taker paid against the price that its order met. Reckoned afterwards, fill by fill, from events and candles; nothing a bar.
 
 A market order is held against the price of the point at which it was filled (a bar's open, as a rule), a stop, a target and a trailing stop against
-its level, or against the open where the bar opened beyond it; what of them the book took only later, against the price of then. Half the spread and
-what was walked of the book is what is left. Makers slip nowhere; of a liquidation and of a drawdown guardian no event says which price they met, so
+its level, or against the open where the bar opened beyond it, what a guardian of the clock closes against the price of its instant inside the bar;
+what of them the book took only later, against the price of then. Half the spread and what was walked of the book is what is left. Makers slip nowhere; of a liquidation and of a drawdown guardian no event says which price they met, so
 they are left out.
 """
 
@@ -15,10 +15,13 @@ from typing import Final
 from bot.session.lanes import Lane
 from bot.venue.events import Fill, GuardianMoved, Triggered
 from bot.venue.numbers import E8
+from bot.venue.state import px_inside
 
 LEVELS: Final = frozenset({"stop_loss", "take_profit"})  # kinds of fills that a Triggered announces
 UNKNOWN: Final = frozenset({"liquidation"})
 UNKNOWN_GUARDIANS: Final = frozenset({"account_drawdown"})
+BETWEEN_POINTS: Final = frozenset({"dead_man_switch", "schedule"})  # as max_hold, whose event tells its price
+INSIDE: Final = -1  # for a price: that of its instant inside the bar
 
 
 class Prices:
@@ -45,6 +48,13 @@ class Prices:
         high_first = self._path == "ohlc" or (self._path != "olhc" and abs(high - o) < abs(o - low))
         return high if high_first == (since < 2 * lane.third_ms) else low
 
+    def inside(self, coin: str, ts: int) -> int:
+        """At an instant inside a bar that no point names."""
+        lane = self._lanes[coin]
+        row = bisect_right(lane.ts, ts) - 1
+        o, _, _, close, _ = lane.ints(row)
+        return px_inside(o, close, ts - lane.ts[row], lane.step_ms)
+
 
 class Slips:
     """Fed every event once, in order; `of` is what a fill slipped, in USD scaled 1e16: a product of two amounts, not rounded."""
@@ -62,6 +72,8 @@ class Slips:
     def fired(self, e: GuardianMoved) -> None:
         if e.mark is not None or e.guardian_type in UNKNOWN_GUARDIANS:
             self._levels.update(dict.fromkeys(e.trades, (e.ts, e.mark)))
+        elif e.guardian_type in BETWEEN_POINTS and e.action is not None:
+            self._levels.update(dict.fromkeys(e.trades, (e.ts, INSIDE)))
 
     def of(self, e: Fill) -> int:
         if e.liquidity != "taker" or e.kind in UNKNOWN:
@@ -71,6 +83,8 @@ class Slips:
         # A market order, or what the book had no room for when the level was met.
         if met is not None and met_ms != e.ts:
             met = self._prices.at(e.coin, e.ts)
+        elif met == INSIDE:
+            met = self._prices.inside(e.coin, e.ts)
         if not e.remaining:
             levels.pop(e.trade, None)
         if met is None:

@@ -104,16 +104,20 @@ class Stage(Machine):
         self._bands_now: dict[str, Calm] = {}
         self._banded_seq = -1
         self._is_behind = False
+        self._skipped: dict[str, int] = {}  # when the newest of the skipped bars opened, of the markets in _marks
         self.run(SetRules(Rules(fill_at="next", paths=options.path)))
         for number, lane in enumerate(lanes):
             listed = CATALOGUE[lane.coin]
             before = lane.last_px(options.path)
             px = round(lane.open[lane.at] * E8) if before is None else before
-            spec = options.spec_of(listing_at(listed, px).spec, px)
+            spec = replace(options.spec_of(listing_at(listed, px).spec, px), bar_length_ms=lane.step_ms)
             settlement = options.settlements.get(lane.coin)
             if settlement is not None:  # As a bar, whose close comes in the millisecond before its end.
                 spec = replace(spec, expires_ms=settlement.after(lane.ts[-1] + lane.step_ms) - 1)
             self.run(ListMarket(spec, px))
+            if lane.step:  # Amid a bar, whose open the venue has not been told.
+                opened, _, _, closed, _ = lane.ints(lane.at)
+                self.state.markets[lane.coin].begin_bar(lane.ts[lane.at], opened, closed)
             if before is None and lane.ts[lane.at] > start_ms:  # Nobody knows its price yet: no order is taken there.
                 self.run(SetMarket(lane.coin, status="closed"))
                 self._changes.append((lane.ts[lane.at], len(lanes) + number, SetMarket(lane.coin, status="open")))
@@ -173,9 +177,13 @@ class Stage(Machine):
 
     def skip(self, lane: Lane, last: int) -> None:
         """Bars up to row `last` have touched nothing: all that is left of them is the close."""
+        self._leave(lane, last)
+        self.clock.move_to(lane.ts[last] + lane.step_ms - 1)
+
+    def _leave(self, lane: Lane, last: int) -> None:
         lane.seek(last + 1)
         self._marks[lane.coin] = round(lane.close[last] * E8)
-        self.clock.move_to(lane.ts[last] + lane.step_ms - 1)
+        self._skipped[lane.coin] = lane.ts[last]
 
     def pass_bar(self, lane: Lane, row: int) -> None:
         """One whole bar of a session with one market; its earlier bars were skipped. The clock stands in its last millisecond then."""
@@ -234,7 +242,7 @@ class Stage(Machine):
     def skip_to(self, to_ms: int) -> None:
         """What `is_calm` or `calm_until` has found: the bars that end up to `to_ms` leave their close. One that ends later stays where it is: what has
         passed of it is told to the venue before the next command."""
-        for coin, lane in self.lanes.items():
+        for lane in self.lanes.values():
             row = lane.at
             if row < lane.end and lane.ts[row] <= to_ms:
                 last = row
@@ -244,8 +252,7 @@ class Stage(Machine):
                     self._is_behind = True
                     last -= 1
                 if last >= row:
-                    lane.seek(last + 1)
-                    self._marks[coin] = round(lane.close[last] * E8)
+                    self._leave(lane, last)
         self.clock.move_to(to_ms)
 
     def show_marks(self) -> None:
@@ -298,6 +305,7 @@ class Stage(Machine):
             market = self.state.markets[coin]
             market.see(px)
             market.volume_left = 0
+            market.begin_bar(self._skipped[coin], px, px)  # Only its last millisecond is left of it.
         self._marks = {}
 
     def _tell_passed(self) -> None:

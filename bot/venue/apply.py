@@ -131,6 +131,7 @@ def _pass_bar(state: State, command: c.PassBar) -> None:
     if (due is None or due >= end_ms) and matching.is_calm(state, market, command.low, command.high):
         market.point += 1
         market.bar_ms, market.volume_left = command.at_ms, 0
+        market.begin_bar(command.at_ms, command.open, command.close)
         market.see(command.close)
         state.now_ms = max(state.now_ms, end_ms - 1)
         return
@@ -164,7 +165,9 @@ def _walk(state: State, bars: tuple[c.PassBar, ...]) -> None:
             if looks_ahead:
                 rest = path[step + 1 :]
                 ahead = (min(rest), max(rest)) if rest else None
-            matching.point(state, market, path[step], step=step, bar_ms=at_ms, volume=bar.volume, ahead=ahead)
+            matching.point(
+                state, market, path[step], step=step, bar_ms=at_ms, volume=bar.volume, ahead=ahead, close=bar.close
+            )
         is_over = not waiting or waiting[0][0] > last_ms
         if is_over and all(matching.is_calm(state, market, bar.low, bar.high) for bar, market, _, _ in walks):
             for bar, market, _, _ in walks:
@@ -178,13 +181,15 @@ def _walk(state: State, bars: tuple[c.PassBar, ...]) -> None:
 
 def _pass_points(state: State, command: c.PassPoints) -> None:
     points, waiting, paid_ms = command.points, state.deadlines, -1
-    for number, (at_ms, coin, px, step, bar_ms, volume, ahead) in enumerate(points):
+    for number, (at_ms, coin, px, step, bar_ms, volume, ahead, close) in enumerate(points):
         run_due(state, at_ms, inclusive=False)
         state.now_ms = max(state.now_ms, at_ms)
         if at_ms != paid_ms and waiting and waiting[0][0] <= at_ms:
             paid_ms = at_ms
             funding.pay_due(state, {one[1]: one[2] for one in points[number:] if (one[0], one[3]) == (at_ms, 0)})
-        matching.point(state, state.markets[coin], px, step=step, bar_ms=bar_ms, volume=volume, ahead=ahead)
+        matching.point(
+            state, state.markets[coin], px, step=step, bar_ms=bar_ms, volume=volume, ahead=ahead, close=close
+        )
     run_due(state, command.until_ms, inclusive=True)
     state.now_ms = max(state.now_ms, command.until_ms)
 

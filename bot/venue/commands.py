@@ -91,10 +91,10 @@ class PassBars:
 
 @dataclass(slots=True)
 class PassPoints:
-    """Points of several markets in order of time, as a session walks them: (at_ms, coin, px, step, bar_ms, volume, ahead), `ahead` the lowest
+    """Points of several markets in order of time, as a session walks them: (at_ms, coin, px, step, bar_ms, volume, ahead, close), `ahead` the lowest
     and highest point still to come in that bar, for the policy sl_first. What is due on the way runs at its own instant, up to `until_ms`."""
 
-    points: tuple[tuple[int, str, int, int, int, int, tuple[int, int] | None], ...]
+    points: tuple[tuple[int, str, int, int, int, int, tuple[int, int] | None, int], ...]
     until_ms: int
 
 

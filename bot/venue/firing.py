@@ -6,7 +6,8 @@ this order in the heap (index.CLOCK_RANKS), those of a price in the level lists 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,7 +105,8 @@ def close_position(
     _count(state, guardian)
     position = account.positions[market.spec.coin]
     left = _left(state, account, position)
-    children = [] if not left else [
+    # Where the market has no price the exit waits for one, and the bracket stays until then.
+    children = [] if not left or market.px_at(state.now_ms) is None else [
         account.orders[oid]
         for oid in (position.stop_oid, position.target_oid)
         if oid is not None and account.orders[oid].status == "armed"
@@ -123,6 +125,21 @@ def close_position(
 # ── By the clock ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@contextmanager
+def _prices_of_now(state: State) -> Iterator[None]:
+    """A deadline lies between two points: while this lasts each market whose prices come in bars has the price of that instant."""
+    points = [
+        (market, market.mark, market.mid, px)
+        for market in state.markets.values()
+        if market.spec.bar_length_ms and (px := market.px_at(state.now_ms)) is not None
+    ]
+    for market, _, _, px in points:
+        market.mark = market.mid = px
+    yield
+    for market, mark, mid, _ in points:
+        market.mark, market.mid = mark, mid
+
+
 def _fire_dead_man(state: State, account: Account, guardian: Guardian) -> None:
     """A dead-man switch has seen no heartbeat: do its onMiss, once."""
     action = guardian.spec.on_miss or "cancel_orders"
@@ -130,7 +147,8 @@ def _fire_dead_man(state: State, account: Account, guardian: Guardian) -> None:
     _count(state, guardian)
     guardian.blocks_opens = action in BLOCKING
     guardian.deadline_ms = None
-    act(state, account, guardian, action, "deadline")
+    with _prices_of_now(state):
+        act(state, account, guardian, action, "deadline")
     if not guardian.blocks_opens:
         del account.guardians[guardian.number]
 
@@ -138,7 +156,8 @@ def _fire_dead_man(state: State, account: Account, guardian: Guardian) -> None:
 def _fire_hold(state: State, account: Account, guardian: Guardian) -> None:
     """A position has been held as long as it may."""
     market = state.markets[guardian.spec.coin or ""]
-    close_position(state, account, market, guardian, market.mid, "time")
+    with _prices_of_now(state):
+        close_position(state, account, market, guardian, market.mid, "time")
 
 
 def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
@@ -158,7 +177,8 @@ def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
             return
         if spec.action in BLOCKING:
             guardian.status, guardian.blocks_opens = "latched", True
-        act(state, account, guardian, spec.action, "schedule")
+        with _prices_of_now(state):
+            act(state, account, guardian, spec.action, "schedule")
         return
     from bot.venue import matching  # The one way back: a price fires guardians, a scheduled order may meet the price.
 

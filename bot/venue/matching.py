@@ -26,7 +26,7 @@ Ahead = tuple[int, int]  # Lowest and highest of the points still to come in thi
 
 def point(
     state: State, market: Market, px: int, *, step: int = 0, bar_ms: int = 0, volume: int | None = None, oracle: int | None = None,
-    mid: int | None = None, ahead: Ahead | None = None,
+    mid: int | None = None, ahead: Ahead | None = None, close: int = 0,
 ) -> None:  # fmt: skip
     """Move the market to `px`. Step 0 opens a bar: it may jump, it pays what funding is due, and it gives resting limits their volume."""
     if market.status == "settled":
@@ -35,6 +35,7 @@ def point(
     market.point += 1
     if step == 0:
         market.bar_ms = bar_ms
+        market.begin_bar(bar_ms, px, close)
         market.volume_left = -1 if volume is None else volume * market.spec.participation // E8
         if market.next_funding_ms and state.now_ms >= market.next_funding_ms:
             funding.pay(

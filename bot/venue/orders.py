@@ -436,7 +436,8 @@ def force_exit(
     ref_px: int,
     guardian: str | None = None,
 ) -> Trade:
-    """Close `size` of the position at once around `ref_px`, at most ten per cent away; what the book lacks is tried again at each point."""
+    """Close `size` of the position at once around `ref_px`, at most ten per cent away; what the book lacks is tried again at each point. Where the
+    market has no price, there is no book."""
     order = exit_order(
         state,
         account,
@@ -457,7 +458,8 @@ def force_exit(
         guardian=guardian,
         reason=reason,
     )
-    take(state, account, market, order, trade, walk(market, ref_px, order.buy, order.size, order.bound_px))
+    if market.px_at(state.now_ms) is not None:
+        take(state, account, market, order, trade, walk(market, ref_px, order.buy, order.size, order.bound_px))
     settle_exit(state, account, market, order, trade)
     return trade
 

@@ -85,6 +85,12 @@ class MarketSpec:
     strict_hours: bool = False  # True: nothing is opened while the outside price is closed.
     funding_factor: int = E8  # On the rate that a premium makes: half of it for stocks.
     expires_ms: int | None = None  # When an event market is settled.
+    bar_length_ms: int = 0  # Prices come in bars of this length, and without one there is none. 0: around the clock.
+
+
+def px_inside(opened: int, closed: int, since_ms: int, length_ms: int) -> int:
+    """The price so long after a bar's open: its close comes in its last millisecond."""
+    return opened + (closed - opened) * since_ms // (length_ms - 1)
 
 
 @dataclass(slots=True)
@@ -114,6 +120,9 @@ class Market:
     )  # (account, oid) of exits whose rest is tried again at each point.
     holders: dict[str, None] = field(default_factory=dict)  # Accounts with a position here, in order of entry.
     is_rate_told: bool = False  # The funding rate is a recorded one, which no premium changes.
+    bar_opened_ms: int = 0  # Of prices that come in bars, the newest: when it opened, its open and its close.
+    bar_open: int = 0
+    bar_close: int = 0
     falling: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     rising: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     ticks: tuple[int, ...] = field(default=(), repr=False, compare=False)
@@ -142,6 +151,20 @@ class Market:
         self.mark = self.mid = px
         if self.external != "closed":
             self.oracle = px
+
+    def begin_bar(self, opened_ms: int, opened: int, closed: int) -> None:
+        """Of prices that come in bars, the next one."""
+        if self.spec.bar_length_ms:
+            self.bar_opened_ms, self.bar_open, self.bar_close = opened_ms, opened, closed
+
+    def px_at(self, now_ms: int) -> int | None:
+        """The price at an instant that no point names. Inside a bar it is on the straight line from its open to its close, since the newest point
+        may be an extreme; where a bar is missing there is no price."""
+        length_ms = self.spec.bar_length_ms
+        if not length_ms:
+            return self.mid
+        since_ms = now_ms - self.bar_opened_ms
+        return None if since_ms >= length_ms else px_inside(self.bar_open, self.bar_close, since_ms, length_ms)
 
     def tick(self, px: int) -> int:
         return self.ticks[len(str(px))]

@@ -278,7 +278,7 @@ class Author:
             for step, at_ms in enumerate((bar_ms, bar_ms + 20_000, bar_ms + 40_000, bar_ms + MINUTE_MS - 1)):
                 rest = pxs[step + 1 :]
                 ahead = (min(rest), max(rest)) if self.state.rules.paths == "sl_first" and rest else None
-                found.append((at_ms, order, (at_ms, coin, pxs[step], step, bar_ms, volume, ahead)))
+                found.append((at_ms, order, (at_ms, coin, pxs[step], step, bar_ms, volume, ahead, pxs[3])))
         if bar_ms // MINUTE_MS % 3 == 0:  # As a service says it, whose points come one by one.
             opens = [point for at_ms, _, point in found if at_ms == bar_ms]
             self.say(c.PayFunding(tuple((point[1], point[2]) for point in opens)), bar_ms)

@@ -51,7 +51,7 @@ def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant(walk:
     if walk == "bars":
         command = c.PassBars(tuple(c.PassBar(coin, T0 + HOUR_MS, px, px, px, px, E8) for coin, px in opens))
     else:
-        points = tuple((T0 + HOUR_MS, coin, px, 0, T0 + HOUR_MS, E8, None) for coin, px in opens)
+        points = tuple((T0 + HOUR_MS, coin, px, 0, T0 + HOUR_MS, E8, None, px) for coin, px in opens)
         command = c.PassPoints(points, T0 + HOUR_MS)
     events = apply(desk.state, command, T0 + HOUR_MS + 59_999).events
     paid = [(e.ts, e.coin, e.oracle) for e in events[:3] if isinstance(e, FundingPaid)]

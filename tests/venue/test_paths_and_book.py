@@ -67,7 +67,10 @@ def test_a_bars_points_lie_at_its_thirds_and_its_last_millisecond(path: str, pro
 def test_a_bar_whose_rest_meets_nothing_leaves_what_its_four_points_leave(seed: int, path: str):
     """Whole, and point by point: the same events, prices and money, with orders that fill at the open, near levels, holds that end, and funding."""
     chance = Random(seed)
-    desks = [Desk((market(), "100"), rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
+    made = market(
+        bar_length_ms=60_000 * (seed % 2)
+    )  # of every other seed the prices come in bars, and between them is none
+    desks = [Desk((made, "100"), rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
     px, third, acted = 10_000, 20_000, 0
     start_ms = (desks[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
     for number in range(60):
@@ -88,7 +91,7 @@ def test_a_bar_whose_rest_meets_nothing_leaves_what_its_four_points_leave(seed: 
         times = (whole.at_ms, whole.at_ms + third, whole.at_ms + 2 * third, end_ms)
         points = tuple(
             (at, "BTC", visited[step], step, whole.at_ms, E8,
-             (min(visited[step + 1 :]), max(visited[step + 1 :])) if path == "sl_first" and step < 3 else None)
+             (min(visited[step + 1 :]), max(visited[step + 1 :])) if path == "sl_first" and step < 3 else None, whole.close)
             for step, at in enumerate(times)
         )  # fmt: skip
         one, other = (
@@ -209,7 +212,7 @@ def test_bars_of_several_markets_leave_what_their_points_leave_in_order_of_time(
     """Together, and point by point: the same events, prices, watches and money, of markets that share an account."""
     chance = Random(seed)
     coins = ("BTC", "ETH", "SOL")
-    made = [(market(coin), "100") for coin in coins]
+    made = [(market(coin, bar_length_ms=60_000 * (seed % 2)), "100") for coin in coins]
     desks = [Desk(*made, rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
     px, acted = dict.fromkeys(coins, 10_000), 0
     start_ms = (desks[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
@@ -237,7 +240,7 @@ def test_bars_of_several_markets_leave_what_their_points_leave_in_order_of_time(
             for step, at in enumerate(times):
                 rest = visited[step + 1 :]
                 ahead = (min(rest), max(rest)) if path == "sl_first" and rest else None
-                points.append((at, place, (at, coin, visited[step], step, at_ms, E8, ahead)))
+                points.append((at, place, (at, coin, visited[step], step, at_ms, E8, ahead, whole.close)))
         points.sort(key=lambda one: one[:2])
         walked = c.PassPoints(tuple(point for *_, point in points), times[3])
         one, other = (
