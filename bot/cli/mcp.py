@@ -71,7 +71,7 @@ async def _serve(base_url: str, key: str) -> None:
     headers = {"Authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as http:
         carrier = _Carrier(http, base_url)
-        server = build(carrier.carry, carrier.docs)
+        server = build(carrier.carry, carrier.docs, carrier.scopes_of)
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
@@ -125,6 +125,20 @@ class _Carrier:
         return Reply(
             answer.status_code, answer.content, {name.lower(): value for name, value in answer.headers.items()}
         )
+
+    async def scopes_of(self, context: Any) -> frozenset[str] | None:
+        """Those of the key, as the service says now; None when it cannot say."""
+        from bot.service.mcp_tools import TOOLS, request_of
+
+        reply = await self.carry(context, request_of(TOOLS["get_limits"], {}))
+        if reply.status == 403:
+            return frozenset(
+                {"trade", "trade:close_only", "outcomes"}
+            )  # It may not read; which of these it has is not told.
+        if reply.status != 200:
+            return None
+        key = json.loads(reply.body)["key"]
+        return None if key is None else frozenset(key["scopes"])
 
     def _lost(self, text: str, sent: Sent, *, submitted: bool | str) -> Reply:
         from bot.errors import Refusal

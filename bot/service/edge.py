@@ -7,6 +7,7 @@ operation runs. An answer leaves after everything that it could have seen is on 
 from __future__ import annotations
 
 import hmac
+import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -41,12 +42,22 @@ R = TypeVar("R", bound=Request)
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 
 PATH_MAX: Final = 2_048
+RPC_INVALID: Final = -32600  # JSON-RPC's invalid request
+RPC_REFUSED: Final = -32000  # the first of those that a server may give a meaning
 IDS_AT_ONCE: Final = 128  # request ids drawn together: each draw lets other threads run, which costs more than the draw
 ID_BYTES: Final = 12
 
 # A request may say each of these once: of two, nobody could tell which one was meant.
 SINGLE_HEADERS: Final = frozenset(
-    {b"authorization", b"content-type", b"host", b"idempotency-key", b"x-api-version", b"x-expires-after"}
+    {
+        b"authorization",
+        b"content-type",
+        b"host",
+        b"idempotency-key",
+        b"x-api-version",
+        b"x-confirm-token",
+        b"x-expires-after",
+    }
 )
 
 _NOBODY: Final = Principal("", "", frozenset(), owner=False)
@@ -66,6 +77,7 @@ class Rule:
     keyed: bool = False
     origins: frozenset[str] | None = None  # pages that may ask, for what browsers must not reach; None: not asked
     metadata: str = ""  # where a caller without a credential learns how to get one
+    is_rpc: bool = False  # callers read a failure as JSON-RPC's: the error object is its data
 
 
 class Call(NamedTuple):
@@ -182,6 +194,7 @@ class _Exchange:
         self._request_id = _new_id()
         self._rate: list[tuple[bytes, bytes]] = []
         self._is_order = False
+        self._is_rpc = False
         self._started = False
         self._principal: Principal | None = None
         self._route = ("", "")
@@ -228,6 +241,7 @@ class _Exchange:
             text = f"{scope['method'][:20]} is not allowed here; allowed: {allow}"
             raise Refused(Refusal("invalid_input", text, details={"allow": sorted(methods)}), 405, {"Allow": allow})
         self._is_order = rule.is_order
+        self._is_rpc = rule.is_rpc
         self._route = rule.method, rule.path
         self._check_headers()
         self._check_origin(rule)
@@ -432,6 +446,8 @@ class _Exchange:
             status=status,
             headers=headers,
         )
+        if self._is_rpc:
+            answer = answer._replace(body=strict_json.dumps(_as_rpc(answer)))
         if answer.status == 401 and "WWW-Authenticate" not in answer.headers:
             answer = Answer(answer.status, answer.body, {**answer.headers, "WWW-Authenticate": "Bearer"})
         if answer.status == 503 and "Retry-After" not in answer.headers:
@@ -479,6 +495,13 @@ def _new_id() -> str:
         drawn = os.urandom(ID_BYTES * IDS_AT_ONCE).hex()
         _ids.extend(drawn[at : at + 2 * ID_BYTES] for at in range(0, len(drawn), 2 * ID_BYTES))
     return f"req_{_ids.pop()}"
+
+
+def _as_rpc(answer: Answer) -> dict[str, Any]:
+    """A failure as JSON-RPC says it, so that an agent's library shows why. The request's id is not known: it is refused before it is read."""
+    error = json.loads(answer.body)["error"]
+    code = RPC_INVALID if error["code"] == "invalid_input" else RPC_REFUSED
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": error["message"], "data": error}}
 
 
 async def send_answer(answer: Answer, send: Send) -> None:

@@ -49,13 +49,16 @@ class AgentDoor:
 
     async def answer(self, http: Request) -> Response:
         """Hand one POST to the protocol."""
-        said = dict(http.scope["headers"])
-        check_form(said.get(CONTENT_TYPE), said.get(b"content-encoding"))
+        headers = dict(http.scope["headers"])
+        check_form(headers.get(CONTENT_TYPE), headers.get(b"content-encoding"))
         body = await _body(http)
         try:
-            strict_json.parse(body)  # What nobody could read in one way only is refused here as everywhere.
+            said = strict_json.parse(body)  # What nobody could read in one way only is refused here as everywhere.
         except strict_json.BadJson as error:
             raise Refused(invalid("body", str(error))) from None
+        if isinstance(said, dict) and "id" in said and type(said["id"]) not in (str, int):
+            # The protocol's library would take it for a notification, which gets no answer.
+            raise Refused(invalid("id", "must be a string or an integer", ["a string", "an integer"]))
         return _Handed(await self._open(), body)
 
     async def close(self) -> None:
@@ -70,7 +73,7 @@ class AgentDoor:
             if self._manager is None:
                 # The import takes most of a second: in a thread, so that prices and heartbeats go on.
                 over_http = await asyncio.to_thread(_imported)
-                manager = over_http(self._carry, self._docs)
+                manager = over_http(self._carry, self._docs, _scopes_of)
                 ready = asyncio.Event()
                 self._task = task = asyncio.create_task(self._hold(manager, ready), name="service-mcp")
                 await ready.wait()
@@ -139,6 +142,12 @@ class AgentDoor:
         return Reply(status, b"".join(parts), named)
 
 
+async def _scopes_of(context: Any) -> frozenset[str]:
+    """The scopes of the POST's caller."""
+    scopes: frozenset[str] = context.request.scope["call"].principal.scopes
+    return scopes
+
+
 def _imported() -> Any:
     from bot.service.mcp_server import over_http  # on first use: see there
 
@@ -190,7 +199,7 @@ def add_mcp(router: Router, operations: Operations, origins: frozenset[str] = fr
     door = AgentDoor(operations.docs)
     pages = origins | {base.lower()}
 
-    @router.route("POST", PATH, Access.ANY, POLICY, metadata=f"{base}{METADATA}", origins=pages)
+    @router.route("POST", PATH, Access.ANY, POLICY, is_rpc=True, metadata=f"{base}{METADATA}", origins=pages)
     async def mcp(http: Request) -> Response:
         return await door.answer(http)
 

@@ -25,23 +25,25 @@ from bot.service.mcp_tools import (
     refused,
     request_of,
     result_of,
+    tools_of,
     unknown,
 )
 from bot.wire.headers import DESCRIPTION_VERSION
 
 Context = ServerRequestContext[Any, Any]
 Send = Callable[[Context, Sent], Awaitable[Reply]]  # carries a request to the service, with the caller's credential
+ScopesOf = Callable[[Context], Awaitable[frozenset[str] | None]]  # of the caller; None: not known
 
 SERVER_NAME = "bracketbot"
 
 
-def build(send: Send, docs: str) -> Server[Any]:
+def build(send: Send, docs: str, scopes_of: ScopesOf) -> Server[Any]:
     """A server whose calls go out by `send`. `docs`: where its own errors are explained."""
-    offered = [_offered(tool) for tool in TOOLS.values()]
-    schemas = {tool.name: tool.input_schema for tool in offered}
+    offered = {tool.name: _offered(tool) for tool in TOOLS.values()}
+    schemas = {name: tool.input_schema for name, tool in offered.items()}
 
     async def list_tools(ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=offered)
+        return types.ListToolsResult(tools=[offered[tool.name] for tool in tools_of(await scopes_of(ctx))])
 
     async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = TOOLS.get(params.name)
@@ -64,10 +66,10 @@ def build(send: Send, docs: str) -> Server[Any]:
     )
 
 
-def over_http(send: Send, docs: str) -> StreamableHTTPSessionManager:
+def over_http(send: Send, docs: str, scopes_of: ScopesOf) -> StreamableHTTPSessionManager:
     """The server behind an address: no sessions, each answer one JSON body. Caller, Host and Origin are the edge's, which stands in front."""
     return StreamableHTTPSessionManager(
-        build(send, docs),
+        build(send, docs, scopes_of),
         json_response=True,
         stateless=True,
         security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),

@@ -19,7 +19,7 @@ from bot.wire import headers as wire_headers
 from bot.wire.base import Request, Resource, aliases
 from bot.wire.errors import ErrorEnvelope
 from bot.wire.events import DATA_OF, Event
-from bot.wire.guardian_requests import GUARDIAN_RULES, GuardianFields
+from bot.wire.guardian_requests import GUARDIAN_RULES, GuardianFields, GuardianRequest
 from bot.wire.queries import EmptyQuery
 from bot.wire.requests import CLEARS_CAP, EmptyRequest
 from bot.wire.vocabulary import EVENT_FILTERS
@@ -65,6 +65,13 @@ EXPIRES_AFTER: Final[Json] = {
     "required": False,
     "description": "Unix milliseconds on the service's clock; a request that would execute later is refused, and stays refused.",
     "schema": {"type": "integer", "minimum": 0, "maximum": 9_999_999_999_999_999},
+}
+CONFIRM: Final[Json] = {
+    "name": wire_headers.CONFIRM_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "Of the plan that showed the order of a schedule: without that plan, open and of the same order, nothing is armed.",
+    "schema": {"type": "string", "minLength": 8, "maxLength": 128, "pattern": "^[!-~]+$"},
 }
 LAST_EVENT_ID: Final[Json] = {
     "name": "Last-Event-ID",
@@ -244,6 +251,8 @@ def _parameters(rule: Rule, schemas: _Schemas) -> list[Json]:
             found.append({"name": name, "in": "query", "required": name in must, "schema": told})
     if rule.keyed:
         found += [IDEMPOTENCY_KEY, EXPIRES_AFTER]
+    if rule.body is GuardianRequest:
+        found.append(CONFIRM)
     if _streams(rule):
         found.append(LAST_EVENT_ID)
     return [*found, VERSION]

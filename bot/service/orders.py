@@ -290,8 +290,10 @@ class OrderDesk(Desk):
         self.look()
         return Answer.ok({"guardians": views.guardians(self.account(principal))})
 
-    def arm(self, principal: Principal, request: GuardianRequest, context: Context) -> Answer:
-        """POST /v1/guardians."""
+    def arm(
+        self, principal: Principal, request: GuardianRequest, context: Context, confirm_token: str | None = None
+    ) -> Answer:
+        """POST /v1/guardians. `confirm_token`: of the plan that showed a schedule's order; nothing is armed without that plan then."""
         if principal.close_only and request.type not in CLOSE_ONLY_GUARDIANS:
             text = f"this key may arm only {', '.join(sorted(CLOSE_ONLY_GUARDIANS))}"
             return self.refusal(Refusal("forbidden", text, details={"requiredScope": "trade"}), context)
@@ -304,7 +306,8 @@ class OrderDesk(Desk):
             return views.guardian(self.account(principal), armed) | ({"warnings": said} if said else {})
 
         def command(now: int) -> Command | Refusal:
-            armed = ArmGuardian(principal.account, spec, context.idempotency_key, principal.key)
+            plan = None if confirm_token is None else token_digest(confirm_token)
+            armed = ArmGuardian(principal.account, spec, context.idempotency_key, principal.key, plan)
             return expired(context, now) or armed
 
         return self.decide(principal, context, command, view)

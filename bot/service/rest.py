@@ -15,6 +15,7 @@ from bot.service.edge import Call, Endpoint, Rule, headers_of
 from bot.service.operations import Operations
 from bot.wire import base as wire
 from bot.wire import guardian_requests, order_requests, queries, requests
+from bot.wire.headers import CONFIRM_HEADER
 
 
 class Router:
@@ -38,9 +39,10 @@ class Router:
         keyed: bool = False,
         origins: frozenset[str] | None = None,
         metadata: str = "",
+        is_rpc: bool = False,
     ) -> Callable[[Endpoint], Endpoint]:
         """Declare one route."""
-        self.rules.append(Rule(method, path, access, policy, body, query, is_order, keyed, origins, metadata))
+        self.rules.append(Rule(method, path, access, policy, body, query, is_order, keyed, origins, metadata, is_rpc))
 
         def add(endpoint: Endpoint) -> Endpoint:
             async def answer(http: Request) -> Response:
@@ -216,7 +218,8 @@ def _add_guardians(router: Router, operations: Operations) -> None:
     @route("POST", "/v1/guardians", Access.SHRINK, "default", body=guardian_requests.GuardianRequest, keyed=True)
     async def arm_guardian(http: Request) -> Response:
         call = call_of(http)
-        return respond(operations.arm(call.principal, call.read(guardian_requests.GuardianRequest), call.context))
+        request = call.read(guardian_requests.GuardianRequest)
+        return respond(operations.arm(call.principal, request, call.context, http.headers.get(CONFIRM_HEADER)))
 
     @route("DELETE", "/v1/guardians/{id}", Access.TRADE, "default", body=EMPTY)
     async def disarm_guardian(http: Request) -> Response:

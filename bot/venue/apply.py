@@ -377,7 +377,14 @@ def _cancel_coin(state: State, command: c.CancelCoin) -> Any:
 
 
 def _arm_guardian(state: State, command: c.ArmGuardian) -> Any:
-    return acting.arm(state, state.accounts[command.account], command.spec, key=command.key)
+    account = state.accounts[command.account]
+    plan = None if command.plan is None else orders.shown(state, account, command.plan, command.spec.order)
+    if isinstance(plan, Refusal):
+        return plan
+    armed = acting.arm(state, account, command.spec, key=command.key)
+    if plan is not None and not isinstance(armed, Refusal):
+        plan.state = "armed"
+    return armed
 
 
 def _kill(state: State, command: c.Kill) -> Any:

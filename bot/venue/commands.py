@@ -311,12 +311,14 @@ class CancelCoin:
 
 @dataclass(slots=True)
 class ArmGuardian:
-    """`key` is the caller's: a schedule's orders are that key's orders, and a bounded guardian acts only where that key may trade."""
+    """`key` is the caller's: a schedule's orders are that key's orders, and a bounded guardian acts only where that key may trade. `plan`: the
+    token of the plan that showed its order, used up by this."""
 
     account: str
     spec: GuardianSpec
     idempotency_key: str | None = None
     key: str | None = None
+    plan: str | None = None
 
 
 @dataclass(slots=True)

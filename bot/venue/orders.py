@@ -147,16 +147,14 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
         return Refusal("not_found", "no such plan: the confirm token is unknown", fix={"action": "replan"})
     if plan.state == "used":
         return _used(plan.trade)
-    if plan.state == "refused":
-        return Refusal("plan_stale", "this plan's confirm was refused before", fix={"action": "replan"})
+    if (over := _over(plan)) is not None:
+        return over
     if refused := fenced(state, account, command):
         plan.state = "refused"
         return refused
     if state.now_ms >= plan.expires_ms:
         plan.state = "refused"
-        return Refusal(
-            "plan_stale", "the plan has expired", fix={"action": "replan"}, details={"expiredAt": plan.expires_ms}
-        )
+        return _expired(plan)
     market = state.markets[plan.order.coin]
     if abs(market.mid - plan.mid) * BPS > plan.max_drift_bps * plan.mid:
         plan.state = "refused"
@@ -172,6 +170,37 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
     placed = execute(state, account, order, quoted, key, command.request_id, command.idempotency_key)
     plan.state, plan.trade = "used", placed.trade.id
     return placed
+
+
+def shown(state: State, account: Account, token: str, order: OrderSpec | None) -> Plan | Refusal:
+    """The open plan that showed this very order, of a schedule that is to place it again and again."""
+    plan = state.plans.get(token)
+    if plan is None or plan.account != account.id:
+        return Refusal("not_found", "no such plan: the confirm token is unknown", fix={"action": "replan"})
+    if plan.state == "used":
+        return _used(plan.trade)
+    if (over := _over(plan)) is not None:
+        return over
+    if state.now_ms >= plan.expires_ms:
+        return _expired(plan)
+    if order is None or replace(order, source=plan.order.source) != plan.order:
+        text = "confirmToken is of a plan of another order than the orderTemplate's"
+        return Refusal("plan_stale", text, fix={"action": "replan"})
+    return plan
+
+
+def _over(plan: Plan) -> Refusal | None:
+    if plan.state == "refused":
+        return Refusal("plan_stale", "this plan's confirm was refused before", fix={"action": "replan"})
+    if plan.state == "armed":
+        return Refusal("plan_stale", "this plan's token has armed a schedule", fix={"action": "replan"})
+    return None
+
+
+def _expired(plan: Plan) -> Refusal:
+    return Refusal(
+        "plan_stale", "the plan has expired", fix={"action": "replan"}, details={"expiredAt": plan.expires_ms}
+    )
 
 
 def _used(trade: str | None) -> Refusal:

@@ -445,7 +445,7 @@ class Grant:
 
 @dataclass(slots=True)
 class Plan:
-    """A dry run kept for its confirm. `state` open | used | refused; a used one knows its trade. `shrinks`: it was judged to open nothing."""
+    """A dry run kept for its confirm. `state` open | used | refused | armed (a schedule of its order); a used one knows its trade. `shrinks`: it was judged to open nothing."""
 
     token: str  # digest of the confirm token
     account: str

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from bot.service import mcp_route, quota
@@ -44,7 +44,7 @@ TABLE: dict[str, tuple[set[str] | None, bool, bool, bool]] = {
     "close_position": ({TRADE, CLOSE, OUTCOMES}, False, True, True),
     "cancel_order": ({TRADE, CLOSE, OUTCOMES}, False, True, True),
     "cancel_orders": ({TRADE, CLOSE, OUTCOMES}, False, True, True),
-    "create_guardian": ({TRADE, CLOSE, OUTCOMES}, False, True, True),
+    "create_guardian": ({TRADE, CLOSE, OUTCOMES}, False, True, False),
     "delete_guardian": ({TRADE}, False, True, True),
     "heartbeat": ({TRADE, CLOSE, OUTCOMES}, False, False, True),
     "kill_switch": ({TRADE}, False, True, True),
@@ -121,7 +121,7 @@ async def test_both_eras_see_the_tools_of_the_table_and_no_other(box: Box, calle
         assert ("idempotencyKey" in tool.input_schema.get("required", [])) == (
             tool.name in ("confirm_order", "close_position")
         )
-        assert "dryRun" not in tool.input_schema["properties"]
+        assert not {"dryRun", "source"} & set(tool.input_schema["properties"])
         assert tool.description is not None
         assert ("Needs no scope" in tool.description) == (scopes is ANY)
 
@@ -155,6 +155,7 @@ async def test_an_order_is_planned_confirmed_and_confirmed_only_once(box: Box, c
         again = await client.call_tool("confirm_order", confirm)
         assert first.structured_content["orderSubmitted"] is True
         assert first.structured_content["protected"] is True
+        assert first.structured_content["trade"]["source"] == "agent"
         assert again.structured_content == first.structured_content
         assert (again.meta or {})["idempotencyReplayed"] is True
         assert len((await yes(client, "list_trades"))["trades"]) == 1
@@ -198,6 +199,7 @@ async def test_the_acting_tools_do_what_rest_does(box: Box, caller: Caller) -> N
         assert [g["id"] for g in (await yes(client, "heartbeat"))["guardians"]] == [armed["id"]]
         assert (await yes(client, "delete_guardian", id=armed["id"]))["disarmed"] is True
         closed = await yes(client, "close_position", market="perp:BTC", fraction=0.5, idempotencyKey="close")
+        assert closed["trade"]["source"] == "agent"
         assert closed["trade"]["idempotencyKey"] == "close"
         assert (await yes(client, "kill_switch", flatten=True))["orderSubmitted"] is True
         assert (await yes(client, "get_account"))["positions"] == []
@@ -229,6 +231,61 @@ async def test_every_tool_opens_to_its_scopes_and_to_no_other(box: Box) -> None:
                 code = result.structured_content["error"]["code"] if result.is_error else None
                 allowed = scopes is ANY or scope in scopes
                 assert (code == "forbidden") == (not allowed), (scope, name, result.structured_content)
+
+
+async def test_a_key_is_listed_only_what_it_may_call(box: Box, caller: Caller) -> None:
+    for scopes in ([READ], [TRADE], [CLOSE], [OUTCOMES], [READ, CLOSE], [READ, TRADE]):
+        key = await make(caller, scopes=scopes)
+        async with agent(box, key) as client:
+            listed = [tool.name for tool in (await client.list_tools()).tools]
+        assert listed == [name for name in TOOLS if (opened := TABLE[name][0]) is ANY or opened & set(scopes)]
+
+
+async def test_a_schedule_of_an_order_takes_a_plan_and_its_token_once(box: Box, caller: Caller) -> None:
+    schedule = {"type": "schedule", "cron": "* * * * *", "orderTemplate": LONG}
+    async with agent(box, caller) as client:
+        missing = await no(client, "create_guardian", **schedule)
+        assert (missing["code"], missing["fix"]) == ("invalid_input", {"action": "plan", "tool": "plan_order"})
+        assert missing["details"]["fields"][0]["field"] == "confirmToken"
+        unknown = await no(client, "create_guardian", **schedule, confirmToken="cft_nothing_such")
+        assert unknown["code"] == "not_found"
+        token = (await yes(client, "plan_order", **LONG))["confirmToken"]
+        other = schedule | {"orderTemplate": LONG | {"usdAmount": 9000}}
+        assert (await no(client, "create_guardian", **other, confirmToken=token))["code"] == "plan_stale"
+        armed = await yes(client, "create_guardian", **schedule, confirmToken=token)
+        assert armed["orderTemplate"] == LONG | {"source": "agent"}
+        assert (await no(client, "create_guardian", **schedule, confirmToken=token))["code"] == "plan_stale"
+        spent = await no(client, "confirm_order", confirmToken=token, idempotencyKey="k")
+        assert (spent["code"], spent["orderSubmitted"]) == ("plan_stale", False)
+        traded = (await yes(client, "plan_order", **LONG))["confirmToken"]
+        await yes(client, "confirm_order", confirmToken=traded, idempotencyKey="k2")
+        assert (await no(client, "create_guardian", **schedule, confirmToken=traded))["code"] == "idempotency_conflict"
+        late = (await yes(client, "plan_order", **LONG))["confirmToken"]
+        await box.advance(60_000)
+        assert (await no(client, "create_guardian", **schedule, confirmToken=late))["code"] == "plan_stale"
+        trades = (await yes(client, "list_trades"))["trades"]
+        assert [(one["source"], one["guardianId"]) for one in trades] == [("agent", armed["id"]), ("agent", None)]
+        flat = await yes(client, "create_guardian", type="schedule", cron="0 0 * * *", action="flatten")
+        assert flat["type"] == "schedule"
+    assert [g["id"] for g in (await caller.get("/v1/guardians"))["guardians"]] == [armed["id"], flat["id"]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_agent_with_a_revoked_key_reads_why(box: Box, caller: Caller, mode: str) -> None:
+    gone = await make(caller, scopes=[READ])
+    await caller.delete(f"/v1/keys/{gone.opened['id']}")
+    with pytest.RaisesGroup(pytest.RaisesExc(MCPError, match="the API key has been revoked"), flatten_subgroups=True):
+        async with agent(box, gone, mode):
+            pass
+
+
+@pytest.mark.parametrize("given", [None, True, 1.5, 1.0, [1], {}])
+async def test_a_request_whose_id_is_not_allowed_is_told_so(box: Box, caller: Caller, given: Any) -> None:
+    answer = await box.http.post("/mcp", json=DISCOVER | {"id": given}, headers=caller.headers | ACCEPT)
+    said = answer.json()
+    assert (answer.status_code, said["jsonrpc"], said["id"], said["error"]["code"]) == (400, "2.0", None, -32600)
+    assert said["error"]["message"] == "id must be a string or an integer"
+    assert said["error"]["data"]["code"] == "invalid_input"
 
 
 async def test_a_close_only_key_arms_only_what_protects_and_opens_nothing(box: Box, caller: Caller) -> None:
@@ -289,10 +346,26 @@ DISCOVER = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
+def assert_told(answer: httpx.Response, status: int, code: str) -> Any:
+    """The answer is JSON-RPC's failure, and its data the error object."""
+    said = answer.json()
+    error = said["error"]["data"]
+    assert (answer.status_code, said["jsonrpc"], said["id"], error["code"]) == (status, "2.0", None, code), answer.text
+    assert said["error"] == {
+        "code": -32600 if code == "invalid_input" else -32000,
+        "message": error["message"],
+        "data": error,
+    }
+    assert answer.headers["x-request-id"] == error["requestId"]
+    if status == 401:
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+    return error
+
+
 async def test_without_a_credential_the_door_says_where_to_get_one(box: Box, caller: Caller) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         answer = await box.http.post("/mcp", json=DISCOVER, headers=ACCEPT | headers)
-        assert_refused(answer, 401, "unauthorized")
+        assert_told(answer, 401, "unauthorized")
         challenge = answer.headers["WWW-Authenticate"]
         assert challenge.startswith("Bearer")
         metadata = challenge.partition('resource_metadata="')[2].rstrip('"')
@@ -302,7 +375,7 @@ async def test_without_a_credential_the_door_says_where_to_get_one(box: Box, cal
     assert said["bearer_methods_supported"] == ["header"]
     gone = await make(caller, scopes=[READ])
     await caller.delete(f"/v1/keys/{gone.opened['id']}")
-    assert_refused(await box.http.post("/mcp", json=DISCOVER, headers=ACCEPT | gone.headers), 401, "unauthorized")
+    assert_told(await box.http.post("/mcp", json=DISCOVER, headers=ACCEPT | gone.headers), 401, "unauthorized")
 
 
 async def test_the_door_is_one_address_and_one_method(box: Box, caller: Caller) -> None:
@@ -318,7 +391,7 @@ async def test_the_door_is_one_address_and_one_method(box: Box, caller: Caller) 
         assert answer.headers["Allow"] == "POST"
     assert_refused(await box.http.post("/mcp/", json=DISCOVER, headers=headers), 404, "not_found")
     key = caller.opened["apiKey"]
-    assert_refused(await box.http.post(f"/mcp?key={key}", json=DISCOVER, headers=headers), 400, "invalid_input")
+    assert_told(await box.http.post(f"/mcp?key={key}", json=DISCOVER, headers=headers), 400, "invalid_input")
     huge = await box.http.post("/mcp", content=b" " * 70_000, headers=headers | {"Content-Type": "application/json"})
     assert huge.status_code == 413
 
@@ -331,7 +404,7 @@ async def test_the_door_takes_the_bodies_that_rest_takes(box: Box, caller: Calle
     assert (unsaid.status_code, unsaid.json()) == (200, good.json())
     for name, value in (("Content-Type", "text/plain"), ("Content-Type", ""), ("Content-Encoding", "gzip")):
         answer = await box.http.post("/mcp", content=body, headers=headers | {name: value})
-        error = assert_refused(answer, 415, "invalid_input")
+        error = assert_told(answer, 415, "invalid_input")
         assert error["details"]["fields"][0]["field"] == name
     for content, says in (
         (body[:-1] + b',"method":"tools/list"}', "twice"),
@@ -339,7 +412,7 @@ async def test_the_door_takes_the_bodies_that_rest_takes(box: Box, caller: Calle
         (body[:-1], "malformed JSON"),
         (b"", "malformed JSON"),
     ):
-        error = assert_refused(await box.http.post("/mcp", content=content, headers=headers), 400, "invalid_input")
+        error = assert_told(await box.http.post("/mcp", content=content, headers=headers), 400, "invalid_input")
         assert says in error["message"]
 
 
@@ -347,12 +420,12 @@ async def test_a_page_of_another_site_may_not_ask(box: Box, caller: Caller) -> N
     headers = caller.headers | ACCEPT
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
         answer = await box.http.post("/mcp", json=DISCOVER, headers=headers | {"Origin": origin})
-        assert_refused(answer, 403, "forbidden")
-        assert_refused(await box.http.post("/mcp", json=DISCOVER, headers={"Origin": origin}), 403, "forbidden")
+        assert_told(answer, 403, "forbidden")
+        assert_told(await box.http.post("/mcp", json=DISCOVER, headers={"Origin": origin}), 403, "forbidden")
     own = box.service.operations.base_url
     assert (await box.http.post("/mcp", json=DISCOVER, headers=headers | {"Origin": own})).status_code == 200
     foreign = await box.http.post("/mcp", json=DISCOVER, headers=headers | {"Host": "evil.example"})
-    assert_refused(foreign, 400, "invalid_input")
+    assert_told(foreign, 400, "invalid_input")
 
 
 async def test_what_the_answer_of_a_call_is_numbered_with_is_the_number_of_its_request(

@@ -19,7 +19,7 @@ from bot.service.host import HostOptions, build
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 from tests.service.test_edge import assert_refused
 from tests.service.test_keys import make
-from tests.service.test_mcp import ACCEPT, DISCOVER
+from tests.service.test_mcp import ACCEPT, DISCOVER, assert_told
 from tests.service.test_trading_path import ENTRY
 
 CLOSE = "trade:close_only"
@@ -290,12 +290,12 @@ async def test_a_page_in_the_list_may_ask_and_read_and_no_other_may(open_box: Op
         done = await http.post("/mcp", json=DISCOVER, headers=caller.headers | ACCEPT | {"Origin": page})
         assert (done.status_code, done.headers["access-control-allow-origin"]) == (200, page)
         barred = await http.post("/mcp", json=DISCOVER, headers=ACCEPT | {"Origin": page})
-        assert_refused(barred, 401, "unauthorized")
+        assert_told(barred, 401, "unauthorized")
         for path, origin in (("/mcp", evil), ("/v1/account", page), ("/v1/orders", page)):
             answer = await http.options(path, headers=asked | {"Origin": origin})
             assert (answer.status_code, answer.headers.get("access-control-allow-origin")) == (405, None)
         foreign = await http.post("/mcp", json=DISCOVER, headers=caller.headers | ACCEPT | {"Origin": evil})
-        assert_refused(foreign, 403, "forbidden")
+        assert_told(foreign, 403, "forbidden")
 
 
 async def test_a_header_that_says_another_call_than_the_body_is_refused(box: Box, caller: Caller) -> None:
