@@ -57,12 +57,15 @@ soak: .venv/dev.stamp
 bench: .venv/dev.stamp
 	@for one in venue journal session http scale daemon many; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done
 
+# `make test` runs each of these lines once, as a test: tests/test_house.py reads them here.
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
+	$(BIN)/hadolint Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec compose.yaml
 
 install: $(READY)
 

@@ -308,16 +308,11 @@ class Demo:
 
 def demo_settings(folder: Path, data: tuple[tuple[str, Path], ...], clock: str) -> Settings:
     """configs/demo.yaml, with this run's clock, data and folder. One strategy a market, so one recorded market runs the first alone."""
+    from bot.cli.files import example
     from bot.cli.judging import judge
     from bot.config import Recording, load
-    from bot.errors import ConfigError
 
-    path = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
-    if not path.is_file():
-        raise ConfigError(
-            f"the demo reads {path}, which is not there: run it in the project's folder, or `bot run` a config of yours"
-        )
-    settings = load(path)
+    settings = load(example("demo.yaml"))
     speed = speed_of(clock)
     assert settings.dead_man is not None, "the demo's config has a dead-man"
     seconds = min(max(round(BEAT_WINDOW_S * speed), HEARTBEAT_S_MIN), HEARTBEAT_S_MAX)

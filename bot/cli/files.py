@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are written whole or not at all, and the examples that come with the package."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
+from typing import Final
 
+import bot
 from bot.errors import BotError
+
+# In the project's tree these are links to configs/ and strategies/; a built wheel holds the files themselves.
+EXAMPLES: Final = Path(bot.__file__).parent / "examples"
+
+
+def example(name: str) -> Path:
+    """The path of an example that comes with the package: `demo.yaml`, or `strategies/trend.py`."""
+    return (EXAMPLES / name).resolve()
 
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -213,8 +213,10 @@ def strategies(folder: Path | None, *, as_json: bool) -> int:
 
 
 def _default_folder() -> Path:
+    from bot.cli.files import example
+
     here = Path("strategies")
-    return here if here.is_dir() else Path(__file__).resolve().parents[2] / "strategies"
+    return here if here.is_dir() else example("strategies/trend.py").parent
 
 
 def _bounds(param: dict[str, object]) -> str:
