@@ -315,6 +315,10 @@ def band_lines(band: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"band: the path mattered for the orders of {many(count, 'trade')}; what else differs follows from them"
         )
+    elif "orders" in band:
+        lines.append(
+            "band: every trade that all have was filled alike; funding, and the sizes and trades that follow from it, make the difference"
+        )
     lines += [f"band: {_moved(one)}" for one in orders[:ORDERS_SHOWN]]
     if count > ORDERS_SHOWN:
         lines.append(f"band: and {count - ORDERS_SHOWN:,} more: summary.json names {len(orders):,}")

@@ -198,6 +198,8 @@ def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list
     ]
     assert [line for line in lines if line.startswith("  band: ")] == [f"  band: {line}" for line in told]
     assert all(f"<li>{escape(line)}</li>" in page(both) for line in told)
+    by_funding = replace(run, summary=run.summary | {"band": band | {"orders": [], "orderCount": 0}})
+    assert any("every trade that all have was filled alike; funding" in line for line in report_lines(by_funding))
     of_before = replace(
         run, summary=run.summary | {"band": {"path": "olhc"} | differs}
     )  # by a version with one other path
