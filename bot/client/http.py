@@ -25,7 +25,7 @@ from bot.errors import ConfigError
 from bot.wire.addresses import address_problem
 
 REPLY_BYTES_MAX: Final = 16 * 1024 * 1024  # 5,000 candles are under 1 MB
-CONNECTIONS_MAX: Final = 64
+CONNECTIONS_MAX: Final = 128  # a daemon has up to 50 orders and 50 questions for bars in flight, and asks besides
 KEEPALIVE_S: Final = 3.0  # shorter than any server's, so that an idle connection is closed by us and never found dead
 
 Transport = httpx.AsyncBaseTransport

@@ -270,6 +270,7 @@ class Run:
             notices_of=self._notices_of,
             between=partial(self._look_around, operations.errands.do_urgent),
             new_serial=lambda _before: secrets.randbits(SERIAL_BITS),
+            ring=self.rhythm.ring,
             abreast=ABREAST if client.clock.speed > 0 else 1,  # A clock moved by hand stands still: one after another, as in a session.
         )  # fmt: skip
         self.controls = Controls(self, reread)
@@ -310,6 +311,7 @@ class Run:
             code, message = Exit.UNSAFE, str(error)
         finally:
             self.operations.errands.give_up()
+            await self.loop.cancel_in_flight()
             self.rhythm.stop()
             if self.asking is not None:
                 self.asking.cancel()

@@ -26,6 +26,8 @@ FLATTEN_PASSES: Final = 20  # each is one look at the events; what is open after
 # Of what may be repeated, when the service does not answer just now: the end of a run has no next pass.
 TRIES: Final = 3
 AGAIN_MS: Final = 100  # of real time between them
+# Of real time that the end waits for replies: for those of the run, and for those of what it asks itself. The two fit what it has in all.
+REPLIES_MS: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,13 @@ async def wind_down(loop: Loop, on_exit: OnExit) -> LeftBehind:
     loop.paused = ENDING
     loop.begin_pass()
     try:
+        await loop.settle_in_flight(REPLIES_MS)
+        await loop.cancel_in_flight()
         loop.reload_live()  # A pass that was cut may have moved an intent further than it could say.
         loop.give_up_entries()
         known = await loop.drain()
         await loop.settle(at_once=True)  # What is in doubt may still be told apart; nothing new is opened.
+        await loop.settle_in_flight(REPLIES_MS)
         if on_exit in ("cancel", "flatten"):
             complete = await _cancel_entries(loop)
             why.append(f"resting entries were {'' if complete else 'not all '}canceled (safety.on_exit: {on_exit})")
@@ -119,6 +124,7 @@ async def _flatten(loop: Loop) -> bool:
             # All of them leave before anything is learned of the first: its fill is told to a strategy, which may take its time.
             await loop.open_and_send([one for one in closes if isinstance(one, Intent)])
         await loop.settle()
+        await loop.settle_in_flight(REPLIES_MS)
         deaf = 0 if await loop.drain() else deaf + 1
         if deaf == TRIES:
             break

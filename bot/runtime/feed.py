@@ -7,7 +7,7 @@ successor is decided without knowing it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import structlog
@@ -21,7 +21,9 @@ from bot.wire import CANDLES_MAX, INTERVAL_MS, Candle
 log = structlog.get_logger()
 
 SPARE_BARS: Final = 2  # the running bar, and one that may close while the question is on its way
-
+REPLY_S: Final = (
+    1.0  # of real time without any reply, after which a pass goes on without the bars that it has asked for
+)
 
 Breathe = Callable[[], Awaitable[None]]  # called often; makes a pass of the loop when the last one is too long ago
 DoneUntil = Callable[[str, str], int | None]  # of market and interval: the newest bar that was decided, by any run
@@ -70,6 +72,7 @@ class Feed:
         self._last_ms: dict[Series, int] = {}  # close instant of the newest bar handed out
         self._past_ms: dict[Series, int] = {}  # bars up to there were handed out as history only
         self.gone: dict[str, str] = {}  # market -> why the service has no candles of it
+        self._asked: dict[Series, asyncio.Task[list[Closed]]] = {}  # questions in flight
 
     def due(self, now_ms: int) -> list[Series]:
         """Series of which another bar should have closed by now; also those whose newest bar lies ahead, of a clock that went back."""
@@ -105,41 +108,58 @@ class Feed:
     ) -> list[Closed]:  # fmt: skip
         """Bars that have closed since the last call, asked for `abreast` series at a time.
 
-        A series whose question failed, or had no time, is asked again next time. One whose warm-up was refused has it now: most of its bars
-        are past.
+        A series whose question failed, or had no time, is asked again next time; bars whose reply takes long come with a later poll. One whose
+        warm-up was refused has it now: most of its bars are past.
         """
-        due = self.due(now_ms)
+        due = iter([series for series in self.due(now_ms) if series not in self._asked])
         found: list[Closed] = []
-        if abreast <= 1 or len(due) <= 1:
-            await self._ask(port, iter(due), done_until, now_ms, has_time, found)
-        else:
-            rest = iter(due)  # Whoever is free asks the next one.
-            asking = (self._ask(port, rest, done_until, now_ms, has_time, found) for _ in range(min(abreast, len(due))))
-            for end in await asyncio.gather(*asking, return_exceptions=True):
-                if isinstance(end, BaseException):
-                    raise end
-        return sorted(found)
+        if abreast <= 1:
+            for series in due:
+                if not has_time():
+                    break
+                found += await self._ask(port, series, done_until, now_ms)
+            return sorted(found)
+        fresh = set[asyncio.Task[list[Closed]]]()
+        while True:
+            while len(self._asked) < abreast and has_time() and (one := next(due, None)) is not None:
+                self._asked[one] = asyncio.create_task(self._ask(port, one, done_until, now_ms))
+                fresh.add(self._asked[one])
+            if not fresh:
+                return sorted(found + self._replies())
+            ended, fresh = await asyncio.wait(fresh, timeout=REPLY_S, return_when=asyncio.FIRST_COMPLETED)
+            if not ended:  # What hangs holds up no other market: a later poll has its bars.
+                return sorted(found + self._replies())
+            found += self._replies()
 
-    async def _ask(
-        self, port: VenuePort, rest: Iterator[Series], done_until: DoneUntil, now_ms: int, has_time: Callable[[], bool],
-        found: list[Closed],
-    ) -> None:  # fmt: skip
-        for series in rest:
-            if not has_time():
-                break
-            try:
-                if series in self._last_ms:
-                    fresh = await self._fresh(port, series, now_ms)
-                else:
-                    fresh = await self._begun(port, series, done_until, now_ms)
-            except Refused as error:  # One market that is gone stops no other.
-                self._is_gone(series, error)
-                continue
-            except (TryLater, OutcomeUnknown) as error:
-                log.warning("feed.missed", market=series.market, interval=series.interval, code=error.code)
-                continue
-            self.gone.pop(series.market, None)
-            found += fresh
+    def _replies(self) -> list[Closed]:
+        found: list[Closed] = []
+        for series in [one for one, task in self._asked.items() if task.done()]:
+            bars = self._asked.pop(series).result()
+            found += bars if series in self.wanted else ()
+        return found
+
+    def cancel(self) -> list[asyncio.Task[list[Closed]]]:
+        """Wait for no reply any more."""
+        tasks = list(self._asked.values())
+        for task in tasks:
+            task.cancel()
+        self._asked.clear()
+        return tasks
+
+    async def _ask(self, port: VenuePort, series: Series, done_until: DoneUntil, now_ms: int) -> list[Closed]:
+        try:
+            if series in self._last_ms:
+                found = await self._fresh(port, series, now_ms)
+            else:
+                found = await self._begun(port, series, done_until, now_ms)
+        except Refused as error:  # One market that is gone stops no other.
+            self._is_gone(series, error)
+            return []
+        except (TryLater, OutcomeUnknown) as error:
+            log.warning("feed.missed", market=series.market, interval=series.interval, code=error.code)
+            return []
+        self.gone.pop(series.market, None)
+        return found
 
     async def _begun(self, port: VenuePort, series: Series, done_until: DoneUntil, now_ms: int) -> list[Closed]:
         """The history of a series: past, but for the newest one if that was not done."""

@@ -1,7 +1,8 @@
 """Health: why a run may only close, and what a person should hear of. Counts and notices; it repairs nothing and sends nothing.
 
 `degraded` maps a reason to a sentence. A reason of one market ("market:BTC", "drift:BTC") keeps entries out of that market,
-any other keeps them out of all; exits and protection go on under every one of them.
+any other keeps them out of all; exits and protection go on under every one of them. "orders:BTC" and "clock" are shown here and judged
+elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-PARTIAL: Final = ("clock",)  # reasons that are shown here and judged elsewhere
+ORDERS: Final = "orders:"  # the service does not say what became of an order in that market, whose name follows
+PARTIAL: Final = ("clock", ORDERS)  # reasons that are shown here and judged elsewhere
 LOCAL: Final = ("market:", "drift:")  # reasons of one market; its name follows
 KEPT: Final = (FOREIGN,)  # reasons that only a person takes away, or a reset of the account: they outlive a restart
 CODES: Final = {"journal": "journal_fault", FOREIGN: "foreign_writer", "scope": "forbidden"}
@@ -71,12 +73,16 @@ class Health:
         for name, message in reasons.items():
             self.degrade(prefix + name, message)
 
+    def markets_of(self, prefix: str) -> list[str]:
+        """The markets of the reasons under a prefix."""
+        return sorted(one.removeprefix(prefix) for one in self.degraded if one.startswith(prefix))
+
     def no_entry(self, market: str | None = None) -> Refusal | None:
         """Why nothing may be opened, anywhere or in that market."""
         if not self.degraded:
             return None
         for reason, message in self.degraded.items():
-            if reason in PARTIAL:
+            if reason.startswith(PARTIAL):
                 continue
             is_local = reason.startswith(LOCAL)
             if not is_local or (market is not None and reason in (f"{one}{market}" for one in LOCAL)):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bot import logs
 from bot.clock import MINUTE_MS
@@ -22,11 +22,11 @@ from bot.errors import ApiError, Refusal, Refused, is_access_lost
 from bot.runtime import reconcile as repairs
 from bot.runtime.arming import DEAD_MAN, Arming, Wanted, counted
 from bot.runtime.books import BOOKED, Books, Part
-from bot.runtime.crew import Crew
+from bot.runtime.crew import InFlight
 from bot.runtime.desk import Decision, Desk, Line, Placed, Run, Wished, run_inline
 from bot.runtime.feed import Breathe, Closed, Feed, Series, at_once
 from bot.runtime.gate import FRESH_INTERVALS, Ask, Gate, Permit
-from bot.runtime.health import Health, key_problem
+from bot.runtime.health import ORDERS, Health, key_problem
 from bot.runtime.intents import FINAL, FIRST_LEG, IN_DOUBT, RUNTIME, Intent, TradeOf, intent_key
 from bot.runtime.journal import Journal, Notice, is_number
 from bot.runtime.legs import next_leg
@@ -35,13 +35,13 @@ from bot.runtime.mirror import Drift, Mirror, MirrorPosition, entry_terms
 from bot.runtime.pauses import Pauses
 from bot.runtime.ports import Calm, Pacer, VenuePort
 from bot.runtime.seats import Seat
-from bot.runtime.send import Sender
+from bot.runtime.send import UNSETTLED_MS, Sender
 from bot.runtime.state import ENDING
 from bot.runtime.telling import tell
 from bot.runtime.timers import Timers
 from bot.runtime.trimming import Held
 from bot.runtime.untold import Untold
-from bot.runtime.waves import Place, builds_on, next_wave, one_by_one, place_of, side_by_side
+from bot.runtime.waves import next_wave, one_by_one, side_by_side
 from bot.runtime.writers import Strangers, look_closer
 from bot.strategy import Bar, Close, Open
 from bot.strategy import Intent as Wish
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from bot.wire import AccountSnapshot, Plan
 
 log = logs.Quiet()
+T = TypeVar("T")
 
 BEGUN: Final = "begun_ms"  # the note of when a journal was begun, by the clock of the service
 BEGUN_AHEAD_MS: Final = 10 * MINUTE_MS  # that it may lie ahead of a later start, whose clock was a little behind
@@ -78,8 +79,9 @@ BREATH_MS: Final = 1_000
 PASS_MS: Final = (
     4_000  # of real time after which a pass begins nothing new: one that hangs proves no progress and stops the beats
 )
-# Of real time, from the first of them, after which a pass begins no entry: events and bars come before what is left, and their exits too.
-ENTRIES_MS: Final = 500
+# Of real time that bars of a market, and entries after an exit, wait for the reply to a request. A healthy service replies in less; then
+# what follows is decided on what the order has done. Without a reply the others go on, and the market's own orders are in doubt.
+SLOW_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ def _is_whole(wish: Close) -> bool:
 
 class Loop:
     """`belief` says why the dead-man's deadline is not trusted, if so; `passed` is told the end of each pass (the progress stamp).
+    `ring` asks for another pass: a reply has come.
 
     `between`: what is done before each pass that a start makes while strategies live through their past.
     `new_serial`: of the keys of guardians, see Arming.
@@ -131,6 +134,7 @@ class Loop:
         between: Callable[[], Awaitable[None]] = at_once,
         abreast: int = 1,
         new_serial: Callable[[int], int] = counted,
+        ring: Callable[[], None] = lambda: None,
     ) -> None:
         self.port = port
         self.now_ms = port.clock.now_ms
@@ -143,6 +147,7 @@ class Loop:
         self.passed = passed
         self.between = between
         self.notices_of = notices_of
+        self.in_flight = InFlight(ring, SLOW_MS / 1000)
         self.live: dict[str, Intent] = {}  # not final, or accepted and not seen in the events yet
         self.owners: dict[str, str] = {}  # idempotency key -> strategy, as far as they were asked for
         self.mirror = Mirror(self.owner_of, self.keys_of, self._leverage_of)
@@ -163,7 +168,7 @@ class Loop:
             {one.strategy.name: one.allowance for one in placed},
             live=self.live.values,
             entries_stopped=self.entries_stopped,
-            in_doubt=self.in_doubt,
+            in_doubt=self._is_doubtful,
             size_decimals={},
             judges_freshness=port.clock.speed > 0,
             foreign_positions=self.settings.foreign_positions,
@@ -176,7 +181,7 @@ class Loop:
             port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
             time_left_ms=self._entries_left_ms, stopped=self._stopped,
             entry_wait_ms=port.entry_wait_ms, name=self._name, of_its_own=self._of_its_own,
-            may_go_on=self.may_go_on,
+            may_go_on=lambda: self.abreast > 1 or self.may_go_on(), ask=self._ask,
         )  # fmt: skip
         self.arming = Arming(
             port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians, new_serial=new_serial
@@ -202,7 +207,7 @@ class Loop:
         self._trim_at_ms = 0
         self._passed_ms = 0  # of real time: when the newest pass ended
         self._pass_ends_ms = 0
-        self._entries_end_ms: int | None = None  # of this pass, once one has left abreast of others
+        self._takes_entries = True  # in this pass
         self._is_cut_short = False  # orders or repairs wait that this pass had no time for
         self._behind_since_ms: int | None = None
         # The last pass was over when it had asked for its events and bars, as where such questions hang. The next one asks for none before exits
@@ -247,6 +252,7 @@ class Loop:
         await self.drain()
         self.ready = True
         await self.settle()
+        await self.settle_in_flight(SLOW_MS)
         await self.reconcile()
         await self._warm_up()
         self.timers.follow(self.desk.seats, self.journal, now_ms=self.now_ms())
@@ -287,8 +293,9 @@ class Loop:
 
     async def _look_and_act(self, *, with_bars: bool) -> None:
         hurries = self._is_starved
+        self._takes_entries = not hurries  # What may be opened is judged on newer events.
+        await self._settle_replies(self.may_go_on)
         if hurries:
-            self._entries_end_ms = self.pacer.mono_ms()  # What may be opened is judged on newer events.
             await self.settle()
             if not self.repairs_were_long:
                 await repairs_when_up(self)
@@ -318,6 +325,7 @@ class Loop:
                 self.compare_soon()
         await self._look_closer()
         self.health.keep("market:", self.feed.gone)
+        self._tell_without_outcome()
 
     async def _decide_due(self) -> None:
         """Decide the bars that have closed, and let the timers fire."""
@@ -325,11 +333,13 @@ class Loop:
             await repairs_when_up(self)  # Guardians stand again before anything is decided, or it would be refused.
         elif self._due:
             self.repairs_were_long = False
-        while self._due and self.has_time():  # What there was no time for stays due: no bar is ever skipped.
-            together = side_by_side(self._due, self.desk.listeners()) if self.abreast > 1 else 1
-            group, self._due = self._due[:together], self._due[together:]
+        # What there was no time for stays due: no bar is ever skipped.
+        while (ready := self._ready()) and self.has_time():
+            group = ready[: side_by_side(ready, self.desk.listeners()) if self.abreast > 1 else 1]
+            chosen = set(group)
+            self._due = [one for one in self._due if one not in chosen]
             done = await self._steps(group)
-            self._due = group[done:] + self._due
+            self._due = sorted([*group[done:], *self._due])
             if not done:
                 break
         if self._catching_up:
@@ -378,18 +388,75 @@ class Loop:
 
     async def settle(self, *, at_once: bool = False) -> None:
         """Go on with every intent that is not final: one attempt each, when its time has come, or at once."""
-        due = []
-        for intent in sorted(self.live.values(), key=_entries_last):
-            is_due = (at_once and intent.state == "sending") or self.sender.is_due(intent)
-            if intent.state not in FINAL and is_due and self.has_time():
-                if self.abreast > 1:
-                    due.append(intent)
-                else:
-                    await self._send(intent)
-        if due:
-            await self._send_in_waves(due)
+        await self._dispatch(
+            intent
+            for intent in sorted(self.live.values(), key=_entries_last)
+            if intent.state not in FINAL and ((at_once and intent.state == "sending") or self.sender.is_due(intent))
+        )
         if self._replies:
             await self._send_replies()
+
+    async def _settle_replies(self, may_go_on: Callable[[], bool]) -> None:
+        """What the replies that have come mean, before the events are looked at: those tell what the orders did."""
+        if self.in_flight:
+            try:
+                await self.in_flight.settle(self._is_open, may_go_on)
+            finally:  # Also where one of them ends the run: what is known to be accepted is not left in doubt.
+                self._settle_answered()
+
+    async def settle_in_flight(self, within_ms: int) -> None:
+        """Wait for the replies that are still to come, for so long at most: at the beginning and at the end of a run."""
+        if not self.in_flight:
+            return
+        try:
+            async with asyncio.timeout(within_ms / 1000):
+                while self.in_flight:
+                    await self.in_flight.wait()
+                    await self._settle_replies(lambda: True)
+        except TimeoutError:
+            log.warning("replies.late", requests=len(self.in_flight), waited_ms=within_ms)
+
+    async def cancel_in_flight(self) -> None:
+        """Wait for no reply any more: what is on its way is in doubt, as after a crash."""
+        await asyncio.gather(*self.in_flight.cancel(), *self.feed.cancel(), return_exceptions=True)
+
+    def _is_open(self, intent: Intent) -> bool:
+        """Whether its reply still means something: an event, or a reset, may have ended it meanwhile."""
+        known = self.live.get(intent.id)
+        return known is not None and known.state not in FINAL
+
+    def _requests(self) -> list[Intent]:
+        """The intents whose replies something may wait for."""
+        return [one for one in self.in_flight.intents if self._is_open(one)] if self.in_flight else []
+
+    def _awaited(self) -> list[Intent]:
+        """Those of them that what follows waits for. A reply that is slow holds up the orders of its own market alone."""
+        requests = self._requests()
+        slow = self._slow() if requests else ()
+        return [one for one in requests if one.id not in slow]
+
+    def _slow(self) -> set[str]:
+        """Ids of the intents that nothing in another market waits for: also of one that is tried again after a request without a reply."""
+        return self.in_flight.slow | self.sender.without_outcome(SLOW_MS).keys()
+
+    def _ready(self) -> list[Closed]:
+        """The bars that may be decided now: not before a reply that tells what their strategies have. Bars of one series keep their order."""
+        awaited = self._awaited() if self._due else []
+        if not awaited:
+            return self._due
+        markets, names = {one.market for one in awaited}, {one.strategy for one in awaited}
+        listeners = self.desk.listeners()
+        return [
+            one for one in self._due if one.market not in markets and names.isdisjoint(listeners.get(one.market, ()))
+        ]
+
+    def _tell_without_outcome(self) -> None:
+        """The state says where orders have no outcome. Entries are kept out there by what is in doubt, and their own retries are not."""
+        found: dict[str, str] = {}
+        for key, said in self.sender.without_outcome(UNSETTLED_MS).items():
+            if (intent := self.live.get(key)) is not None and intent.state not in FINAL:
+                found[intent.market] = f"the service does not say what became of an order in {intent.market} ({said})"
+        self.health.keep(ORDERS, found)
 
     def give_up_entries(self) -> None:
         """The run ends: an entry that was written and of which nothing has left is no longer wanted. One that may have left stays in doubt."""
@@ -444,7 +511,7 @@ class Loop:
     def begin_pass(self) -> None:
         """From here a pass has PASS_MS."""
         self._pass_ends_ms = self.pacer.mono_ms() + PASS_MS
-        self._entries_end_ms, self._is_cut_short = None, False
+        self._takes_entries, self._is_cut_short = True, False
 
     def end_pass(self) -> None:
         """The pass under way begins nothing new."""
@@ -462,15 +529,14 @@ class Loop:
 
     def _entries_left_ms(self) -> int:
         """What this pass still has for entries; what it has no time for is carried on by the next one."""
-        ends_ms = self._pass_ends_ms if self._entries_end_ms is None else min(self._pass_ends_ms, self._entries_end_ms)
-        left_ms = ends_ms - self.pacer.mono_ms()
+        left_ms = self._pass_ends_ms - self.pacer.mono_ms() if self._takes_entries else 0
         self._is_cut_short = self._is_cut_short or left_ms <= 0
         return left_ms
 
     @property
     def is_late(self) -> bool:
         """Bars, orders or events wait that the last pass had no time for; the next one begins at once, unless the service is away."""
-        waits = bool(self._due or self._catching_up) or self._is_cut_short
+        waits = bool(self._ready() or self._catching_up) or self._is_cut_short
         return self.is_page_cut or (waits and not self.behind)
 
     def join_due(self, due: Iterable[Closed]) -> None:
@@ -522,8 +588,10 @@ class Loop:
         if self.port.clock.is_sandbox:  # No other service's time goes back: a clock that does is this machine's.
             self.timers.go_back(self.journal, now_ms=self.now_ms())
         for due in self.timers.due(until_ms):
+            if any(one.strategy == due.strategy for one in self._awaited()):
+                return  # It stays due, until it is known what the strategy has.
             if not self.has_time() or not (await self.drain() or self._behind_for_long()):
-                return  # It stays due.
+                return
             log.info("timer.fired", strategy=due.strategy, timer=due.name, at_ms=due.at_ms)
             # A session's clock stands in the millisecond before the instant of its bars, which is what they are told.
             decision = await self.desk.ring(due, now_ms=max(self.now_ms(), due.at_ms))
@@ -624,6 +692,9 @@ class Loop:
         self._behind_since_ms = None
         if self.is_page_cut:
             return False
+        for intent in self._requests():
+            if self.sender.is_seen(intent):  # The event came before the reply, which may never come.
+                self.live[intent.id] = self.sender.accept_seen(self.live[intent.id])
         if self.live:
             for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
                 del self.live[key]
@@ -780,86 +851,51 @@ class Loop:
         await self._send_all(intents, self.journal.decided(intents))
 
     async def _send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
-        """Each in its turn, with what it caused learned before the next: a reversal opens against what its close has left."""
+        """Send what was written, in its order, as far as it may leave now."""
         self._forget_unwritten(intents, fresh)
-        if self.abreast > 1 and len(fresh) > 1:
-            await self._send_in_waves(fresh)
-            await self.drain()
-        else:
-            for intent in one_by_one(fresh):
-                if not self.has_time():
-                    break  # It is written and live: the next pass goes on with it.
-                await self._send(intent)
-                await self.drain()
+        await self._dispatch(one_by_one(fresh) if self.abreast == 1 else fresh, learns=True)
         if self._replies:
             await self._send_replies()
 
-    async def _send_in_waves(self, intents: Sequence[Intent]) -> None:
-        """Several at a time, exits first (waves.py). That they are about to leave is on disk before any of them leaves."""
-        waiting, crew = list(intents), Crew(self.abreast)
-        sent: set[Place] = set()
-        kept: list[Intent] = []
-        try:
-            while True:
-                # Meanwhile an event may have ended one, or a reset all of them.
-                found = (self.live.get(one.id) for one in waiting)
-                waiting = [one for one in found if one is not None and one.state not in FINAL]
-                if not crew.under_way and builds_on(waiting, sent):
-                    self._settle_answered()
+    async def _dispatch(self, waiting: Iterable[Intent], *, learns: bool = False) -> None:
+        """Start what may leave now (waves.py). That it is about to leave is on disk before. What may not waits for a later pass.
+
+        One at a time, as in a session, each waits for its reply; with `learns` also for what it caused: a reversal opens against what its
+        close has left.
+        """
+        if self.abreast == 1:
+            for intent in waiting:
+                if not self.has_time():
+                    break  # It is written and live: the next pass goes on with it.
+                await self._send(intent)
+                if learns:
                     await self.drain()
-                    sent.clear()
-                    continue
-                wave = next_wave(waiting, crew.room, crew.under_way, sent) if crew.room and self.has_time() else []
-                if wave and self._may_leave(wave):
-                    ids = {intent.id for intent in wave}
-                    waiting = [intent for intent in waiting if intent.id not in ids]
-                    sent.update(map(place_of, wave))
-                    self._send_off(wave, crew, kept)
-                if not crew.under_way:
-                    return
-                await crew.wait()
-        except asyncio.CancelledError:
-            crew.cancel()
-            raise
-        finally:  # Also when the run is told to stop meanwhile: what is known to be accepted is not left in doubt.
-            try:
-                await crew.all_back()
-            finally:
-                self._settle_answered()
-                if kept:
-                    self.sender.keep_back(kept)
-                    # A reset may have ended them meanwhile: of an account that is no more nothing leaves.
-                    self.live.update((one.id, one) for one in kept if one.id in self.live)
-
-    def _may_leave(self, wave: Sequence[Intent]) -> bool:
-        """Exits may; entries for ENTRIES_MS of a pass, so that a bar that closes while they wait for the rate limit is not kept waiting."""
-        if wave[0].action != "open":
-            return True
-        if self._entries_end_ms is None:
-            self._entries_end_ms = self.pacer.mono_ms() + ENTRIES_MS
-        return self._entries_left_ms() > 0
-
-    def _send_off(self, wave: Sequence[Intent], crew: Crew, kept: list[Intent]) -> None:
-        with self.journal.together():  # One wait for the disk.
-            if any(intent.action == "open" for intent in wave):  # An entry leaves where nothing is in doubt.
-                self._settle_answered()
-            marked = self.sender.mark(wave)
-        for one in wave:
-            crew.send(one, self._send_in_turn(marked.get(one.id, one), crew, kept, is_marked=one.id in marked))
-
-    async def _send_in_turn(self, intent: Intent, crew: Crew, kept: list[Intent], *, is_marked: bool) -> None:
-        """What may not leave when its turn comes (the pass or the run ends) waits; what was written as about to leave, and has not, is `kept`."""
-        stays = True
-        try:
-            async with crew.turn():
-                if self.has_time() and not crew.is_broken:
-                    stays = False
-                    await self._send(intent, is_marked=is_marked)
-        finally:
-            if stays:
+            return
+        requests = self._requests()
+        busy = {one.id for one in requests}
+        waiting = [one for one in waiting if one.id not in busy and self._is_open(one)]
+        while waiting and self.may_go_on():
+            # A request that nobody waits for any more keeps its place: it has its connection.
+            room = self.abreast - (len(self.in_flight) - len(requests))
+            wave = next_wave(waiting, room, requests, self._slow())
+            if not wave:
+                return
+            if wave[0].action == "open" and not self._takes_entries:
                 self._is_cut_short = True
-                if is_marked:
-                    kept.append(intent)
+                return
+            with self.journal.together():  # One wait for the disk.
+                marked = self.sender.mark(wave)
+            for one in wave:
+                await self.in_flight.start(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
+            gone = {one.id for one in wave}
+            waiting = [one for one in waiting if one.id not in gone]
+            requests = self._requests()
+
+    async def _ask(self, intent: Intent, request: Coroutine[Any, Any, T]) -> T:
+        """The reply to a request, while which the intent stands as it was written."""
+        if intent.id in self.live:
+            self.live[intent.id] = intent
+        return await self.in_flight.ask(intent, request)
 
     def _settle_answered(self) -> None:
         for done in self.sender.settle_answered():
@@ -900,14 +936,13 @@ class Loop:
             self._reconcile_at_ms = 0  # It takes the position and the orders for ours.
 
     async def _send_replies(self) -> None:
-        for _ in range(REPLIES_MAX):
-            if not self._replies:
-                return
-            if not self.has_time():
-                break
-            intent = self._replies.pop(0)
-            await self._send(intent)
-            await self.drain()
+        if self.abreast > 1:
+            await self._dispatch(self._replies)
+        else:
+            for _ in range(REPLIES_MAX):
+                if not self._replies or not self.has_time():
+                    break
+                await self._dispatch([self._replies.pop(0)], learns=True)
         self._replies.clear()  # They are written and live: the next pass goes on with them.
 
     def _forget_unwritten(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
@@ -935,6 +970,17 @@ class Loop:
             if intent.market == market and intent.state in IN_DOUBT and intent.id != besides:
                 return True
         return False
+
+    def _is_doubtful(self, market: str, besides: str | None = None) -> bool:
+        """Whether nothing may be opened there for want of an outcome. A reply that is still to come in time is waited for before an entry leaves."""
+        if not self.in_flight:
+            return self.in_doubt(market, besides)
+        awaited = {one.id for one in self._awaited()}
+        late = {one.id for one in self._requests()} - awaited
+        return any(
+            i.market == market and i.id not in awaited and i.id != besides and (i.state in IN_DOUBT or i.id in late)
+            for i in self.live.values()
+        )
 
     def is_closing(self, market: str) -> bool:
         """Whether all of that position is about to be closed. A part of it is not enough, nor is a close that waits for a person, or for long."""

@@ -28,6 +28,7 @@ from bot.runtime import explaining, reading, systemd
 from bot.runtime import reconcile as repairs
 from bot.runtime.control import Data, Problem, Question, Routes
 from bot.runtime.controls import Late
+from bot.runtime.health import ORDERS
 from bot.runtime.intents import FINAL, IN_DOUBT
 from bot.runtime.mirror import Drift, MirrorOrder, MirrorPosition
 from bot.runtime.state import State
@@ -234,13 +235,15 @@ class Operations:
         }  # fmt: skip
 
     def _unsafe(self, run: Run) -> list[str]:
-        """What keeps our open positions from being safe, a phrase each."""
+        """What keeps our open positions from being safe, or the run from ordering, a phrase each."""
         mirror = run.loop.mirror
         bare = [p.market for p in mirror.unprotected()] if self.settings.safety.require_protection else []
         found = [f"without a stop: {', '.join(bare)}"] if bare else []
         is_open = any(p.owner is not None for p in mirror.positions.values())
         if is_open and run.loop.arming.lacks_dead_man():
             found.append("the dead-man of the config does not stand")
+        if silent := run.loop.health.markets_of(ORDERS):
+            found.append(f"no outcome of orders in {', '.join(silent)}")
         return found
 
     async def positions(self, question: Question) -> Data:

@@ -1,14 +1,14 @@
 """Carrying one intent to its end: plan, confirm, and what an answer without certainty asks for. The only caller of the order operations.
 
 Written before sent, at every step. What one call cannot settle stays as it is in the journal, and the loop's next pass
-tries again: no wait in here is longer than WINDOW_MS, because a loop that waits makes no progress and stops the beats.
+tries again. Each request and each wait goes through `ask`: live, the pass goes on meanwhile, and a later one takes on the reply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from decimal import Decimal
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from bot import logs
 from bot.errors import NO_ERROR_OBJECT, AccessLost, ApiError, OutcomeUnknown, Refusal, Refused, TryLater
@@ -23,9 +23,10 @@ from bot.runtime.settle import SETTLE_MS, Accept, Again, End, Fences, Look, Move
 from bot.wire import TRADES_PAGE_MAX, OrderRequest, Plan, Trade
 
 log = logs.Quiet()
+T = TypeVar("T")
 
-TRIES: Final = 3  # in one pass; the next pass has as many again
-WINDOW_MS: Final = 2_000  # of real time that one pass spends on waiting between tries
+TRIES: Final = 3  # in one `send`; the next one has as many again
+WINDOW_MS: Final = 2_000  # of real time from the first request of one `send`, after which it waits for no other try
 EXIT_AGAIN_MS: Final = 10_000  # of real time: an exit is tried again after so long, whatever Retry-After says
 LOOK_MS: Final = 5_000  # of real time between two looks for an order that a lost journal may have sent
 # Of real time, as long as a plan lives: an entry of which nothing has left and that its own strategy is kept from keeps others of its market
@@ -51,7 +52,22 @@ _STALE_PLAN: Final = ("plan_stale", "its plan ran out before it was sent")
 _STALE_BAR: Final = ("stale_bar", "it was not sent in time")
 _RUN_ENDED: Final = ("run_ended", "the run ended before it was sent")
 
+# Of real time without an outcome of what was sent, after which the run says that it cannot order there. A healthy service answers in
+# less than a second, and the rate limiter keeps an exit for 2 s at most.
+UNSETTLED_MS: Final = 3_000
+
 Veto = Callable[[Intent, Plan], Awaitable[bool]]
+
+
+class Ask(Protocol):
+    """The reply to a request of an intent, which is as it was written last."""
+
+    async def __call__(self, intent: Intent, request: Coroutine[Any, Any, T], /) -> T: ...
+
+
+async def ask_here(_intent: Intent, request: Coroutine[Any, Any, T], /) -> T:
+    """The caller waits for the reply."""
+    return await request
 
 
 class Search(NamedTuple):
@@ -73,6 +89,7 @@ class Sender:
         time_left_ms: Callable[[], int] = lambda: WINDOW_MS, stopped: Callable[[Intent], Refusal | None] = lambda _intent: None,
         entry_wait_ms: Callable[[], int] = lambda: 0, name: Callable[[Intent], None] = lambda _intent: None,
         of_its_own: Callable[[Intent], Refusal | None] = lambda _intent: None, may_go_on: Callable[[], bool] = lambda: True,
+        ask: Ask = ask_here,
     ) -> None:  # fmt: skip
         self.port = port
         self._now_ms = port.clock.now_ms
@@ -81,6 +98,7 @@ class Sender:
         self.gate = gate
         self.pacer = pacer
         self.may_confirm = may_confirm
+        self.ask = ask
         self.time_left_ms = time_left_ms  # of this pass, for entries
         self.stopped = stopped
         self.entry_wait_ms = entry_wait_ms
@@ -100,6 +118,7 @@ class Sender:
         self._ends: dict[str, tuple[State, str, str]] = {}
         self._canceled: dict[str, set[str]] = {}  # what a cancel of several orders has done so far
         self._answers: dict[str, str] = {}  # why the service did not take it the last time
+        self._asked_ms: dict[str, int] = {}  # real time of the first request since an outcome was known
         self._answered: list[tuple[Intent, str]] = []  # of a wave: accepted by the service, and not written yet
         self._planned: tuple[OrderRequest, OrderRequest] | None = (
             None  # the last entry that was planned, and its dry run
@@ -113,6 +132,7 @@ class Sender:
             self._held_ms,
             self._canceled,
             self._answers,
+            self._asked_ms,
         )  # by intent
 
     def is_due(self, intent: Intent) -> bool:
@@ -126,6 +146,14 @@ class Sender:
         for kept in self._kept:
             for intent_id in [one for one in kept if one not in live]:
                 del kept[intent_id]
+
+    def is_seen(self, intent: Intent) -> bool:
+        """Whether the events have told of its order."""
+        return intent.action != "cancel" and intent.id in self.mirror.trades_by_key
+
+    def accept_seen(self, intent: Intent) -> Intent:
+        """Its order is told of: no reply is needed any more."""
+        return self._told(self._accept(intent, self.mirror.trades_by_key[intent.id]), intent.state)
 
     async def send(self, intent: Intent) -> Intent:
         """Take the intent as far as it goes now: to its end, or to where the next pass goes on."""
@@ -143,12 +171,6 @@ class Sender:
         """As `send`, of an intent that `mark` has written. One that the service accepts is written by `settle_answered`."""
         intent = await self._attempts(intent, is_marked=True)
         return intent if any(one is intent for one, _ in self._answered) else self._told(intent, "opened")
-
-    def keep_back(self, marked: Sequence[Intent]) -> None:
-        """Write of those that `mark` has written and that have not left, in one transaction: nothing is in doubt, and they are sent as they are."""
-        with self.journal.together():
-            for intent in marked:
-                self.journal.attempt_ended(intent, "no", code="not_sent", order_submitted=False)
 
     def settle_answered(self) -> list[Intent]:
         """Write what the service has accepted since the last call, in one transaction."""
@@ -171,11 +193,12 @@ class Sender:
         return done
 
     def _is_late(self, intent: Intent) -> bool:
-        """Whether its events, which show no key, may have come before the answer that says which trade it is. An answer to the first request comes
-        before any look at the events, unless that was an earlier run's."""
-        return not self.mirror.events_named and (intent.attempts > 1 or intent.id in self.inherited)
+        """Whether its events, which show no key, may have come before the answer that says which trade it is."""
+        return not self.mirror.events_named
 
     def _told(self, intent: Intent, before: State) -> Intent:
+        if intent.state in FINAL or intent.state == "quarantined":
+            self._asked_ms.pop(intent.id, None)
         if intent.state in FINAL:
             for kept in self._kept:
                 if kept:
@@ -192,9 +215,8 @@ class Sender:
         return self._told(self._end(intent, "expired", *self._ran_out(intent, _RUN_ENDED)), before)
 
     async def _advance(self, intent: Intent) -> Intent:
-        seen = self.mirror.trades_by_key.get(intent.id)
-        if seen is not None and intent.action != "cancel":
-            return self._accept(intent, seen)  # The event came before the answer.
+        if self.is_seen(intent):
+            return self._accept(intent, self.mirror.trades_by_key[intent.id])  # The event came before the answer.
         if self._held_ms and (no := self._held_for_long(intent)) is not None:
             return await self._end_unsent(
                 intent, "expired", no.code, f"{no.message} (nothing of it had left for a minute)"
@@ -269,7 +291,7 @@ class Sender:
         started_ms = self.pacer.mono_ms()
         for n in range(1, TRIES + 1):
             try:
-                result = await self.port.plan(request, key=intent.id)
+                result = await self._asked(intent, self.port.plan(request, key=intent.id))
             except Refused as error:
                 return await self._end_unsent(intent, "rejected", error.code, error.message)
             except (TryLater, OutcomeUnknown) as error:  # A dry run does nothing, so nothing is in doubt.
@@ -384,33 +406,53 @@ class Sender:
         if intent.action == "cancel":
             return await self._cancel(intent)
         if intent.action == "close":
-            result = await self.port.close(
-                intent.market, intent.close(), key=intent.id, expires_at_ms=intent.not_after_ms
-            )
+            request = self.port.close(intent.market, intent.close(), key=intent.id, expires_at_ms=intent.not_after_ms)
         elif intent.confirm_token is not None:
-            result = await self.port.confirm(intent.confirm_token, key=intent.id, expires_at_ms=intent.token_expires_ms)
+            request = self.port.confirm(intent.confirm_token, key=intent.id, expires_at_ms=intent.token_expires_ms)
         else:
-            result = await self.port.place(intent.order(), key=intent.id, expires_at_ms=intent.not_after_ms)
-        return result.trade.id
+            request = self.port.place(intent.order(), key=intent.id, expires_at_ms=intent.not_after_ms)
+        return (await self._asked(intent, request)).trade.id
+
+    async def _asked(self, intent: Intent, request: Coroutine[Any, Any, T]) -> T:
+        """The reply to a request that may order something. Until an outcome is known, the time since the first one counts."""
+        self._asked_ms.setdefault(intent.id, self.pacer.mono_ms())
+        try:
+            reply = await self.ask(intent, request)
+        except ApiError as error:
+            if error.code == "rate_limited":  # The service works, and there is no room.
+                self._asked_ms.pop(intent.id, None)
+            raise
+        self._asked_ms.pop(intent.id, None)
+        return reply
+
+    def without_outcome(self, for_ms: int) -> dict[str, str]:
+        """Ids of the intents of which something was sent, and for so long no outcome is known; and what was said last."""
+        if not self._asked_ms:
+            return {}
+        now_ms = self.pacer.mono_ms()
+        return {
+            one: self._answers.get(one, "no reply yet")
+            for one, since_ms in self._asked_ms.items()
+            if now_ms - since_ms >= for_ms
+        }
 
     async def _cancel(self, intent: Intent) -> str:
         """Cancels are idempotent by nature: an order that is not there any more is what was wanted. _Cut when the pass has no time for all of them."""
         oids = intent.cancel().oids
         done = self._canceled.setdefault(intent.id, set())
-        is_first = True
-        for oid in oids:
-            if oid in done:
-                continue
-            if not is_first and not self.may_go_on():
+        await self._asked(intent, self._cancel_each([oid for oid in oids if oid not in done], done))
+        return oids[0]
+
+    async def _cancel_each(self, oids: Sequence[str], done: set[str]) -> None:
+        for n, oid in enumerate(oids):
+            if n and not self.may_go_on():
                 raise _Cut
-            is_first = False
             try:
                 await self.port.cancel(oid)
             except Refused as error:
                 if error.code != "not_found":
                     raise
             done.add(oid)
-        return oids[0]
 
     async def _settle(self, intent: Intent, move: Move, error: ApiError, *, is_past: bool) -> Intent:
         match move:
@@ -463,7 +505,7 @@ class Sender:
         before: int | None = None
         nameless = False
         for _ in range(TRADES_PAGES_MAX):
-            page = await self.port.trades(limit=TRADES_PAGE_MAX, before=before, coin=intent.market)
+            page = await self.ask(intent, self.port.trades(limit=TRADES_PAGE_MAX, before=before, coin=intent.market))
             others = self.mirror.keys_of(trade.id for trade in page.trades)  # orders of ours whose answer came
             for trade in page.trades:
                 if trade.idempotency_key == intent.id:
@@ -506,7 +548,7 @@ class Sender:
         )
 
     async def _waited(self, intent: Intent, n: int, started_ms: int, after_ms: int | None) -> bool:
-        """Wait before try n + 1 of this pass, when the pass has the time; else the next pass comes when it is due."""
+        """Wait before try n + 1, when there is time for it; else a later pass goes on when it is due."""
         tries = self._tries[intent.id] = self._tries.get(intent.id, 0) + 1
         wait_ms = max(after_ms or 0, self.pacer.delay_ms(tries))
         if intent.action != "open":
@@ -518,7 +560,7 @@ class Sender:
             left_ms = min(left_ms, self.time_left_ms())
         if n == TRIES or wait_ms > left_ms:
             return False
-        await self.pacer.sleep(wait_ms)
+        await self.ask(intent, self.pacer.sleep(wait_ms))
         return True
 
 

@@ -1,8 +1,8 @@
-"""Waves: which of the orders that wait may leave now, beside those that are under way. Pure; the loop sends them, and asks again when some are back.
+"""Dispatch order: which of the orders that wait may leave now, beside those in flight. Pure; the loop sends them, and asks again at each reply.
 
-Exits go before every entry, but behind what their own strategy wanted before them in that market; no entry leaves before it is
-known what became of the exits that left. Of entries each market has one under way: the next one leaves when it is known what
-became of the one before it. So an answer that takes long holds up its own market, and no other's entries.
+Exits leave before entries, but behind what their own strategy wanted before them in that market. Entries wait for the replies of
+exits, because an exit frees margin; an exit whose reply is slow holds up the entries of its own market alone. Each market has at
+most one entry in flight, and none beside an exit. So a request without a reply holds up its own market, and no other.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Final
 from bot.runtime.feed import Closed
 from bot.runtime.intents import Intent
 
-ABREAST: Final = 50  # questions and orders on their way at once; the client has 64 connections, for a kill too
-# Exits that are written down together as about to leave, and leave as there is room: one wait for the disk.
-AHEAD: Final = 96
+# Orders in flight, and as many questions for bars: the client has 128 connections, and the rest of them is for what a pass asks itself.
+ABREAST: Final = 50
 
 Place = tuple[str, str]  # strategy and market
 
@@ -24,49 +23,50 @@ def place_of(intent: Intent) -> Place:
     return intent.strategy, intent.market
 
 
-def next_wave(
-    waiting: Sequence[Intent], at_most: int = ABREAST, under_way: Collection[Intent] = (), sent: Collection[Place] = ()
-) -> list[Intent]:
-    """What leaves next, in its order: exits while there are any that may go, up to AHEAD, else the first entry of each market, `at_most` of them.
+def entries_max(at_most: int) -> int:
+    """How many entries may be in flight: a fifth of the places is kept for exits, also when no entry gets a reply."""
+    return at_most - at_most // 5
 
-    `sent`: the places of what has left since the events were last looked at. What was wanted after it, there, waits for them (a reversal).
+
+def next_wave(
+    waiting: Sequence[Intent], at_most: int = ABREAST, in_flight: Collection[Intent] = (), slow: Collection[str] = ()
+) -> list[Intent]:
+    """What leaves next, in its order: exits while there are any that may go, else the first entry of each market.
+
+    `at_most` may be in flight, with those that are. `slow`: ids of those whose reply has taken too long for others to wait for it.
     """
-    first = set(sent)
+    taken = {place_of(one) for one in in_flight}
     exits: list[Intent] = []
     entries: list[Intent] = []
     for one in waiting:
         place = place_of(one)
-        if place in first:
-            continue
-        first.add(place)
-        (entries if one.action == "open" else exits).append(one)
+        if place not in taken:
+            taken.add(place)
+            (entries if one.action == "open" else exits).append(one)
+    room = at_most - len(in_flight)
     if exits:
-        return exits[:AHEAD]
-    if any(one.action != "open" for one in under_way):
+        return exits[: max(0, room)]
+    if any(one.action != "open" and one.id not in slow for one in in_flight):
         return []
-    busy = {one.market for one in under_way}
+    busy = {one.market for one in in_flight}
     of_market: dict[str, Intent] = {}
     for one in entries:
         if one.market not in busy:
             of_market.setdefault(one.market, one)
-    return list(of_market.values())[:at_most]
+    room = min(room, entries_max(at_most) - sum(one.action == "open" for one in in_flight))
+    return list(of_market.values())[: max(0, room)]
 
 
 def one_by_one(intents: Sequence[Intent]) -> Sequence[Intent]:
-    """The order in which they leave one after another: wave by wave."""
+    """The order in which they leave one after another, each with its reply."""
     if len(intents) < 2:
         return intents
     waiting, found = intents, list[Intent]()
     while waiting:
-        found += next_wave(waiting)
+        found += next_wave(waiting, at_most=2 * len(waiting))  # no bound: one at a time is in flight
         gone = {one.id for one in found}
         waiting = [one for one in intents if one.id not in gone]
     return found
-
-
-def builds_on(waiting: Sequence[Intent], sent: Collection[Place]) -> bool:
-    """Whether something that waits was wanted after something that has left, by the same strategy in the same market: a reversal."""
-    return bool(sent) and any(place_of(one) in sent for one in waiting)
 
 
 def side_by_side(due: Sequence[Closed], listeners: dict[str, frozenset[str]]) -> int:

@@ -1,4 +1,4 @@
-"""Halfway between a daemon and its service: an HTTP proxy on a socket of its own that can hang, by path, and says when it does."""
+"""Halfway between a daemon and its service: an HTTP proxy on a socket of its own that can hang, by path or request, and says when it does."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 
 class Halfway:
-    """`hangs(path)` says whether a request is kept without an answer; `hung` is set when one is."""
+    """`hangs(path)` and `swallows(request)` say whether a request is kept without an answer; `hung` is set when one is."""
 
     def __init__(self, port: int) -> None:
         self.upstream = port
         self.hangs: Callable[[str], bool] = lambda _path: False
+        self.swallows: Callable[[bytes], bool] = lambda _request: False
         self.hung = asyncio.Event()
+        self.swallowed = 0  # requests that were kept
+        self._released = asyncio.Event()
         self.paths: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -33,6 +36,11 @@ class Halfway:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def release(self) -> None:
+        """End the connections of the requests that hang."""
+        self._released.set()
+        self._released = asyncio.Event()
+
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
@@ -44,9 +52,11 @@ class Halfway:
                 request = await _message(reader)
                 path = request.split(b" ", 2)[1].decode().partition("?")[0]
                 self.paths.append(path)
-                if self.hangs(path):
+                if self.hangs(path) or self.swallows(request):
                     self.hung.set()
-                    await asyncio.Event().wait()
+                    self.swallowed += 1
+                    await self._released.wait()
+                    return
                 back, on = await asyncio.open_connection("127.0.0.1", self.upstream)
                 on.write(request)
                 writer.write(await _message(back))

@@ -104,6 +104,14 @@ async def minutes(loop: Loop, venue: FakeVenue, *closes: str, coin: str = "BTC")
     for close in closes:
         venue.minute(**{coin: close})
         await loop.cycle()
+        await replied(loop)
+
+
+async def replied(loop: Loop) -> None:
+    """The passes that the replies in flight ask for, until there is none in flight."""
+    while loop.in_flight:
+        await loop.in_flight.wait()
+        await loop.cycle()
 
 
 def later(loop: Loop, ms: int) -> None:

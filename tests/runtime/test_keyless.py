@@ -19,7 +19,7 @@ from bot.session.journal import SessionJournal
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
 from bot.wire import CloseRequest, OrderResult, Trade
 from tests.fakes import ADDRESS, Crash, FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, always, begun, kill, later, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, always, begun, kill, later, minutes, replied, room
 from tests.runtime.test_degraded import AWAY, refusals
 from tests.runtime.test_journal import intent
 
@@ -106,9 +106,11 @@ async def test_orders_that_leave_side_by_side_are_ours() -> None:
     loop.abreast = 4
     await loop.recover()
     await loop.cycle()
+    await replied(loop)
     assert ours(loop) == {"BTC": "trend", "ETH": "trend"}
     venue.minute(BTC="101", ETH="101")
     await loop.cycle()
+    await replied(loop)
     assert (venue.positions, refusals(loop), loop.degraded) == ({}, [], {})
     assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((4, 4, 4), (0, 0, 0))
 

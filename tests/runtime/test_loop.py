@@ -330,12 +330,10 @@ def many_rest(view: View, bar: Bar) -> Iterable[Intent]:
         yield from (Open("BTC", "long", usd=20, limit_px=50 + n, bracket=STOP) for n in range(40))
 
 
-@pytest.mark.parametrize("abreast", [1, ABREAST])
-async def test_many_cancels_are_shared_out_over_passes_and_each_is_asked_for_once(abreast: int) -> None:
+async def test_many_cancels_are_shared_out_over_passes_and_each_is_asked_for_once() -> None:
     """A pass without an end would stop the beats: positions would be closed because entries are canceled."""
     venue = SlowCancels()
     loop = await begun(venue, many_rest, pacer=venue.pacer)
-    loop.abreast = abreast
     assert len(venue.working) == 40
     venue.minute(BTC="100")
     for _ in range(5):
@@ -344,6 +342,15 @@ async def test_many_cancels_are_shared_out_over_passes_and_each_is_asked_for_onc
         await loop.cycle()
         assert venue.pacer.now_ms - began_ms <= PASS_MS
         assert loop.is_late is bool(venue.working), "the rest does not wait for the time between two passes"
+    assert (venue.working, len(venue.asked)) == ({}, 40)
+    assert loop.journal.live() == []
+
+
+async def test_many_cancels_in_flight_are_asked_for_once_each() -> None:
+    venue = SlowCancels()
+    loop = await begun(venue, many_rest, pacer=venue.pacer)
+    loop.abreast = ABREAST
+    await minutes(loop, venue, "100")
     assert (venue.working, len(venue.asked)) == ({}, 40)
     assert loop.journal.live() == []
 

@@ -37,7 +37,7 @@ from bot.wire import (
     Position,
 )
 from tests.fakes import FakeVenue, Fault, refused, unknown
-from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, later, minutes, room
+from tests.runtime.rooms import DEAD_MAN_60, first_bar, kill, later, minutes, replied, room
 from tests.runtime.test_loop import SlowCancels, once
 
 STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
@@ -839,6 +839,7 @@ async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_no
     loop.abreast = abreast
     await loop.recover()
     await loop.cycle()
+    await replied(loop)
     close = venue.close
 
     async def wiped(*given: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Several orders at a time: exits first, one entry a market, each on disk before it leaves, and nothing sent twice whatever happens to a wave."""
+"""Several orders in flight: exits first, one entry a market, each on disk before it leaves, no pass waits for a reply, and nothing is sent twice."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from bot.errors import AccessLost, OutcomeUnknown
 from bot.runtime.desk import Placed
 from bot.runtime.exiting import wind_down
 from bot.runtime.feed import Closed
+from bot.runtime.health import ORDERS
 from bot.runtime.intents import Intent
 from bot.runtime.journal import open_journal
-from bot.runtime.loop import Loop, Settings
-from bot.runtime.waves import ABREAST, AHEAD, builds_on, next_wave, one_by_one, place_of, side_by_side
+from bot.runtime.loop import SLOW_MS, Loop, Settings
+from bot.runtime.send import UNSETTLED_MS
+from bot.runtime.state import state_of
+from bot.runtime.waves import ABREAST, entries_max, next_wave, one_by_one, side_by_side
 from bot.strategy import Bar, Bracket, Close, Open, View
 from bot.strategy import Intent as Wish
 from tests.fakes import ADDRESS, FakePacer, FakeVenue
-from tests.runtime.rooms import DEAD_MAN_60, Scripted, allowance
+from tests.runtime.rooms import DEAD_MAN_60, Scripted, allowance, replied
 from tests.runtime.test_journal import intent
 
 MARKETS = ("BTC", "ETH", "SOL")
@@ -60,25 +63,31 @@ def test_a_strategys_own_order_in_a_market_stands() -> None:
     assert waves("a BTC close", "a BTC open", "b ETH open", "b ETH close") == [
         ["a BTC close"], ["a BTC open", "b ETH open"], ["b ETH close"],
     ]  # fmt: skip
-    reversal = wanted("a BTC close", "a BTC open")
-    closed = {place_of(reversal[0])}
-    assert builds_on(reversal[1:], closed)
-    assert next_wave(reversal[1:], sent=closed) == [], "it waits for the events of its close"
-    assert not builds_on(wanted("b BTC open"), closed)
-    assert not builds_on(reversal, ())
+    close, entry = wanted("a BTC close", "a BTC open")
+    assert next_wave([entry], in_flight=[close]) == [], "it waits for the reply to its close"
+    assert next_wave([entry], in_flight=[close], slow=[close.id]) == [], "however long that takes"
 
 
-def test_what_is_under_way_holds_up_its_own_market_and_exits_every_entry() -> None:
+def test_what_is_in_flight_holds_up_its_own_market_and_an_exit_every_entry_until_it_is_slow() -> None:
     slow, *entries = wanted("a BTC open", "b BTC open", "c ETH open", "d SOL close")
     close = entries.pop()
-    assert [one.market for one in next_wave(entries, under_way=[slow])] == ["ETH"]
-    assert next_wave([*entries, close], under_way=[slow]) == [close]
-    assert next_wave(entries, under_way=[close]) == []
+    assert [one.market for one in next_wave(entries, in_flight=[slow])] == ["ETH"]
+    assert next_wave([*entries, close], in_flight=[slow]) == [close]
+    assert next_wave(entries, in_flight=[close]) == []
+    assert next_wave(entries, in_flight=[close], slow=[close.id]) == entries, "other markets go on"
+    exit_there = wanted("e BTC close")
+    assert [one.market for one in next_wave(entries, in_flight=exit_there, slow=[exit_there[0].id])] == ["ETH"]
 
 
-def test_a_wave_is_bounded() -> None:
-    assert [len(wave) for wave in waves(*(f"s{n} BTC close" for n in range(2 * AHEAD + 3)))] == [AHEAD, AHEAD, 3]
-    assert len(waves(*(f"s M{n} open" for n in range(ABREAST + 3)))[0]) == ABREAST
+def test_what_is_in_flight_is_bounded_and_entries_leave_room_for_exits() -> None:
+    exits = wanted(*(f"s{n} BTC close" for n in range(ABREAST + 3)))
+    entries = wanted(*(f"s M{n} open" for n in range(ABREAST + 3)))
+    assert next_wave(exits) == exits[:ABREAST]
+    assert next_wave(exits[ABREAST:], in_flight=exits[:ABREAST]) == []
+    assert next_wave(entries) == entries[: entries_max(ABREAST)]
+    hung = entries[: entries_max(ABREAST)]
+    assert next_wave(entries[len(hung) :], in_flight=hung) == []
+    assert next_wave(exits, in_flight=hung) == exits[: ABREAST - len(hung)], "also when no entry gets a reply"
 
 
 def test_bars_are_decided_together_when_they_are_of_one_instant_and_nobody_hears_two_of_them() -> None:
@@ -108,7 +117,8 @@ class Busy(FakeVenue):
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         try:
-            await asyncio.sleep(0)
+            for _ in range(20):  # Long enough for the pass to start the others.
+                await asyncio.sleep(0)
             reader = open_journal(self.path, address=ADDRESS)
             (row,) = reader.db.conn.execute("SELECT state, attempts FROM intents WHERE id=?", (key,)).fetchall()
             reader.db.close()
@@ -152,6 +162,7 @@ def in_turn(view: View, bar: Bar) -> Iterable[Wish]:
 async def minute(loop: Loop, venue: Busy) -> None:
     venue.minute(BTC="100", ETH="100", SOL="100")
     await loop.cycle()
+    await replied(loop)
 
 
 async def test_orders_of_several_markets_are_under_way_at_once_and_each_once(tmp_path: Path) -> None:
@@ -169,7 +180,7 @@ async def test_orders_of_several_markets_are_under_way_at_once_and_each_once(tmp
     assert not loop.live or all(one.state == "accepted" for one in loop.live.values())
 
 
-async def test_a_reply_that_is_lost_in_a_wave_is_settled_with_its_own_key_and_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_reply_that_is_lost_is_settled_with_its_own_key_and_holds_up_no_other(tmp_path: Path) -> None:
     loop, venue = three(tmp_path / "journal.db", once)
     await loop.recover()
     loop.mirror.keys_proven = True
@@ -190,7 +201,7 @@ def turns(view: View, bar: Bar) -> Iterable[Wish]:
         yield from once(view, bar)
 
 
-async def test_a_reset_between_two_waves_ends_what_waits(tmp_path: Path) -> None:
+async def test_a_reset_between_a_close_and_its_entry_ends_what_waits(tmp_path: Path) -> None:
     loop, venue = three(tmp_path / "journal.db", turns)
     await loop.recover()
     loop.mirror.keys_proven = True
@@ -210,218 +221,190 @@ async def test_a_reset_between_two_waves_ends_what_waits(tmp_path: Path) -> None
 
 
 class Slow(Busy):
-    """Answers no order for BTC before `free` is set."""
+    """Replies to no order in BTC before `free` is set. `arrived` has the orders as they come, `forgets` what never reaches it."""
 
     free: asyncio.Event
-    placed: list[str]
+    arrived: list[str]
+    forgets = False
 
     async def place(self, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
-        self.placed.append(request.market)
-        if request.market == "BTC":
+        self.arrived.append(f"open {request.market}")
+        if request.market != "BTC":
+            return await super().place(request, key=key, expires_at_ms=expires_at_ms)
+        if self.forgets:
             await self.free.wait()
-        elif request.market == "SOL":
-            self.free.set()
-        return await super().place(request, key=key, expires_at_ms=expires_at_ms)
+        done = await super().place(request, key=key, expires_at_ms=expires_at_ms)
+        await self.free.wait()
+        return done
+
+    async def close(self, market: str, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
+        self.arrived.append(f"close {market}")
+        done = await super().close(market, request, key=key, expires_at_ms=expires_at_ms)
+        if market == "BTC":
+            await self.free.wait()
+        return done
 
 
-async def test_an_answer_that_takes_long_holds_up_no_other_market(tmp_path: Path) -> None:
-    loop, venue = three(tmp_path / "journal.db", once, Slow)
+async def slowly(path: Path, script: Any, *, forgets: bool = False) -> tuple[Loop, Slow]:
+    loop, venue = three(path, script, Slow)
     assert isinstance(venue, Slow)
-    venue.free, venue.placed, loop.abreast = asyncio.Event(), [], 2
+    venue.free, venue.arrived, venue.forgets = asyncio.Event(), [], forgets
     await loop.recover()
     loop.mirror.keys_proven = True
-    async with asyncio.timeout(20):
-        await minute(loop, venue)  # BTC is answered when SOL, which had no place beside BTC and ETH, has left.
-    assert venue.placed == ["BTC", "ETH", "SOL"]
-    assert venue.most == 2
+    return loop, venue
 
 
-async def test_a_run_that_is_cut_in_a_wave_has_written_what_is_known_of_it(tmp_path: Path) -> None:
-    loop, venue = three(tmp_path / "journal.db", once, Slow)
-    assert isinstance(venue, Slow)
-    venue.free, venue.placed, loop.abreast = asyncio.Event(), [], 2
-    await loop.recover()
-    loop.mirror.keys_proven = True
-    venue.minute(BTC="100", ETH="100")
-    passing = asyncio.create_task(loop.cycle())
-    while "ETH" not in venue.positions:
-        await asyncio.sleep(0)
-    passing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await passing
-    rows = loop.journal.db.conn.execute("SELECT market, state FROM intents ORDER BY market").fetchall()
-    assert rows == [("BTC", "sending"), ("ETH", "accepted"), ("SOL", "opened")]
-    assert venue.under_way == 0
+async def tick(loop: Loop, venue: FakeVenue, passes: int = 6) -> None:
+    """A minute, and the passes that the replies to it ask for."""
+    venue.minute(BTC="100", ETH="100", SOL="100")
+    for _ in range(passes):
+        await loop.cycle()
+        for _ in range(100):
+            await asyncio.sleep(0)
 
 
-async def test_what_ends_the_run_in_a_wave_leaves_the_others_written(tmp_path: Path) -> None:
+def slow_by_now(loop: Loop) -> None:
+    assert isinstance(loop.pacer, FakePacer)
+    loop.pacer.now_ms += SLOW_MS
+
+
+def states(loop: Loop) -> list[Any]:
+    return loop.journal.db.conn.execute("SELECT market, action, state FROM intents ORDER BY market, seq").fetchall()
+
+
+async def test_a_pass_waits_for_no_reply_and_the_other_markets_go_on(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", in_turn, forgets=True)
+    for _ in range(4):
+        await tick(loop, venue)
+        slow_by_now(loop)
+    assert venue.arrived.count("open BTC") == 1, "nothing else leaves there meanwhile"
+    for coin in ("ETH", "SOL"):
+        assert (venue.arrived.count(f"open {coin}"), venue.arrived.count(f"close {coin}")) == (2, 2)
+    venue.free.set()
+    await tick(loop, venue)
+    assert states(loop)[0] == ("BTC", "open", "expired"), "it reached the service when it was no longer wanted"
+    await tick(loop, venue)
+    assert venue.arrived.count("open BTC") == 2, "the market goes on"
+
+
+async def test_an_exit_without_a_reply_holds_up_no_entry_of_another_market(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", in_turn)
+    venue.free.set()
+    await tick(loop, venue)
+    venue.free.clear()
+    for _ in range(3):
+        await tick(loop, venue)
+        slow_by_now(loop)
+    assert venue.arrived.count("open ETH") == venue.arrived.count("open SOL") == 2
+    venue.free.set()
+
+
+async def test_what_follows_in_a_market_waits_for_the_reply_and_goes_on_with_what_it_tells(tmp_path: Path) -> None:
+    """A reversal: the entry leaves once, when the close has its reply, and the bar after it sees the new position."""
+    loop, venue = await slowly(tmp_path / "journal.db", turns)
+    venue.free.set()
+    await tick(loop, venue)
+    await tick(loop, venue)
+    assert [one for one in venue.arrived if one.endswith("BTC")] == ["open BTC", "close BTC", "open BTC"]
+    assert venue.positions["BTC"].side == "short"
+
+
+async def test_an_order_that_the_events_tell_of_needs_no_reply(tmp_path: Path) -> None:
+    """The reply is lost on its way: the market goes on, and when it comes after all nothing is done twice."""
+    loop, venue = await slowly(tmp_path / "journal.db", in_turn)
+    await tick(loop, venue)
+    assert states(loop)[0] == ("BTC", "open", "accepted")
+    assert len(loop.in_flight) == 1
+    await tick(loop, venue)
+    assert venue.arrived.count("close BTC") == 1
+    venue.free.set()
+    await tick(loop, venue)
+    assert not loop.in_flight
+    rows = loop.journal.db.conn.execute("SELECT attempts, count(*) FROM intents GROUP BY attempts").fetchall()
+    assert [row[0] for row in rows] == [1], "each was sent once"
+
+
+async def test_a_reply_of_an_account_that_was_reset_meanwhile_changes_nothing(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    await tick(loop, venue)
+    venue.reset()
+    await tick(loop, venue, passes=1)
+    assert ("BTC", "open", "void") in states(loop)
+    venue.free.set()
+    await tick(loop, venue)
+    assert not loop.in_flight
+
+
+async def test_orders_without_an_outcome_degrade_the_run_until_they_have_one(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    await tick(loop, venue)
+    assert state_of(loop).word == "RUNNING"
+    assert isinstance(loop.pacer, FakePacer)
+    loop.pacer.now_ms += UNSETTLED_MS
+    await tick(loop, venue)
+    assert state_of(loop) == (
+        "DEGRADED",
+        "the service does not say what became of an order in BTC (no reply yet)",
+    )
+    assert loop.health.markets_of(ORDERS) == ["BTC"]
+    assert loop.health.no_entry("ETH") is None, "other markets open"
+    venue.free.set()
+    await tick(loop, venue)
+    assert (state_of(loop).word, loop.health.markets_of(ORDERS)) == ("RUNNING", [])
+
+
+async def test_a_run_that_is_cut_has_written_what_is_known_and_its_next_life_sends_the_rest_with_the_same_key(
+    tmp_path: Path,
+) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    loop.abreast = 2
+    await tick(loop, venue)
+    await loop.cancel_in_flight()
+    assert [row[2] for row in states(loop)] == ["sending", "accepted", "accepted"]
+    assert (venue.under_way, len(loop.in_flight)) == (0, 0)
+    venue.free.set()
+    loop.reload_live()
+    await tick(loop, venue)
+    assert [row[2] for row in states(loop)] == ["accepted"] * 3
+    assert {coin: one.size for coin, one in venue.positions.items()} == dict.fromkeys(MARKETS, 1), "nothing twice"
+
+
+async def test_the_end_of_a_run_waits_for_replies_and_not_for_one_that_never_comes(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    venue.minute(BTC="100", ETH="100", SOL="100")
+    await loop.cycle()
+    async with asyncio.timeout(10):
+        left = await wind_down(loop, "leave")
+    assert [row[2] for row in states(loop)] == ["sending", "accepted", "accepted"]
+    assert any("an entry in BTC is in doubt" in one for one in left.why)
+    await loop.cancel_in_flight()
+
+
+async def test_an_exit_that_had_no_place_leaves_at_the_next_reply(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", in_turn)
+    venue.free.set()
+    await tick(loop, venue)
+    loop.abreast, venue.arrived = 2, []
+    venue.minute(BTC="100", ETH="100", SOL="100")
+    await loop.cycle()
+    assert [row[2] for row in states(loop) if row[1] == "close"] == ["sending", "sending", "opened"], "the bound"
+    await replied(loop)
+    assert venue.arrived == ["close BTC", "close ETH", "close SOL"]
+    assert venue.positions == {}
+
+
+async def test_what_ends_the_run_leaves_the_others_written(tmp_path: Path) -> None:
     loop, venue = three(tmp_path / "journal.db", once)
     await loop.recover()
     loop.mirror.keys_proven = True
     venue.refuses_key = True
     with pytest.raises(AccessLost):
         await minute(loop, venue)
+    await loop.cancel_in_flight()
     assert {one.state for one in loop.journal.live()} == {"sending"}
-    venue.refuses_key = False
     again = open_journal(tmp_path / "journal.db", address=ADDRESS)
     assert len(again.live()) == len(MARKETS), "the next start goes on with the same keys"
     again.db.close()
-
-
-class Closing(Busy):
-    """Notes the closes as they arrive, and holds up those for BTC and ETH until `free`; then BTC's may be what ends the run."""
-
-    free: asyncio.Event
-    closed: list[str]
-
-    async def close(self, market: str, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
-        self.closed.append(market)
-        if market != "SOL":
-            await self.free.wait()
-        if self.refuses_key:
-            raise AccessLost("unauthorized", "revoked")
-        return await super().close(market, request, key=key, expires_at_ms=expires_at_ms)
-
-
-async def closing(
-    path: Path, script: Any = in_turn, kind: type[Closing] = Closing
-) -> tuple[Loop, Closing, asyncio.Task[None]]:
-    """A pass with three exits and two places: those for BTC and ETH are under way."""
-    loop, venue = three(path, script, kind)
-    assert isinstance(venue, Closing)
-    venue.free, venue.closed, loop.abreast = asyncio.Event(), [], 2
-    await loop.recover()
-    loop.mirror.keys_proven = True
-    await minute(loop, venue)
-    passing = asyncio.create_task(minute(loop, venue))
-    while len(venue.closed) < 2:
-        await asyncio.sleep(0)
-    return loop, venue, passing
-
-
-def attempts(loop: Loop) -> list[Any]:
-    return loop.journal.db.conn.execute(
-        "SELECT market, state, n, outcome FROM intents JOIN attempts ON intent_id=id WHERE action='close' ORDER BY market, n"
-    ).fetchall()
-
-
-async def test_exits_are_written_together_and_leave_as_there_is_room(tmp_path: Path) -> None:
-    loop, venue, passing = await closing(tmp_path / "journal.db")
-    assert attempts(loop) == [(coin, "sending", 1, None) for coin in MARKETS]
-    venue.free.set()
-    await passing
-    assert venue.closed == ["BTC", "ETH", "SOL"]
-    assert attempts(loop) == [(coin, "accepted", 1, "done") for coin in MARKETS]
-
-
-async def test_an_exit_that_was_written_and_had_no_time_to_leave_is_in_no_doubt_and_leaves_in_the_next_pass(
-    tmp_path: Path,
-) -> None:
-    loop, venue, passing = await closing(tmp_path / "journal.db")
-    loop.end_pass()
-    venue.free.set()
-    await passing
-    assert venue.closed == ["BTC", "ETH"]
-    assert loop.is_late, "the next pass begins at once"
-    assert attempts(loop)[2] == ("SOL", "sending", 1, "no")
-    await loop.cycle()
-    assert venue.closed == ["BTC", "ETH", "SOL"]
-    assert attempts(loop)[2:] == [("SOL", "accepted", 1, "no"), ("SOL", "accepted", 2, "done")]
-    assert venue.positions == {}
-
-
-async def test_an_exit_that_waits_for_its_turn_when_the_run_is_cut_has_not_left(tmp_path: Path) -> None:
-    loop, venue, passing = await closing(tmp_path / "journal.db")
-    passing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await passing
-    assert venue.closed == ["BTC", "ETH"]
-    assert attempts(loop) == [("BTC", "sending", 1, None), ("ETH", "sending", 1, None), ("SOL", "sending", 1, "no")]
-
-
-async def test_an_exit_that_is_tried_again_and_has_no_time_when_its_turn_comes_waits_for_the_next_pass(
-    tmp_path: Path,
-) -> None:
-    loop, venue, passing = await closing(tmp_path / "journal.db")
-    passing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await passing
-    loop.reload_live()
-    loop.begin_pass()
-    again = asyncio.create_task(loop.settle())
-    while len(venue.closed) < 4:
-        await asyncio.sleep(0)
-    loop.end_pass()
-    venue.free.set()
-    await again
-    assert venue.closed == ["BTC", "ETH", "BTC", "ETH"]
-    assert loop.is_late, "the next pass begins at once"
-    await loop.cycle()
-    assert venue.closed[4:] == ["SOL"]
-    assert venue.positions == {}
-
-
-async def test_what_ends_the_run_lets_no_exit_go_that_waits_for_its_turn(tmp_path: Path) -> None:
-    loop, venue, passing = await closing(tmp_path / "journal.db")
-    venue.refuses_key = True
-    venue.free.set()
-    with pytest.raises(AccessLost):
-        await passing
-    assert venue.closed == ["BTC", "ETH"]
-    assert attempts(loop)[2] == ("SOL", "sending", 1, "no")
-
-
-class Wiped(Closing):
-    """Its account is reset when only the position in SOL is left."""
-
-    async def events(self, *given: Any, **named: Any) -> Any:
-        if set(self.positions) == {"SOL"}:
-            self.reset()
-        return await super().events(*given, **named)
-
-
-async def test_an_exit_that_was_written_and_had_not_left_before_a_reset_never_leaves(tmp_path: Path) -> None:
-    loop, venue, passing = await closing(tmp_path / "journal.db", turns, Wiped)
-    loop.end_pass()
-    venue.free.set()
-    await passing
-    assert venue.epoch == 1
-    await loop.cycle()
-    assert venue.closed == ["BTC", "ETH"]
-    assert attempts(loop)[2] == ("SOL", "void", 1, "no")
-    assert not loop.live
-
-
-class Parting(Slow):
-    """Answers ETH, then refuses SOL the key, and never answers BTC."""
-
-    async def place(self, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
-        if request.market == "SOL":
-            while "ETH" not in self.positions:
-                await asyncio.sleep(0)
-            self.free = asyncio.Event()
-            raise AccessLost("unauthorized", "revoked")
-        return await super().place(request, key=key, expires_at_ms=expires_at_ms)
-
-
-async def test_a_run_that_is_cut_while_it_waits_for_the_rest_of_a_broken_wave_has_written_what_is_known(
-    tmp_path: Path,
-) -> None:
-    loop, venue = three(tmp_path / "journal.db", once, Parting)
-    assert isinstance(venue, Parting)
-    venue.free, venue.placed = asyncio.Event(), []
-    await loop.recover()
-    loop.mirror.keys_proven = True
-    passing = asyncio.create_task(minute(loop, venue))
-    while venue.under_way or "ETH" not in venue.positions:
-        await asyncio.sleep(0)
-    for _ in range(20):  # SOL's no ends the wave: what is left of it is waited for.
-        await asyncio.sleep(0)
-    passing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await passing
-    rows = loop.journal.db.conn.execute("SELECT market, state FROM intents ORDER BY market").fetchall()
-    assert rows == [("BTC", "sending"), ("ETH", "accepted"), ("SOL", "sending")]
 
 
 async def test_at_the_end_every_close_leaves_before_a_strategy_is_told_of_the_first() -> None:
@@ -444,49 +427,10 @@ async def test_at_the_end_every_close_leaves_before_a_strategy_is_told_of_the_fi
     )  # fmt: skip
     await loop.recover()
     await loop.cycle()
+    await replied(loop)
     assert set(venue.positions) == {"BTC", "ETH"}
     is_ending = True
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await wind_down(loop, "flatten")
     assert not venue.positions
-
-
-class Queued(Busy):
-    """Answers an entry after 400 ms, and notes the order in which orders arrive."""
-
-    def __init__(self, markets: Iterable[str]) -> None:
-        super().__init__(markets)
-        self.pacer = FakePacer()
-        self.sent: list[str] = []
-
-    async def place(self, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
-        self.sent.append(f"open {request.market}")
-        self.pacer.now_ms += 400
-        return await super().place(request, key=key, expires_at_ms=expires_at_ms)
-
-    async def close(self, market: str, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
-        self.sent.append(f"close {market}")
-        return await super().close(market, request, key=key, expires_at_ms=expires_at_ms)
-
-
-async def test_a_bar_that_closes_while_entries_wait_is_decided_before_they_go_on(tmp_path: Path) -> None:
-    """Its exit does not stand in their queue; they go on after it, each once."""
-
-    def script(view: View, bar: Bar) -> Iterable[Wish]:
-        if not venue.sent:
-            yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=5))
-        elif bar.market == "BTC":
-            yield Close(bar.market)
-
-    loop, venue = three(tmp_path / "journal.db", script, Queued)
-    assert isinstance(venue, Queued) and isinstance(loop.pacer, FakePacer)
-    venue.pacer = loop.pacer
-    await loop.recover()
-    loop.abreast, loop.mirror.keys_proven = 2, True
-    await minute(loop, venue)
-    assert set(venue.positions) == {"BTC", "ETH"}, "the third was not begun any more"
-    assert loop.is_late, "and is not left to the next regular pass"
-    await minute(loop, venue)
-    assert venue.sent == ["open BTC", "open ETH", "close BTC", "open SOL"]
-    assert set(venue.positions) == {"ETH", "SOL"}
