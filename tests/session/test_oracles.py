@@ -259,7 +259,7 @@ def lean_trade(
     text = [f"{START_MS + number * MINUTE_MS},{line}" for number, line in enumerate(lines)]
     data.write_text("\n".join(["ts,open,high,low,close,volume", *text]) + "\n")
     made = config(folder, use, params, market="SPY", protected=protected)
-    grid = ("--tick", "0.000001", "--lot", "1", "--accept-ohlc", "--accept-gaps")
+    grid = ("--tick", "0.000001", "--lot", "1", "--accept-ohlc", "--accept-gaps", "--accept-hours")
     _, (trade,) = backtest(
         folder, made, "--data", f"SPY={data}", *grid, "--funding", f"SPY={_no_funding(folder)}", *options
     )
