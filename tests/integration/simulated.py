@@ -40,6 +40,7 @@ from bot.runtime.gate import Allowance
 from bot.runtime.heartbeat import HeartbeatProcess
 from bot.runtime.intents import FINAL, IN_DOUBT
 from bot.runtime.journal import open_journal, open_or_rebuild
+from bot.runtime.loop import REFUSED_MS
 from bot.runtime.operating import Operations
 from bot.runtime.progress import Stamp
 from bot.runtime.safety import SafetyFile
@@ -1160,14 +1161,15 @@ class World:
         return self.one
 
     async def _passes_twice(self, one: daemon.Run, tasks: list[asyncio.Task[None]]) -> bool:
-        """False: it met the end that one of its requests had been dealt before all was calm."""
+        """False: it met the end that one of its requests had been dealt before all was calm, or such a request kept it from comparing."""
         one.loop._reconcile_at_ms = 0
         cycles, began = one.progress.cycles, self.now()
         one.rhythm.ring()
         while self.one is one and one.progress.cycles < cycles + 2:
             assert self.now() < began + SETTLED_S, "no pass ends any more"
             await self._unless_failed(asyncio.sleep(0.25), tasks)
-        return self.one is one
+        has_compared = one.loop._reconcile_at_ms > one.loop.pacer.mono_ms() + REFUSED_MS
+        return self.one is one and has_compared
 
     def _is_held(self) -> bool:
         """Whether all that is not settled ends with its time: a close in doubt (of a position that has gone, say), an entry in doubt that the
