@@ -3,8 +3,8 @@
 Map of the package; a line imports only from lines below it, `|` means strangers (checked by the tests):
 
     cli | testing      the command `bot`: parses, builds, calls; exit codes | a pytest plugin with a fresh service for a test
-    session            a backtest: the daemon's loop on the service's venue in simulated time; candles, figures, report, replay
-    service | runtime  the service: operations, REST, prices, durable log | the daemon: loop, journal, heartbeat (read runtime/loop.py first)
+    backtest           a backtest: the daemon's kernel on the service's venue in simulated time; candles, figures, report, replay
+    service | runtime  the service: operations, REST, prices, durable log | the daemon: kernel, journal, heartbeat (read runtime/kernel.py first)
     venue | client     the pure machine: orders, margin, guardians; no I/O, no clock | one typed method an operation, errors by next move
     config             YAML -> frozen settings; an error has line, column and "did you mean"
     strategy           the page that an author of strategies learns

@@ -45,16 +45,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # many processes and for what mostly waits: side by side they fill the cores, and two of a kind do not starve each other.
 LANES = (
     (
-        "service/test_contract.py", "test_house.py", "integration/test_worlds.py", "runtime/test_crash.py", "venue/test_simulation.py",
-        "runtime/test_heartbeat_worlds.py",
+        "service/http/test_openapi_contract.py", "test_house.py", "integration/test_worlds.py", "runtime/test_kernel_crashes.py", "venue/test_simulation.py",
+        "runtime/liveness/test_heartbeat_worlds.py",
     ),
     (
-        "e2e/test_bounded.py", "e2e/test_kill_lockstep.py", "e2e/test_kill_service.py", "e2e/test_kill_free.py", "e2e/test_demo.py", "service/test_kills.py",
-        "test_readme.py", "service/test_firing_once.py", "cli/test_processes.py", "integration/test_kill_points.py",
+        "e2e/test_bounded.py", "e2e/test_kill_lockstep.py", "e2e/test_kill_service.py", "e2e/test_kill_free.py", "e2e/test_demo.py", "service/state_machine/test_kills.py",
+        "test_readme.py", "service/state_machine/test_guardian_fires_once.py", "cli/run/test_processes.py", "integration/test_kill_points.py",
     ),
     (
-        "runtime/test_heartbeat_process.py", "service/test_webhook_process.py", "service/test_stream.py", "service/test_approval_page.py",
-        "testing/test_plugin.py", "service/test_documents.py", "runtime/test_daemon.py", "service/test_process.py",
+        "runtime/liveness/test_heartbeat_process.py", "service/webhooks/test_webhook_process.py", "service/http/test_event_stream.py", "service/http/test_approval_page.py",
+        "testing/test_plugin.py", "service/docs/test_documents.py", "runtime/test_daemon.py", "service/test_process.py",
     ),
 )  # fmt: skip
 

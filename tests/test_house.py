@@ -163,9 +163,9 @@ def test_the_package_offers_what_its_strategy_page_offers() -> None:
 
 def test_only_the_sender_orders(repository: Path) -> None:
     """What leaves as an order was judged by the gate and written down: nothing else of the daemon asks a port for one."""
-    files = sorted((repository / "bot" / "runtime").glob("*.py"))
+    files = sorted((repository / "bot" / "runtime").rglob("*.py"))
     ordering = [file.name for file in files if re.search(r"\bport\.(plan|place|confirm|close)\(", file.read_text())]
-    assert ordering == ["send.py"]
+    assert ordering == ["order_sender.py"]
 
 
 def test_landing_runs_the_tests(repository: Path) -> None:

@@ -22,31 +22,26 @@ import pytest
 
 import bot
 import bot.strategy
-from bot.cli import embedded, session, statedir, unit
+from bot.backtest.data import funding_rates, quality
 from bot.cli.app import COMMANDS, call
 from bot.cli.app import EPILOG as CODES
-from bot.cli.embedded import Embedded
-from bot.cli.sandbox import EPILOG
+from bot.cli.backtest import backtest
+from bot.cli.operate import demo_folders, systemd_unit
+from bot.cli.run import embedded_service
+from bot.cli.run.embedded_service import Embedded
+from bot.cli.sandbox.sandbox import EPILOG
 from bot.client import limiter
 from bot.config import json_schema
 from bot.errors import Exit
-from bot.runtime import (
-    beat,
-    gate,
-    holding,
-    journal,
-    loader,
-    loop,
-    metrics,
-    notify,
-    send,
-    tail,
-    timekeeping,
-    trimming,
-    worker,
-)
-from bot.service.docs import START
-from bot.session import audit, funding
+from bot.runtime import kernel
+from bot.runtime.alerts import notifier
+from bot.runtime.control_plane import log_tail, metrics
+from bot.runtime.execution import order_sender
+from bot.runtime.journal import journal, retention
+from bot.runtime.liveness import clock_watch, heartbeat_rule, instance_lock
+from bot.runtime.risk import risk_engine
+from bot.runtime.strategy_host import loader, worker
+from bot.service.docs.html_docs import START
 from bot.testing.sandbox import Sandbox
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -131,29 +126,29 @@ WORDS = {1: "a", 2: "two", 3: "three", 5: "five", 6: "six", 10: "ten"}
 # What a sentence promises, and what the code goes by. That the code does go by it is tested where it does.
 NUMBERS = (
     ("takes longer than {} seconds is quarantined", worker.LIMIT_S),
-    ("worth too little to be closed ({} USD)", gate.LEAST_USD),
-    ("starts it again, at least every {} seconds", embedded.AGAIN_S_MAX),
-    ("put there again within {} seconds", holding.KEPT_LOOK_S),
-    ("all those starts together have {} heartbeats", beat.BOOT_BEATS_MAX),
-    ("the events cannot be read for {} seconds", loop.EXITS_WAIT_MS / 1_000),
-    ("the dead-man has less than {} s of real time", beat.D_SECONDS_MIN),
-    ("its clock is {} s off the service's", timekeeping.SKEW_STOP_MS / 1_000),
-    ("(a warning from {} s on)", timekeeping.SKEW_WARN_MS / 1_000),
-    ("exits ask again after {} s", send.EXIT_AGAIN_MS / 1_000),
+    ("worth too little to be closed ({} USD)", risk_engine.LEAST_USD),
+    ("starts it again, at least every {} seconds", embedded_service.AGAIN_S_MAX),
+    ("put there again within {} seconds", instance_lock.KEPT_LOOK_S),
+    ("all those starts together have {} heartbeats", heartbeat_rule.BOOT_BEATS_MAX),
+    ("the events cannot be read for {} seconds", kernel.EXITS_WAIT_MS / 1_000),
+    ("the dead-man has less than {} s of real time", heartbeat_rule.D_SECONDS_MIN),
+    ("its clock is {} s off the service's", clock_watch.SKEW_STOP_MS / 1_000),
+    ("(a warning from {} s on)", clock_watch.SKEW_WARN_MS / 1_000),
+    ("exits ask again after {} s", order_sender.EXIT_AGAIN_MS / 1_000),
     ("exits ask again after {} s", limiter.Kind.EXIT.value[2] / 1_000),
     ("reads after {} minute", limiter.Kind.READ.value[2] / 60_000),
-    ("A loop that hangs for {} s is killed", unit.WATCHDOG_S),
+    ("A loop that hangs for {} s is killed", systemd_unit.WATCHDOG_S),
     ("loses none of the newest {}", journal.NOTICES_KEPT),
-    ("What says the same within {} minutes is counted", notify.DEDUP_MS / 60_000),
+    ("What says the same within {} minutes is counted", notifier.DEDUP_MS / 60_000),
     ("when no pass was made for {} seconds", metrics.STUCK_S),
     ("keeps the newest {} intents", journal.INTENTS_KEPT),
-    ("none goes in its first {} days", trimming.KEYS_MS / 86_400_000),
+    ("none goes in its first {} days", retention.KEYS_MS / 86_400_000),
     ("and {} events", journal.EVENTS_KEPT),
-    ("`daemon.log` has at most {} MB", tail.FILE_BYTES_MAX / 2**20),
-    ("a folder for each of its last {} runs", statedir.RUNS_KEPT),
-    ("runs again on data cut at {} instants", session.CUTS),
-    ("lack more than {} payments in a row are refused", funding.ROWS_MISSING_MAX),
-    ("lose more than {} % when they are counted", audit.DIGITS_LOST * 100),
+    ("`daemon.log` has at most {} MB", log_tail.FILE_BYTES_MAX / 2**20),
+    ("a folder for each of its last {} runs", demo_folders.RUNS_KEPT),
+    ("runs again on data cut at {} instants", backtest.CUTS),
+    ("lack more than {} payments in a row are refused", funding_rates.ROWS_MISSING_MAX),
+    ("lose more than {} % when they are counted", quality.DIGITS_LOST * 100),
 )
 
 

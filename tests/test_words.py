@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bot.cli.app import call
-from bot.runtime.notices import digest, not_kept
+from bot.runtime.alerts.messages import digest, not_kept
 from bot.venue.cron import BadCron, parse
 from bot.words import many
 
-STRATEGIES = Path(__file__).resolve().parent / "session" / "strategies"
+STRATEGIES = Path(__file__).resolve().parent / "backtest" / "strategies"
 MS = 1_750_032_000_000
 
 

@@ -27,61 +27,73 @@ class Entry(NamedTuple):
 # In the order of `bot --help`.
 FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
     "Start here": {
-        "demo": Entry("bot.cli.demo", "demo", "Trade on play money at once: service, account and daemon together."),
-        "init": Entry("bot.cli.begin", "init", "Make a project: config, strategy and test."),
-        "new-strategy": Entry("bot.cli.begin", "new_strategy", "Make a strategy and its test."),
-        "strategies": Entry("bot.cli.project", "strategies", "List the strategies and their params."),
-        "check": Entry("bot.cli.project", "check", "Judge a config and its strategies without starting anything."),
+        "demo": Entry(
+            "bot.cli.start.demo", "demo", "Trade on play money at once: service, account and daemon together."
+        ),
+        "init": Entry("bot.cli.start.init", "init", "Make a project: config, strategy and test."),
+        "new-strategy": Entry("bot.cli.start.init", "new_strategy", "Make a strategy and its test."),
+        "strategies": Entry("bot.cli.start.config", "strategies", "List the strategies and their params."),
+        "check": Entry("bot.cli.start.config", "check", "Judge a config and its strategies without starting anything."),
         "config": Entry(
-            "bot.cli.project",
+            "bot.cli.start.config",
             "config",
             "Show a config as it is understood, what differs between two, or the JSON Schema.",
         ),
-        "doctor": Entry("bot.cli.doctor", "doctor", "Look at all that a run needs, and say the way out."),
+        "doctor": Entry("bot.cli.start.doctor", "doctor", "Look at all that a run needs, and say the way out."),
     },
     "Run": {
-        "run": Entry("bot.cli.run", "run", "Run the daemon of a config in the foreground."),
-        "systemd": Entry("bot.cli.unit", "systemd", "Print or install the systemd unit of a config."),
-        "stop": Entry("bot.cli.operate", "stop", "End the daemon as SIGTERM does, and wait for it."),
+        "run": Entry("bot.cli.run.run", "run", "Run the daemon of a config in the foreground."),
+        "systemd": Entry("bot.cli.operate.systemd", "systemd", "Print or install the systemd unit of a config."),
+        "stop": Entry("bot.cli.operate.operate", "stop", "End the daemon as SIGTERM does, and wait for it."),
         "reload": Entry(
-            "bot.cli.operate", "reload_config", "Read the config and its strategies anew, without a restart."
+            "bot.cli.operate.operate", "reload_config", "Read the config and its strategies anew, without a restart."
         ),
     },
     "Operate": {
-        "status": Entry("bot.cli.look", "status", "Say how the daemon is, now."),
-        "positions": Entry("bot.cli.look", "positions", "List the open positions, each with its stop."),
-        "orders": Entry("bot.cli.look", "orders", "List what rests at the service."),
-        "events": Entry("bot.cli.look", "events", "List the service's events, from the journal."),
-        "logs": Entry("bot.cli.look", "logs", "Show the daemon's log."),
-        "explain": Entry("bot.cli.explain", "explain", "Tell how one order came to be, and what became of it."),
-        "export": Entry("bot.cli.explain", "export", "Write the trades as CSV or JSON."),
-        "pause": Entry("bot.cli.operate", "pause", "Open nothing more, of one strategy or of all."),
-        "resume": Entry("bot.cli.operate", "resume", "Let entries go on."),
-        "reconcile": Entry("bot.cli.operate", "reconcile", "Compare the daemon's belief with the service, and repair."),
-        "kill": Entry("bot.cli.kill", "kill", "Throw the account's kill switch; works with the daemon dead."),
+        "status": Entry("bot.cli.operate.status", "status", "Say how the daemon is, now."),
+        "positions": Entry("bot.cli.operate.status", "positions", "List the open positions, each with its stop."),
+        "orders": Entry("bot.cli.operate.status", "orders", "List what rests at the service."),
+        "events": Entry("bot.cli.operate.status", "events", "List the service's events, from the journal."),
+        "logs": Entry("bot.cli.operate.status", "logs", "Show the daemon's log."),
+        "explain": Entry("bot.cli.operate.explain", "explain", "Tell how one order came to be, and what became of it."),
+        "export": Entry("bot.cli.operate.explain", "export", "Write the trades as CSV or JSON."),
+        "pause": Entry("bot.cli.operate.operate", "pause", "Open nothing more, of one strategy or of all."),
+        "resume": Entry("bot.cli.operate.operate", "resume", "Let entries go on."),
+        "reconcile": Entry(
+            "bot.cli.operate.operate", "reconcile", "Compare the daemon's belief with the service, and repair."
+        ),
+        "kill": Entry("bot.cli.operate.kill", "kill", "Throw the account's kill switch; works with the daemon dead."),
     },
     "Sandbox": {
-        "sandbox": Entry("bot.cli.sandbox", "sandbox", "Serve the trading service alone, on play money."),
+        "sandbox": Entry("bot.cli.sandbox.sandbox", "sandbox", "Serve the trading service alone, on play money."),
     },
     "Sessions": {
         "backtest": Entry(
-            "bot.cli.session", "backtest", "Run the daemon of a config over recorded candles, in simulated time."
+            "bot.cli.backtest.backtest",
+            "backtest",
+            "Run the daemon of a config over recorded candles, in simulated time.",
         ),
         "report": Entry(
-            "bot.cli.report", "report", "Write a session's page: equity, trades on candles, costs, assumptions."
+            "bot.cli.backtest.report",
+            "report",
+            "Write a session's page: equity, trades on candles, costs, assumptions.",
         ),
         "compare": Entry(
-            "bot.cli.report", "compare", "Show two sessions side by side, and what differs in what was run."
+            "bot.cli.backtest.report", "compare", "Show two sessions side by side, and what differs in what was run."
         ),
         "replay": Entry(
-            "bot.cli.replay", "replay", "Run a daemon's or a session's stretch again, and explain what differs."
+            "bot.cli.backtest.replay",
+            "replay",
+            "Run a daemon's or a session's stretch again, and explain what differs.",
         ),
     },
     "Data": {
-        "data": Entry("bot.cli.data", "data", "Candles for sessions: import, audit, generate, list and pull them."),
+        "data": Entry(
+            "bot.cli.data.data", "data", "Candles for sessions: import, audit, generate, list and pull them."
+        ),
     },
     "Agents": {
-        "mcp": Entry("bot.cli.mcp", "mcp", "Offer a running service's tools to an agent on this desktop."),
+        "mcp": Entry("bot.cli.sandbox.mcp", "mcp", "Offer a running service's tools to an agent on this desktop."),
     },
 }
 COMMANDS: Final[Mapping[str, Entry]] = {name: entry for family in FAMILIES.values() for name, entry in family.items()}
@@ -172,12 +184,12 @@ def call(args: Sequence[str] | None = None) -> int:
             click.echo("stopped before it was done", err=True)
         return int(Exit.STOPPED)
     except Exception as error:  # noqa: BLE001 - the last word: whatever it is, it becomes one line and an exit code
-        from bot.cli import crash  # imported here: a help text needs neither errors nor logs
+        from bot.cli.common import crash_report  # imported here: a help text needs neither errors nor logs
 
         if isinstance(error, BrokenPipeError):  # Whoever read our output has gone (`bot strategies | head`).
-            crash.reader_has_gone(error)
+            crash_report.reader_has_gone(error)
             return ERROR
-        return crash.tell(error)
+        return crash_report.tell(error)
     return result if isinstance(result, int) else 0
 
 

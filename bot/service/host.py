@@ -24,31 +24,32 @@ from starlette.types import ASGIApp
 
 from bot.clock import Clock, SystemClock
 from bot.errors import BotError, ConfigError, Exit
-from bot.service.allowed_pages import AllowedPages
-from bot.service.approval import add_approval
-from bot.service.archive import Kept, Replies
-from bot.service.clock import parse_clock
-from bot.service.control import add_control
-from bot.service.courier import Courier
-from bot.service.documents import add_documents
-from bot.service.edge import Edge
-from bot.service.faults import Faults
-from bot.service.forks import Fork, Forks
-from bot.service.generations import Generations
-from bot.service.identity_routes import add_identity
-from bot.service.log import CommandLog, Statement
-from bot.service.machine import Machine
-from bot.service.mcp_route import AgentDoor, add_mcp
-from bot.service.opening import PriceOptions, open_machine
-from bot.service.operations import Operations
-from bot.service.outbox import Outbox
-from bot.service.quota import Quota
-from bot.service.rest import Router, add_routes, new_app
-from bot.service.sealing import SEAL_SUFFIX, Sealer
-from bot.service.server import Listener, free_port, server_of
-from bot.service.streams import StreamDesk, Streams, add_stream
-from bot.service.view_routes import add_views
-from bot.service.webhooks import WebhookDesk, add_webhooks
+from bot.service.docs.routes import add_documents
+from bot.service.http.event_stream import StreamOperations, Streams, add_stream
+from bot.service.http.fault_injection import Faults
+from bot.service.http.gateway import Gateway
+from bot.service.http.routes_approval import add_approval
+from bot.service.http.routes_identity import add_identity
+from bot.service.http.routes_public import add_views
+from bot.service.http.routes_v1 import Router, add_routes, new_app
+from bot.service.http.routes_webhooks import add_webhooks
+from bot.service.http.server import Listener, free_port, server_of
+from bot.service.mcp.cors import CrossOrigin
+from bot.service.mcp.route import McpRoute, add_mcp
+from bot.service.operations.operations import Operations
+from bot.service.operations.webhooks import WebhookOperations
+from bot.service.sandbox.forks import Fork, Forks
+from bot.service.sandbox.routes import add_control
+from bot.service.security.rate_limits import RateLimits
+from bot.service.security.secret_sealing import SEAL_SUFFIX, Sealer
+from bot.service.state_machine.bootstrap import PriceOptions, open_machine
+from bot.service.state_machine.clock import parse_clock
+from bot.service.state_machine.command_log import CommandLog, Statement
+from bot.service.state_machine.machine import Machine
+from bot.service.state_machine.named_snapshots import Kept, Replies
+from bot.service.state_machine.restore import Generations
+from bot.service.webhooks.dispatcher import WebhookDispatcher
+from bot.service.webhooks.outbox import Outbox
 from bot.venue.events import Event
 from bot.wire.headers import SANDBOX_CLOCK_HEADER, format_sandbox_clock
 
@@ -94,11 +95,11 @@ class Service:
 
     machine: Machine
     operations: Operations
-    app: Edge
+    app: Gateway
     streams: Streams
     outbox: Outbox
-    courier: Courier
-    agents: AgentDoor
+    courier: WebhookDispatcher
+    agents: McpRoute
     generations: Generations
     forks: Forks
     origins: frozenset[str] = frozenset()
@@ -112,7 +113,7 @@ class Service:
     @property
     def door(self) -> ASGIApp:
         """What a server serves."""
-        return AllowedPages(self.app, self.origins) if self.origins else self.app
+        return CrossOrigin(self.app, self.origins) if self.origins else self.app
 
     def headers(self) -> dict[str, str]:
         """What every answer has besides, also one that the server itself gives."""
@@ -217,7 +218,7 @@ def build(
     prices = PriceOptions(options.seed, options.data, options.markets, options.start_ms, options.hold_prices)
     machine = open_machine(command_log, speed=parse_clock(options.clock), prices=prices)
     base_url = f"http://{_host_of(options.host)}:{options.port}"
-    operations = Operations(machine, Quota(enabled=options.rate_limits), base_url)
+    operations = Operations(machine, RateLimits(enabled=options.rate_limits), base_url)
     operations.invite_codes = options.invite_codes
     app = new_app()
     router = Router(app)
@@ -240,7 +241,7 @@ def build(
     add_documents(router, operations)
     agents = add_mcp(router, operations, origins)
     hosts = frozenset({"127.0.0.1", "localhost", "[::1]", "embedded"}) if options.host in LOOPBACK else None
-    edge = Edge(app, operations, router.rules, control_token=control_token, hosts=hosts, endpoints=router.endpoints)
+    edge = Gateway(app, operations, router.rules, control_token=control_token, hosts=hosts, endpoints=router.endpoints)
     faults.follow(router.rules, edge.rule_of)
     edge.faults = faults
     agents.lead_to(edge)
@@ -287,7 +288,7 @@ async def _fork(
 
 def _add_events_out(
     router: Router, operations: Operations, options: HostOptions, sealer: Sealer, clock: Clock
-) -> tuple[Streams, Outbox, Courier]:
+) -> tuple[Streams, Outbox, WebhookDispatcher]:
     """What carries events to others: the stream's and the webhooks' routes, the outbox and its courier."""
     machine = operations.machine
     private = options.host in LOOPBACK if options.webhooks_private is None else options.webhooks_private
@@ -297,7 +298,7 @@ def _add_events_out(
             f"webhooks to private addresses are for a service on loopback only; this one listens on {options.host}"
         )
     streams = Streams()
-    add_stream(router, StreamDesk(operations, streams))
+    add_stream(router, StreamOperations(operations, streams))
     outbox = Outbox(machine.log, clock)
     try:
         if machine.state.webhooks:
@@ -306,7 +307,7 @@ def _add_events_out(
         machine.log.close()
         raise
     outbox.load(machine.state)
-    courier = Courier(machine, outbox, sealer, clock, private=private)
+    courier = WebhookDispatcher(machine, outbox, sealer, clock, private=private)
 
     def publish(events: list[Event]) -> list[Statement]:
         streams.ring(events)
@@ -316,7 +317,9 @@ def _add_events_out(
         return owed
 
     machine.publish = publish
-    desk = WebhookDesk(machine, operations.quota, operations.base_url, outbox=outbox, sealer=sealer, private=private)
+    desk = WebhookOperations(
+        machine, operations.quota, operations.base_url, outbox=outbox, sealer=sealer, private=private
+    )
     add_webhooks(router, desk)
     return streams, outbox, courier
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from pydantic import SecretStr, ValidationError
 
 from bot.config import Settings
-from bot.runtime.daemon import RealPacer
-from bot.runtime.journal import open_journal
-from bot.runtime.loop import Loop
-from bot.runtime.placing import place_strategies
+from bot.runtime.assembly import place_strategies
+from bot.runtime.journal.journal import open_journal
+from bot.runtime.kernel import Kernel
+from bot.runtime.supervisor import RealPacer
 
 if TYPE_CHECKING:
     from bot.testing.sandbox import Sandbox
@@ -55,7 +55,7 @@ class Daemon:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="daemon", daemon=True)
         self._stack = AsyncExitStack()
-        self._brain: Loop | None = None
+        self._brain: Kernel | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -83,7 +83,7 @@ class Daemon:
         account = await client.account()
         journal = open_journal(None, address=account.address)
         self._stack.callback(journal.close)
-        self._brain = Loop(port=client, journal=journal, placed=place_strategies(self.settings), pacer=RealPacer())
+        self._brain = Kernel(port=client, journal=journal, placed=place_strategies(self.settings), pacer=RealPacer())
         await self._brain.recover()
 
     async def _passes(self) -> None:

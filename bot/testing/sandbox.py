@@ -17,9 +17,9 @@ import httpx
 from bot.client.client import Client
 from bot.client.control import ControlClient
 from bot.errors import BotError
-from bot.service.clock import parse_clock
 from bot.service.host import HostOptions, Service, build
-from bot.service.server import Listener, free_port
+from bot.service.http.server import Listener, free_port
+from bot.service.state_machine.clock import parse_clock
 
 if TYPE_CHECKING:
     from bot.testing.daemon import Daemon

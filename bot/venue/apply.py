@@ -347,7 +347,7 @@ def _sweep(state: State, account: Account, coin: str) -> None:
 def _place_order(state: State, command: c.PlaceOrder) -> Any:
     account = state.accounts[command.account]
     placed = orders.place(state, account, _key(state, command.key), command)
-    if isinstance(placed, orders.Placed):
+    if isinstance(placed, orders.OrderPlaced):
         _sweep(state, account, command.order.coin)
     return placed
 
@@ -359,7 +359,7 @@ def _store_plan(state: State, command: c.StorePlan) -> Any:
 def _confirm_plan(state: State, command: c.ConfirmPlan) -> Any:
     account = state.accounts[command.account]
     placed = orders.confirm(state, account, _key(state, command.key), command)
-    if isinstance(placed, orders.Placed):
+    if isinstance(placed, orders.OrderPlaced):
         _sweep(state, account, placed.trade.coin)
     return placed
 

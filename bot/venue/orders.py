@@ -34,7 +34,7 @@ from bot.venue.state import (
 
 
 @dataclass(slots=True)
-class Placed:
+class OrderPlaced:
     """An accepted order: its trade, what was armed with it, what to warn of."""
 
     trade: Trade
@@ -45,7 +45,7 @@ class Placed:
 
 
 @dataclass(slots=True)
-class Canceled:
+class OrderCanceled:
     coin: str
     oids: tuple[str, ...]
     filled: int
@@ -75,7 +75,7 @@ def fenced(state: State, account: Account, command: PlaceOrder | ConfirmPlan | C
     return None
 
 
-def place(state: State, account: Account, key: Key | None, command: PlaceOrder) -> Placed | Refusal:
+def place(state: State, account: Account, key: Key | None, command: PlaceOrder) -> OrderPlaced | Refusal:
     """Judge and execute one order."""
     if refused := fenced(state, account, command):
         return refused
@@ -130,7 +130,7 @@ def _keep_spent(state: State, plans: Iterable[Plan]) -> None:
             spent[day][plan.token] = plan.trade
 
 
-def confirm(state: State, account: Account, key: Key | None, command: ConfirmPlan) -> Placed | Refusal:
+def confirm(state: State, account: Account, key: Key | None, command: ConfirmPlan) -> OrderPlaced | Refusal:
     """Execute a plan once. The token is used up also when the confirm is refused.
 
     A used one answers `used_token` with its trade for PLAN_KEPT_MS, however many plans there have been since. A stale one that had to go is
@@ -228,7 +228,7 @@ def execute(
     key: Key | None,
     request_id: str | None,
     idempotency_key: str | None,
-) -> Placed:
+) -> OrderPlaced:
     """Turn a quote into an order: fills now, or a resting or pending rest."""
     market = state.markets[spec.coin]
     (found, _), held = quote.at_its_turn(account, market), account.positions.get(spec.coin)
@@ -262,8 +262,8 @@ def execute(
             emit_order(state, account, order, "open")
         else:
             finish(state, trade, reason="slippage_bound" if rest else None)
-        return Placed(trade, quoted.clamped, quoted.warnings, armed, quoted.protected)
-    return Placed(trade, quoted.clamped, quoted.warnings, protected=quoted.protected)
+        return OrderPlaced(trade, quoted.clamped, quoted.warnings, armed, quoted.protected)
+    return OrderPlaced(trade, quoted.clamped, quoted.warnings, protected=quoted.protected)
 
 
 def _rest(state: State, account: Account, market: Market, order: Order, held: int) -> None:
@@ -375,7 +375,7 @@ def change_leverage(state: State, account: Account, market: Market, position: Po
 # ── Exits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def close(state: State, account: Account, key: Key | None, command: ClosePosition) -> Placed | Refusal:
+def close(state: State, account: Account, key: Key | None, command: ClosePosition) -> OrderPlaced | Refusal:
     """A caller's reduce-only exit of a part or the whole."""
     if refused := fenced(state, account, command):
         return refused
@@ -404,11 +404,11 @@ def close(state: State, account: Account, key: Key | None, command: ClosePositio
     if state.rules.fill_at == "next":
         _rest(state, account, market, order, 0)
         market.pending.append((account.id, order.number))
-        return Placed(trade)
+        return OrderPlaced(trade)
     take(state, account, market, order, trade, fills)
     rest = order.filled < order.size
     finish(state, trade, reason="slippage_bound" if rest else None)
-    return Placed(
+    return OrderPlaced(
         trade, warnings=(("partial_depth", f"{text_of(order.size - order.filled)} stays open"),) if rest else ()
     )
 
@@ -591,14 +591,14 @@ def unprotected(state: State, account: Account, coin: str) -> bool:
     return position is not None and not protection.is_protected(state, account, position)
 
 
-def cancel(state: State, account: Account, oid: str) -> Canceled | Refusal:
+def cancel(state: State, account: Account, oid: str) -> OrderCanceled | Refusal:
     number = int(oid) - account.number * 1_000_000_000 if oid.isascii() and oid.isdigit() else -1
     order = account.orders.get(number)
     # "0123" is no spelling of 123: who may cancel is judged by the text.
     if order is None or oid != oid_text(account, number) or _is_exit_at_work(order):
         return Refusal("not_found", f"no open order {oid}")
     drop(state, account, order, "user")
-    return Canceled(order.coin, (oid,), order.filled, unprotected(state, account, order.coin))
+    return OrderCanceled(order.coin, (oid,), order.filled, unprotected(state, account, order.coin))
 
 
 def _is_exit_at_work(order: Order) -> bool:
@@ -606,13 +606,13 @@ def _is_exit_at_work(order: Order) -> bool:
     return order.kind == "close" and order.status == "working"
 
 
-def cancel_coin(state: State, account: Account, coin: str) -> Canceled | Refusal:
+def cancel_coin(state: State, account: Account, coin: str) -> OrderCanceled | Refusal:
     if coin not in state.markets:
         return no_market(coin, state.markets)
     orders = [o for o in account.orders.values() if o.coin == coin and not _is_exit_at_work(o)]
     for order in orders:
         drop(state, account, order, "user")
-    return Canceled(
+    return OrderCanceled(
         coin,
         tuple(oid_text(account, o.number) for o in orders),
         sum(o.filled for o in orders),

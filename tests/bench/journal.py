@@ -12,8 +12,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from bot.runtime.intents import Intent
-from bot.runtime.journal import open_journal
+from bot.runtime.journal.journal import open_journal
+from bot.runtime.model.intents import Intent
 
 INTENTS = 2_000
 

@@ -122,17 +122,17 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
     if profile:
         import cProfile
 
-        from bot.runtime.loop import Loop
+        from bot.runtime.kernel import Kernel
 
         profiler = cProfile.Profile()
-        cycle = Loop.cycle
+        cycle = Kernel.cycle
 
-        async def profiled(self: Loop, **named: Any) -> None:
+        async def profiled(self: Kernel, **named: Any) -> None:
             if self.last_bar_ms is not None:  # What a start costs is another question.
                 profiler.enable()
             await cycle(self, **named)
 
-        Loop.cycle = profiled  # type: ignore[method-assign]
+        Kernel.cycle = profiled  # type: ignore[method-assign]
     try:
         command()
     finally:
@@ -222,7 +222,7 @@ def start_service(folder: Path, *, limits: bool, speed: int = SPEED) -> tuple[su
 
 
 def _markets() -> list[str]:
-    from bot.service.catalogue import CATALOGUE
+    from bot.service.market_data.instruments import CATALOGUE
 
     listed = list(CATALOGUE)  # perps first, then event markets
     return [*listed[: MARKETS - 3], *listed[-3:]]
@@ -249,7 +249,7 @@ def make_project(folder: Path, base_url: str, strategies: int, *, path: str, spe
 
 
 def wait_passes(folder: Path, run: subprocess.Popen[bytes]) -> None:
-    from bot.runtime.progress import ProgressReader
+    from bot.runtime.liveness.progress_stamp import ProgressReader
 
     reader = ProgressReader(str(folder / "state" / "progress"))
     end = time.monotonic() + WAIT_S

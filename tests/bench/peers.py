@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from bot.session.candles import Candles
+    from bot.backtest.data.candles import Candles
 
 FAST, SLOW = 10, 30
 USD, STOP, TARGET, FEE = 1_000, 0.01, 0.02, 0.0005

@@ -44,8 +44,8 @@ def say(what: str, figure: str) -> None:
 async def build_up(db: Path, accounts: int, events: int) -> None:
     """Fill a service and measure it on the way."""
     from bot.service.host import build, sparing_the_collector
-    from bot.service.keeping import STEP_NS
-    from bot.service.prices import Point
+    from bot.service.market_data.price_feed import Point
+    from bot.service.state_machine.snapshots import STEP_NS
     from bot.venue import commands as c
     from bot.venue import state as s
     from bot.venue.numbers import E8

@@ -27,15 +27,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bot import logs
-from bot.cli.judging import judged
-from bot.session.backtest import Backtest
-from bot.session.candles import Candles
-from bot.session.options import MarketRules, SessionOptions
+from bot.backtest.backtest import Backtest
+from bot.backtest.data.candles import Candles
+from bot.backtest.engine.options import MarketRules, SessionOptions
+from bot.cli.common.config_check import judged
 from tests.bench import peers
 
 YEAR = 525_600
 START_MS = 1_672_531_200_000
-STRATEGIES = Path(__file__).resolve().parents[1] / "session/strategies"
+STRATEGIES = Path(__file__).resolve().parents[1] / "backtest/strategies"
 RULES = {
     "": MarketRules(
         taker=Decimal("0.0005"), maker=Decimal("0.0005"), spread_bps=Decimal(0), depth_usd=Decimal(0), tick=Decimal("0.01"),

@@ -19,7 +19,7 @@ from click.shell_completion import get_completion_class
 
 from bot import __version__
 from bot.cli.app import COMMANDS, bot, call
-from bot.cli.files import write_atomic
+from bot.cli.common.files import write_atomic
 from bot.errors import BotError
 
 HELP_WITHIN_S = 0.15  # of processor time, so that a busy machine is not blamed on us
@@ -99,12 +99,13 @@ def test_a_user_without_a_home_is_told_what_to_set(
 def test_a_mistake_of_ours_is_told_to_a_user_without_a_home(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bot.cli import app, crash
+    from bot.cli import app
+    from bot.cli.common import crash_report
 
     def fail(**_: object) -> None:
         raise RuntimeError("oh")
 
-    monkeypatch.setattr(crash, "_place", [])
+    monkeypatch.setattr(crash_report, "_place", [])
     monkeypatch.setattr(app.bot, "main", fail)
     monkeypatch.setattr(Path, "home", fail)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -447,14 +448,15 @@ def test_strategies_are_listed_with_their_params_and_broken_ones_with_their_erro
 def test_a_mistake_of_ours_is_one_line_and_a_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bot.cli import app, crash
+    from bot.cli import app
+    from bot.cli.common import crash_report
 
     def fail(**_: object) -> None:
         raise RuntimeError("bbk_test_abcdefgh_secret")
 
     monkeypatch.setattr(app.bot, "main", fail)
     monkeypatch.delenv("BOT_DEBUG", raising=False)
-    crash.goes_to(tmp_path / "crash.log")
+    crash_report.goes_to(tmp_path / "crash.log")
     assert call([]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
@@ -490,7 +492,8 @@ def test_a_stream_that_takes_nothing_or_is_closed_changes_no_exit_code(
 def test_which_stream_takes_nothing_is_said_and_the_other_is_kept(
     is_error: bool, stream: str, other: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from bot.cli import app, crash
+    from bot.cli import app
+    from bot.cli.common import crash_report
 
     told: list[str] = []
 
@@ -498,7 +501,7 @@ def test_which_stream_takes_nothing_is_said_and_the_other_is_kept(
         click.echo("figures", err=is_error)
 
     monkeypatch.setattr(app.bot, "main", prints)
-    monkeypatch.setattr(crash, "_say", told.append)
+    monkeypatch.setattr(crash_report, "_say", told.append)
     with Path("/dev/full").open("w") as full, Path(os.devnull).open() as nowhere, monkeypatch.context() as patched:
         patched.setattr(sys, "stderr" if is_error else "stdout", full)
         assert call([]) == 1

@@ -16,9 +16,9 @@ from bot.client import Client
 from bot.client import account_calls as account_calls_module
 from bot.client import client as client_module
 from bot.errors import AccessLost, ApiError, Refused
-from bot.service import device as device_module
-from bot.service import guesses
 from bot.service.host import HostOptions, Service, build
+from bot.service.operations import device as device_module
+from bot.service.security import attempt_limits
 from bot.wire import (
     CloseRequest,
     GuardianRequest,
@@ -152,7 +152,7 @@ async def test_a_phone_signs_in_and_out(room: Room) -> None:
 
 async def test_a_device_waits_for_its_person(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [1_000.0]
-    for module in (device_module, guesses):
+    for module in (device_module, attempt_limits):
         monkeypatch.setattr(module, "monotonic_ns", lambda: int(seconds[0] * 1_000_000_000))
     owner = await room.owner()
     device = await room.client().start_device()

@@ -127,9 +127,9 @@ def _serve(server: socket.socket) -> bool:
 
 
 if __name__ == "__main__":
-    import bot.cli.play
-    import bot.cli.run
-    import bot.cli.sandbox
+    import bot.cli.run.run
+    import bot.cli.run.run_daemon
+    import bot.cli.sandbox.sandbox
     import bot.runtime.daemon
     import bot.service.host  # noqa: F401  what takes long is done once, before any fork
     from bot.cli import main

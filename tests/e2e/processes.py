@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from bot.runtime.progress import ProgressReader, Stamp
+from bot.runtime.liveness.progress_stamp import ProgressReader, Stamp
 from tests.e2e.forking import Forked, Zygote
 
 Process = subprocess.Popen[bytes] | Forked

@@ -24,7 +24,7 @@ from tests.e2e.processes import WAIT_S, python, until
 
 LIVE_WITHIN_S = 10.0
 STOP_WITHIN_S = 5.0
-IMPORTS = "import bot.cli.demo, bot.runtime.daemon, bot.service.host"
+IMPORTS = "import bot.cli.start.demo, bot.runtime.daemon, bot.service.host"
 IMPORTS_S = 1.0  # what these take on a machine for which the seconds above are promised
 KINDS = ("bar", "decision", "plan", "order", "fill", "stop", "target", "heartbeat", "account")
 

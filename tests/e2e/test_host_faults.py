@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from bot.cli import place as place_module
 from bot.cli.app import call
-from bot.cli.place import NotRunning, Place
+from bot.cli.operate import daemon_client as place_module
+from bot.cli.operate.daemon_client import NotRunning, Place
 from tests.e2e.forking import Zygote
 from tests.e2e.processes import HEAD, Daemon, Sandbox, until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.runtime import calls
+from bot.runtime.strategy_host import call_record
 from tests.e2e.forking import Zygote
 from tests.e2e.processes import HEAD, Daemon, Sandbox, until
 
@@ -56,7 +56,7 @@ def daemon(place: Path, repository: Path, zygote: Zygote) -> Iterator[Daemon]:
 
 def stood_still(daemon: Daemon) -> list[str]:
     """Which strategies it was asking then."""
-    return [one.strategy for one in calls.asked(daemon.state)[1] if one.stood_still]
+    return [one.strategy for one in call_record.asked(daemon.state)[1] if one.stood_still]
 
 
 def test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_in_the_next_life(
@@ -76,7 +76,7 @@ def test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_
     assert "strategy.quarantined" in daemon.log()
     ((said,),) = daemon.ask("SELECT payload FROM outbox WHERE kind = 'daemon.killed'")
     assert "nothing was heard of it after" in json.loads(said)["message"]
-    assert (daemon.state / calls.FILE).stat().st_mode & 0o077 == 0
+    assert (daemon.state / call_record.FILE).stat().st_mode & 0o077 == 0
     assert daemon.stop() == 0, daemon.log()[-3000:]
     assert stood_still(daemon) == [], "nothing is said of a run that ended as asked"
     daemon.start()

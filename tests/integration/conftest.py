@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tests.integration.rooms import Box
+from tests.integration.builders import Box
 
 
 @pytest.fixture(autouse=True)

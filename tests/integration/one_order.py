@@ -21,10 +21,10 @@ import structlog
 
 from bot.client import Client
 from bot.errors import OutcomeUnknown, TryLater
-from bot.runtime.desk import Placed
-from bot.runtime.gate import Allowance
-from bot.runtime.journal import open_journal
-from bot.runtime.loop import Loop
+from bot.runtime.journal.journal import open_journal
+from bot.runtime.kernel import Kernel
+from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Intent, Open, Strategy, View
 
 PASSES = 20
@@ -60,11 +60,11 @@ async def decide(told: dict[str, Any]) -> list[str]:
     client = Client(told["base_url"], told["key"])
     journal = open_journal(Path(told["path"]), address=told["address"])
     strategy = Once(name="once", markets=("BTC",))
-    allowance = Allowance(
+    allowance = StrategyLimits(
         "once", frozenset(["BTC"]), interval_ms=60_000, budget_usd=Decimal(1_000), max_leverage=3, path=told["orders"]
     )
     pacer = Pacer()
-    loop = Loop(port=client, journal=journal, placed=[Placed(strategy, "1m", allowance)], pacer=pacer)
+    loop = Kernel(port=client, journal=journal, placed=[StrategySpec(strategy, "1m", allowance)], pacer=pacer)
     for _ in range(PASSES):
         pacer.now_ms += 1_000
         try:

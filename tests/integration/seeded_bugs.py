@@ -22,14 +22,17 @@ import pytest
 import structlog
 
 from bot.errors import OutcomeUnknown, TryLater
-from bot.runtime import beat, loop, reconcile, send
-from bot.runtime.arming import Arming
-from bot.runtime.intents import Intent
-from bot.runtime.journal import Journal
-from bot.runtime.loop import Loop
-from bot.runtime.send import Sender
-from bot.runtime.settle import Again, End, Fences, Look, Move, settle_move
-from bot.service.desk import Desk as ServiceDesk
+from bot.runtime import kernel
+from bot.runtime.execution import order_sender
+from bot.runtime.execution.order_sender import OrderSender
+from bot.runtime.execution.outcome import Again, End, Fences, Look, Move, settle_move
+from bot.runtime.journal.journal import Journal
+from bot.runtime.kernel import Kernel
+from bot.runtime.liveness import heartbeat_rule
+from bot.runtime.model.intents import Intent
+from bot.runtime.reconciliation import reconciler
+from bot.runtime.reconciliation.guardians import Guardians
+from bot.service.operations.executor import OperationExecutor as ServiceDesk
 from bot.venue import orders as venue_orders
 from bot.wire import OrderRequest
 from tests.integration.simulated import LENGTHS, Rules, run_world
@@ -48,37 +51,37 @@ class Bug(NamedTuple):
 
 
 def a_new_key_for_each_retry(to: pytest.MonkeyPatch) -> None:
-    request = Sender._request
+    request = OrderSender._request
 
-    async def renamed(self: Sender, intent: Intent) -> str:
+    async def renamed(self: OrderSender, intent: Intent) -> str:
         return await request(
             self, replace(intent, id=intent.id[:-1] + str(intent.attempts)) if intent.attempts > 1 else intent
         )
 
-    to.setattr(Sender, "_request", renamed)
+    to.setattr(OrderSender, "_request", renamed)
 
 
 def _keys_of_chance(to: pytest.MonkeyPatch) -> None:
     chance = random.Random(1)
-    for where in (loop, reconcile):
+    for where in (kernel, reconciler):
         to.setattr(where, "intent_key", lambda **_: b32encode(chance.randbytes(20)).decode())
 
 
 def another_body_on_a_retry(to: pytest.MonkeyPatch) -> None:
-    request = Sender._request
+    request = OrderSender._request
 
-    async def repriced(self: Sender, intent: Intent) -> str:
+    async def repriced(self: OrderSender, intent: Intent) -> str:
         if intent.attempts > 1 and intent.action == "open" and intent.confirm_token is None:
             order: OrderRequest = intent.order()
             if order.usd_amount is not None:
                 intent = replace(intent, request=order.model_copy(update={"usd_amount": order.usd_amount + Decimal(1)}))
         return await request(self, intent)
 
-    to.setattr(Sender, "_request", repriced)
+    to.setattr(OrderSender, "_request", repriced)
 
 
 def _judged(to: pytest.MonkeyPatch, judge: Callable[..., Move]) -> None:
-    to.setattr(send, "settle_move", judge)
+    to.setattr(order_sender, "settle_move", judge)
 
 
 def a_timeout_is_a_failure(to: pytest.MonkeyPatch) -> None:
@@ -121,14 +124,14 @@ def absence_is_proof_before_the_fence(to: pytest.MonkeyPatch) -> None:
 
 
 def giving_up_after_two_tries(to: pytest.MonkeyPatch) -> None:
-    settle = Sender._settle
+    settle = OrderSender._settle
 
-    async def impatient(self: Sender, intent: Intent, move: Move, error: Any, *, is_past: bool) -> Intent:
+    async def impatient(self: OrderSender, intent: Intent, move: Move, error: Any, *, is_past: bool) -> Intent:
         if isinstance(move, Again) and intent.attempts >= 2:
             return self._end(intent, "expired", error.code, "given up")
         return await settle(self, intent, move, error, is_past=is_past)
 
-    to.setattr(Sender, "_settle", impatient)
+    to.setattr(OrderSender, "_settle", impatient)
 
 
 def a_reset_forgets_the_keys(to: pytest.MonkeyPatch) -> None:
@@ -153,7 +156,7 @@ def a_reset_forgets_the_keys(to: pytest.MonkeyPatch) -> None:
 
 
 def a_restart_forgets_what_is_open(to: pytest.MonkeyPatch) -> None:
-    to.setattr(Loop, "reload_live", lambda self: self.live.clear())
+    to.setattr(Kernel, "reload_live", lambda self: self.live.clear())
 
 
 def nothing_is_written_before_the_answer(to: pytest.MonkeyPatch) -> None:
@@ -206,13 +209,13 @@ async def _nothing(*_: Any, **__: Any) -> list[Any]:
 
 
 def a_lost_stop_is_not_replaced(to: pytest.MonkeyPatch) -> None:
-    to.setattr(reconcile, "protect", _nothing)
-    to.setitem(reconcile.REPAIRS, "naked_position", _nothing)
+    to.setattr(reconciler, "protect", _nothing)
+    to.setitem(reconciler.REPAIRS, "naked_position", _nothing)
 
 
 def a_guardian_is_armed_under_one_key_for_ever(to: pytest.MonkeyPatch) -> None:
-    key = Arming._key
-    to.setattr(Arming, "_key", lambda self, one, _serial, epoch: key(self, one, 1, epoch))
+    key = Guardians._key
+    to.setattr(Guardians, "_key", lambda self, one, _serial, epoch: key(self, one, 1, epoch))
 
 
 # ── The heartbeat ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -229,7 +232,7 @@ def beats_without_proof_of_life(to: pytest.MonkeyPatch) -> Rules:
 def boot_beats_without_end(to: pytest.MonkeyPatch) -> Rules:
     class Endless(Rules):
         def judge(self, lengths: Any, heart: Any, **named: Any) -> Any:
-            return beat.judge(lengths, heart._replace(boot_beats=0), **named)
+            return heartbeat_rule.judge(lengths, heart._replace(boot_beats=0), **named)
 
     return Endless()
 
@@ -237,7 +240,7 @@ def boot_beats_without_end(to: pytest.MonkeyPatch) -> Rules:
 def a_failed_beat_waits_for_the_next_period(to: pytest.MonkeyPatch) -> Rules:
     class Slow(Rules):
         def answered(self, lengths: Any, heart: Any, answer: Any, **named: Any) -> Any:
-            after = beat.answered(lengths, heart, answer, **named)
+            after = heartbeat_rule.answered(lengths, heart, answer, **named)
             return (
                 after._replace(next_ns=named["now_ns"] + lengths.period_ns * 5 // 2)
                 if answer.kind == "retry"
@@ -248,7 +251,7 @@ def a_failed_beat_waits_for_the_next_period(to: pytest.MonkeyPatch) -> Rules:
 
 
 def a_brain_may_be_silent_for_as_long_as_the_switch(to: pytest.MonkeyPatch) -> None:
-    to.setattr(beat, "rhythm", lambda _: LENGTHS._replace(stale_ns=LENGTHS.deadline_ns))
+    to.setattr(heartbeat_rule, "rhythm", lambda _: LENGTHS._replace(stale_ns=LENGTHS.deadline_ns))
 
 
 def downtime_of_the_service_counts_as_silence(to: pytest.MonkeyPatch) -> Rules:

@@ -32,30 +32,33 @@ from bot.client.retry import MAX_MS, SPREAD
 from bot.clock import boot_ns, monotonic_ns
 from bot.config import Settings
 from bot.errors import Exit, JournalError, Refused
-from bot.runtime import beat, daemon
-from bot.runtime.beater import Record, classify, first_heart
-from bot.runtime.control import Question
-from bot.runtime.desk import Placed
-from bot.runtime.gate import Allowance
-from bot.runtime.heartbeat import HeartbeatProcess
-from bot.runtime.intents import FINAL, IN_DOUBT
-from bot.runtime.journal import open_journal, open_or_rebuild
-from bot.runtime.loop import REFUSED_MS
-from bot.runtime.operating import Operations
-from bot.runtime.progress import Stamp
-from bot.runtime.safety import SafetyFile
-from bot.runtime.settle import SETTLE_MS
-from bot.service import accounts, auth, orders, prices
+from bot.runtime import daemon, supervisor
+from bot.runtime.control_plane.routes import ControlRoutes
+from bot.runtime.control_plane.server import Question
+from bot.runtime.execution.outcome import SETTLE_MS
+from bot.runtime.journal.halt_flags import SafetyFile
+from bot.runtime.journal.journal import open_journal, open_or_rebuild
+from bot.runtime.kernel import REFUSED_MS
+from bot.runtime.liveness import heartbeat_rule as beat
+from bot.runtime.liveness.heartbeat import HeartbeatProcess
+from bot.runtime.liveness.heartbeat_process import Record, classify, first_heart
+from bot.runtime.liveness.progress_stamp import Stamp
+from bot.runtime.model.intents import FINAL, IN_DOUBT
+from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.host import HostOptions, Service, build
-from bot.service.log import SavedClock
-from bot.service.machine import LEASE_REAL_MS
+from bot.service.market_data import price_feed
+from bot.service.operations import accounts, orders
+from bot.service.security import auth
+from bot.service.state_machine.command_log import SavedClock
+from bot.service.state_machine.machine import LEASE_REAL_MS
 from bot.strategy import Bar, Bracket, Fill, Intent, Open, Strategy, View
 from bot.venue.events import GuardianMoved
 from bot.venue.numbers import E8
 from bot.venue.state import guardian_id
 from tests.fakes import Crash
-from tests.integration import judging
-from tests.integration.rooms import MARKETS, START_MS, START_PX, Hand, busy
+from tests.integration import account_checks
+from tests.integration.builders import MARKETS, START_MS, START_PX, Hand, busy
 from tests.integration.virtual import Answer, Clocks, served, virtual_time
 from tests.integration.wire import REPLY_HEADERS
 
@@ -692,7 +695,7 @@ class World:
         self.births: list[float] = []  # of lives
         self.switch: list[tuple[float, str, str]] = []  # what became of which dead-man, and when
         self.service_began = (0.0, self.start_ms)  # real time, and the service's then
-        self.one: daemon.Run | None = None
+        self.one: supervisor.Supervisor | None = None
         self.journal: Any = None
         self.life: asyncio.Task[None] | None = None
         self.stop = asyncio.Event()
@@ -790,13 +793,13 @@ class World:
     def _settings(self) -> Settings:
         return _settings(self.speed, self.orders_path)
 
-    def _placed(self) -> list[Placed]:
+    def _placed(self) -> list[StrategySpec]:
         """A strategy for each market."""
         return [
-            Placed(
+            StrategySpec(
                 Busy(self.script, lambda: self.is_calm, name=f"s-{coin.lower()}", markets=(coin,)),
                 "1m",
-                Allowance(
+                StrategyLimits(
                     f"s-{coin.lower()}", frozenset({coin}), interval_ms=60_000, budget_usd=Decimal(5_000), max_leverage=3,
                     path=self.orders_path,
                 ),
@@ -836,7 +839,7 @@ class World:
         client = Client(BASE, key, transport=_NOWHERE)
         client._exchange._http = _Exchange(self.wire, client._exchange._http.headers.items())  # type: ignore[assignment]
         try:
-            snapshot = await daemon.until_up(client.account, stop)
+            snapshot = await supervisor.until_up(client.account, stop)
         except Refused:
             return  # Said more than once before anything was known: the run ends, and a person begins it anew.
         if snapshot is None:
@@ -848,8 +851,8 @@ class World:
         self.spoil()
         armed = any(one.type == "dead_man_switch" and one.status == "armed" for one in snapshot.guardians)
         settings = self._settings()
-        operations = Operations(settings, base_url=BASE, stop=stop, tail=None, config=None)
-        one = self.one = daemon.Run(
+        operations = ControlRoutes(settings, base_url=BASE, stop=stop, tail=None, config=None)
+        one = self.one = supervisor.Supervisor(
             settings, client, journal, self._placed(), BASE, key, stop, self._is_ready, operations, self._settings
         )
         if damage is not None:
@@ -1148,7 +1151,7 @@ class World:
             pass
         await self._judge(one)
 
-    async def _quiet(self, tasks: list[asyncio.Task[None]], began: float) -> daemon.Run:
+    async def _quiet(self, tasks: list[asyncio.Task[None]], began: float) -> supervisor.Supervisor:
         """The run of which nothing is open any more."""
         why: str | None = "no life"
         while self.now() < began + SETTLED_S or self._is_held():
@@ -1160,7 +1163,7 @@ class World:
         assert self.one is not None
         return self.one
 
-    async def _passes_twice(self, one: daemon.Run, tasks: list[asyncio.Task[None]]) -> bool:
+    async def _passes_twice(self, one: supervisor.Supervisor, tasks: list[asyncio.Task[None]]) -> bool:
         """False: it met the end that one of its requests had been dealt before all was calm, or such a request kept it from comparing."""
         one.loop._reconcile_at_ms = 0
         cycles, began = one.progress.cycles, self.now()
@@ -1216,19 +1219,19 @@ class World:
         events = await self.hand.events()
         self.last_events = events
         excused = {coin: [(a, self._mended_ms(b)) for a, b in spans] for coin, spans in self.excused.items()}
-        judging.never_naked(events, self.wire.keys, excused=excused, sleepers=self.sleepers)
+        account_checks.never_naked(events, self.wire.keys, excused=excused, sleepers=self.sleepers)
         under_way = {
             event.get("requestId") for event in events if any(a <= event["ts"] <= b for a, b in self.unguarded)
         }
-        judging.guarded_entries(events, self.wire.keys, but=self.wire.late_ids | self.wire.raced_ids | under_way)
-        judging.books_are_exact(events, await self.hand.ask("GET", "/v1/account"))
+        account_checks.guarded_entries(events, self.wire.keys, but=self.wire.late_ids | self.wire.raced_ids | under_way)
+        account_checks.books_are_exact(events, await self.hand.ask("GET", "/v1/account"))
 
-    async def _judge(self, one: daemon.Run) -> None:
+    async def _judge(self, one: supervisor.Supervisor) -> None:
         await self._judge_epoch()
         here = await self.hand.trades()
         self.trades += here
         rows = _rows(one.loop.journal)
-        judging.intents_and_trades(rows, self.trades, buried=self.buried)
+        account_checks.intents_and_trades(rows, self.trades, buried=self.buried)
         causes = Counter(
             (self.causes | _causes(rows))[trade["idempotencyKey"]]
             for trade in self.trades
@@ -1246,11 +1249,11 @@ class World:
         db = one.loop.journal.db
         assert list(db.query("SELECT id FROM events GROUP BY id HAVING count(*) > 1")) == []
         account = await self._account_as_told(one)
-        judging.mirror_is_right(one.loop.mirror, account)
+        account_checks.mirror_is_right(one.loop.mirror, account)
         assert [g["type"] for g in account["guardians"]].count("dead_man_switch") == 1, account["guardians"]
         self._judge_fills(one)
 
-    async def _account_as_told(self, one: daemon.Run) -> dict[str, Any]:
+    async def _account_as_told(self, one: supervisor.Supervisor) -> dict[str, Any]:
         """The account once the daemon has been told of all that happened: a stop may fire at the very instant of the judgment."""
         for _ in range(ROUNDS_MAX):
             account: dict[str, Any] = await self.hand.ask("GET", "/v1/account")
@@ -1265,7 +1268,7 @@ class World:
         """Whether the feed may have been begun anew: what it skipped was read from the account."""
         return bool(self.damaged or self.resets or self.disk_rate or self.wire.met["stale"])
 
-    def _judge_fills(self, one: daemon.Run) -> None:
+    def _judge_fills(self, one: supervisor.Supervisor) -> None:
         """Each fill of ours was told to its strategy once."""
         heard: Counter[str] = Counter()
         for seat in one.loop.desk.seats:
@@ -1424,7 +1427,7 @@ def _in_place(world: World) -> Iterator[None]:
         (daemon, "HeartbeatProcess", partial(Heartbeat, world)), (daemon, "ProgressWriter", partial(Progress, world)),
         (daemon, "Rhythm", partial(Rhythm, world)), (daemon, "Worker", Inline), (daemon, "listen", _no_bell), (daemon, "secrets", chance),
         (accounts, "secrets", chance), (auth, "secrets", chance), (orders, "secrets", chance),
-        (prices, "HISTORY_BARS", 2 * CANDLES_MAX),
+        (price_feed, "HISTORY_BARS", 2 * CANDLES_MAX),
     ]  # fmt: skip
     kept = [(where, name, getattr(where, name)) for where, name, _ in swapped]
     for where, name, value in swapped:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from bot.runtime.mirror import Mirror
+from bot.runtime.account.account_state import Mirror
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, MaxHold, Open, TrailingStop, View
-from tests.integration.rooms import MINUTE_MS, START_MS
+from tests.integration.builders import MINUTE_MS, START_MS
 from tests.integration.simulated import Wire, World, is_caught, lived, service, template
 from tests.integration.virtual import Answer
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from bot.runtime import daemon
+from bot.runtime import supervisor
 from tests.integration.simulated import Wire, World, lived, template
 from tests.integration.virtual import Answer
 
@@ -33,7 +33,7 @@ def test_what_is_ours_is_known_where_only_trades_show_keys(
         headers = {name: value for name, value in answer.headers.items() if name != "content-length"}
         return Answer(answer.status_code, headers, content)
 
-    async def judged(world: World, one: daemon.Run) -> None:
+    async def judged(world: World, one: supervisor.Supervisor) -> None:
         await judge(world, one)
         loop = one.loop
         assert not loop.mirror.events_named

@@ -20,8 +20,8 @@ import pytest
 from bot.strategy import Bar, Bracket, Close, Open, View
 from tests.conftest import REPOSITORY
 from tests.fakes import Crash
-from tests.integration import judging
-from tests.integration.rooms import START_MS, Bot, Box, make_bot, wire_to
+from tests.integration import account_checks
+from tests.integration.builders import START_MS, Bot, Box, make_bot, wire_to
 from tests.service import serving
 
 CALLS = ("pwrite64", "fdatasync", "ftruncate", "unlink", "connect", "sendto", "recvfrom")
@@ -243,8 +243,8 @@ async def _story(box: Box, path: Path, points: Points, orders: str) -> list[tupl
             await box.minute(BTC=100_000)
     assert bot is not None
     trades = await hand.trades()
-    judging.intents_and_trades(list(bot.loop.journal.db["intents"].rows), trades)
-    judging.mirror_is_right(bot.loop.mirror, await hand.ask("GET", "/v1/account"))
+    account_checks.intents_and_trades(list(bot.loop.journal.db["intents"].rows), trades)
+    account_checks.mirror_is_right(bot.loop.mirror, await hand.ask("GET", "/v1/account"))
     await bot.kill()
     await hand.ask("POST", "/v1/sandbox/accounts/reset", {})
     return [(trade["intent"], trade["side"]) for trade in reversed(trades)]

@@ -8,15 +8,15 @@ import pytest
 from bot.client import Client
 from bot.client.limiter import KEPT_MAX, Kind, Limiter, RateHeld
 from bot.errors import Refused
-from bot.service import quota
 from bot.service.host import HostOptions, build
+from bot.service.security import rate_limits
 from bot.wire import CloseRequest, OrderRequest
-from tests.integration.rooms import MARKETS
+from tests.integration.builders import MARKETS
 
 
 async def test_a_flood_of_entries_is_held_back_and_a_close_goes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In an instant that lasts, so that nothing refills however slow the machine is."""
-    monkeypatch.setattr(quota, "monotonic_ns", lambda: 1)
+    monkeypatch.setattr(rate_limits, "monotonic_ns", lambda: 1)
     service = build(HostOptions(clock="real", hold_prices=True, markets=MARKETS), control_token="bbc_test")
     await service.start()
     statuses: list[int] = []

@@ -11,11 +11,11 @@ import pytest
 
 import bot.clock
 from bot.strategy import Bar, Close, Intent, View
-from tests.integration.rooms import Box, Script, make_bot, wire_to
-from tests.integration.test_another_hand import Room, nothing, once_long
+from tests.integration.builders import Box, Script, make_bot, wire_to
+from tests.integration.test_foreign_activity import Room, nothing, once_long
 from tests.integration.virtual import Clocks
 from tests.integration.wire import Fate
-from tests.runtime.rooms import later
+from tests.runtime.builders import later
 
 OFF_S = 300  # more than an exit of a minute's bar is wanted for
 

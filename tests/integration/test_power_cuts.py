@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from bot.runtime.intents import INTENT_MOVES, Intent, intent_key
-from bot.runtime.journal import Journal, open_journal
+from bot.runtime.journal.journal import Journal, open_journal
+from bot.runtime.model.intents import INTENT_MOVES, Intent, intent_key
 from tests.fakes import ADDRESS
 
 SECTOR = 512

@@ -17,16 +17,18 @@ import pytest
 
 from bot.config import Settings
 from bot.errors import BotError
-from bot.runtime import books, controls, daemon
-from bot.runtime.books import Books
-from bot.runtime.control import Problem, Question
-from bot.runtime.desk import Placed
-from bot.runtime.intents import FIRST_LEG
-from bot.runtime.journal import Journal
-from bot.runtime.pauses import Pauses
-from bot.runtime.placing import allowance_of
+from bot.runtime import supervisor
+from bot.runtime.account import attribution
+from bot.runtime.account.attribution import Attribution
+from bot.runtime.assembly import allowance_of
+from bot.runtime.control_plane import commands
+from bot.runtime.control_plane.server import Problem, Question
+from bot.runtime.journal.journal import Journal
+from bot.runtime.model.intents import FIRST_LEG
+from bot.runtime.risk.pauses import Pauses
+from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
-from tests.integration.rooms import MARKETS, MINUTE_MS
+from tests.integration.builders import MARKETS, MINUTE_MS
 from tests.integration.simulated import D_S, Busy, Inline, World, is_caught, lived, template
 
 NAMES: Final = ("one", "two", "three")
@@ -147,12 +149,12 @@ class Shared(World):
     def _settings(self) -> Settings:
         return settings_of(self.speed, self.orders_path, self.file)
 
-    def _placed(self) -> list[Placed]:
+    def _placed(self) -> list[StrategySpec]:
         return self.place(self._settings())
 
-    def place(self, settings: Settings) -> list[Placed]:
+    def place(self, settings: Settings) -> list[StrategySpec]:
         return [
-            Placed(
+            StrategySpec(
                 Busy(sharing(self.seed, one.name), lambda: self.is_calm, name=one.name, markets=one.markets),
                 one.interval,
                 allowance_of(settings, one),
@@ -175,7 +177,7 @@ class Shared(World):
             if self.config.random() < self.asks and self.one is not None and not self.is_service_down:
                 await self._ask(self.config.choice(ACTS), self.one)
 
-    async def _ask(self, act: str, one: daemon.Run) -> None:
+    async def _ask(self, act: str, one: supervisor.Supervisor) -> None:
         """What `bot pause` and the like ask. An answer that does not come, because the daemon is killed, says nothing."""
         operations, name = one.operations, self.config.choice([None, *self.file.names])
         self.note("asked for", act, name)
@@ -196,8 +198,8 @@ class Shared(World):
                         self.file, self.is_edited = File.of(self.config), True
                         self.has_scheduled = self.has_scheduled or self.file.has_schedule
                         with pytest.MonkeyPatch.context() as patch:
-                            patch.setattr(controls, "place_strategies", self.place)
-                            patch.setattr(controls, "Worker", Inline)
+                            patch.setattr(commands, "place_strategies", self.place)
+                            patch.setattr(commands, "Worker", Inline)
                             await operations.reload(Question({}))
                     case "kill":
                         await operations.kill(
@@ -213,7 +215,7 @@ class Shared(World):
         else:
             self.done[act] += 1
 
-    async def _judge(self, one: daemon.Run) -> None:
+    async def _judge(self, one: supervisor.Supervisor) -> None:
         await super()._judge(one)
         told = await self.hand.events()  # The service may have traded since.
         cursor = one.loop.journal.cursor
@@ -233,7 +235,7 @@ class Shared(World):
     def _has_skipped(self) -> bool:
         return self.is_edited or super()._has_skipped()  # A strategy that has left is told no more.
 
-    def _judge_books(self, one: daemon.Run) -> None:
+    def _judge_books(self, one: supervisor.Supervisor) -> None:
         """The sum over everybody is the account's, from the first event that the daemon was told of."""
         (first,) = one.loop.journal.db.execute("SELECT min(id) FROM events").fetchone()
         told = [event for event in self.last_events if first is not None and event["id"] >= first]
@@ -244,7 +246,7 @@ class Shared(World):
         assert sum(row.realized_usd for row in rows) == sum(Decimal(fill["realizedPnlUsd"] or 0) for fill in fills)
         assert sum(row.funding_usd for row in rows) == sum(map(Decimal, funded))
 
-    def _judge_shares(self, one: daemon.Run) -> None:
+    def _judge_shares(self, one: supervisor.Supervisor) -> None:
         """Where nobody else trades: an entry is of who sent it, a close takes from who sent it, what the service closes takes from all alike."""
         owner = {row["id"]: row["strategy"] for row in one.loop.journal.db["intents"].rows}
         held: dict[str, dict[str, Fraction]] = {market: {} for market in MARKETS}
@@ -267,13 +269,13 @@ class Shared(World):
                 size = Fraction(shares[name].size) if name in shares else Fraction(0)
                 assert abs(size - expected.get(name, 0)) < Fraction(1, 10**6), (market, name, expected, shares)
 
-    def _judge_pauses(self, one: daemon.Run) -> None:
+    def _judge_pauses(self, one: supervisor.Supervisor) -> None:
         """Who is paused decides on no entry."""
         for name, before in self.paused.items():
             assert _entries(one, name or None) <= before, f"decided while {name or 'all'} paused"
 
 
-def _entries(one: daemon.Run, strategy: str | None) -> set[str]:
+def _entries(one: supervisor.Supervisor, strategy: str | None) -> set[str]:
     """Decisions to open; one whose plan has gone stale has more than one leg."""
     rows = one.loop.journal.db["intents"].rows
     return {row["id"] for row in rows if row["leg"] == FIRST_LEG["open"] and strategy in (None, row["strategy"])}
@@ -310,17 +312,17 @@ def a_start_forgets_the_pauses(to: pytest.MonkeyPatch) -> None:
 
 
 def a_close_takes_from_all_alike(to: pytest.MonkeyPatch) -> None:
-    closed = Books._closed
-    to.setattr(Books, "_closed", lambda self, market, _taker, **more: closed(self, market, None, **more))
+    closed = Attribution._closed
+    to.setattr(Attribution, "_closed", lambda self, market, _taker, **more: closed(self, market, None, **more))
 
 
 def every_entry_is_of_one(to: pytest.MonkeyPatch) -> None:
-    opened = Books._opened
-    to.setattr(Books, "_opened", lambda self, market, _who, data: opened(self, market, "one", data))
+    opened = Attribution._opened
+    to.setattr(Attribution, "_opened", lambda self, market, _who, data: opened(self, market, "one", data))
 
 
 def each_is_charged_the_whole_fee(to: pytest.MonkeyPatch) -> None:
-    to.setattr(books, "_split", lambda amount, takes: {name: amount for name, _ in takes})
+    to.setattr(attribution, "_split", lambda amount, takes: {name: amount for name, _ in takes})
 
 
 @pytest.mark.parametrize(

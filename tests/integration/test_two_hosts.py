@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from tests.fakes import ADDRESS
-from tests.integration.rooms import START_PX, Bot, Box, Hand, make_bot, wire_to
+from tests.integration.builders import START_PX, Bot, Box, Hand, make_bot, wire_to
 from tests.integration.wire import FAULTS, FaultyWire
-from tests.runtime.rooms import later
+from tests.runtime.builders import later
 
 BARS: Final = 5
 LATER_MS: Final = 30_000  # of real time: whatever waits for its next try is due

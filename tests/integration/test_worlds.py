@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bot.runtime.settle import SETTLE_MS
+from bot.runtime.execution.outcome import SETTLE_MS
 from bot.service.host import COLLECTOR
 from tests.conftest import REPOSITORY, is_soaked
 from tests.integration.seeded_bugs import BUGS, caught, first_seed

@@ -31,24 +31,30 @@ from bot.clock import iso
 from bot.config import Settings, load
 from bot.config.settings import Metrics, Notify
 from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
-from bot.runtime import beat, control, controls, daemon, heartbeat, notify, safety, systemd, watching, worker
-from bot.runtime import journal as journal_module
-from bot.runtime import loop as loop_module
-from bot.runtime.arming import ARM_TRIES, DEAD_MAN
-from bot.runtime.control import Question
-from bot.runtime.daemon import DaemonEnd
-from bot.runtime.doorbell import listen
-from bot.runtime.heartbeat import Belief
-from bot.runtime.holding import folders_held, is_held, runtime_dir
-from bot.runtime.journal import open_journal
-from bot.runtime.metrics import Figures, Sources
-from bot.runtime.operating import Operations
-from bot.runtime.progress import ProgressReader
-from bot.service.auth import SECRET_LETTERS
+from bot.runtime import daemon, supervisor
+from bot.runtime import kernel as loop_module
+from bot.runtime.alerts import notifier
+from bot.runtime.control_plane import commands, reporting
+from bot.runtime.control_plane import server as control
+from bot.runtime.control_plane.metrics import Figures, Sources
+from bot.runtime.control_plane.routes import ControlRoutes
+from bot.runtime.control_plane.server import Question
+from bot.runtime.journal import halt_flags
+from bot.runtime.journal import journal as journal_module
+from bot.runtime.journal.journal import open_journal
+from bot.runtime.liveness import heartbeat, heartbeat_rule, systemd
+from bot.runtime.liveness.heartbeat import Lease
+from bot.runtime.liveness.instance_lock import folders_held, is_held, runtime_dir
+from bot.runtime.liveness.progress_stamp import ProgressReader
+from bot.runtime.reconciliation.guardians import ARM_TRIES, DEAD_MAN
+from bot.runtime.strategy_host import worker
+from bot.runtime.stream_wakeup import listen
+from bot.runtime.supervisor import DaemonEnd
+from bot.service.security.auth import SECRET_LETTERS
 from tests.conftest import REPOSITORY
 from tests.fakes import FakePacer
-from tests.runtime.halfway import Halfway
-from tests.runtime.postbox import postbox
+from tests.runtime.alerts.notification_receiver import postbox
+from tests.runtime.stalling_proxy import Halfway
 from tests.service import serving
 
 START_MS = 1_795_132_800_000
@@ -199,8 +205,8 @@ def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a stop does must not depend on how busy this machine is, nor on the time of day. A test of its limits sets its own."""
     for name in ENDINGS:
         monkeypatch.setattr(daemon, name, PATIENCE_S)
-    monkeypatch.setattr(notify, "FLUSH_S", PATIENCE_S)
-    monkeypatch.setattr(watching, "FAILED_AGAIN_MS", 10**15)
+    monkeypatch.setattr(notifier, "FLUSH_S", PATIENCE_S)
+    monkeypatch.setattr(reporting, "FAILED_AGAIN_MS", 10**15)
 
 
 @pytest.fixture
@@ -395,7 +401,7 @@ def beating() -> list[int]:
     for one in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             is_child = f"PPid:\t{os.getpid()}\n" in (one / "status").read_text()
-            if is_child and b"bot.runtime.heartbeat" in (one / "cmdline").read_bytes():
+            if is_child and b"bot.runtime.liveness.heartbeat" in (one / "cmdline").read_bytes():
                 found.append(int(one.name))
     return found
 
@@ -584,14 +590,14 @@ async def test_a_service_that_is_away_at_the_start_is_told_of() -> None:
         stop.set()
         raise TryLater("connect_error", "refused")
 
-    assert await daemon.until_up(ask, stop, told.append) is None
+    assert await supervisor.until_up(ask, stop, told.append) is None
     assert told == ["the service does not answer, try 1 (connect_error: refused)"]
     stop.clear()
 
     async def answers() -> int:
         return 1
 
-    assert await daemon.until_up(answers, stop, told.append) == 1
+    assert await supervisor.until_up(answers, stop, told.append) == 1
     assert told[1:] == [""], "it is there"
 
 
@@ -662,7 +668,7 @@ async def test_the_control_socket_answers_before_the_service_does_and_while_it_h
 async def test_a_reload_that_the_service_keeps_from_being_done_is_no_fault_of_the_config(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controls, "WARM_S", 0.05)
+    monkeypatch.setattr(commands, "WARM_S", 0.05)
     one = await place(fast)
     one.halfway.hangs = lambda path: path == "/v1/guardians"
     task = one.begin(one.settings("Idle"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}))
@@ -758,7 +764,7 @@ async def test_a_pause_that_a_restart_would_forget_says_so(
         other.execute("BEGIN IMMEDIATE")
         assert (await asked(one, "POST", "/resume"))[1]["forgotten"] is None, "its copy beside the file is written"
         with monkeypatch.context() as disk:
-            disk.setattr(safety, "_write", refuses)
+            disk.setattr(halt_flags, "_write", refuses)
             told = (await asked(one, "POST", "/pause"))[1]
         other.rollback()
     assert "in memory only, and a restart forgets it: journal" in told["forgotten"]
@@ -798,14 +804,14 @@ async def test_a_run_that_was_cut_off_is_told_of_by_the_next_one_and_one_that_en
         assert isinstance(count, int)
         return count
 
-    async def fails(_run: daemon.Run, **_how: Any) -> DaemonEnd:
+    async def fails(_run: supervisor.Supervisor, **_how: Any) -> DaemonEnd:
         raise AccessLost("unauthorized", "no")
 
     assert await told() == 0
     assert (await one.end()).exit_code is Exit.DONE
     one.stop.clear()
     with monkeypatch.context() as patched:
-        patched.setattr(daemon.Run, "go", fails)
+        patched.setattr(supervisor.Supervisor, "go", fails)
         with pytest.raises(AccessLost):
             await one.begin(one.settings("Idle"))
     assert await told() == 0, "each of the ends before was told by its own run"
@@ -983,7 +989,7 @@ async def test_the_progress_file_may_be_removed_and_the_heartbeat_killed_and_bea
     os.kill(first, signal.SIGKILL)
     await until("another one", lambda: [pid for pid in beating() if pid != first])
     one.halfway.paths.clear()
-    boot_beats = beat.BOOT_BEATS_MAX
+    boot_beats = heartbeat_rule.BOOT_BEATS_MAX
     await until("it beats on", lambda: one.halfway.paths.count("/v1/heartbeat") > boot_beats)
     assert (await one.end()).exit_code is Exit.DONE
 
@@ -1019,9 +1025,9 @@ class Lapsed:
     def is_stuck(self) -> bool:
         return False
 
-    def belief(self) -> Belief:
+    def belief(self) -> Lease:
         lapsed = self.lapses > self.acknowledged
-        return Belief(None, True, lapsed, False, not lapsed, self.lapses, 1, 0, 9, 0, "", None, True)
+        return Lease(None, True, lapsed, False, not lapsed, self.lapses, 1, 0, 9, 0, "", None, True)
 
     def acknowledge(self, lapses: int) -> None:
         self.acknowledged = lapses
@@ -1032,19 +1038,19 @@ class Rhythmic(Lapsed):
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
-        self.lengths = beat.rhythm(seconds)
+        self.lengths = heartbeat_rule.rhythm(seconds)
 
 
 @contextlib.asynccontextmanager
-async def built(one: Place, settings: Settings) -> AsyncIterator[tuple[daemon.Run, Client]]:
+async def built(one: Place, settings: Settings) -> AsyncIterator[tuple[supervisor.Supervisor, Client]]:
     """A run that has been put together and not begun, and its client."""
     daemon.private_dir(settings.state_dir)
     async with Client(one.halfway.base_url, one.key) as client:
         snapshot = await client.account()
         journal = open_journal(settings.state_dir / "journal.db", address=snapshot.address)
-        run = daemon.Run(
+        run = supervisor.Supervisor(
             settings, client, journal, daemon.place_strategies(settings), one.halfway.base_url, SecretStr(one.key), one.stop, lambda: None,
-            Operations(settings, base_url=one.halfway.base_url, stop=one.stop, tail=None, config=None),
+            ControlRoutes(settings, base_url=one.halfway.base_url, stop=one.stop, tail=None, config=None),
         )  # fmt: skip
         try:
             yield run, client
@@ -1056,7 +1062,9 @@ async def built(one: Place, settings: Settings) -> AsyncIterator[tuple[daemon.Ru
 
 
 @contextlib.asynccontextmanager
-async def lapsed_run(one: Place, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[daemon.Run, Client, Lapsed]]:
+async def lapsed_run(
+    one: Place, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[supervisor.Supervisor, Client, Lapsed]]:
     """A run that is through its start, its client, and its heartbeat, which has lapsed."""
     async with built(one, one.settings("Holds")) as (run, client):
         await run.loop.recover()
@@ -1066,7 +1074,7 @@ async def lapsed_run(one: Place, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         yield run, client, lapsed
 
 
-def runs_at(run: daemon.Run, client: Client, speed: float) -> None:
+def runs_at(run: supervisor.Supervisor, client: Client, speed: float) -> None:
     """The service says that its clock runs so fast, and the next pass looks."""
     now_ms = client.clock.now_ms() + 1_000
     client.clock.observe(sandbox=f"{now_ms};speed={speed:g}", date=None, is_service=True, sent_ns=0, received_ns=0)
@@ -1520,7 +1528,7 @@ def judge_monitoring(shown: Mapping[str, Mapping[str, set[str]]]) -> None:
             assert set(re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", said)) <= set(labels), (expr, said)
 
 
-@pytest.mark.parametrize("seconds", [beat.D_SECONDS_MIN, 60, 3600])
+@pytest.mark.parametrize("seconds", [heartbeat_rule.D_SECONDS_MIN, 60, 3600])
 def test_the_alert_of_a_late_heartbeat_comes_after_a_beat_is_missed_and_before_the_dead_man_acts(
     seconds: float,
 ) -> None:
@@ -1528,8 +1536,8 @@ def test_the_alert_of_a_late_heartbeat_comes_after_a_beat_is_missed_and_before_t
     exprs = {one["alert"]: one["expr"] for one in group["rules"]}
     left, age = exprs["BracketbotHeartbeatLate"].split(" < ")
     assert (left, age) == ("bracketbot_heartbeat_deadline_seconds", "bracketbot_heartbeat_age_seconds")
-    lengths = beat.rhythm(seconds)  # What is left is less than the age of the newest beat from half of it on.
-    assert lengths.period_ns * (1 + beat.JITTER) + beat.ATTEMPT_NS < lengths.deadline_ns / 2
+    lengths = heartbeat_rule.rhythm(seconds)  # What is left is less than the age of the newest beat from half of it on.
+    assert lengths.period_ns * (1 + heartbeat_rule.JITTER) + heartbeat_rule.ATTEMPT_NS < lengths.deadline_ns / 2
     asked_s = 5  # as the file says of scrapes
     assert asked_s + int(group["interval"].removesuffix("s")) <= seconds / 2
 
@@ -1542,11 +1550,11 @@ def told_at(url: str, settings: Settings) -> Settings:
 async def cut_by(error: Exception, one: Place, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose first pass ends in that."""
 
-    async def fails(_loop: loop_module.Loop, **_how: Any) -> None:
+    async def fails(_loop: loop_module.Kernel, **_how: Any) -> None:
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop_module.Loop, "cycle", fails)
+        patched.setattr(loop_module.Kernel, "cycle", fails)
         await asyncio.wait_for(one.begin(settings), PATIENCE_S)
 
 

@@ -16,44 +16,45 @@ from structlog.testing import capture_logs
 
 from bot.clock import MINUTE_MS, boot_ns
 from bot.errors import NO_ERROR_OBJECT, ApiError, Refusal, Refused
-from bot.runtime import reading, rhythm
-from bot.runtime.arming import Wanted
-from bot.runtime.control import Problem, Question
-from bot.runtime.controls import Controls
-from bot.runtime.daemon import REFUSALS_MAX, RealPacer, Run, until_up
-from bot.runtime.exiting import wind_down
-from bot.runtime.explaining import explain
-from bot.runtime.health import Health, key_problem
-from bot.runtime.intents import Intent as Written
-from bot.runtime.journal import open_journal
-from bot.runtime.legs import LEGS, next_leg
-from bot.runtime.loop import EXITS_WAIT_MS, PASS_MS, RECONCILE_MS, REFUSED_MS, Loop, Settings
-from bot.runtime.metrics import STUCK_S, Meter, Sources
-from bot.runtime.operating import Operations, intents_of
-from bot.runtime.reconcile import COVER_MS, REARM_MS, closing, lost_distance_pct
-from bot.runtime.send import EXIT_AGAIN_MS, OTHERWISE
-from bot.runtime.state import state_of
-from bot.runtime.watching import PORT_FILE, Scraped, exposing
+from bot.runtime import pass_scheduler
+from bot.runtime.alerts.health import Health, key_problem
+from bot.runtime.control_plane.commands import Commands
+from bot.runtime.control_plane.metrics import STUCK_S, Meter, Sources
+from bot.runtime.control_plane.reporting import PORT_FILE, Scraped, exposing
+from bot.runtime.control_plane.routes import ControlRoutes, intents_of
+from bot.runtime.control_plane.server import Problem, Question
+from bot.runtime.control_plane.status import state_of
+from bot.runtime.execution.order_sender import EXIT_AGAIN_MS, OTHERWISE
+from bot.runtime.execution.replan import LEGS, next_leg
+from bot.runtime.journal import queries
+from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.order_trace import explain
+from bot.runtime.kernel import EXITS_WAIT_MS, PASS_MS, RECONCILE_MS, REFUSED_MS, Kernel, Settings
+from bot.runtime.model.intents import Intent as Written
+from bot.runtime.reconciliation.guardians import REARM_MS, WantedGuardian
+from bot.runtime.reconciliation.reconciler import COVER_MS, closing, lost_distance_pct
+from bot.runtime.shutdown import wind_down
+from bot.runtime.supervisor import REFUSALS_MAX, RealPacer, Supervisor, until_up
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from bot.wire import CloseRequest, EventsPage, GuardianRequest, OrderRequest, OrderResult, Trade
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused
-from tests.runtime.rooms import DEAD_MAN_60, Scripted, always, begun, first_bar, kill, later, minutes, room
-from tests.runtime.test_journal import intent
-from tests.runtime.test_loop import once
-from tests.runtime.test_reconcile import opened, stop_of, trailing
+from tests.runtime.builders import DEAD_MAN_60, Scripted, always, begun, first_bar, kill, later, minutes, room
+from tests.runtime.journal.test_journal import intent
+from tests.runtime.reconciliation.test_reconciler import opened, stop_of, trailing
+from tests.runtime.test_kernel import once
 
 FLAGGED_S = 5.0  # within which another writer is known for one
 AWAY = ApiError.of("service_unavailable", "away", retryable=True, order_submitted=False)
-DRAWDOWN = Wanted(
+DRAWDOWN = WantedGuardian(
     "drawdown", GuardianRequest(type="account_drawdown", max_loss_pct_from_day_start=Decimal(5), action="flatten")
 )
 
 
-def told(loop: Loop) -> list[str]:
+def told(loop: Kernel) -> list[str]:
     return [row["kind"] for row in loop.journal.db["outbox"].rows]
 
 
-def refusals(loop: Loop) -> list[str]:
+def refusals(loop: Kernel) -> list[str]:
     loop.journal.flush()
     return [row["code"] for row in loop.journal.db["refusals"].rows]
 
@@ -154,7 +155,7 @@ async def test_a_comparison_that_was_not_made_is_neither_an_answer_nor_an_end_of
     assert list(loop.degraded) == ["reconcile"], "nothing was compared"
     run: Any = SimpleNamespace(loop=loop)
     settings: Any = None
-    operations = Operations(settings, base_url="embedded", stop=asyncio.Event(), tail=None, config=None)
+    operations = ControlRoutes(settings, base_url="embedded", stop=asyncio.Event(), tail=None, config=None)
     operations.run = run
     asked = asyncio.create_task(operations.reconcile(Question({})))
     await asyncio.sleep(0)
@@ -501,7 +502,7 @@ async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
     await loop.cycle()
     assert ("foreign_writer" in loop.degraded) is flagged
-    assert rhythm.PASS_S + rhythm.LATE_S < FLAGGED_S, "passes come so often"
+    assert pass_scheduler.PASS_S + pass_scheduler.LATE_S < FLAGGED_S, "passes come so often"
     assert told(loop) == (["account.foreign", "daemon.degraded"] if flagged else [])
     await minutes(loop, venue, "101", "102")
     assert ("BTC" in venue.positions) is not flagged, "exits went, and entries only if nobody else writes"
@@ -520,7 +521,7 @@ def drawn(seed: int) -> Callable[[int], int]:
     return lambda _before: chance.getrandbits(62)
 
 
-async def alone(venue: FakeVenue, script: Any = always, **more: Any) -> Loop:
+async def alone(venue: FakeVenue, script: Any = always, **more: Any) -> Kernel:
     """A loop that has run for so long that nothing of an earlier life of its own is under way."""
     loop = await begun(venue, script, **more)
     await minutes(loop, venue, "100", "100")
@@ -740,13 +741,13 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     why = f"{OTHERWISE} (other body)"
     named = {"id": waits.id, "strategy": "trend", "action": "open", "market": "BTC", "message": why}
     assert intents_of(loop) == {"open": 1, "in_doubt": 1, "quarantined": 1, "waiting": [named]}
-    with reading.in_rows(loop.journal.db.conn) as db:
+    with queries.in_rows(loop.journal.db.conn) as db:
         answer = explain(db, waits.id[:12])[-1].text
     assert answer == f"quarantined: waits for a person: {why}; look at the account, then bot resume"
     await minutes(loop, venue, "100")
     assert not venue.positions
     run: Any = SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=()))
-    assert await Controls(run, None).resume() == (f"open BTC of trend ({waits.id[:12]}), which waits no more",)
+    assert await Commands(run, None).resume() == (f"open BTC of trend ({waits.id[:12]}), which waits no more",)
     await minutes(loop, venue, "100")
     assert (loop.journal.live(), set(venue.positions)) == ([], {"BTC"})
 
@@ -773,7 +774,7 @@ class Keyless(FakeVenue):
             raise
 
 
-async def minutes_of_real_time(loop: Loop, venue: FakeVenue, *closes: str) -> None:
+async def minutes_of_real_time(loop: Kernel, venue: FakeVenue, *closes: str) -> None:
     for close in closes:
         later(loop, 60_000)
         await minutes(loop, venue, close)
@@ -804,7 +805,7 @@ async def test_an_order_that_a_service_without_keys_cannot_tell_of_waits_for_a_p
     )
     assert "market_in_doubt" in refusals(loop)
     run: Any = SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=()))
-    await Controls(run, None).resume()
+    await Commands(run, None).resume()
     await minutes_of_real_time(loop, venue, "100")
     assert [one.id for one in loop.journal.live()] == []
     assert set(venue.positions) == {"BTC"}
@@ -944,7 +945,7 @@ async def test_a_beat_by_hand_that_is_refused_ends_no_run() -> None:
     client = SimpleNamespace(clock=venue.clock, heartbeat=heartbeat)
     run: Any = SimpleNamespace(settings=SimpleNamespace(dead_man=60), heartbeat=None, client=client, beaten_ms=0)
     for _ in range(3):
-        await Run._beat_by_hand(run)
+        await Supervisor._beat_by_hand(run)
     assert (run.beaten_ms, beats) == (venue.clock.now_ms(), [AWAY])
 
 

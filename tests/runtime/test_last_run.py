@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bot.clock import SystemClock, boot_id, boot_ns, iso
-from bot.runtime import watching
-from bot.runtime.journal import Journal, open_journal
-from bot.runtime.progress import ProgressWriter
+from bot.runtime.control_plane import reporting
+from bot.runtime.journal.journal import Journal, open_journal
+from bot.runtime.liveness.progress_stamp import ProgressWriter
 
 HOUR_MS = 3_600_000
 HOUR_NS = HOUR_MS * 1_000_000
@@ -36,27 +36,27 @@ def told(journal: Journal) -> list[str]:
 
 
 def test_a_first_run_and_one_after_an_end_that_was_told_have_nothing_to_say(journal: Journal, tmp_path: Path) -> None:
-    assert watching.last_sign(journal, tmp_path) is None
-    watching.begin(journal, None, now_ms=1)
+    assert reporting.last_sign(journal, tmp_path) is None
+    reporting.begin(journal, None, now_ms=1)
     stamped(tmp_path, boot_ns=boot_ns())
-    watching.ended(journal)
-    assert watching.last_sign(journal, tmp_path) is None
-    watching.begin(journal, None, now_ms=2)
+    reporting.ended(journal)
+    assert reporting.last_sign(journal, tmp_path) is None
+    reporting.begin(journal, None, now_ms=2)
     assert told(journal) == []
 
 
 def test_a_killed_run_was_heard_of_last_at_its_newest_pass(journal: Journal, tmp_path: Path) -> None:
-    watching.begin(journal, None, now_ms=1)
+    reporting.begin(journal, None, now_ms=1)
     ago_ns = min(HOUR_NS, boot_ns() // 2)  # The machine may have started a moment ago.
     stamped(tmp_path, boot_ns=boot_ns() - ago_ns)
-    sign = watching.last_sign(journal, tmp_path)
+    sign = reporting.last_sign(journal, tmp_path)
     now_ms = SystemClock().now_ms()
     assert sign is not None
     assert iso(now_ms - ago_ns // 1_000_000 - 60_000) < sign <= iso(now_ms - ago_ns // 1_000_000)
-    watching.begin(journal, sign, now_ms=2)
+    reporting.begin(journal, sign, now_ms=2)
     (message,) = told(journal)
     assert f"nothing was heard of it after {sign}" in message
-    assert watching.last_sign(journal, tmp_path) is not None, "this run has not come to its end either"
+    assert reporting.last_sign(journal, tmp_path) is not None, "this run has not come to its end either"
 
 
 @pytest.mark.parametrize(("passes", "boot"), [(0, boot_id()), (1, "another boot"), (1, "")])
@@ -64,19 +64,19 @@ def test_of_a_run_before_this_boot_or_without_a_pass_the_files_own_time_says_whe
     journal: Journal, tmp_path: Path, passes: int, boot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not boot:  # Neither run could tell which one it is.
-        monkeypatch.setattr(watching, "boot_id", str)
-    journal.write_note(watching.UNENDED, boot)
+        monkeypatch.setattr(reporting, "boot_id", str)
+    journal.write_note(reporting.UNENDED, boot)
     stamped(tmp_path, boot_ns=passes)
     os.utime(tmp_path / "progress", (1_700_000_000, 1_700_000_000))
-    assert watching.last_sign(journal, tmp_path) == iso(1_700_000_000_000)
+    assert reporting.last_sign(journal, tmp_path) == iso(1_700_000_000_000)
 
 
 def test_without_any_stamp_it_is_told_all_the_same(journal: Journal, tmp_path: Path) -> None:
-    watching.begin(journal, None, now_ms=1)
-    assert watching.last_sign(journal, tmp_path) == "an unknown instant"
+    reporting.begin(journal, None, now_ms=1)
+    assert reporting.last_sign(journal, tmp_path) == "an unknown instant"
 
 
 def test_runs_that_are_killed_again_and_again_are_told_of_once_in_a_while(journal: Journal) -> None:
     for n in range(2 * 3):  # Ten minutes may end in the midst of it, once.
-        watching.begin(journal, iso(n), now_ms=n)
+        reporting.begin(journal, iso(n), now_ms=n)
     assert len(told(journal)) <= 2

@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
-from bot.service import candles, log, machine
-from bot.service.candles import CandleStore
-from bot.service.simulation import Candle
+from bot.service.market_data import candles
+from bot.service.market_data.candles import CandleStore
+from bot.service.market_data.simulator import Candle
+from bot.service.state_machine import command_log, machine
 from bot.venue import pages
 from bot.wire.queries import CANDLES_MAX
 from tests.service.conftest import Box, Caller, OpenBox
@@ -59,7 +60,7 @@ async def test_events_trades_and_answers_without_a_file_have_a_bound(
     box: Box, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "EVENTS_OPEN", 20)
-    monkeypatch.setattr(log, "REPLIES_IN_MEMORY", 10)
+    monkeypatch.setattr(command_log, "REPLIES_IN_MEMORY", 10)
     for n in range(80):
         await caller.send("POST", "/v1/orders", LONG, key=f"o{n}")
         await caller.send("POST", "/v1/positions/BTC/close", {}, key=f"c{n}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.runtime.loader import build, discover, load
+from bot.runtime.strategy_host.loader import build, discover, load
 from bot.strategy import Close, Open
 from tests.strategy.toy import Toy, walk
 

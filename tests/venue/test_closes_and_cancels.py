@@ -6,7 +6,7 @@ import pytest
 
 from bot.venue import commands as c
 from bot.venue.numbers import E8
-from bot.venue.orders import Canceled
+from bot.venue.orders import OrderCanceled
 from tests.builders import Desk, code_of, dead_man, e8, market, order, trail
 from tests.scenario import run
 
@@ -116,9 +116,9 @@ def test_canceling_a_coin_takes_stops_and_targets_too():
     """)
 
 
-def canceled(desk: Desk, command: c.Command) -> Canceled:
+def canceled(desk: Desk, command: c.Command) -> OrderCanceled:
     answer = desk.do(command).answer
-    assert isinstance(answer, Canceled)
+    assert isinstance(answer, OrderCanceled)
     return answer
 
 

@@ -1,0 +1,306 @@
+"""A backtest whole: candles, funding and config become a session, the session a result, the result a folder. What `bot backtest` calls."""
+
+from __future__ import annotations
+
+import io
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isclose
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Protocol
+
+from bot.backtest.data.candles import Candles
+from bot.backtest.engine.driver import Session, local
+from bot.backtest.engine.memory_journal import MemoryJournal, No, Noes
+from bot.backtest.engine.options import SessionOptions
+from bot.backtest.engine.progress import Told
+from bot.backtest.engine.simulated_exchange import ADDRESS, EVENTS_SHOWN, SimulatedExchange
+from bot.backtest.results import run_writer as results
+from bot.backtest.results.layout import BY_GUARDIAN, COLUMNS
+from bot.backtest.results.package_versions import packages_of
+from bot.backtest.results.run_writer import Result
+from bot.backtest.results.slippage import Prices, Slips
+from bot.backtest.results.trade_ledger import TradeLedger, Trip
+from bot.config import Settings
+from bot.logs import redact
+from bot.runtime.journal.journal import Journal, open_journal
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.runtime.strategy_host.loader import load as load_strategy
+from bot.venue.numbers import E8
+
+SAID_MAX: Final = 100_000  # lines of log.jsonl; more is a strategy that says each bar of years
+EVENTS_HELD: Final = 6_000  # in memory before they are folded and written
+BAND_ORDERS_MAX: Final = 1_000  # that summary.json names
+WALKED: Final = (
+    0.0005  # of a price: less apart are fills that only another size has moved, after earlier trades went otherwise
+)
+
+Rates = Mapping[str, list[tuple[int, int]]]
+
+
+class Lines(Protocol):
+    """What takes the lines of events.jsonl: a file open for text."""
+
+    def write(self, text: str, /) -> object: ...
+
+
+class Said:
+    """What the strategies say by view.log, a line each; where it grows too long, the last line says so."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._count = 0
+
+    def __call__(self, at_ms: int, strategy: str, event: str, fields: Mapping[str, Any]) -> None:
+        self._count += 1
+        if self._count <= SAID_MAX:
+            line = {"atMs": at_ms, "strategy": strategy, "event": redact(event), "fields": redact(dict(fields))}
+        elif self._count == SAID_MAX + 1:
+            line = {"atMs": at_ms, "strategy": strategy, "event": "log.full", "fields": {"lines": SAID_MAX}}
+        else:
+            return
+        self._lines.write(json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
+
+
+@dataclass(slots=True)
+class Backtest:
+    """One session with its book. Make it, `run` it once."""
+
+    settings: Settings
+    candles: Sequence[Candles]
+    options: SessionOptions
+    rates: Rates = field(default_factory=dict)
+    journal_path: Path | None = None
+    place: Callable[[Settings], list[StrategySpec]] | None = None
+    address: str = ADDRESS
+    is_cut: bool = False  # these candles are the beginning of others, which a session has taken
+    session: Session = field(init=False)
+    stage: SimulatedExchange = field(init=False)
+    journal: Journal = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.journal = (
+            MemoryJournal(address=self.address)
+            if self.journal_path is None
+            else open_journal(self.journal_path, address=self.address)
+        )
+        named: dict[str, Any] = {} if self.place is None else {"place": self.place}
+        try:
+            self.session, self.stage = local(
+                self.settings,
+                self.candles,
+                self.options,
+                journal=self.journal,
+                address=self.address,
+                rates=self.rates,
+                is_cut=self.is_cut,
+                **named,
+            )
+        except BaseException:
+            self.journal.close()
+            raise
+
+    def run(self, *, progress: Told | None = None, events: Lines | None = None, said: Lines | None = None) -> Result:
+        """To the end, or until `progress` says stop. `events` and `said` take the lines of events.jsonl and log.jsonl."""
+        stage, session = self.stage, self.session
+        session.says = None if said is None else Said(said)
+        slips = Slips(Prices(session.ground.lanes, self.options.path))
+        told, memory = stage.told, self.journal if isinstance(self.journal, MemoryJournal) else None
+        noes = Noes() if memory is None else memory.noes
+        write = None if events is None else events.write
+        book = TradeLedger(int(self.options.balance_usd * E8), self._owner_of, write, slips, noes=noes)
+
+        def spill(done: int, of: int) -> bool:
+            if len(told.events) > EVENTS_HELD or (memory is not None and memory.is_full):
+                ready = max(0, len(told.events) - EVENTS_SHOWN)
+                book.take(told.events[book.count + 1 - told.first : ready])
+                del told.events[:ready]
+                told.first += ready
+                stage.forget(told.first)
+                if memory is not None and session.loop is not None:
+                    memory.trim(session.loop.held)
+            return True if progress is None else progress(done, of)
+
+        try:
+            course = session.run(spill)
+            if memory is None:
+                self._read_noes(noes)
+            books = {} if session.loop is None else session.loop.books.rows
+            return results.result_of(stage, book, course, session.ground, self.options, noes, books)
+        finally:
+            self.journal.close()
+
+    def _owner_of(self, key: str) -> str | None:
+        loop = self.session.loop
+        if loop is not None:
+            return loop.owner_of(key)
+        intent = self.journal.find(key)
+        return None if intent is None else intent.strategy
+
+    def _read_noes(self, noes: Noes) -> None:
+        """What the gate refused and what the service did, as far as a journal on disk keeps it."""
+        self.journal.flush()
+        for by, sql in ((noes.refused, _REFUSED), (noes.rejected, _REJECTED)):
+            for at_ms, strategy, market, code, message in self.journal.db.execute(sql):
+                by(str(code or ""), No(at_ms, strategy, market, message or ""))
+
+
+_REFUSED: Final = "SELECT at_ms, strategy, market, code, message FROM refusals ORDER BY seq"
+_REJECTED: Final = "SELECT moved_ms, strategy, market, code, message FROM intents WHERE state IN ('rejected', 'expired', 'void') ORDER BY moved_ms, seq"
+
+
+def strategies_of(settings: Settings) -> list[dict[str, Any]]:
+    """For the manifest: each strategy, the hash of its source, and which versions of others' packages it imports."""
+    loaded = {
+        use: load_strategy(use, settings.strategies_dir) for use in {one.use: None for one in settings.strategies}
+    }
+    packages = dict(zip(loaded, packages_of([*loaded.values()]), strict=True))
+    return [
+        {"name": one.name, "use": one.use, "sha256": loaded[one.use].sha256, "packages": packages[one.use]}
+        for one in settings.strategies
+    ]
+
+
+def band_of(path: str, found: Mapping[str, Result], candles: Sequence[Candles]) -> dict[str, Any]:
+    """How far the path policies are apart. `found` has the result of each, `path` is the policy of the run itself.
+
+    Of every other policy its figures, and how many trades differ from the run's in more than the instant inside of a bar; and the orders for which the
+    path mattered: trades that every policy has which began in their bar, and that it filled or ended otherwise. Other trades differ as a consequence.
+    """
+    here = Counter(map(_without_instants, found[path].book.trips))
+    paths = {}
+    for name, one in found.items():
+        if name != path:
+            there = Counter(map(_without_instants, one.book.trips))
+            differing = {"here": (here - there).total(), "there": (there - here).total()}
+            paths[name] = {"figures": dict(one.figures), "endUsd": one.end_usd, "differing": differing}
+    orders = list(_moved_by_path(path, found, {one.market: one.at_ms for one in candles}))
+    ends = [one.end_usd for one in found.values()]
+    return {
+        "paths": paths,
+        "endUsd": [min(ends), max(ends)],
+        "orders": orders[:BAND_ORDERS_MAX],
+        "orderCount": len(orders),
+    }
+
+
+def _moved_by_path(
+    path: str, found: Mapping[str, Result], bars: Mapping[str, Sequence[int]]
+) -> Iterator[dict[str, Any]]:
+    """The run's trades of which another policy has the same entry at another price, or another exit."""
+    trades = {name: _by_entry(one, bars) for name, one in found.items()}
+    for entry, (number, trip, _) in trades[path].items():
+        fills = {name: those[entry][2] for name, those in trades.items() if entry in those}
+        if not all(_are_alike(fills[path], other) for other in fills.values()):
+            yield {
+                "trade": number, "strategy": trip.strategy, "market": trip.coin, "side": trip.side, "entryMs": trip.entry_ms,
+                "fills": {name: " ".join(filter(None, one)) for name, one in fills.items()},
+            }  # fmt: skip
+
+
+def _are_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """The same kinds at the same prices, but for what another size walks of the book."""
+    (kind, px, _, end, out_px), (kind_, px_, _, end_, out_px_) = one, other
+    prices = ((float(px), float(px_)), (float(out_px or 0), float(out_px_ or 0)))
+    return (kind, end) == (kind_, end_) and all(isclose(a, b, rel_tol=WALKED) for a, b in prices)
+
+
+def _by_entry(
+    result: Result, bars: Mapping[str, Sequence[int]]
+) -> dict[tuple[Any, ...], tuple[int, Trip, tuple[str, ...]]]:
+    """Each trade with its number and its fills, by who entered what in which bar."""
+    book = result.book
+    guardians = {number: one.event.guardian_type for one in book.guardians for number in one.trips}
+    made: dict[tuple[Any, ...], tuple[int, Trip, tuple[str, ...]]] = {}
+    for number, trip in enumerate(book.trips, start=1):
+        row = dict(zip(COLUMNS, trip.row(number), strict=True))
+        kind = guardians.get(number, trip.exit_kind) if trip.exit_kind in BY_GUARDIAN else trip.exit_kind
+        fills = (trip.entry_kind, row["entry_px"], "->", kind or "open", row["exit_px"])
+        entry = (trip.coin, trip.strategy, trip.side, bisect_right(bars[trip.coin], trip.entry_ms))
+        made.setdefault(entry, (number, trip, fills))
+    return made
+
+
+def _without_instants(trip: Trip) -> tuple[str, ...]:
+    return tuple(value for name, value in zip(COLUMNS, trip.row(0), strict=True) if name not in ("entry_ms", "exit_ms"))
+
+
+# ── Causality ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """`cut_ms` are the instants at which the data ended in the repeated runs. `differs` names the first event that was not the same, if any was.
+    Not whole: a run was stopped, there was no instant to cut at, or a strategy read something that no cut reaches (`outside`); then nothing is
+    proven."""
+
+    cut_ms: tuple[int, ...]
+    compared: int
+    differs: str | None = None
+    is_whole: bool = True
+    outside: tuple[str, ...] = ()
+
+    def spoiled_by(self, outside: Sequence[str]) -> Proof:
+        """The same where strategies have read `outside`, as outside_reads.py notes it. The same object when they have read nothing."""
+        return replace(self, is_whole=False, outside=tuple(outside)) if outside else self
+
+    def plain(self) -> dict[str, Any]:
+        """For summary.json."""
+        return {
+            "cutsMs": list(self.cut_ms),
+            "eventsCompared": self.compared,
+            "differs": self.differs,
+            "isWhole": self.is_whole,
+            "outside": list(self.outside),
+        }
+
+
+def prove_causal(
+    make: Callable[[SessionOptions, int], Backtest], options: SessionOptions, whole: Sequence[str], cuts: Sequence[int],
+    *, progress: Told | None = None,
+) -> Proof:  # fmt: skip
+    """Run again on data that end at each cut: all that happened before it must be the same, line by line.
+
+    `make(options, cut_ms)` gives the session no candle that opens at the cut or later. Outages after a cut are left out with the data.
+    Data that are cut in a hole (a night) end before it. `progress` may stop it, as it stops a session.
+    """
+    compared = 0
+    for number, cut_ms in enumerate(cuts):
+        again = make(replace(options, end_ms=cut_ms), cut_ms)
+        lines = io.StringIO(newline="")
+        result = again.run(progress=progress, events=lines)
+        if result.course.is_partial:
+            return Proof(tuple(cuts[:number]), compared, is_whole=False)
+        mine = lines.getvalue().splitlines(keepends=True)
+        if any(one.at_ms < result.end_ms < one.end_ms for one in again.options.outages):
+            # The data end in an outage: this daemon is back at their end, where that of all the data is still down.
+            mine = [line for line in mine if _ts(line) < result.end_ms - 1]
+        compared += len(mine)
+        if mine != list(whole[: len(mine)]) or (len(whole) > len(mine) and _ts(whole[len(mine)]) < result.end_ms - 1):
+            at = next(
+                (n for n, (a, b) in enumerate(zip(mine, whole, strict=False)) if a != b), min(len(mine), len(whole))
+            )
+            seen = whole[at].strip() if at < len(whole) else "nothing"
+            cut = mine[at].strip() if at < len(mine) else "nothing"
+            return Proof(tuple(cuts), compared, f"event {at + 1}: with all data {seen}, with data until {cut_ms} {cut}")
+    return Proof(tuple(cuts), compared, is_whole=bool(cuts))
+
+
+def cuts_between(count: int, start_ms: int, end_ms: int, *, step_ms: int, seed: int) -> list[int]:
+    """Instants at which the data are cut: the middle of each of `count` parts, moved a little by chance; few in a short range, or none.
+
+    They lie on the grid of `step_ms`, the coarsest candles that drive. A cut inside a bar would take that bar away from its open on, and with it
+    what happened before the cut.
+    """
+    chance = Random(f"{seed}:cuts")
+    part = (end_ms - start_ms) // count
+    found = [start_ms + int((number + 0.25 + chance.random() / 2) * part) for number in range(count)]
+    return sorted({at - at % step_ms for at in found if at - at % step_ms > start_ms})
+
+
+def _ts(line: str) -> int:
+    return int(json.loads(line)["ts"])

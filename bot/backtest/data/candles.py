@@ -1,0 +1,577 @@
+"""Candles of one market in columns: read from files or a store, cut, digested, and made coarser. Whether they are sound is quality.py's question.
+
+Files are CSV (`ts,open,high,low,close,volume`; ts = open time in ms UTC; plain or gzip; other columns are left alone) or Parquet with the same
+columns. A store is a folder `<MARKET>/<interval>.parquet` or `.csv.gz`. Reading keeps the rows as they are, in the file's order: what cannot be
+held (text for a number, a missing column) is a ConfigError with file and row, what looks wrong is left for the audit to find.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from itertools import islice
+from operator import le, sub
+from pathlib import Path
+from typing import Any, Final
+
+from bot.backtest.data import column_files
+from bot.errors import ConfigError
+from bot.wire.vocabulary import INTERVAL_MS
+
+COLUMNS: Final = ("ts", "open", "high", "low", "close", "volume")
+MS_MIN: Final = 100_000_000_000  # 1973 in milliseconds; smaller numbers are seconds
+MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are micro- or nanoseconds
+UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
+NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
+STORE_NAMES: Final = tuple(f"{name}{suffix}" for name in INTERVAL_MS for suffix in (".parquet", ".csv.gz"))
+NAMES_SHOWN: Final = 5  # of files that were left out
+_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # as a config takes it; the interface bounds a coin's length alone
+_GIVEN: Final = re.compile(rf"((?:perp:|event:)?{_NAME})=(.+)", re.DOTALL)
+_EVENT_FOLDER: Final = "event_"  # a colon is no part of a folder's name everywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where some of the rows came from: from candle `start` on, the rows of `path`; row `first_row` is the first (a header is row 1)."""
+
+    path: Path
+    start: int
+    first_row: int
+    rows: array[int] | None = None  # of each candle, when rows were left out (empty lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Candles:
+    """Candles of one market and interval. `at_ms` is when each opened, ms UTC; the other columns have the same length."""
+
+    market: str
+    interval: str
+    at_ms: array[int]
+    open: array[float] = field(repr=False)
+    high: array[float] = field(repr=False)
+    low: array[float] = field(repr=False)
+    close: array[float] = field(repr=False)
+    volume: array[float] = field(repr=False)
+    parts: tuple[Part, ...] = field(default=(), compare=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.at_ms)
+
+    @property
+    def step_ms(self) -> int:
+        """The interval in milliseconds."""
+        return INTERVAL_MS[self.interval]
+
+    @property
+    def end_ms(self) -> int:
+        """When the last candle closes; 0 without any."""
+        return self.at_ms[-1] + self.step_ms if self.at_ms else 0
+
+    @property
+    def columns(self) -> tuple[array[Any], ...]:
+        """at_ms, open, high, low, close, volume."""
+        return self.at_ms, self.open, self.high, self.low, self.close, self.volume
+
+    def is_sorted(self) -> bool:
+        """Whether no candle opens before the one before it."""
+        return all(map(le, self.at_ms, islice(self.at_ms, 1, None)))
+
+    def slice(self, start_ms: int | None = None, end_ms: int | None = None) -> Candles:
+        """The candles that open at `start_ms` or later and before `end_ms`."""
+        if start_ms is None and end_ms is None:
+            return self
+        low, high = -(1 << 63) if start_ms is None else start_ms, 1 << 63 if end_ms is None else end_ms
+        if self.is_sorted():
+            first, last = bisect_left(self.at_ms, low), bisect_left(self.at_ms, high)
+            if first == 0 and last == len(self):
+                return self
+            columns = tuple(column[first : max(first, last)] for column in self.columns)
+            return replace(self._with(columns), parts=_cut(self.parts, first, max(first, last)))
+        return self.pick([index for index, at in enumerate(self.at_ms) if low <= at < high])
+
+    def pick(self, indices: Sequence[int]) -> Candles:
+        """The candles at `indices`, in that order."""
+        columns = tuple(array(column.typecode, map(column.__getitem__, indices)) for column in self.columns)
+        made = self._with(columns)
+        if not indices or len({part.path for part in self.parts}) != 1:
+            return made
+        rows = array("q", (self.where(index)[1] for index in indices))
+        return replace(made, parts=(Part(self.parts[0].path, 0, rows[0], rows),))
+
+    def _with(self, columns: Sequence[array[Any]]) -> Candles:
+        at_ms, opens, highs, lows, closes, volumes = columns
+        return Candles(self.market, self.interval, at_ms, opens, highs, lows, closes, volumes)
+
+    def where(self, index: int) -> tuple[Path | None, int]:
+        """File and row of a candle; of one that came from no file None and its number from 1."""
+        at = bisect_right(self.parts, index, key=lambda part: part.start) - 1
+        if at < 0:
+            return None, index + 1
+        part = self.parts[at]
+        offset = index - part.start
+        return part.path, part.first_row + offset if part.rows is None else part.rows[offset]
+
+    def digest(self) -> str:
+        """SHA-256 of market, interval and every value: the same whatever file or format they came from."""
+        made = hashlib.sha256(f"{self.market} {self.interval} {len(self)}\n".encode())
+        for column in self.columns:
+            if sys.byteorder == "big":
+                column = array(column.typecode, column)
+                column.byteswap()
+            made.update(memoryview(column).cast("B"))
+        return made.hexdigest()
+
+
+def _cut(parts: tuple[Part, ...], first: int, last: int) -> tuple[Part, ...]:
+    """The parts of the candles `first` to `last`."""
+    kept: list[Part] = []
+    ends = [*(part.start for part in parts[1:]), last]
+    for part, end in zip(parts, ends, strict=False):
+        start = max(part.start, first)
+        if start >= min(end, last):
+            continue
+        skipped = start - part.start
+        rows = None if part.rows is None else part.rows[skipped : min(end, last) - part.start]
+        kept.append(Part(part.path, start - first, part.first_row + (skipped if rows is None else 0), rows))
+    return tuple(kept)
+
+
+# ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def load(
+    paths: Sequence[Path],
+    *,
+    market: str | None = None,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+    markets: Collection[str] | None = None,
+    listed: bool = True,
+    told: Callable[[str], None] = lambda _line: None,
+) -> list[Candles]:
+    """The candles of files, folders of files, and stores: by market, the finest interval of each first.
+
+    `market` names the market of the files; otherwise `MARKET=path` or the file's name does. `markets` keeps only those, and what a store holds
+    of others is not even read. Of a store only the finest interval of each market is read. Several files of one market and interval become one,
+    in the order of their first candle. With `listed` a market that the embedded service does not list is a ConfigError. `told` hears what was
+    left out of a folder, and which file was given twice.
+    """
+    wanted = None if markets is None else {market_name(one, listed=listed) for one in markets}
+    found: dict[tuple[str, int], list[Candles]] = {}
+    named: list[tuple[str, Path, str | None]] = []
+    known: set[tuple[str, Path]] = set()
+    for one in sources(paths, market=market, listed=listed, told=told):
+        name, path = one[0], one[1].resolve()
+        if (name, path) in known:
+            told(f"{one[1]}: given twice for {name}: it is read once")
+        elif wanted is None or name in wanted:
+            named.append(one)
+        known.add((name, path))
+    for name, path, interval in named:
+        read = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
+        if len(read):
+            found.setdefault((read.market, read.step_ms), []).append(read)
+        else:
+            found.setdefault((read.market, read.step_ms), [])
+    if not found:
+        what = f" of {', '.join(sorted(wanted))}" if wanted else ""
+        raise ConfigError(f"{', '.join(str(path) for path in paths) or 'no file'}: no candles{what} here")
+    joined = [join(parts) for key, parts in sorted(found.items()) if parts]
+    if not joined:
+        held = [read_file(path, market=name, interval=interval) for name, path, interval in named]
+        first, last = min(min(one.at_ms) for one in held), max(max(one.at_ms) for one in held)
+        there = f"they are there {_span(first, None)} {_span(None, last + 1)}"
+        raise ConfigError(f"{', '.join(str(path) for path in paths)}: no candle {_span(start_ms, end_ms)}; {there}")
+    return joined
+
+
+def _span(start_ms: int | None, end_ms: int | None) -> str:
+    from bot.clock import iso
+
+    words = [] if start_ms is None else [f"from {iso(start_ms)}"]
+    return " ".join(words if end_ms is None else [*words, f"before {iso(end_ms)}"])
+
+
+def sources(
+    paths: Sequence[Path],
+    *,
+    market: str | None = None,
+    listed: bool = True,
+    every: bool = False,
+    told: Callable[[str], None] = lambda _line: None,
+) -> list[tuple[str, Path, str | None]]:
+    """(market, file, interval when a store says it) of everything that is named; of a store the finest interval of each market, or `every` one.
+    ConfigError when a file's market is not known; what of a folder is no candles is left out, and `told`."""
+    found: list[tuple[str, Path, str | None]] = []
+    for path in paths:
+        given = _GIVEN.fullmatch(str(path))
+        name = market
+        try:
+            if given is not None and not path.exists():
+                name, path = given[1], Path(given[2])
+            if path.is_dir():
+                found += _inside(path, name, listed=listed, every=every, told=told)
+            elif path.exists():
+                column_files.judge_file(path)
+                found.append((market_of(path, name, listed=listed), path, _store_interval(path)))
+            else:
+                raise ConfigError(f"{path}: there is no such file or folder")
+        except OSError as error:
+            raise ConfigError(f"{error.filename or path}: cannot be read: {error.strerror or error}") from None
+    return found
+
+
+def _inside(
+    folder: Path, name: str | None, *, listed: bool, every: bool, told: Callable[[str], None]
+) -> list[tuple[str, Path, str | None]]:
+    """What `sources` says of a folder."""
+    inside = store_files(folder)
+    if inside:
+        if odd := _beside(folder, [file for _, _, file in inside]):
+            told(
+                f"{folder}: left out, since a store has MARKET/INTERVAL.parquet or .csv.gz alone: {_names(odd, folder)}; "
+                "`bot data import` puts others there"
+            )
+        only = None if name is None else market_name(name, listed=listed)
+        named = [(coin, file, interval) for coin, interval, file in inside if only in (None, coin)]
+        return [*named] if every else finest(named)
+    here = sorted(one for one in folder.iterdir() if one.is_file() and not one.name.startswith("."))
+    known = set(filter(_names_market, here))
+    files = [one for one in here if column_files.is_table(one) and (one in known or column_files.has_rows(one))]
+    if odd := sorted(set(here).difference(files)):
+        told(f"{folder}: left out, and not taken for candles: {_names(odd, folder)}")
+    if not files:
+        raise ConfigError(f"{folder}: no candles in this folder: neither a store nor .csv, .csv.gz or .parquet files")
+    if name is None and (nameless := next((one for one in files if one not in known), None)):
+        raise ConfigError(
+            f"{nameless}: the name speaks of no known market; rename it, like BTC_{nameless.name}, take it out of the folder, or name the files "
+            f"one by one, this one as MARKET={nameless}"
+        )
+    return [(market_of(file, name, listed=listed), file, None) for file in files]
+
+
+def _names_market(file: Path) -> bool:
+    """Whether a file's name speaks of a known market."""
+    try:
+        return bool(market_of(file, None))
+    except ConfigError:
+        return False
+
+
+def _beside(store: Path, files: Collection[Path]) -> list[Path]:
+    """Tables in a store that are none of its files: at its top, and in the folders of its markets."""
+    folders = [store, *sorted({file.parent for file in files})]
+    found = [
+        one for folder in folders for one in sorted(folder.iterdir()) if column_files.is_table(one) and one.is_file()
+    ]
+    return [one for one in found if one.name[0] != "." and (one.parent == store or one.name not in STORE_NAMES)]
+
+
+def _names(files: Sequence[Path], folder: Path) -> str:
+    more = f" and {len(files) - NAMES_SHOWN:,} more" if len(files) > NAMES_SHOWN else ""
+    return ", ".join(str(one.relative_to(folder)) for one in files[:NAMES_SHOWN]) + more
+
+
+def finest(files: Iterable[tuple[str, Path, str]]) -> list[tuple[str, Path, str | None]]:
+    """Of each market the file of the finest interval."""
+    best: dict[str, tuple[str, Path, str | None]] = {}
+    for one in sorted(files, key=lambda one: (one[0], INTERVAL_MS[one[2]])):
+        best.setdefault(one[0], one)
+    return list(best.values())
+
+
+def store_files(store: Path) -> list[tuple[str, str, Path]]:
+    """(market, interval, file) of everything in a store; nothing when the folder is none. Of two formats of one thing, Parquet."""
+    found: dict[tuple[str, str], Path] = {}
+    for folder in sorted(store.iterdir()) if store.is_dir() else ():
+        if not folder.is_dir():
+            continue
+        for name in STORE_NAMES:
+            file = folder / name
+            if file.is_file():
+                found.setdefault((market_of_folder(folder.name), name.split(".")[0]), file)
+                if name.endswith(".parquet"):
+                    found[(market_of_folder(folder.name), name.split(".")[0])] = file
+    return [(*key, file) for key, file in sorted(found.items(), key=lambda one: (one[0][0], INTERVAL_MS[one[0][1]]))]
+
+
+def folder_of_market(market: str) -> str:
+    """The name of a market's folder in a store."""
+    return _EVENT_FOLDER + market[6:] if market.startswith("event:") else market
+
+
+def market_of_folder(name: str) -> str:
+    return f"event:{name.removeprefix(_EVENT_FOLDER)}" if name.startswith(_EVENT_FOLDER) else name
+
+
+def market_of(path: Path, given: str | None, *, listed: bool = True) -> str:
+    """The market of a file: as given, else by its folder in a store, else by its name."""
+    if given is not None:
+        return market_name(given, listed=listed)
+    from bot.service.market_data.instruments import CATALOGUE
+    from bot.service.market_data.recorded import coin_of
+
+    if path.name in STORE_NAMES:
+        return market_of_folder(path.parent.name)
+    try:
+        return coin_of(path, tuple(CATALOGUE))
+    except ConfigError:
+        raise ConfigError(
+            f"{path}: the name speaks of no known market; write MARKET={path}, for example BTC={path}"
+        ) from None
+
+
+def market_name(text: str, *, listed: bool = True) -> str:
+    """A market's name as the service writes it: `perp:btc` is BTC. ConfigError with the nearest ones when it lists no such market; one that
+    need not be `listed` may be any name that a service can give a market."""
+    from bot.service.market_data.instruments import CATALOGUE
+
+    name = text.strip()
+    name = f"event:{name[6:].upper()}" if name[:6].lower() == "event:" else name.upper().removeprefix("PERP:")
+    if name in CATALOGUE or (not listed and re.fullmatch(rf"(event:)?{_NAME}", name)):
+        return name
+    if not listed:
+        raise ConfigError(
+            f"market {text!r}: a name has at most 64 letters, digits, dots, underscores and dashes, and begins with a letter or digit"
+        )
+    near = get_close_matches(name, list(CATALOGUE), n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(list(CATALOGUE)[:12])} and others"
+    raise ConfigError(f"market {text!r} is not listed by the service; {hint}")
+
+
+def _store_interval(path: Path) -> str | None:
+    return path.name.split(".")[0] if path.name in STORE_NAMES else None
+
+
+def read_file(
+    path: Path,
+    *,
+    market: str,
+    interval: str | None = None,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+) -> Candles:
+    """The candles of one file. Its interval is what most rows are apart, held against `interval` or what the file's name says."""
+    if column_files.is_parquet(path):
+        columns, part = _read_parquet(path, start_ms, end_ms)
+    else:
+        columns, part = _read_text(path)
+    at_ms, opens, highs, lows, closes, volumes = columns
+    said = interval or interval_in(path.name)
+    if not at_ms:
+        if start_ms is None and end_ms is None:
+            raise ConfigError(f"{path}: has no candles below its header")
+        return Candles(market, said or "1m", at_ms, opens, highs, lows, closes, volumes)
+    name = interval_of(path, at_ms, said)
+    return Candles(market, name, at_ms, opens, highs, lows, closes, volumes, (part,)).slice(start_ms, end_ms)
+
+
+def interval_of(path: Path, at_ms: array[int], said: str | None) -> str:
+    """The interval of a file, which is the commonest distance between its rows. ConfigError when it is none of the six, or another than is said."""
+    if len(at_ms) < 2:
+        return said or "1m"
+    apart = distances(at_ms)
+    if min(apart) <= 0:  # Out of order, or an instant twice: the audit's to say.
+        stamps = sorted(set(at_ms))
+        apart = Counter(map(sub, islice(stamps, 1, None), stamps))
+        if not apart:
+            return said or "1m"
+    step = -max((count, -gap) for gap, count in apart.items())[1]
+    # Rows in seconds, micro- or nanoseconds are for the audit to name, so here their distance is read in their own unit.
+    step_ms = step * 1000 // UNITS[unit_of(at_ms[len(at_ms) // 2])]
+    name = NAMES.get(step_ms)
+    if name is None:
+        if not MS_MIN <= min(at_ms) <= max(at_ms) < MS_MAX:
+            return said or "1m"
+        raise ConfigError(f"{path}: its candles are {_apart(step_ms)} apart, which is none of {', '.join(INTERVAL_MS)}")
+    if said is not None and said != name:
+        if len(at_ms) < 3 and INTERVAL_MS[said] < step_ms:
+            return said  # Two candles and a hole between them.
+        raise ConfigError(
+            f"{path}: its name says {said} candles, but most of its rows are {name} apart; rename it, or cut what is not {said}"
+        )
+    return name
+
+
+def distances(at_ms: array[int]) -> Counter[int]:
+    """How many rows are how far from the row before."""
+    step = at_ms[1] - at_ms[0] if len(at_ms) > 1 else 0
+    last = at_ms[0] + (len(at_ms) - 1) * step if step else 0
+    if step > 0 and at_ms[-1] == last and at_ms == array("q", range(at_ms[0], last + 1, step)):
+        return Counter({step: len(at_ms) - 1})
+    return Counter(map(sub, islice(at_ms, 1, None), at_ms))
+
+
+def unit_of(stamp: int) -> str:
+    """The unit in which a stamp is an instant of our times: s, ms, us or ns."""
+    return "s" if stamp < MS_MIN else "ms" if stamp < MS_MAX else "us" if stamp < MS_MAX * 1_000 else "ns"
+
+
+def _apart(ms: int) -> str:
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if ms >= size and ms % size == 0:
+            return f"{ms // size} {unit}"
+    return f"{ms / 1000:g} s"
+
+
+def interval_in(name: str) -> str | None:
+    """The interval that a file's name says, if it says one: `binance_BTCUSDT_1m_202505.csv.gz` -> 1m."""
+    words = re.split(r"[_.\s]|(?<=[A-Za-z])-|-(?=[0-9]+[mhd])", name)
+    return next((word.lower() for word in words if word.lower() in INTERVAL_MS and word[-1] != "M"), None)
+
+
+def _read_text(path: Path) -> tuple[tuple[array[Any], ...], Part]:
+    if (taken := column_files.read_plain(path, COLUMNS)) is not None:
+        return taken, Part(path, 0, 2)
+    return _read_cells(path)
+
+
+def _read_cells(path: Path) -> tuple[tuple[array[Any], ...], Part]:
+    """Cell by cell, with the row of whatever is wrong."""
+    columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
+    odd: array[int] | None = None
+    with column_files.opened(path) as stream:
+        header = stream.readline(column_files.LINE_CHARS_MAX)
+        if not header.strip():
+            what = "row 1: is empty" if stream.read(column_files.BLOCK_CHARS).strip() else "the file is empty"
+            raise ConfigError(f"{path}: {what}; it must start with {','.join(COLUMNS)}")
+        names = [name.lower() for name in column_files.split_line(header.rstrip("\n"), ",")]
+        _judge_header(path, names)
+        wanted = [names.index(name) for name in COLUMNS]
+        for block in column_files.blocks(stream, path, width=len(names), wanted=wanted):
+            if odd is None and (block.rows[0], block.rows[-1]) != (
+                len(columns[0]) + 2,
+                len(columns[0]) + len(block.rows) + 1,
+            ):
+                odd = array("q", range(2, len(columns[0]) + 2))
+            if odd is not None:
+                odd.extend(block.rows)
+            try:
+                columns[0].extend(column_files.integers(block, 0, path, "ts"))
+            except ConfigError as error:
+                way = "`bot data import` reads dates, time zones and other units"
+                raise ConfigError(f"{error} (milliseconds UTC); {way}") from None
+            for index, name in enumerate(COLUMNS[1:], start=1):
+                columns[index].extend(column_files.floats(block, index, path, name))
+    return columns, Part(path, 0, 2, odd)
+
+
+def _judge_header(path: Path, names: list[str]) -> None:
+    missing = [name for name in COLUMNS if name not in names]
+    twice = [name for name in COLUMNS if names.count(name) > 1]
+    if missing or twice:
+        what = f"there is no {missing[0]!r}" if missing else f"{twice[0]!r} is there twice"
+        raise ConfigError(
+            f"{path}: row 1: the columns are {','.join(names)[:200]!r}, they must hold {','.join(COLUMNS)}; {what}. "
+            "`bot data import` takes other names, time zones and units"
+        )
+
+
+def _read_parquet(path: Path, start_ms: int | None, end_ms: int | None) -> tuple[tuple[array[Any], ...], Part]:
+    frame = column_files.scan_parquet(path)
+    pl = column_files.research()
+    schema = frame.collect_schema()
+    _judge_header(path, [name.lower() for name in schema.names()])
+    by_name = {name.lower(): name for name in schema.names()}
+    for name in COLUMNS:
+        if not schema[by_name[name]].is_numeric() or (name == "ts" and not schema[by_name[name]].is_integer()):
+            kind = "whole numbers (ms UTC)" if name == "ts" else "numbers"
+            raise ConfigError(
+                f"{path}: column {by_name[name]!r} holds {schema[by_name[name]]}, it must hold {kind}; `bot data import` turns it into them"
+            )
+    first_row = 1
+    frame = frame.select(pl.col(by_name[name]).alias(name) for name in COLUMNS)
+    if start_ms is not None or end_ms is not None:
+        frame = frame.with_row_index("row", offset=1)
+        if start_ms is not None:
+            frame = frame.filter((pl.col("ts") >= start_ms) | pl.col("ts").is_null())
+        if end_ms is not None:
+            frame = frame.filter((pl.col("ts") < end_ms) | pl.col("ts").is_null())
+    table = column_files.collected(frame, path)
+    stamps = table.get_column("ts")
+    for is_odd, what in ((stamps.is_null(), "is empty"), (stamps > column_files.INT64_MAX, "is too large for ms UTC")):
+        if is_odd.any():
+            at = int(is_odd.arg_max() or 0)
+            row = int(table.get_column("row")[at]) if "row" in table.columns else at + 1
+            raise ConfigError(f"{path}: row {row}: ts {what}")
+    columns = (
+        column_files.column_of(table, "ts", "q"),
+        *(column_files.column_of(table, name, "d") for name in COLUMNS[1:]),
+    )
+    odd = None
+    if "row" in table.columns and len(table):
+        rows = table.get_column("row")
+        first_row = int(rows[0])
+        if int(rows[-1]) - first_row + 1 != len(table):
+            odd = column_files.column_of(table, "row", "q")
+    return columns, Part(path, 0, first_row, odd)
+
+
+def join(parts: Sequence[Candles]) -> Candles:
+    """Several files of one market and interval as one, in the order of their first candle. Overlaps stay, for the audit to judge."""
+    if len(parts) == 1:
+        return parts[0]
+    ordered = sorted(parts, key=lambda one: one.at_ms[0])
+    columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
+    places: list[Part] = []
+    for one in ordered:
+        places += [replace(part, start=part.start + len(columns[0])) for part in one.parts]
+        for column, more in zip(columns, one.columns, strict=True):
+            column.extend(more)
+    at_ms, opens, highs, lows, closes, volumes = columns
+    return Candles(ordered[0].market, ordered[0].interval, at_ms, opens, highs, lows, closes, volumes, tuple(places))
+
+
+# ── Coarser ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def resample(candles: Candles, interval: str, *, keep_partial: bool = False, known_ms: int = 0) -> Candles:
+    """Coarser candles out of finer ones, on the grid of UTC. They must be sorted and without doubles.
+
+    A candle is made of whatever finer ones lie in it; holes inside are left as they are. The first is left out unless its first finer candle
+    is there, and the last unless its last finer candle is there: they would say what the data do not know. `keep_partial` keeps both;
+    until `known_ms` there are no finer candles but these.
+    """
+    step, base = INTERVAL_MS[interval], candles.step_ms
+    if step == base:
+        return candles
+    if step < base:
+        raise ConfigError(
+            f"{candles.market}: {interval} candles cannot be made of {candles.interval} candles; finer data are needed"
+        )
+    at_ms, opens, highs, lows, closes, volumes = candles.columns
+    out: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
+    first, count = 0, len(candles)
+    while first < count:
+        start = at_ms[first] - at_ms[first] % step
+        last = bisect_left(at_ms, start + step, first, min(count, first + step // base))
+        whole = (first > 0 or at_ms[0] == start) and (
+            last < count or at_ms[-1] + base == start + step or start + step <= known_ms
+        )
+        if whole or keep_partial:
+            out[0].append(start)
+            out[1].append(opens[first])
+            out[2].append(max(highs[first:last]))
+            out[3].append(min(lows[first:last]))
+            out[4].append(closes[last - 1])
+            out[5].append(math.fsum(volumes[first:last]))  # Exactly rounded, so the same on every Python.
+        first = last
+    at, o, h, low, c, v = out
+    return Candles(candles.market, interval, at, o, h, low, c, v)
+
+
+def drivers(candles: Iterable[Candles]) -> list[Candles]:
+    """Of each market the candles of the finest interval, which drive a session."""
+    best: dict[str, Candles] = {}
+    for one in candles:
+        if one.market not in best or one.step_ms < best[one.market].step_ms:
+            best[one.market] = one
+    return [best[market] for market in sorted(best)]

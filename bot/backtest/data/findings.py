@@ -1,0 +1,183 @@
+"""What an audit says: kinds of findings, each with its places, its weight for a session, and the flag that accepts it. Looking is quality.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from bot.backtest.data.candles import MS_MAX, Candles
+from bot.clock import MINUTE_MS, iso
+from bot.errors import BotError
+from bot.words import many
+
+Severity = Literal["fault", "note"]
+
+
+class Kind(NamedTuple):
+    """A kind of finding: the flag of a session that accepts it (None: nothing does), and what is done then, or what to do instead."""
+
+    accept: str | None
+    then: str
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "units": Kind(None, "a session reads milliseconds UTC; `bot data import --unit` turns other units into them"),
+    "price": Kind(
+        None, "prices must be above zero and finite, volumes at least zero; correct the rows or cut them out"
+    ),
+    "digits": Kind(
+        None, "multiply the prices by a thousand and divide the volumes by it, as a market like KPEPE is counted"
+    ),
+    "odds": Kind(None, "they are held to 0.001 and 0.999"),
+    "unsorted": Kind("unsorted", "the rows are sorted by time"),
+    "duplicate": Kind("duplicates", "the last row of an instant counts"),
+    "off_grid": Kind("off-grid", "each row is moved back to the start of its interval"),
+    "ohlc": Kind("ohlc", "high and low are widened to hold open and close"),
+    "hours": Kind("hours", "the times are taken as they are"),
+    "gap": Kind("gaps", "no price moves in the hole and the next open is a jump; stops fill there"),
+    "holiday": Kind(None, "nothing is done; cut them out where nobody traded then"),
+    "jump": Kind("jumps", "the prices are taken as they are"),
+    "zero_volume": Kind("zero-volume", "resting limit orders fill nothing in such bars"),
+}
+ACCEPTS: Final = tuple(kind.accept for kind in KINDS.values() if kind.accept is not None)
+EXAMPLES_MAX: Final = 3
+
+
+class Example(NamedTuple):
+    """One place where something was found. `file` is None for candles that came from no file."""
+
+    file: Path | None
+    row: int
+    at_ms: int
+    text: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}: row {self.row}" if self.file is not None else f"candle {self.row}"
+        return f"{where}: {instant(self.at_ms)}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Everything of one kind: how often, the first places, and what it means for a session."""
+
+    kind: str
+    severity: Severity
+    count: int
+    text: str
+    examples: tuple[Example, ...] = ()
+
+    @property
+    def accept(self) -> str | None:
+        """The word of the flag that accepts it: `gaps` of --accept-gaps."""
+        return KINDS[self.kind].accept
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "severity": self.severity,
+            "count": self.count,
+            "text": self.text,
+            "flag": None if self.accept is None else f"--accept-{self.accept}",
+            "then": KINDS[self.kind].then,
+            "examples": [
+                {"file": None if one.file is None else str(one.file), "row": one.row, "ts": one.at_ms, "text": one.text}
+                for one in self.examples
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What was found in the candles of one market and interval."""
+
+    market: str
+    interval: str
+    rows: int
+    first_ms: int
+    last_ms: int
+    hours: str
+    files: tuple[Path, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        return tuple(one for one in self.findings if one.severity == "fault")
+
+    def refused(self, accept: Collection[str] = ()) -> tuple[Finding, ...]:
+        """The faults that none of the words in `accept` covers: with any, a session does not start."""
+        return tuple(one for one in self.faults if one.accept is None or one.accept not in accept)
+
+    def lines(self, accept: Collection[str] = ()) -> list[str]:
+        """For a person: one line of what it is, then what was found with its first places and the way out."""
+        span = f"{instant(self.first_ms)} to {instant(self.last_ms)}" if self.rows else "no rows"
+        state = "a session refuses them" if self.refused(accept) else "usable" if self.findings else "sound"
+        said = [f"{self.market} {self.interval}: {many(self.rows, 'candle')}, {span}: {state}"]
+        for one in self.findings:
+            mark = "note " if one.severity == "note" else "FAULT"
+            said.append(f"  {mark} {one.kind}: {one.text}")
+            said += [f"        {example}" for example in one.examples]
+            if one.count > len(one.examples) > 0:
+                said.append(f"        and {one.count - len(one.examples):,} more")
+            if one.severity == "fault":
+                way = KINDS[one.kind]
+                flag = f"--accept-{way.accept}: {way.then}" if way.accept is not None else way.then
+                said.append(f"        {'accepted by ' if way.accept in accept else ''}{flag}")
+        return said
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "market": self.market,
+            "interval": self.interval,
+            "rows": self.rows,
+            "firstTs": self.first_ms if self.rows else None,
+            "lastTs": self.last_ms if self.rows else None,
+            "hours": self.hours,
+            "files": [str(file) for file in self.files],
+            "sound": not self.faults,
+            "findings": [one.data() for one in self.findings],
+        }
+
+
+class FaultyData(BotError):
+    """Candles that a session refuses; the message is the report."""
+
+    def __init__(self, reports: Sequence[AuditReport], accept: Collection[str] = ()) -> None:
+        self.reports = tuple(reports)
+        flags = sorted(
+            {f"--accept-{one.accept}" for report in reports for one in report.refused(accept) if one.accept is not None}
+        )
+        shut = any(one.accept is None for report in reports for one in report.refused(accept))
+        lines = [line for report in reports for line in report.lines(accept)]
+        way = f"Take them as they are with {' '.join(flags)}" if flags and not shut else "Correct the data first"
+        if any(report.files for report in reports):
+            way += "; `bot data audit` shows the same"
+        super().__init__("\n".join(["the candles have faults", *lines, way]))
+
+
+def finding(
+    candles: Candles,
+    kind: str,
+    severity: Severity,
+    text: str,
+    places: Sequence[tuple[int, str]],
+    count: int | None = None,
+) -> Finding:
+    examples = tuple(
+        Example(*candles.where(index), candles.at_ms[index], told) for index, told in islice(places, EXAMPLES_MAX)
+    )
+    return Finding(kind, severity, len(places) if count is None else count, text, examples)
+
+
+def rows_of(count: int) -> str:
+    return many(count, "row")
+
+
+def instant(at_ms: int) -> str:
+    """For people: 2025-06-01 00:00 UTC; a number that is no instant of ours as it is."""
+    if not 0 <= at_ms < MS_MAX:
+        return str(at_ms)
+    text = iso(at_ms)
+    return f"{text[:10]} {text[11:16]}" if at_ms % MINUTE_MS == 0 else f"{text[:10]} {text[11:-1]}"

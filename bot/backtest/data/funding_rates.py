@@ -1,0 +1,206 @@
+"""Funding: a market's recorded rates, read from a file and held against the hours that a session pays them in."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from array import array
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from bot.backtest.data.candles import MS_MAX, MS_MIN, unit_of
+from bot.backtest.data.column_files import is_number, is_parquet, opened
+from bot.backtest.data.findings import instant
+from bot.backtest.data.gaps import GAP_BARS
+from bot.clock import HOUR_MS, iso
+from bot.errors import ConfigError
+from bot.venue.numbers import E12
+from bot.words import many
+
+TS_NAMES: Final = ("ts", "time", "at_ms", "timestamp", "fundingtime", "funding_time", "calc_time")
+RATE_NAMES: Final = ("rate", "funding_rate", "fundingrate", "last_funding_rate")
+HOURS_MAX: Final = 24  # between two payments
+RATE_MAX: Final = E12 // 25  # an hour; venues cap it there
+USUAL_MAX: Final = E12 // 2_500  # of the middle rate of a file: 350 % a year; what is above is percent as a rule
+ROWS_MISSING_MAX: Final = GAP_BARS  # in a row, as of candles
+_STAMP: Final = re.compile(r"([0-9]{1,19})(?:\.0*)?", re.ASCII)
+_UNIT_NAMES: Final = {"s": "seconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+@dataclass(frozen=True, slots=True)
+class Funding:
+    """The rates of a file. `rates` is (from when, hourly rate scaled 1e12), oldest first; each was recorded for so many payments as `hours` says,
+    one an hour. A file of one row says one rate for all time from then on."""
+
+    path: Path
+    rates: list[tuple[int, int]]
+    hours: array[int]
+    rows: array[int]
+    sha256: str
+
+    def judged(self, start_ms: int, end_ms: int, accept: Collection[str] = ()) -> str | None:
+        """What a session from `start_ms` to `end_ms` has to assume beside these rates. ConfigError when they are none of that time, when many of
+        its payments are not among them and `accept` has no `gaps`, and when they look like percent and it has no `jumps`."""
+        middle = median(abs(rate) for _, rate in self.rates)
+        if middle > USUAL_MAX and "jumps" not in accept:
+            yearly = middle * 24 * 365 / E12
+            raise ConfigError(
+                f"{self.path}: column 'rate': the middle rate is {middle / E12:.6f} an hour, {yearly:.0%} a year: it looks like percent, and a fraction"
+                " is meant (0.0001 is 0.01 %). --accept-jumps: the rates are taken as they are"
+            )
+        paid = range(start_ms - start_ms % HOUR_MS + HOUR_MS, end_ms, HOUR_MS)
+        recorded = self._recorded(end_ms)
+        holes = _runs([at for at in paid if at not in recorded])
+        missing = sum(count for _, count in holes)
+        if not missing:
+            return None
+        if missing == len(paid):
+            first, last = self.rates[0][0], self.rates[-1][0] + (self.hours[-1] - 1) * HOUR_MS
+            raise ConfigError(
+                f"{self.path}: no rate from {iso(start_ms)} to {iso(end_ms)}, which is the session; they are of {iso(first)} to {iso(last)}"
+            )
+        longest_ms, longest = max(holes, key=lambda hole: hole[1])
+        said = f"{missing:,} of {many(len(paid), 'payment')} are not recorded"
+        then = "the rate before goes on, and before the first the baseline"
+        usual = Counter(self.hours).most_common(1)[0][0]
+        if longest > ROWS_MISSING_MAX * usual and "gaps" not in accept:
+            raise ConfigError(
+                f"{self.path}: {said}; the longest hole begins at {instant(longest_ms)}, {self._place(longest_ms)}: {many(longest, 'payment')}."
+                f" --accept-gaps: {then}"
+            )
+        return f"{said}: {then}"
+
+    @property
+    def parts(self) -> str | None:
+        """What a session assumes of rates that are paid less often than every hour."""
+        longest = max(self.hours)
+        if longest == 1:
+            return None
+        return (
+            f"a rate of {longest} hours is paid in as many equal parts, one an hour up to its instant: "
+            "who holds for some of these hours pays for them, and not for all or none"
+        )
+
+    def _recorded(self, end_ms: int) -> set[int]:
+        found: set[int] = set()
+        for (from_ms, _), hours in zip(self.rates, self.hours, strict=True):
+            first = -(-from_ms // HOUR_MS) * HOUR_MS
+            last = end_ms if len(self.rates) == 1 else first + hours * HOUR_MS
+            found.update(range(first, last, HOUR_MS))
+        return found
+
+    def _place(self, at_ms: int) -> str:
+        before = [row for (from_ms, _), row in zip(self.rates, self.rows, strict=True) if from_ms <= at_ms]
+        return f"after row {before[-1]}" if before else f"before row {self.rows[0]}"
+
+
+def _runs(instants: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, how many) of hours that follow each other."""
+    found: list[tuple[int, int]] = []
+    for at in instants:
+        if found and at == found[-1][0] + found[-1][1] * HOUR_MS:
+            found[-1] = found[-1][0], found[-1][1] + 1
+        else:
+            found.append((at, 1))
+    return found
+
+
+def read_funding(path: Path) -> Funding:
+    """The rates of a file `ts,rate` (ms UTC of the payment, fraction), oldest first.
+
+    A rate that is paid every eight hours is an eighth of it every hour. How often each is paid is how far it is from the one before, so that a
+    venue may have changed its ways, and a hole changes nothing.
+    """
+    if is_parquet(path):
+        raise ConfigError(f"{path}: funding is read from CSV: columns ts and rate")
+    stamps: list[int] = []
+    rates: list[int] = []
+    lines = array("q")
+    with opened(path) as stream:
+        rows = csv.reader(stream)
+        header = [name.strip().lower() for name in next(rows, [])]
+        ts_name, rate_name = (
+            next((name for name in names if name in header), None) for names in (TS_NAMES, RATE_NAMES)
+        )
+        if rate_name is None or ts_name is None:
+            raise ConfigError(f"{path}: row 1: the columns are {','.join(header)[:120]!r}, they must hold ts and rate")
+        ts_at, rate_at = header.index(ts_name), header.index(rate_name)
+        for number, row in enumerate(rows, start=2):
+            if not any(cell.strip() for cell in row):
+                continue
+            if len(row) != len(header):
+                raise ConfigError(f"{path}: row {number}: has {many(len(row), 'column')}, not {len(header)}")
+            ts = _stamp(row[ts_at].strip(), path, number)
+            if stamps and ts <= stamps[-1]:
+                raise ConfigError(f"{path}: row {number}: {_out_of_order(ts, stamps, lines)}")
+            stamps.append(ts)
+            rates.append(_rate(row[rate_at].strip(), path, number))
+            lines.append(number)
+    if not stamps:
+        raise ConfigError(f"{path}: has no rates below its header")
+    hours = _hours(stamps, path, lines)
+    found: list[tuple[int, int]] = []
+    for ts, rate, every, number in zip(stamps, rates, hours, lines, strict=True):
+        if abs(rate) > RATE_MAX * every:
+            raise ConfigError(
+                f"{path}: row {number}: rate {rate / E12:g} is more than 0.04 an hour either way; a fraction is meant, 0.0001 is 0.01 %"
+            )
+        found.append((ts - (every - 1) * HOUR_MS, rate // every if rate >= 0 else -(-rate // every)))
+    return Funding(path, found, hours, lines, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _stamp(cell: str, path: Path, row: int) -> int:
+    found = _STAMP.fullmatch(cell)
+    if found is None:
+        raise ConfigError(f"{path}: row {row}: ts {cell[:40]!r} is no whole number of milliseconds UTC")
+    ts = int(found[1])
+    if not MS_MIN <= ts < MS_MAX:
+        raise ConfigError(
+            f"{path}: row {row}: ts {ts} looks like {_UNIT_NAMES[unit_of(ts)]}, it must be milliseconds UTC"
+        )
+    return ts - ts % 1_000  # Venues stamp a payment some milliseconds after the hour.
+
+
+def _rate(cell: str, path: Path, row: int) -> int:
+    rate = Decimal(cell) if is_number(cell) else None
+    if rate is None or not rate.is_finite():
+        raise ConfigError(f"{path}: row {row}: rate {cell[:40]!r} is no number; a fraction is meant, 0.0001 is 0.01 %")
+    return int(rate * E12) if abs(rate) < E12 else E12 * E12
+
+
+def _out_of_order(ts: int, stamps: Sequence[int], rows: Sequence[int]) -> str:
+    if ts in stamps:
+        return f"ts {ts} ({instant(ts)}) is there already in row {rows[stamps.index(ts)]}; cut one of them out"
+    return f"ts {ts} ({instant(ts)}) does not come after the row before it ({instant(stamps[-1])}); sort the rows by ts, oldest first"
+
+
+def _hours(stamps: Sequence[int], path: Path, rows: Sequence[int]) -> array[int]:
+    """For how many hours each rate was paid: as many as it is after the one before, unless that is a hole, which no neighbour repeats."""
+    apart = [round((b - a) / HOUR_MS) for a, b in pairwise(stamps)]
+    if not apart:
+        return array("q", [1])
+    if min(apart) < 1:
+        at = apart.index(min(apart)) + 1
+        seconds = (stamps[at] - stamps[at - 1]) // 1_000
+        raise ConfigError(
+            f"{path}: row {rows[at]}: is {seconds} s after the one before; rates are paid once in an hour at most"
+        )
+    usual = Counter(apart).most_common(1)[0][0]
+    if usual > HOURS_MAX:
+        raise ConfigError(f"{path}: its rates are {usual} hours apart; at most a day")
+    hours = array("q")
+    for at in range(len(stamps)):
+        own, others = (
+            apart[max(0, at - 1)],
+            [*apart[max(0, at - 2) : max(0, at - 1)], *apart[max(1, at) : max(1, at) + 1]],
+        )
+        every = own if own in others or not others else min(own, *others)
+        hours.append(every if every <= HOURS_MAX else usual)
+    return hours

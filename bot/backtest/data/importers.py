@@ -1,0 +1,671 @@
+"""Foreign files into candles: column names, delimiters, time zones and units of others, samples of a price, many markets in one file. A wrong row is
+named; nothing is repaired in silence."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from difflib import get_close_matches
+from itertools import islice, pairwise
+from operator import sub
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from bot.backtest.data import column_files
+from bot.backtest.data.candles import (
+    COLUMNS,
+    MS_MAX,
+    MS_MIN,
+    Candles,
+    Part,
+    interval_in,
+    interval_of,
+    market_name,
+    unit_of,
+)
+from bot.errors import ConfigError
+from bot.wire.vocabulary import INTERVAL_MS
+from bot.words import many
+
+# The names that exports of exchanges, terminals and data sellers use. What is not here is said by --columns.
+ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "ts": (
+        "ts",
+        "timestamp",
+        "time",
+        "date",
+        "datetime",
+        "open_time",
+        "opentime",
+        "open time",
+        "unix",
+        "date_time",
+        "gmt time",
+        "t",
+    ),
+    "open": ("open", "o", "open_price"),
+    "high": ("high", "h", "high_price", "max"),
+    "low": ("low", "l", "low_price", "min"),
+    "close": ("close", "c", "close_price", "last"),
+    "volume": ("volume", "vol", "v", "base_volume", "tick_volume", "tickvol"),
+}
+UNITS: Final = ("auto", "s", "ms", "us", "ns", "iso")
+STAMPS: Final = ("open", "close")
+NO_COLUMN: Final = "none"  # as in volume=none
+PRICE: Final = "price"  # in the place of open, high, low and close: a file of samples
+MARKETS_MAX: Final = 10_000  # in one file; a column with more names is no column of markets
+ABOUT: Final = 0.1  # samples are taken every so often, give or take this share of it
+SAMPLE_CHARS: Final = 65_536
+SAMPLE_LINES: Final = 20
+DATE_CHARS: Final = 10  # 2025-06-01
+HOURS: Final = ("%H", "%I", "%X", "%c")  # what of a strptime format says the hour
+QUARTER_MS: Final = 900_000  # time zones change at quarters of an hour, if not at hours
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock's reading, of whatever zone
+_PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
+PANDAS_INDEX: Final = "__index_level_"  # how pandas calls an index without a name in Parquet
+_THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}(?:[,.'\s][0-9]{3})+(?:[.,][0-9]+)?")
+_COMMA: Final = re.compile(r"[+-]?[0-9]+,[0-9]+")
+_EXPONENT: Final = re.compile(r"[+-]?[0-9](?:\.[0-9]{1,30})?[eE]\+?[0-9]{1,2}", re.ASCII)
+_ZULU: Final = re.compile(r"(?<=[0-9]) ?(?:UTC|GMT)$")
+_STAMP: Final = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{1,12})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """How a foreign file is to be read. `columns`: our name -> its name, its number from 1, two joined by `+`, or `none` for the volume. `price`
+    there names the one price of each row, which is its open, high, low and close. `market` is a form like `event:{id}`: the column `id` says of
+    each row which market it is of."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    tz: str = "UTC"
+    unit: str = "auto"  # one of UNITS, or a strptime format
+    stamp: str = "open"  # what a row's time is: the open of its candle, or the close
+    decimal: str = "."
+    interval: str | None = None
+    skip: int = 0  # lines before the header
+    market: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS and "%" not in self.unit:
+            raise ConfigError(
+                f"--unit {self.unit!r} is not known; write {', '.join(UNITS)}, or a format like '%d/%m/%Y %H:%M'"
+            )
+        if self.stamp not in STAMPS:
+            raise ConfigError(f"--stamp is open or close, not {self.stamp!r}")
+        if self.market is not None and self.market_column is None:
+            raise ConfigError(f"--market {self.market!r} names no column; write it like event:{{id}}")
+        if self.decimal not in (".", ","):
+            raise ConfigError(f"--decimal is a point or a comma, not {self.decimal!r}")
+        try:
+            ZoneInfo(self.tz)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise ConfigError(f"--tz {self.tz!r} is no time zone; write one like UTC or America/New_York") from None
+
+    @property
+    def is_of_samples(self) -> bool:
+        return "open" in self.columns and len({self.columns.get(name) for name in _PRICES}) == 1
+
+    @property
+    def market_column(self) -> str | None:
+        found = None if self.market is None else re.fullmatch(r"[^{}]*\{([^{}]+)\}[^{}]*", self.market)
+        return None if found is None else found[1].strip()
+
+
+def columns_of(text: str) -> dict[str, str]:
+    """`ts=Time,open=O,volume=none` as a mapping. ConfigError says what is wrong with it."""
+    found: dict[str, str] = {}
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        name, sign, column = (one.strip() for one in part.partition("="))
+        if not sign or not column:
+            raise ConfigError(f"--columns {part!r} says no column; write it like ts=Time,open=O")
+        if name not in (*COLUMNS, PRICE):
+            near = get_close_matches(name, (*COLUMNS, PRICE), n=1)
+            raise ConfigError(
+                f"--columns {name!r} is none of {', '.join((*COLUMNS, PRICE))}{f'; did you mean {near[0]}?' if near else ''}"
+            )
+        if name in found:
+            raise ConfigError(f"--columns names {name} twice")
+        found[name] = column
+    if PRICE in found:
+        twice = sorted(set(found) & set(_PRICES))
+        if twice:
+            raise ConfigError(f"--columns names price, which is {twice[0]} too; leave one of them out")
+        price = found.pop(PRICE)
+        found |= dict.fromkeys(_PRICES, price)
+        found.setdefault("volume", NO_COLUMN)
+    return found
+
+
+_PRICES: Final = ("open", "high", "low", "close")
+
+
+def read_foreign(path: Path, market: str, mapped: Mapped, told: Callable[[int], None] = lambda _rows: None) -> Candles:
+    """The candles of a foreign file, in its order. `told` hears how many rows have been read. What is wrong is a ConfigError with file and row."""
+    columns, rows, _ = _read(path, mapped, told)
+    return _candles(path, market, mapped, columns, rows)
+
+
+def read_markets(path: Path, mapped: Mapped, told: Callable[[int], None] = lambda _rows: None) -> list[Candles]:
+    """The candles of every market that a foreign file holds, by `mapped.market`; of each in the file's order."""
+    assert mapped.market is not None
+    columns, rows, names = _read(path, mapped, told)
+    indices: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        indices.setdefault(name, []).append(index)
+        if len(indices) > MARKETS_MAX:
+            raise ConfigError(
+                f"{path}: column {mapped.market_column!r} has more than {MARKETS_MAX:,} names; those are no markets"
+            )
+    found: dict[str, Candles] = {}
+    for name, mine in indices.items():
+        said = re.sub(r"\{[^{}]*\}", lambda _: name, mapped.market)  # noqa: B023 - called at once
+        try:
+            market = market_name(said, listed=False)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: row {rows[mine[0]]}: {error}") from None
+        if market in found:
+            raise ConfigError(
+                f"{path}: row {rows[mine[0]]}: {name!r} is {market}, and so is another name in this column"
+            )
+        of_it = tuple(array(column.typecode, [column[index] for index in mine]) for column in columns)
+        found[market] = _candles(path, market, mapped, of_it, array("q", [rows[index] for index in mine]))
+    if not found:
+        raise ConfigError(f"{path}: has no candles")
+    return list(found.values())
+
+
+def _read(
+    path: Path, mapped: Mapped, told: Callable[[int], None]
+) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
+    """Columns, the row of each value, and what the market's column says in it."""
+    return _parquet(path, mapped) if column_files.is_parquet(path) else _text(path, mapped, told)
+
+
+def _candles(path: Path, market: str, mapped: Mapped, columns: tuple[array[Any], ...], rows: array[int]) -> Candles:
+    at_ms = columns[0]
+    if not at_ms:
+        raise ConfigError(f"{path}: has no candles")
+    if not MS_MIN <= min(at_ms) <= max(at_ms) < MS_MAX:
+        at, row = next((at, row) for at, row in zip(at_ms, rows, strict=True) if not MS_MIN <= at < MS_MAX)
+        raise ConfigError(
+            f"{path}: row {row}: its time is {_day(at)}, and candles are taken from 1973-03-04 to the year 5138 alone; cut other rows out, "
+            "or say with --unit how the times are written"
+        )
+    interval = _interval(path, at_ms, mapped)
+    if mapped.stamp == "close":
+        step = INTERVAL_MS[interval]
+        # Off the grid a candle counts in the interval that its last millisecond lies in, at whose end it closes: never before it did.
+        before = 1 if any(at % step for at in at_ms) else step
+        at_ms = array("q", (at - before for at in at_ms))
+    _, opens, highs, lows, closes, volumes = columns
+    return Candles(market, interval, at_ms, opens, highs, lows, closes, volumes, (Part(path, 0, rows[0], rows),))
+
+
+def _day(at_ms: int) -> str:
+    """For people; what no calendar has, as it is."""
+    try:
+        return f"{_EPOCH + timedelta(milliseconds=at_ms):%Y-%m-%d}"
+    except OverflowError:
+        return f"{at_ms} ms from 1970"
+
+
+def _interval(path: Path, at_ms: array[int], mapped: Mapped) -> str:
+    wanted = mapped.interval
+    about = _about(at_ms)
+    if wanted is not None and about == wanted:
+        return wanted
+    try:
+        found = interval_of(path, at_ms, None if len(at_ms) > 2 else wanted)
+    except ConfigError:
+        if about is None:
+            raise
+        raise ConfigError(
+            f"{path}: its rows are about {about} apart, but not to the second; read them as {about} with --interval {about} --accept-off-grid"
+        ) from None
+    said = interval_in(path.name)
+    if wanted is not None and wanted != found:
+        coarser = INTERVAL_MS[wanted] > INTERVAL_MS[found]
+        way = (
+            f"import them as {found}: coarser candles are built from finer ones"
+            if coarser
+            else "finer candles cannot be made of them"
+        )
+        raise ConfigError(f"{path}: most of its rows are {found} apart, not {wanted}; {way}")
+    if wanted is None and said is not None and said != found:
+        raise ConfigError(
+            f"{path}: its name says {said} candles, but most of its rows are {found} apart; say which with --interval"
+        )
+    return found
+
+
+def _about(at_ms: array[int]) -> str | None:
+    """The interval that the rows are apart, give or take a little."""
+    stamps = sorted(set(at_ms))
+    if len(stamps) < 3:
+        return None
+    middle = median(map(sub, islice(stamps, 1, None), stamps))
+    return next((name for name, ms in INTERVAL_MS.items() if abs(middle - ms) <= ABOUT * ms), None)
+
+
+# ── Text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _text(
+    path: Path, mapped: Mapped, told: Callable[[int], None]
+) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
+    columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
+    rows = array("q")
+    markets: list[str] = []
+    delimiter, header, cells, ahead = _sniff(path, mapped)
+    places = _places(path, header, cells, mapped)
+    market_at = _market_place(path, mapped, header, len(cells))
+    wanted = sorted({index for indices in places.values() for index in indices} | set(market_at))
+    title = "" if header is None else " ".join(header[index] for index in places["ts"])
+    stamps = _Stamps(path, mapped, title)
+
+    def take(block: column_files.Block) -> None:
+        by_index = dict(zip(wanted, block.columns, strict=True))
+        times = [by_index[index] for index in places["ts"]]
+        texts = times[0] if len(times) == 1 else list(map(" ".join, zip(*times, strict=True)))
+        names = [name.strip() for index in market_at for name in by_index[index]]
+        columns[0].extend(stamps.read(texts, block.rows, names))
+        for number, name in enumerate(COLUMNS[1:], start=1):
+            if not places[name]:
+                columns[number].frombytes(bytes(8 * len(block.rows)))
+                continue
+            texts = by_index[places[name][0]]
+            columns[number].extend(_floats(texts, block.rows, path, name, mapped, is_plain=block.plain))
+        markets.extend(names)
+        rows.extend(block.rows)
+
+    with column_files.opened(path) as stream:
+        first = ahead + (1 if header is None else 2)
+        for _ in range(first - 1):
+            stream.readline(column_files.LINE_CHARS_MAX)
+        for block in column_files.blocks(stream, path, width=len(cells), wanted=wanted, delimiter=delimiter, row=first):
+            try:
+                take(block)
+            except ConfigError:  # Of one column; another may have an earlier row that cannot be read.
+                for at, row in enumerate(block.rows):
+                    take(column_files.Block([[column[at]] for column in block.columns], [row], block.plain))
+                raise
+            told(len(rows))
+    return columns, rows, markets
+
+
+def _floats(
+    texts: Sequence[str], rows: Sequence[int], path: Path, name: str, mapped: Mapped, *, is_plain: bool = False
+) -> array[float]:
+    """A column of numbers. Of one that is written in another way the error says what to do."""
+    cells = list(texts)
+    if mapped.decimal == ",":
+        cells = [text.replace(".", " ").replace(",", ".") for text in texts]
+    try:
+        return column_files.floats(column_files.Block([cells], rows, is_plain), 0, path, name)
+    except ConfigError:
+        for cell, text, row in zip(cells, texts, rows, strict=True):
+            if not column_files.is_number(cell):
+                what = f"{path}: row {row}: {name} {text.strip()[:40]!r} is not a number{_way(text.strip(), mapped)}"
+                raise ConfigError(what) from None
+        raise
+
+
+def _way(text: str, mapped: Mapped) -> str:
+    is_comma = mapped.decimal == "." and _COMMA.fullmatch(text) is not None
+    if _THOUSANDS.fullmatch(text):
+        return "; take the signs between thousands out" + (
+            ", or say --decimal , when the comma is its decimal point" if is_comma else ""
+        )
+    return "; when the comma is its decimal point, say --decimal ," if is_comma else ""
+
+
+def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str], int]:
+    """The delimiter, the header (None when the first row has values already), the cells of the first row, and how many lines are before it."""
+    with column_files.opened(path) as stream:
+        read = stream.read(SAMPLE_CHARS).splitlines()
+    ahead = next((number for number, line in enumerate(read) if number >= mapped.skip and line.strip()), mapped.skip)
+    lines = [line for line in read[ahead:][:SAMPLE_LINES] if line.strip()]
+    if not lines:
+        raise ConfigError(f"{path}: the file is empty")
+    if len(lines[0]) > column_files.LINE_CHARS_MAX:
+        raise ConfigError(
+            f"{path}: row 1: is longer than {column_files.LINE_CHARS_MAX:,} characters; this is no table of candles"
+        )
+    apart = {one: min(line.count(one) for line in lines) for one in column_files.DELIMITERS}
+    usable = [one for one in column_files.DELIMITERS if not (one == "," == mapped.decimal)]
+    delimiter = max(usable, key=lambda one: (apart[one], one == ","))
+    if not apart[delimiter]:  # Decimal commas in quotes leave the comma between the columns.
+        delimiter = ","
+    cells = column_files.split_line(lines[0], delimiter)
+    least, what = (
+        (2, "samples have at least time and price")
+        if mapped.is_of_samples
+        else (5, "candles have at least time, open, high, low, close")
+    )
+    if len(cells) < least:
+        raise ConfigError(
+            f"{path}: row {ahead + 1}: {lines[0][:80]!r} has {many(len(cells), 'column')} by {delimiter!r}; {what}. --skip-rows leaves out lines before the header"
+        )
+    names = [cell.strip().strip("<>").strip() for cell in cells]
+    is_header = sum(
+        1 for name in names if re.search(r"[A-Za-z]", name) and not re.fullmatch(r"[0-9TZ:.+\- ]+", name)
+    ) >= min(4, len(names))
+    return delimiter, names if is_header else None, cells, ahead
+
+
+def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapped) -> dict[str, list[int]]:
+    """Where each of our columns is, by --columns, by its usual names, or by position in a file without a header."""
+    if header is None and not mapped.columns:
+        if len(cells) < 6:
+            raise ConfigError(
+                f"{path}: row 1: there is no header and {many(len(cells), 'column')}; say which is which, like --columns ts=1,open=2,high=3,low=4,close=5,volume=none"
+            )
+        return {name: [index] for index, name in enumerate(COLUMNS)}
+    names = _lower(header)
+    found: dict[str, list[int]] = {}
+    for name in COLUMNS:
+        given = mapped.columns.get(name)
+        if given is not None and given.lower() == NO_COLUMN:
+            if name != "volume":
+                raise ConfigError(f"--columns {name}=none: only the volume can be missing")
+            found[name] = []
+        elif given is not None:
+            found[name] = [
+                _place(path, part.strip(), names, len(cells)) for part in given.split("+" if name == "ts" else "\0")
+            ]
+        elif name == "ts" and "date" in names and "time" in names:
+            found[name] = [names.index("date"), names.index("time")]
+        else:
+            alias = next((alias for alias in ALIASES[name] if alias in names), None)
+            if alias is None and name == "ts" and names[:1] == [""]:  # The index of a pandas frame has no name.
+                found[name] = [0]
+                continue
+            if alias is None:
+                shown = ",".join(header) if header is not None else f"{len(cells)} without names"
+                none = " (volume=none when there is none)" if name == "volume" else ""
+                raise ConfigError(
+                    f"{path}: row 1: no column for {name!r} among {shown[:200]!r}; say it with --columns {name}=NAME{none}"
+                )
+            found[name] = [_place(path, alias, names, len(cells))]
+    return found
+
+
+def _market_place(path: Path, mapped: Mapped, header: list[str] | None, width: int) -> list[int]:
+    """Where the column of markets is; nowhere when the file is of one."""
+    column = mapped.market_column
+    return [] if column is None else [_place(path, column, _lower(header), width)]
+
+
+def _lower(header: list[str] | None) -> list[str]:
+    return [] if header is None else [name.lower() for name in header]
+
+
+def _place(path: Path, column: str, names: list[str], width: int) -> int:
+    if names.count(column.lower()) > 1:
+        raise ConfigError(
+            f"{path}: row 1: {column!r} is there twice; say which it is by its number, like --columns open=2"
+        )
+    if column.lower() in names:
+        return names.index(column.lower())
+    if column.isascii() and column.isdigit() and 1 <= int(column) <= width:
+        return int(column) - 1
+    near = get_close_matches(column.lower(), names, n=1)
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"there are {', '.join(names)[:200]}"
+        if names
+        else f"there are 1 to {width}"
+    )
+    raise ConfigError(f"{path}: row 1: there is no column {column!r}; {hint}")
+
+
+class _Stamps:
+    """Times of rows as milliseconds UTC. A file has one unit: a row of another is an error, not a guess."""
+
+    def __init__(self, path: Path, mapped: Mapped, title: str = "") -> None:
+        """`title` is what the header calls the time, for a header that comes again among the rows."""
+        self._path = path
+        self._unit = mapped.unit
+        self._title = title.lower()
+        self._zone = _Zone(path, mapped.tz)
+
+    def read(self, texts: Sequence[str], rows: Sequence[int], markets: Sequence[str] = ()) -> array[int]:
+        """`markets` says whose each row is, where a file has several."""
+        if (self._unit == "auto" or self._unit in _PER_MS) and _EXPONENT.fullmatch(texts[0].strip()):
+            texts = [self._in_full(text.strip(), row) for text, row in zip(texts, rows, strict=True)]
+        if self._unit == "auto":
+            text = texts[0].strip()
+            if _STAMP.fullmatch(text) and not re.fullmatch(r"(19|20)[0-9]{6}", text):
+                self._unit = unit_of(int(float(text)))
+            else:
+                self._unit = "iso" if not re.fullmatch(r"[0-9]{4}\.[0-9]{2}\.[0-9]{2}.*", text) else "dotted"
+        if self._unit in _PER_MS:
+            return self._numbers(texts, rows)
+        parse = self._parser()
+        moments: list[datetime] = []
+        for text, row in zip(texts, rows, strict=True):
+            try:
+                moments.append(parse(text.strip()))
+            except ValueError:
+                self._refuse_title(text, row)
+                raise ConfigError(f"{self._path}: row {row}: {text.strip()[:40]!r} is no time {self._wish()}") from None
+        names = markets or [""] * len(moments)
+        walls = [(moment.replace(tzinfo=None) - _EPOCH) // timedelta(milliseconds=1) for moment in moments]
+        self._zone.look(walls, names)
+        found = array("q")
+        for text, row, moment, wall_ms, name in zip(texts, rows, moments, walls, names, strict=True):
+            offset = moment.utcoffset()
+            if offset is not None:
+                found.append(wall_ms - offset // timedelta(milliseconds=1))
+            elif self._is_date(text.strip()):
+                found.append(wall_ms)  # A date is a day of candles, which the service counts in UTC.
+            else:
+                found.append(self._zone.utc(wall_ms, row, name))
+        return found
+
+    def _is_date(self, text: str) -> bool:
+        """Whether a time says no hour."""
+        return not any(one in self._unit for one in HOURS) if "%" in self._unit else len(text) <= DATE_CHARS
+
+    def _in_full(self, text: str, row: int) -> str:
+        """1.750032000000e+12 as 1750032000000. What a spreadsheet has rounded to 1.75003E+12 is no instant any more."""
+        if not _EXPONENT.fullmatch(text):
+            return text
+        stamp = Decimal(text)
+        if int(stamp.as_tuple().exponent) > 0:
+            raise ConfigError(
+                f"{self._path}: row {row}: time {text[:40]} has lost its last digits; write the times out in full"
+            )
+        return format(stamp, "f")
+
+    def _refuse_title(self, text: str, row: int) -> None:
+        if self._title and text.strip().lower() == self._title:
+            raise ConfigError(f"{self._path}: row {row}: is the header again; cut it out") from None
+
+    def _parser(self) -> Callable[[str], datetime]:
+        if self._unit == "iso":
+            return lambda text: datetime.fromisoformat(_ZULU.sub("Z", text))
+        if self._unit == "dotted":
+            return lambda text: datetime.fromisoformat(text[:10].replace(".", "-") + _ZULU.sub("Z", text[10:]))
+        form = self._unit
+        return lambda text: datetime.strptime(text, form)  # noqa: DTZ007 - its zone is the file's
+
+    def _wish(self) -> str:
+        if self._unit in ("iso", "dotted"):
+            return "like 2025-06-01T00:00:00Z; say its form with --unit, like --unit '%d/%m/%Y %H:%M'"
+        return f"of the form {self._unit!r}"
+
+    def _numbers(self, texts: Sequence[str], rows: Sequence[int]) -> array[int]:
+        if not self._zone.is_utc:
+            raise ConfigError(f"{self._path}: its times are numbers, which count from 1970 UTC; leave --tz out")
+        times, parts = _PER_MS[self._unit]
+        found = array("q")
+        for text, row in zip(texts, rows, strict=True):
+            stamp = text.strip()
+            if not _STAMP.fullmatch(stamp):
+                self._refuse_title(text, row)
+                raise ConfigError(
+                    f"{self._path}: row {row}: time {stamp[:40]!r} is no number of {_UNIT_NAMES[self._unit]}"
+                )
+            whole, _, fraction = stamp.partition(".")
+            unit = unit_of(int(whole))
+            if unit != self._unit:
+                raise ConfigError(
+                    f"{self._path}: row {row}: time {stamp[:40]} looks like {_UNIT_NAMES[unit]}, not {_UNIT_NAMES[self._unit]}"
+                    " as the rows before or --unit say; a file has one unit"
+                )
+            at = int(whole) * times // parts
+            if fraction.strip("0"):
+                at += int(float("0." + fraction) * times / parts + 0.5)
+            found.append(at)
+        return found
+
+
+_UNIT_NAMES: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+class _Zone:
+    """Wall clock readings of a time zone as UTC. The hour that a clock repeats in autumn is taken in the order of each market's rows, oldest or newest
+    first; the hour that it leaves out in spring is an error."""
+
+    def __init__(self, path: Path, tz: str) -> None:
+        self._path = path
+        self._tz = tz
+        self._zone = ZoneInfo(tz)
+        self.is_utc = tz in ("UTC", "Etc/UTC", "Z", "GMT", "Zulu")
+        self._known: dict[int, tuple[int, int]] = {}
+        self._last: dict[str, int] = {}  # the instant of the row before, of each market
+        self._falls: bool | None = None  # newest first; None: nobody knows yet
+
+    def look(self, walls_ms: Sequence[int], markets: Sequence[str]) -> None:
+        """The next rows are these: which way they go, by the first two readings of one market that differ."""
+        if self.is_utc or self._falls is not None:
+            return
+        first: dict[str, int] = {}
+        for wall_ms, market in zip(walls_ms, markets, strict=True):
+            before_ms = first.setdefault(market, wall_ms)
+            if wall_ms != before_ms:
+                self._falls = wall_ms < before_ms
+                return
+
+    def utc(self, wall_ms: int, row: int, market: str) -> int:
+        """The instant of a reading. Every row is read once, in its order."""
+        if self.is_utc:
+            return wall_ms
+        quarter = wall_ms // QUARTER_MS
+        known = self._known.get(quarter)
+        if known is None:
+            known = self._known[quarter] = self._offsets(wall_ms, row)
+        at, later = (wall_ms - offset for offset in known)
+        if at != later:
+            last = self._last.get(market)
+            is_second = (last is None or later < last) if self._falls else (last is not None and at <= last)
+            at = later if is_second else at
+        self._last[market] = at
+        return at
+
+    def _offsets(self, wall_ms: int, row: int) -> tuple[int, int]:
+        wall = _EPOCH + timedelta(milliseconds=wall_ms)
+        aware = wall.replace(tzinfo=self._zone)
+        first, second = (aware.replace(fold=fold).utcoffset() for fold in (0, 1))
+        assert first is not None
+        assert second is not None
+        if aware.astimezone(UTC).astimezone(self._zone).replace(tzinfo=None) != wall:
+            raise ConfigError(
+                f"{self._path}: row {row}: {wall} does not exist in {self._tz}: the clocks go forward there; is it the right --tz?"
+            )
+        return first // timedelta(milliseconds=1), second // timedelta(milliseconds=1)
+
+
+# ── Parquet ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parquet(path: Path, mapped: Mapped) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
+    frame = column_files.scan_parquet(path)
+    schema = frame.collect_schema()
+    header = list(schema.names())
+    places = _places(path, _with_index(schema, mapped), header, mapped)
+    if len(places["ts"]) != 1:
+        raise ConfigError(f"{path}: a Parquet file's time is one column")
+    table = column_files.collected(frame, path)
+    if not len(table):
+        raise ConfigError(f"{path}: has no candles")
+    rows = array("q", range(1, len(table) + 1))
+    at = _market_place(path, mapped, header, len(header))
+    markets = [str(value).strip() for index in at for value in table.get_column(header[index])]
+    times = table.get_column(header[places["ts"][0]])
+    columns: list[array[Any]] = [_parquet_times(path, times, mapped, rows, markets)]
+    for name in COLUMNS[1:]:
+        if not places[name]:
+            columns.append(array("d", bytes(8 * len(table))))
+            continue
+        columns.append(_parquet_numbers(path, name, table.get_column(header[places[name][0]]), mapped, rows))
+    return tuple(columns), rows, markets
+
+
+def _with_index(schema: Any, mapped: Mapped) -> list[str]:
+    """The names of the columns; the index that pandas keeps without a name is the time where it holds times and nothing else says that it is."""
+    names = list(schema.names())
+    if "ts" in mapped.columns or any(name.lower() in ALIASES["ts"] for name in names):
+        return names
+    return ["ts" if name.startswith(PANDAS_INDEX) and schema[name].is_temporal() else name for name in names]
+
+
+def _parquet_numbers(path: Path, name: str, series: Any, mapped: Mapped, rows: Sequence[int]) -> array[float]:
+    pl = column_files.research()
+    if series.dtype.is_numeric():
+        return column_files.column_of(pl.DataFrame({name: series}), name, "d")
+    if _is_text(series):
+        return _floats([text or "" for text in series.cast(pl.String)], rows, path, name, mapped)
+    none = "; say --columns volume=none when there is none" if name == "volume" else ""
+    raise ConfigError(f"{path}: column {series.name!r} holds {series.dtype}, not numbers{none}")
+
+
+def _is_text(series: Any) -> bool:
+    pl = column_files.research()
+    return series.dtype in (pl.String, pl.Categorical, pl.Enum)
+
+
+def _parquet_times(path: Path, series: Any, mapped: Mapped, rows: Sequence[int], markets: Sequence[str]) -> array[int]:
+    pl = column_files.research()
+    if series.dtype.is_float():
+        series = series.fill_nan(None)
+    if series.null_count():
+        raise ConfigError(f"{path}: row {int(series.is_null().arg_max()) + 1}: the time is empty")
+    if series.dtype in (pl.Date, pl.Datetime):
+        zone = getattr(series.dtype, "time_zone", None)
+        stamps = column_files.column_of(
+            pl.DataFrame({"ts": series.cast(pl.Datetime("ms", zone)).dt.epoch("ms")}), "ts", "q"
+        )
+        if zone is not None or series.dtype == pl.Date:  # A date is a day of UTC, as in text.
+            return stamps
+        names, place = markets or [""] * len(stamps), _Zone(path, mapped.tz)
+        place.look(stamps, names)
+        return array("q", map(place.utc, stamps, rows, names))
+    if series.dtype.is_float():
+        return _Stamps(path, mapped).read([f"{value:f}" for value in series], rows, markets)
+    if not (series.dtype.is_integer() or _is_text(series)):
+        raise ConfigError(f"{path}: column {series.name!r} holds {series.dtype}, which is no time")
+    return _Stamps(path, mapped).read([str(value) for value in series], rows, markets)
+
+
+def ordered(candles: Candles) -> Candles:
+    """Newest first, as some sources write it, turned round; anything else as it is."""
+    at_ms = candles.at_ms
+    if len(at_ms) < 2 or any(a <= b for a, b in pairwise(at_ms)):
+        return candles
+    return candles.pick(range(len(at_ms) - 1, -1, -1))
+
+
+def closed(candles: Candles, now_ms: int) -> Candles:
+    """Without the candle that is still running at `now_ms`: many sources give it as their newest, and it will have other values."""
+    newest_ms = max(candles.at_ms, default=0)
+    opened_ms = newest_ms - newest_ms % candles.step_ms
+    return candles.slice(None, opened_ms) if opened_ms <= now_ms < opened_ms + candles.step_ms else candles

@@ -1,0 +1,352 @@
+"""Are candles sound? The look at every one of them, and what a session takes: refused with the report, accepted by flags, mended as findings.py says.
+
+Reading is candles.py's, time and holes are gaps.py's; nothing here changes a file.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from operator import le, truediv
+from typing import Final
+
+from bot.backtest.data.candles import MS_MAX, MS_MIN, Candles, unit_of
+from bot.backtest.data.findings import (
+    ACCEPTS,
+    EXAMPLES_MAX,
+    AuditReport,
+    FaultyData,
+    Finding,
+    Severity,
+    finding,
+    rows_of,
+)
+from bot.backtest.data.gaps import (
+    CONTINUOUS,
+    EQUITY,
+    HOURS,
+    holidays,
+    hours_of,
+    is_listed,
+    session_hours,
+    times,
+    trading_date,
+)
+from bot.clock import DAY_MS
+from bot.errors import ConfigError
+from bot.venue import outcome
+from bot.venue.numbers import E8
+
+ZERO_VOLUME_SHARE: Final = 0.05
+# What one bar moves at most, as a share of the price, before it is worth a look; more in a market whose bars usually move much.
+JUMPS: Final = {"1m": 0.05, "5m": 0.10, "15m": 0.12, "1h": 0.20, "4h": 0.25, "1d": 0.35}
+FALL_MAX: Final = 0.5  # however wild a market is, half of its price at once is worth a look
+LONG_MS: Final = 14 * DAY_MS
+JUMP_DEVIATIONS: Final = 12.0
+DEVIATION_SAMPLE: Final = 5_000
+MAD_TO_DEVIATION: Final = 1.4826  # of a normal variate: standard deviation over median absolute deviation
+# The usual splits: new shares for old ones. Smaller ones move a price no further than news do.
+SPLITS: Final = (
+    *((new, 1) for new in (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 50)),
+    *((3, 2), (4, 3), (5, 2), (5, 3), (5, 4), (7, 5)),
+    *((1, old) for old in (2, 3, 4, 5, 8, 10, 15, 20, 25, 30, 50)),
+)
+SPLIT_WITHIN: Final = (
+    0.02  # of an open to what a split makes of the close before; of the close of that bar twice as much
+)
+NO_SPLIT: Final = (0.84, 1.9)  # a close over the close before; none of the splits lies between
+PX_MAX: Final = 1e12  # USD; the venue counts in whole numbers, and a float of hundreds of digits is none of them
+VOLUME_MAX: Final = 1e18
+DIGITS_LOST: Final = 0.0001  # of a price: a basis point, of which spreads are made
+ODDS_MIN, ODDS_MAX = outcome.PX_MIN / E8, outcome.PX_MAX / E8  # the last prices that an event market has
+
+
+def checked(
+    candles: Iterable[Candles], *, accept: Collection[str] = (), hours: str | None = None
+) -> tuple[list[Candles], list[AuditReport]]:
+    """The candles as a session takes them, with their reports. FaultyData when something in them is not accepted."""
+    unknown = sorted(set(accept) - set(ACCEPTS))
+    if unknown:
+        raise ConfigError(
+            f"--accept-{unknown[0]} is not known; there are {', '.join(f'--accept-{one}' for one in ACCEPTS)}"
+        )
+    given = list(candles)
+    reports = [audit(one, hours=hours) for one in given]
+    refused = [report for report in reports if report.refused(accept)]
+    if refused:
+        raise FaultyData(refused, accept)
+    return [mended(one, report) for one, report in zip(given, reports, strict=True)], reports
+
+
+def mended(candles: Candles, report: AuditReport) -> Candles:
+    """Sorted candles on their grid, one an instant, whose high and low hold open and close: what KINDS says is done. The same object when nothing is."""
+    kinds = {one.kind for one in report.findings}
+    if not kinds & {"unsorted", "duplicate", "off_grid", "ohlc", "odds"}:
+        return candles
+    step = candles.step_ms
+    at_ms = array("q", (at - at % step for at in candles.at_ms)) if "off_grid" in kinds else candles.at_ms
+    last: dict[int, int] = {}
+    for index, at in enumerate(at_ms):
+        last[at] = index
+    made = candles.pick([last[at] for at in sorted(last)])
+    made = replace(made, at_ms=array("q", sorted(last)))
+    if "ohlc" in kinds:
+        highs = array("d", map(max, made.open, made.high, made.low, made.close))
+        lows = array("d", map(min, made.open, made.high, made.low, made.close))
+        made = replace(made, high=highs, low=lows)
+    if "odds" in kinds:
+        opens, highs, lows, closes = (
+            array("d", [max(ODDS_MIN, min(ODDS_MAX, px)) for px in column]) for _, column in _prices_of(made)
+        )
+        made = replace(made, open=opens, high=highs, low=lows, close=closes)
+    return made
+
+
+# ── The audit ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
+    """Look at every candle. `hours` is continuous, equity or index; by default what the service lists for the market, or what the rows show."""
+    is_known = hours is not None or is_listed(candles.market)
+    hours = hours or hours_of(candles)
+    if hours not in HOURS:
+        raise ConfigError(f"hours {hours!r} are not known; there are {', '.join(HOURS)}")
+    files = tuple(dict.fromkeys(part.path for part in candles.parts))
+    found: list[Finding] = []
+    if len(candles):
+        found += _units(candles)
+        if not found:
+            is_sound = _is_sound(candles)
+            found += _prices(candles, is_sound=is_sound)
+            if hours == EQUITY:
+                found += session_hours(candles, "fault" if is_known else "note")
+            found += times(candles, hours)
+            if is_known and hours == EQUITY:  # A guess may be of currencies, which know no exchange's holidays.
+                found += holidays(candles)
+            if not any(one.kind == "price" for one in found):
+                found += _odds(candles) if candles.market.startswith("event:") else _digits(candles)
+            found += [*(() if is_sound else _ohlc(candles)), *_volumes(candles)]
+            if not candles.market.startswith("event:") and not any(one.kind in ("price", "unsorted") for one in found):
+                found += _jumps(candles, hours)
+    found.sort(key=lambda one: one.severity == "note")
+    first, last = (min(candles.at_ms), max(candles.at_ms)) if len(candles) else (0, 0)
+    return AuditReport(candles.market, candles.interval, len(candles), first, last, hours, files, tuple(found))
+
+
+def _units(candles: Candles) -> Iterator[Finding]:
+    at_ms = candles.at_ms
+    if min(at_ms) >= MS_MIN and max(at_ms) < MS_MAX:
+        return
+    units = Counter(map(unit_of, at_ms))
+    names = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+    wrong = [
+        (index, f"ts {at} looks like {names[unit_of(at)]}")
+        for index, at in enumerate(at_ms)
+        if not MS_MIN <= at < MS_MAX
+    ]
+    if len(units) > 1:
+        text = "units are mixed: " + ", ".join(
+            f"{rows_of(count)} in {names[unit]}" for unit, count in units.most_common()
+        )
+    else:
+        unit = next(iter(units))
+        text = f"the instants look like {names[unit]}, they must be milliseconds; import the file with --unit {unit}"
+    yield finding(candles, "units", "fault", text + "; nothing else was looked at", wrong)
+
+
+def _is_sound(candles: Candles) -> bool:
+    """Whether every price is a number above 0 that can be, and each high and low hold open and close. No comparison holds of what is no number."""
+    opens, highs, lows, closes = candles.open, candles.high, candles.low, candles.close
+    return (
+        all(map(le, lows, opens))
+        and all(map(le, lows, closes))
+        and all(map(le, opens, highs))
+        and all(map(le, closes, highs))
+        and min(lows) > 0
+        and max(highs) < PX_MAX
+    )
+
+
+def _prices(candles: Candles, *, is_sound: bool) -> Iterator[Finding]:
+    places: list[tuple[int, str]] = []
+    for name, column in () if is_sound else _prices_of(candles):
+        if not math.isfinite(sum(column)) or min(column) <= 0 or max(column) >= PX_MAX:
+            places += [
+                (index, f"{name} is {px:g}, it must be above 0{_bound(px, PX_MAX)}")
+                for index, px in enumerate(column)
+                if not 0 < px < PX_MAX
+            ]
+    if not math.isfinite(sum(candles.volume)) or min(candles.volume) < 0 or max(candles.volume) >= VOLUME_MAX:
+        places += [
+            (index, f"volume is {size:g}, it must be at least 0{_bound(size, VOLUME_MAX)}")
+            for index, size in enumerate(candles.volume)
+            if not 0 <= size < VOLUME_MAX
+        ]
+    if places:
+        places.sort()
+        rows = len({index for index, _ in places})
+        yield finding(candles, "price", "fault", f"{rows_of(rows)} with a price or volume that is none", places)
+
+
+def _prices_of(candles: Candles) -> tuple[tuple[str, array[float]], ...]:
+    return ("open", candles.open), ("high", candles.high), ("low", candles.low), ("close", candles.close)
+
+
+def _bound(value: float, most: float) -> str:
+    return f" and below {most:g}" if value >= most else ""
+
+
+def _digits(candles: Candles) -> Iterator[Finding]:
+    """The venue counts prices in 0.00000001: what is lost of a small one with more digits is more than a spread."""
+    places: list[tuple[int, str]] = []
+    for name, column in _prices_of(candles):
+        if min(column) * DIGITS_LOST * E8 < 0.5:  # The most that rounding takes of any price.
+            places += [
+                (index, f"{name} is {px:.12g}, and {round(px * E8) / E8:.8f} would be traded")
+                for index, px in enumerate(column)
+                if abs(round(px * E8) - px * E8) > DIGITS_LOST * px * E8
+            ]
+    if places:
+        places.sort()
+        rows = len({index for index, _ in places})
+        text = f"{rows_of(rows)} with a price that loses more than {DIGITS_LOST:.2%}: prices are counted in 0.00000001"
+        yield finding(candles, "digits", "fault", text, places, rows)
+
+
+def _odds(candles: Candles) -> Iterator[Finding]:
+    """A share of an event pays 1 USD at the most. Near its end a source goes on where an event market has no prices any more."""
+    places: list[tuple[int, str]] = []
+    above: list[tuple[int, str]] = []
+    for name, column in _prices_of(candles):
+        if min(column) < ODDS_MIN or max(column) > ODDS_MAX:
+            told = [(index, f"{name} is {px:g}") for index, px in enumerate(column) if not ODDS_MIN <= px <= ODDS_MAX]
+            places += told
+            above += [(index, f"{text}, it must not be above 1") for index, text in told if column[index] > 1]
+    rows = len({index for index, _ in above or places})
+    if above:
+        text = f"{rows_of(rows)} with a price above 1, which is all that a share pays: odds in cents or percent are divided by 100"
+        yield finding(candles, "price", "fault", text, sorted(above), rows)
+    elif places:
+        text = f"{rows_of(rows)} with odds below {ODDS_MIN:g} or above {ODDS_MAX:g}: held to these"
+        yield finding(candles, "odds", "note", text, sorted(places), rows)
+
+
+def _ohlc(candles: Candles) -> Iterator[Finding]:
+    opens, highs, lows, closes = candles.open, candles.high, candles.low, candles.close
+    places: list[tuple[int, str]] = []
+    for index, (o, h, low, c) in enumerate(zip(opens, highs, lows, closes, strict=True)):
+        if h < low:
+            places.append((index, f"high {h:g} is below low {low:g}"))
+        elif o < low or o > h:  # What is no number is another finding.
+            places.append((index, f"open {o:.12g} lies outside low..high ({low:.12g}..{h:.12g})"))
+        elif c < low or c > h:
+            places.append((index, f"close {c:.12g} lies outside low..high ({low:.12g}..{h:.12g})"))
+    if places:
+        yield finding(
+            candles, "ohlc", "fault", f"{rows_of(len(places))} whose high and low do not hold open and close", places
+        )
+
+
+def _volumes(candles: Candles) -> Iterator[Finding]:
+    count = 0 if min(candles.volume) > 0 else candles.volume.count(0.0)
+    if not count:
+        return
+    share = count / len(candles)
+    severity: Severity = "fault" if share > ZERO_VOLUME_SHARE else "note"
+    first = [index for index, size in zip(range(len(candles)), candles.volume, strict=True) if size == 0][:EXAMPLES_MAX]
+    text = f"{rows_of(count)} ({share:.2%}) without any volume"
+    if count == len(candles):
+        text = "no row has any volume: an index, a mark price, or a source that does not know it"
+    yield finding(candles, "zero_volume", severity, text, [(index, "volume is 0") for index in first], count)
+
+
+# ── Jumps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
+    """Closes far from the close before, wicks far from their bar's open and close, and what looks like a split of a share, which is no move.
+    A break in the data may move as far as a day does."""
+    closes, highs, lows, opens, at_ms, step = (
+        candles.close,
+        candles.high,
+        candles.low,
+        candles.open,
+        candles.at_ms,
+        candles.step_ms,
+    )
+    most = max(JUMPS[candles.interval], JUMP_DEVIATIONS * _deviation(closes))
+    moves = array("d", map(truediv, islice(closes, 1, None), closes))
+    fell = 1 - min(most, FALL_MAX)
+    splits = hours == EQUITY
+    least, greatest = (max(fell, NO_SPLIT[0]), min(1 + most, NO_SPLIT[1])) if splits else (fell, 1 + most)
+    if (not moves or (max(moves) <= greatest and min(moves) >= least)) and max(map(truediv, highs, lows)) <= 1 + most:
+        return
+    places: list[tuple[int, str]] = []
+    by_split = 0
+    for index, (o, h, low, c) in enumerate(zip(opens, highs, lows, closes, strict=True)):
+        if index:
+            bars = (at_ms[index] - at_ms[index - 1]) / step
+            bound = most if bars <= 1 else most * math.sqrt(bars) if hours == CONTINUOUS else max(most, JUMPS["1d"])
+            if at_ms[index] - at_ms[index - 1] > LONG_MS:
+                bound = math.inf  # A hole of weeks is a finding of its own.
+            if not 1 - min(bound, FALL_MAX) <= moves[index - 1] <= 1 + bound:
+                places.append((index, _jump_text(candles, index, moves[index - 1])))
+                continue
+            if splits and bound < math.inf and _is_split(candles, index, moves[index - 1]):
+                places.append((index, _jump_text(candles, index, moves[index - 1])))
+                by_split += 1
+                continue
+        top, bottom = max(o, c), min(o, c)
+        if h > top * (1 + most):
+            places.append((index, f"high {h:.12g} is {h / top - 1:.0%} above open and close"))
+        elif low < bottom * fell:
+            places.append((index, f"low {low:.12g} is {1 - low / bottom:.0%} below open and close"))
+    if places:
+        kinds = [f"a move of more than {most:.0%} at once"] if len(places) > by_split else []
+        kinds += ["the move of an unadjusted split"] if by_split else []
+        text = f"{rows_of(len(places))} with {' or '.join(kinds)}"
+        yield finding(candles, "jump", "fault", text, places)
+
+
+def _jump_text(candles: Candles, index: int, move: float) -> str:
+    closes = candles.close
+    text = f"close {closes[index]:.12g} is {move - 1:+.1%} from {closes[index - 1]:.12g}"
+    if _comes_back(closes, index, move):
+        return text + " and comes back at once: probably a wrong price"
+    split = _split_of(candles.open[index] / closes[index - 1], move)
+    if split is None:
+        return text
+    new, old = split
+    way = f"divide the prices before it by {new / old:.6g}" if new > old else f"multiply the prices before it by {old}"
+    return f"{text}: perhaps a {new}-for-{old} split that was not adjusted; {way}"
+
+
+def _is_split(candles: Candles, index: int, move: float) -> bool:
+    """Whether a share opens, after a closed session, where a usual split puts it, and stays there."""
+    if NO_SPLIT[0] <= move <= NO_SPLIT[1] or _split_of(candles.open[index] / candles.close[index - 1], move) is None:
+        return False
+    before, at = (trading_date(candles.at_ms[one], candles.step_ms) for one in (index - 1, index))
+    return before != at and not _comes_back(candles.close, index, move)
+
+
+def _comes_back(closes: array[float], index: int, move: float) -> bool:
+    return index + 1 < len(closes) and abs(closes[index + 1] / closes[index - 1] - 1) < abs(move - 1) / 4
+
+
+def _split_of(opened: float, move: float) -> tuple[int, int] | None:
+    """The split that an open and a close fit, each over the close before it."""
+    for new, old in SPLITS:
+        if abs(opened * new / old - 1) < SPLIT_WITHIN and abs(move * new / old - 1) < 2 * SPLIT_WITHIN:
+            return new, old
+    return None
+
+
+def _deviation(closes: array[float]) -> float:
+    """The usual move of a bar: a standard deviation out of the median absolute return of a sample, which a few jumps do not change."""
+    stride = max(1, len(closes) // DEVIATION_SAMPLE)
+    moves = sorted(abs(closes[i] / closes[i - 1] - 1) for i in range(1, len(closes), stride))
+    return moves[len(moves) // 2] * MAD_TO_DEVIATION if moves else 0.0

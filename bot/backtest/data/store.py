@@ -1,0 +1,296 @@
+"""The store of candles: a folder `<MARKET>/<interval>.parquet`, or `.csv.gz` without the research extra. Files change whole or not at all.
+
+What is in it is sorted, without doubles, and of closed bars. Nothing here judges candles or asks a service.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import io
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+from bot.backtest.data import column_files
+from bot.backtest.data.candles import COLUMNS, Candles, folder_of_market, read_file, store_files
+from bot.clock import iso
+from bot.errors import BotError, ConfigError
+from bot.words import many
+
+CSV_ROWS: Final = 8_192  # written at once
+CONFLICTS_SHOWN: Final = 3
+PART: Final = ".part"  # of a file that is being written
+
+
+class Conflict(BotError):
+    """The store holds other values of the same instants; nothing was changed."""
+
+
+class Written(NamedTuple):
+    """What a write did: candles that are new, that were there with the same values, and whose values were replaced."""
+
+    path: Path
+    rows: int
+    added: int
+    same: int
+    replaced: int
+    first_ms: int
+    last_ms: int
+
+
+class Held(NamedTuple):
+    """One file of the store."""
+
+    market: str
+    interval: str
+    path: Path
+    rows: int
+    first_ms: int
+    last_ms: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Candles by market and interval, in a folder."""
+
+    root: Path
+
+    def file(self, market: str, interval: str) -> Path | None:
+        """The file that holds them; None when there is none."""
+        return next((file for coin, name, file in self._files() if (coin, name) == (market, interval)), None)
+
+    def read(
+        self, market: str, interval: str, start_ms: int | None = None, end_ms: int | None = None
+    ) -> Candles | None:
+        """What is held, or None."""
+        file = self.file(market, interval)
+        if file is None:
+            return None
+        return read_file(file, market=market, interval=interval, start_ms=start_ms, end_ms=end_ms)
+
+    def held(self, unread: list[ConfigError] | None = None) -> list[Held]:
+        """Everything in the store, by market and interval. What is wrong with files that cannot be read goes into `unread`; else the first raises."""
+        found: list[Held] = []
+        for market, interval, file in self._files():
+            try:
+                candles = read_file(file, market=market, interval=interval)
+            except ConfigError as error:
+                if unread is None:
+                    raise
+                unread.append(error)
+                continue
+            found.append(
+                Held(market, interval, file, len(candles), candles.at_ms[0], candles.at_ms[-1], file.stat().st_size)
+            )
+        return found
+
+    def write(self, candles: Candles, *, replacing: bool = False) -> Written:
+        """Add candles, which are sorted and without doubles. Conflict, and nothing done, when the store holds other values of an instant and not `replacing`."""
+        return self.write_all([candles], replacing=replacing)[0]
+
+    def write_all(self, many: Sequence[Candles], *, replacing: bool = False) -> list[Written]:
+        """The same for several markets and intervals, each of them once: a conflict of one, or a disk that is full, changes none."""
+        assert len({(one.market, one.interval) for one in many}) == len(many), "each is there once"
+        with self._alone(), ExitStack() as parts:
+            done, ready = [], []
+            for candles in many:
+                written, part = self._prepare(candles, parts, replacing=replacing)
+                done.append(written)
+                if part is not None:
+                    ready.append((candles, written.path, part))
+            for candles, path, part in ready:
+                self._put_in_place(candles, path, part)
+        return done
+
+    def _prepare(self, candles: Candles, parts: ExitStack, *, replacing: bool) -> tuple[Written, Path | None]:
+        """What a write will have done, and the file that will take the place of the old one; None when nothing changes."""
+        assert len(candles), "there is something to write"
+        assert all(a < b for a, b in zip(candles.at_ms, candles.at_ms[1:], strict=False)), (
+            "they are sorted, one an instant"
+        )
+        before, path = self.file(candles.market, candles.interval), self._place(candles)
+        held = None if before is None else read_file(before, market=candles.market, interval=candles.interval)
+        merged, same, replaced = (candles, 0, 0) if held is None else merge(held, candles, replacing=replacing)
+        part = None
+        if held is None or same < len(candles) or before != path:
+            part = parts.enter_context(_part(path, merged, is_alone=True))
+        added = len(candles) - same - replaced
+        return Written(path, len(merged), added, same, replaced, merged.at_ms[0], merged.at_ms[-1]), part
+
+    def _put_in_place(self, candles: Candles, path: Path, part: Path) -> None:
+        before = self.file(candles.market, candles.interval)
+        _put_in_place(part, path)
+        if before is not None and before != path:
+            before.unlink()
+
+    def put(self, candles: Candles, *, replacing: bool = False) -> Written:
+        """Make these the candles of their market and interval, and no others. Conflict when the store holds others and not `replacing`."""
+        with self._alone():
+            before = self.file(candles.market, candles.interval)
+            if before is not None and not replacing:
+                held = read_file(before, market=candles.market, interval=candles.interval)
+                if held.digest() != candles.digest():
+                    raise Conflict(
+                        f"{before} holds {many(len(held), 'other candle')}; nothing was changed. Put the new ones in their place with --replace, "
+                        "or choose another --store"
+                    )
+                return Written(before, len(held), 0, len(held), 0, held.at_ms[0], held.at_ms[-1])
+            path = self._place(candles)
+            with _part(path, candles, is_alone=True) as part:
+                self._put_in_place(candles, path, part)
+        return Written(path, len(candles), len(candles), 0, 0, candles.at_ms[0], candles.at_ms[-1])
+
+    def _place(self, candles: Candles) -> Path:
+        suffix = ".parquet" if column_files.has_research() else ".csv.gz"
+        return self.root / folder_of_market(candles.market) / f"{candles.interval}{suffix}"
+
+    def _files(self) -> list[tuple[str, str, Path]]:
+        try:
+            return store_files(self.root)
+        except OSError as error:
+            raise ConfigError(f"{self.root}: cannot be read: {error.strerror}") from None
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One writer at a time: what is read, merged and written back must not change in between."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with (self.root / ".lock").open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            why = f"{error.filename or self.root}: cannot be written: {error.strerror or error}"
+            raise BotError(f"{why}; what was there stays. Another place is chosen with --store") from None
+
+
+def merge(held: Candles, more: Candles, *, replacing: bool = False) -> tuple[Candles, int, int]:
+    """Both as one, how many of `more` were there already, and how many of them replaced other values. Conflict unless `replacing`."""
+    overlap = held.slice(more.at_ms[0], more.at_ms[-1] + 1)
+    if not len(overlap):
+        first, last = (held, more) if held.at_ms[-1] < more.at_ms[0] else (more, held)
+        return _after(first, last), 0, 0
+    rows = {at: index for index, at in enumerate(overlap.at_ms)}
+    same, other = 0, []
+    for index, at in enumerate(more.at_ms):
+        was = rows.get(at)
+        if was is None:
+            continue
+        if all(old[was] == new[index] for old, new in zip(overlap.columns[1:], more.columns[1:], strict=True)):
+            same += 1
+        else:
+            other.append((was, index))
+    if other and not replacing:
+        shown = "\n".join(
+            f"  {iso(more.at_ms[new])}: {_values(overlap, old)} in the store, {_values(more, new)} now"
+            for old, new in other[:CONFLICTS_SHOWN]
+        )
+        rest = f"\n  and {len(other) - CONFLICTS_SHOWN:,} more" if len(other) > CONFLICTS_SHOWN else ""
+        raise Conflict(
+            f"{held.market} {held.interval}: {many(len(other), 'candle')} {'is' if len(other) == 1 else 'are'} in the store with other values; nothing was changed. "
+            f"Take the new ones with --replace, or keep them apart with another --store\n{shown}{rest}"
+        )
+    if same == len(more):
+        return held, same, 0
+    new_rows = set(more.at_ms)
+    kept = [index for index, at in enumerate(overlap.at_ms) if at not in new_rows]
+    middle = _after(overlap.pick(kept), more)
+    order = sorted(range(len(middle)), key=middle.at_ms.__getitem__)
+    before, after = held.slice(None, more.at_ms[0]), held.slice(more.at_ms[-1] + 1, None)
+    return _after(_after(before, middle.pick(order)), after), same, len(other)
+
+
+def _values(candles: Candles, index: int) -> str:
+    return "/".join(_text(column[index]) for column in candles.columns[1:])
+
+
+def _after(first: Candles, last: Candles) -> Candles:
+    columns = [a + b for a, b in zip(first.columns, last.columns, strict=True)]
+    at_ms, opens, highs, lows, closes, volumes = columns
+    return replace(
+        first, at_ms=at_ms, open=opens, high=highs, low=lows, close=closes, volume=volumes, parts=()
+    )  # fmt: skip
+
+
+# ── Files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_file(path: Path, candles: Candles) -> None:
+    """Write candles as Parquet or CSV, by the name's ending. Whoever reads meanwhile sees the old file or the new one."""
+    with _part(path, candles) as part:
+        _put_in_place(part, path)
+
+
+@contextmanager
+def _part(path: Path, candles: Candles, *, is_alone: bool = False) -> Iterator[Path]:
+    """The candles on disk beside `path`, to be put in its place; gone at the end if they are not. Nobody else writes there when `is_alone`: then
+    what a killed writer has left goes first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{path.name}.*{PART}") if is_alone else ():
+        left.unlink(missing_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    try:
+        with part.open("wb") as file:
+            if column_files.is_parquet(path):
+                _write_parquet(file, candles)
+            else:
+                _write_csv(file, candles, zipped=path.name.endswith(".gz"))
+            file.flush()
+            os.fsync(file.fileno())
+        yield part
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _put_in_place(part: Path, path: Path) -> None:
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write_parquet(file: IO[bytes], candles: Candles) -> None:
+    pl = column_files.research()
+    import numpy as np
+
+    kinds: dict[str, Any] = {"q": np.int64, "d": np.float64}
+    columns = {
+        name: pl.Series(name, np.frombuffer(column, dtype=kinds[column.typecode]))
+        for name, column in zip(COLUMNS, candles.columns, strict=True)
+    }
+    made = io.BytesIO()  # Polars would call a full disk an error of its own.
+    pl.DataFrame(columns).write_parquet(made, compression="zstd")
+    file.write(made.getbuffer())
+
+
+def _write_csv(file: IO[bytes], candles: Candles, *, zipped: bool) -> None:
+    """Text, gzipped or not: the same bytes for the same candles."""
+    with (
+        gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6)
+        if zipped
+        else nullcontext(file) as stream
+    ):
+        stream.write((",".join(COLUMNS) + "\n").encode())
+        for start in range(0, len(candles), CSV_ROWS):
+            cells = [_texts(column[start : start + CSV_ROWS]) for column in candles.columns]
+            stream.write(("\n".join(map(",".join, zip(*cells, strict=True))) + "\n").encode())
+
+
+def _texts(column: array[Any]) -> Sequence[str]:
+    return list(map(str, column)) if column.typecode == "q" else [_text(value) for value in column]
+
+
+def _text(value: float) -> str:
+    """The shortest digits that read back as the same float; never an exponent."""
+    text = repr(value)
+    if "e" in text:
+        return format(Decimal(text), "f")
+    return text.removesuffix(".0")

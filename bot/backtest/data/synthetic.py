@@ -1,0 +1,338 @@
+"""Generated candles: moods of days and weeks, busy and quiet hours, fat tails, nights of an exchange, holes. The same arguments, the same candles.
+
+A minute's return is normal with a deviation that is the product of the market's own, the mood's, the hour's and of two mean-reverting factors, one
+of minutes and one of days; so quiet and wild stretches cluster and tails are fat. High and low are those of a Brownian bridge between open and close
+(its maximum has a closed form: Karatzas and Shreve, Brownian Motion and Stochastic Calculus, 4.3.40). Coarser candles are made of the minutes, so
+that intervals of one seed agree. Odds of events are the embedded service's own (a martingale). Made as a playground and for tests: no market.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from random import Random
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+from bot.backtest.data.candles import COLUMNS, MS_MAX, MS_MIN, Candles, resample
+from bot.clock import DAY_MS, MINUTE_MS
+from bot.errors import ConfigError
+from bot.service.market_data.event_odds import EventMarket
+from bot.service.market_data.instruments import CATALOGUE, Listing
+from bot.service.market_data.trading_hours import is_half_day, is_trading_day
+from bot.venue.numbers import E8
+from bot.wire.vocabulary import INTERVAL_MS
+from bot.words import many
+
+
+class Regime(NamedTuple):
+    """A mood: drift of a day in deviations of the market's day, how lively moves are against the market's own, and how many days it lasts in `mixed`."""
+
+    drift: float
+    liveliness: float
+    days: int
+
+
+REGIMES: Final = {
+    "calm": Regime(0.0, 0.5, 10),
+    "sideways": Regime(0.0, 0.9, 20),
+    "bull": Regime(0.25, 0.9, 25),
+    "bear": Regime(-0.25, 1.2, 15),
+    "wild": Regime(0.0, 1.8, 6),
+    "crash": Regime(-1.8, 2.2, 2),
+    "recovery": Regime(0.6, 1.5, 7),
+}
+MIXED: Final = "mixed"
+CLASSES: Final = {
+    "crypto": "crypto",
+    "stock": "stocks",
+    "bond": "bonds",
+    "event": "prediction",
+}  # ours -> the service's
+TEMPLATES: Final = {
+    "crypto": "SOL",
+    "stock": "AAPL",
+    "bond": "TLT",
+    "event": "event:RATE-CUT",
+}  # of a market that is not listed
+HOURS: Final = {"regular": (9 * 60 + 30, 16 * 60), "extended": (4 * 60, 20 * 60)}  # minutes of New York's day
+EARLY: Final = {"regular": 13 * 60, "extended": 17 * 60}  # the end of a half day
+DAYS_MAX: Final = 3_660
+HOLES_MAX: Final = 10_000
+HOLE_BARS: Final = 30.0  # of a hole, on average
+
+DAY_MINUTES: Final = 1_440
+NIGHT_SHARE: Final = 0.3  # of a share's variance of a day lies between its exchange's close and open
+THIN: Final = 0.3  # deviation of a minute before 09:30 and after 16:00, against one between
+FAST_KEEP, FAST_NOISE = 0.97, 0.09  # the factor of minutes: half of it is gone after 23 of them
+SLOW_KEEP, SLOW_NOISE = 0.9, 0.15  # the factor of days
+# What both factors do to a variance in the long run, so that a day's deviation is the market's.
+LIVELY: Final = math.exp(-(FAST_NOISE**2) / (1 - FAST_KEEP**2) - SLOW_NOISE**2 / (1 - SLOW_KEEP**2))
+NEWS_CHANCE: Final = 1 / (7 * DAY_MINUTES)  # of a jump in a minute
+NEWS_SIZE: Final = 0.4  # of a day's deviation
+BUSIEST: Final = 8.0  # times the usual deviation of a minute, at most
+MOVE_MAX: Final = 0.04  # of a minute, as a log return: what is beyond is a fault in real data, too
+PULL: Final = 0.004  # a day leads back so much of the way to where the market was listed
+DECIMALS_MAX: Final = 6
+FIGURES: Final = 5
+
+_NEW_YORK: Final = ZoneInfo("America/New_York")
+Minute = tuple[int, float, float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be generated."""
+
+    market: str
+    interval: str
+    start_ms: int
+    days: int
+    seed: int = 1
+    asset_class: str | None = None
+    regimes: str = MIXED
+    gaps: int = 0
+    hours: str = "regular"
+
+    def __post_init__(self) -> None:
+        if self.interval not in INTERVAL_MS:
+            raise ConfigError(f"--interval {self.interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
+        if self.hours not in HOURS:
+            raise ConfigError(f"--hours {self.hours!r} are not known; there are {', '.join(HOURS)}")
+        if not 1 <= self.days <= DAYS_MAX:
+            raise ConfigError(f"--days must be 1 to {DAYS_MAX}, not {self.days}")
+        if not 0 <= self.gaps <= HOLES_MAX:
+            raise ConfigError(f"--gaps must be 0 to {HOLES_MAX}, not {self.gaps}")
+        if not MS_MIN <= self.start_ms < MS_MAX - self.days * DAY_MS:
+            raise ConfigError(
+                "--from must be 1973-03-04 or later, and long before the year 5138: other times look like those of another unit"
+            )
+        if self.start_ms % DAY_MS:
+            raise ConfigError("--from must be a date: generated candles begin at 00:00 UTC")
+        if self.asset_class is not None and self.asset_class not in CLASSES:
+            raise ConfigError(f"--class {self.asset_class!r} is not known; there are {', '.join(CLASSES)}")
+
+
+def generate(wanted: Wanted, told: Callable[[int], None] = lambda _days: None) -> Candles:
+    """The candles. `told` hears how many days are made."""
+    listing = listing_of(wanted.market, wanted.asset_class)
+    if listing.spec.margin_mode == "full":
+        if wanted.regimes != MIXED:
+            raise ConfigError("--regimes belongs to prices; the odds of an event are a martingale")
+        made = _odds(wanted, listing, told)
+    else:
+        made = _prices(wanted, listing, told)
+    if not len(made):
+        raise ConfigError(f"{wanted.market}: its exchange is closed on all of these days; ask for more --days")
+    return _holed(made, wanted) if wanted.gaps else made
+
+
+def listing_of(market: str, asset_class: str | None) -> Listing:
+    """What the service lists for the market; of one that it does not list, a typical one of the class."""
+    listing = CATALOGUE.get(market)
+    if listing is None:
+        if asset_class is None:
+            raise ConfigError(
+                f"market {market!r} is not listed by the service; say what it is like with --class {'|'.join(CLASSES)}"
+            )
+        template = CATALOGUE[TEMPLATES[asset_class]]
+        return replace(template, spec=replace(template.spec, coin=market, name=market))
+    if asset_class is not None and listing.spec.asset_class != CLASSES[asset_class]:
+        raise ConfigError(f"{market} is one of {listing.spec.asset_class}, not of --class {asset_class}")
+    return listing
+
+
+# ── Prices ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _prices(wanted: Wanted, listing: Listing, told: Callable[[int], None]) -> Candles:
+    """Minutes of a day at a time, made into candles of the interval."""
+    walk = _Walk(wanted, listing)
+    # Extended hours reach into the next day of UTC in winter, which is no day of theirs.
+    hours = "regular" if wanted.interval == "1d" else wanted.hours
+    whole: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
+    for day, mood in enumerate(_moods(wanted)):
+        at = wanted.start_ms + day * DAY_MS
+        minutes: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
+        span = _hours(at, hours) if listing.spec.hours is not None else None
+        ends_ms = at + DAY_MS if span is None else _ends(at, hours, span)
+        for one in walk.day(at, mood, span):
+            if one[0] >= ends_ms:  # The walk goes on, so that a half day changes no other day.
+                continue
+            for column, value in zip(minutes, one, strict=True):
+                column.append(value)
+        at_ms, opens, highs, lows, closes, volumes = minutes
+        made = resample(
+            Candles(wanted.market, "1m", at_ms, opens, highs, lows, closes, volumes), wanted.interval, keep_partial=True
+        )
+        for column, more in zip(whole, made.columns, strict=True):
+            column.extend(more)
+        told(day + 1)
+    at_ms, opens, highs, lows, closes, volumes = whole
+    return Candles(wanted.market, wanted.interval, at_ms, opens, highs, lows, closes, volumes)
+
+
+class _Walk:
+    """A price on its way, with the two factors of how busy it is."""
+
+    def __init__(self, wanted: Wanted, listing: Listing) -> None:
+        self._chance = Random(f"{wanted.seed}:{wanted.market}:walk")  # by text: the same on every machine
+        self._listed = listing.px / E8
+        self._px = self._listed
+        self._vol = listing.daily_vol
+        self._day_usd = listing.day_usd
+        self._lot_decimals = listing.spec.sz_decimals
+        self._decimals_max = DECIMALS_MAX - listing.spec.sz_decimals
+        self._slow = self._fast = 0.0
+        self._begun = False
+
+    def day(self, at_ms: int, mood: Regime, hours: tuple[int, int] | None) -> Iterator[Minute]:
+        """The minutes of a UTC day; of a share those in its exchange's hours (in minutes from midnight UTC), after a night's move."""
+        chance, gauss = self._chance, self._chance.gauss
+        self._slow = SLOW_KEEP * self._slow + gauss(0, SLOW_NOISE)
+        sigma = self._vol * mood.liveliness
+        drift = mood.drift * self._vol - PULL * math.log(self._px / self._listed)
+        if hours is None:
+            first, last, weights = 0, DAY_MINUTES, _AROUND
+        else:
+            first, last = hours
+            weights = _exchange(last - first)
+            if first == last:
+                return
+            if self._begun:
+                self._px *= math.exp(math.sqrt(NIGHT_SHARE) * sigma * max(-3.0, min(3.0, gauss(0, 1))))
+            sigma *= math.sqrt(1 - NIGHT_SHARE)
+        self._begun = True
+        # Deviation of a minute, so that a day's is sigma.
+        usual = LIVELY * sigma / math.sqrt(sum(weight * weight for weight in weights))
+        mean = drift / (last - first)
+        usd = self._day_usd / sum(weights) * (0.6 + 0.4 * mood.liveliness)
+        decimals = max(0, min(self._decimals_max, FIGURES - 1 - math.floor(math.log10(self._px))))
+        tick = 10.0**-decimals
+        exp, log, sqrt, draw, lots = math.exp, math.log, math.sqrt, chance.random, self._lot_decimals
+        fast, slow, px = self._fast, self._slow, self._px
+        opened = round(px, decimals)
+        for minute in range(first, last):
+            fast = FAST_KEEP * fast + gauss(0, FAST_NOISE)
+            weight = weights[minute - first]
+            busy = min(BUSIEST, exp(fast + slow)) * weight
+            deviation = usual * busy
+            move = mean + deviation * gauss(0, 1)
+            if draw() < NEWS_CHANCE:
+                move += NEWS_SIZE * sigma * gauss(0, 1)
+            move = max(-MOVE_MAX, min(MOVE_MAX, move))
+            variance = 2 * deviation * deviation
+            up = min((move + sqrt(move * move - variance * log(1 - draw()))) / 2, MOVE_MAX)
+            down = max((move - sqrt(move * move - variance * log(1 - draw()))) / 2, -MOVE_MAX)
+            start = px
+            px *= exp(move)
+            close = max(round(px, decimals), tick)
+            high = max(round(start * exp(up), decimals), opened, close)
+            low = max(min(round(start * exp(down), decimals), opened, close), tick)
+            size = round(usd * busy * (0.4 + 1.2 * draw()) / px, lots)
+            yield at_ms + minute * MINUTE_MS, opened, high, low, close, max(size, 10.0**-lots)
+            opened = close
+        self._fast, self._px = fast, px
+
+
+# How lively each minute of a day is: around the clock with a swell in the afternoon of UTC, or open and close of an exchange.
+_AROUND: Final = tuple(
+    1.0 - 0.3 * math.cos((minute - 180) / DAY_MINUTES * 2 * math.pi) for minute in range(DAY_MINUTES)
+)
+
+
+@lru_cache(maxsize=4)
+def _exchange(minutes: int) -> tuple[float, ...]:
+    opens, closes = HOURS["regular"]
+    regular = closes - opens
+    u_shape = tuple(0.75 + 1.6 * (2 * (minute / regular - 0.5)) ** 4 for minute in range(regular))
+    if minutes == regular:
+        return u_shape
+    before, after = (abs(a - b) for a, b in zip(HOURS["extended"], HOURS["regular"], strict=True))
+    return (THIN,) * before + u_shape + (THIN,) * after
+
+
+@lru_cache(maxsize=8)
+def _hours(at_ms: int, hours: str) -> tuple[int, int]:
+    """When the exchange opens and closes on the date of a UTC day, in minutes from its midnight; both 0 when it does not."""
+    day = datetime.fromtimestamp(at_ms / 1000, UTC).date()
+    if not is_trading_day(day):
+        return 0, 0
+    midnight = (
+        int(datetime(day.year, day.month, day.day, tzinfo=_NEW_YORK).timestamp()) * 1000
+    )  # Clocks change on Sundays.
+    opens, closes = HOURS[hours]
+    shift = (midnight - at_ms) // MINUTE_MS
+    return opens + shift, closes + shift
+
+
+def _ends(at_ms: int, hours: str, span: tuple[int, int]) -> int:
+    """When the last candle of an exchange's day ends: on a half day early."""
+    is_half = is_half_day(datetime.fromtimestamp(at_ms / 1000, UTC).date())
+    return at_ms + (span[1] - (HOURS[hours][1] - EARLY[hours] if is_half else 0)) * MINUTE_MS
+
+
+def _moods(wanted: Wanted) -> list[Regime]:
+    """The mood of each day."""
+    if wanted.regimes.strip() == MIXED:
+        return _mixed(wanted)
+    stretches: list[Regime] = []
+    for part in wanted.regimes.split(","):
+        name, _, days = part.strip().partition(":")
+        if name not in REGIMES or not (days.isascii() and days.isdigit() and 1 <= int(days) <= DAYS_MAX):
+            raise ConfigError(
+                f"--regimes {part.strip()!r} is not known; write {MIXED}, or stretches of days like bull:30,crash:2,calm:10 out of {', '.join(REGIMES)}"
+            )
+        stretches += [REGIMES[name]] * int(days)
+    return [stretches[day % len(stretches)] for day in range(wanted.days)]
+
+
+def _mixed(wanted: Wanted) -> list[Regime]:
+    """Stretches in a random order and of random lengths; a crash is followed by a recovery."""
+    chance = Random(f"{wanted.seed}:{wanted.market}:regimes")
+    found: list[Regime] = []
+    name = "sideways"
+    while len(found) < wanted.days:
+        mood = REGIMES[name]
+        found += [mood] * max(1, round(mood.days * chance.uniform(0.5, 1.5)))
+        others = [one for one in REGIMES if one not in (name, "recovery")]
+        name = "recovery" if name == "crash" else chance.choice(others)
+    return found[: wanted.days]
+
+
+# ── Odds and holes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _odds(wanted: Wanted, listing: Listing, told: Callable[[int], None]) -> Candles:
+    """An event's market, settled at the end of its days."""
+    start, end = wanted.start_ms, wanted.start_ms + wanted.days * DAY_MS
+    source = EventMarket(
+        coin=listing.spec.coin, seed=wanted.seed, prior=listing.px, start_ms=start, expires_ms=end, pace=listing.daily_vol, day_usd=listing.day_usd,
+    )  # fmt: skip
+    columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
+    for day in range(wanted.days):
+        for one in source.candles(wanted.interval, start + day * DAY_MS, start + (day + 1) * DAY_MS):
+            columns[0].append(one.ts)
+            for column, amount in zip(columns[1:], one[1:], strict=True):
+                column.append(amount / E8)
+        told(day + 1)
+    at_ms, opens, highs, lows, closes, volumes = columns
+    return Candles(wanted.market, wanted.interval, at_ms, opens, highs, lows, closes, volumes)
+
+
+def _holed(candles: Candles, wanted: Wanted) -> Candles:
+    """The candles with so many holes of random lengths. The first and the last candle stay."""
+    chance = Random(f"{wanted.seed}:{wanted.market}:holes")
+    longest = (len(candles) - 2) // (2 * wanted.gaps)
+    if longest < 1:
+        raise ConfigError(f"--gaps {wanted.gaps} are too many for {many(len(candles), 'candle')}")
+    gone: set[int] = set()
+    for _ in range(wanted.gaps):
+        length = min(1 + int(chance.expovariate(1 / HOLE_BARS)), longest)
+        first = chance.randrange(1, len(candles) - length)
+        gone.update(range(first, first + length))
+    return candles.pick([index for index in range(len(candles)) if index not in gone])

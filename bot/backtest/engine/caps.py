@@ -1,0 +1,109 @@
+"""Caps of a session: what its key may not exceed, and what its account forbids itself. The interface's own names; the service's own code judges them.
+
+A session without caps trades with the account's first key, which has none, as a fresh sandbox does. With caps it gets a second one that has them.
+Scopes and `expiresAt` are not among them: a session's key may trade, and lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from bot.errors import ConfigError
+from bot.money import format_decimal
+
+KEY_CAPS: Final = ("maxExposureUsd", "maxDailyNotionalUsd", "maxLeverage", "allowedCoins", "maxOpenPositions")
+OWN_CAPS: Final = ("maxTradeUsd", "dailyTradeCapUsd")
+_WHOLE: Final = frozenset({"maxLeverage", "maxOpenPositions"})
+
+Cap = Decimal | int | tuple[str, ...]
+
+
+def cap_of(text: str) -> tuple[str, Cap]:
+    """`maxDailyNotionalUsd=5000` or `allowedCoins=BTC,ETH`; small letters and dashes will do. ConfigError says what is wrong."""
+    name, sign, value = (part.strip() for part in text.partition("="))
+    names = {one.lower(): one for one in (*KEY_CAPS, *OWN_CAPS)}
+    plain = name.lower().replace("-", "").replace("_", "")
+    if plain not in names or not sign:
+        near = get_close_matches(plain, names, n=1)
+        hint = (
+            f"did you mean {names[near[0]]}?"
+            if near
+            else f"write one of {', '.join(names.values())}, like maxTradeUsd=500"
+        )
+        raise ConfigError(f"--cap {text!r} is no cap; {hint}")
+    return names[plain], _value(names[plain], value)
+
+
+def _value(name: str, text: str) -> Cap:
+    if name == "allowedCoins":
+        from bot.backtest.data.candles import market_name
+
+        return tuple(market_name(one) for one in text.split(",") if one.strip())
+    try:
+        number = Decimal(text.replace("_", ""))
+        if not number.is_finite() or (name in _WHOLE and number != int(number)):
+            raise InvalidOperation
+    except InvalidOperation:
+        raise ConfigError(f"--cap {name}={text}: must be a {'whole ' if name in _WHOLE else ''}number") from None
+    return int(number) if name in _WHOLE else number
+
+
+def checked(caps: Mapping[str, Cap]) -> None:
+    """ConfigError for a value that the service would refuse."""
+    from bot.service.views.responses import Refused
+
+    try:
+        _requests(caps)
+    except Refused as no:
+        raise ConfigError(f"--cap: {no.refusal.message}") from None
+
+
+def plain_of(caps: Mapping[str, Cap]) -> dict[str, Any]:
+    """For a manifest: as JSON takes it. Amounts are text."""
+    return {
+        name: format_decimal(one) if isinstance(one, Decimal) else one if isinstance(one, int) else list(one)
+        for name, one in caps.items()
+    }
+
+
+def of_plain(plain: Mapping[str, Any]) -> dict[str, Cap]:
+    return {
+        name: tuple(one) if isinstance(one, list) else Decimal(one) if isinstance(one, str) else int(one)
+        for name, one in plain.items()
+    }
+
+
+def told(caps: Mapping[str, Cap]) -> list[str]:
+    """As assumptions of a report."""
+    plain = plain_of(caps)
+    said = []
+    for whose, names in (("the session's key", KEY_CAPS), ("the account's own limits", OWN_CAPS)):
+        mine = ", ".join(
+            f"{name} {' '.join(one) if isinstance(one := plain[name], list) else one}"
+            for name in names
+            if name in plain
+        )
+        if mine:
+            said.append(f"{whose}: {mine}; the service refuses an opening that exceeds them")
+    return said
+
+
+def _requests(caps: Mapping[str, Cap]) -> tuple[Any, Any]:
+    """The bodies of POST /v1/keys and PATCH /v1/settings that ask for them; None where nothing is asked."""
+    from bot.service.views.responses import Refused, of_validation
+    from bot.wire.requests import KeyRequest, SettingsRequest
+
+    body: dict[str, Any] = {name: list(one) if isinstance(one, tuple) else one for name, one in caps.items()}
+    mine: dict[str, Any] = {name: body[name] for name in KEY_CAPS if name in body}
+    own: dict[str, Any] = {name: body[name] for name in OWN_CAPS if name in body}
+    try:
+        asked: dict[str, Any] = {"name": "session", "scopes": ["read", "trade", "outcomes"], **mine}
+        key = KeyRequest.from_wire(asked) if mine else None
+        return key, SettingsRequest.from_wire(own) if own else None
+    except ValidationError as error:
+        raise Refused(of_validation(error)) from None

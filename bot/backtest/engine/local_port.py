@@ -1,0 +1,281 @@
+"""The local port: the runtime's VenuePort straight on the service's operations, in one process and under a clock that the session moves.
+
+What is asked seldom goes through the operation and is parsed from its very bytes. What every order asks (plan, confirm, close, events) says the
+same commands to the same machine and hands back twins, without JSON in between; no answers are kept for a key that is used again, the venue names
+its trade instead. No coroutine in here ever suspends: `drive` steps them by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, NoReturn, TypeVar, cast
+
+from bot.backtest.engine.market_cursor import Track
+from bot.backtest.engine.simulated_exchange import ACCOUNT, SimulatedExchange
+from bot.backtest.engine.wire_adapters import EVENTS, OrderResultTwin, PageTwin, PlanResultTwin
+from bot.errors import ApiError, OrderSubmitted, Refusal
+from bot.money import parse_e8
+from bot.runtime.ports import ServiceClock
+from bot.service.operations.executor import Context, scaled
+from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact, order_spec
+from bot.service.views.responses import Answer, Refused, status_of, submitted_by
+from bot.venue.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
+from bot.venue.orders import OrderPlaced
+from bot.venue.quote import Quote
+from bot.venue.state import OrderSpec
+from bot.wire import (
+    AccountSnapshot,
+    BookResult,
+    CancelCoinResult,
+    CancelResult,
+    CandlesResult,
+    CloseRequest,
+    EventsPage,
+    Guardian,
+    GuardianRequest,
+    HeartbeatResult,
+    MarketsResult,
+    Order,
+    OrderRequest,
+    OrderResult,
+    PlanResult,
+    StatusResult,
+    TradesPage,
+    bare_coin,
+)
+from bot.wire.base import Resource
+from bot.wire.errors import ErrorEnvelope
+from bot.wire.order_requests import CancelCoinRequest
+from bot.wire.orders import GuardiansPage, OrdersPage
+from bot.wire.queries import EventsQuery, MarketsQuery, TradesQuery
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Resource)
+REQUEST: Final = "req_000000000000"  # nobody looks for a session's request in a log
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits for anything."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    coroutine.close()
+    raise AssertionError("a session's coroutine waited for something")
+
+
+class LocalPort:
+    """`arrive` is called before each request that orders something, with its key: with latency it lets the market go on until it is there."""
+
+    def __init__(
+        self, stage: SimulatedExchange, tracks: Sequence[Track], *, arrive: Callable[[str | None], None] | None = None
+    ) -> None:
+        self.stage = stage
+        self.clock: ServiceClock = stage.clock
+        self.operations = stage.operations
+        self.principal = stage.principal
+        self.key = stage.key
+        self._tracks = {(track.lane.coin, track.interval): track for track in tracks}
+        self.arrive = arrive
+        self._plans = 0
+        self._asked: tuple[OrderRequest, OrderSpec] | None = None  # the last order, and how the venue says it
+
+    def entry_wait_ms(self) -> int:
+        """Nothing in a process is limited."""
+        return 0
+
+    # -- orders
+
+    async def plan(self, request: OrderRequest, *, key: str) -> PlanResult:
+        self._begin(key)
+        stage = self.stage
+        try:
+            spec = self._spec(request)
+        except Refused as no:
+            _raise(no.refusal, no.status, reads=True)
+        self._plans += 1
+        token = f"cft_{self._plans:028d}"
+        quoted = stage.run(StorePlan(ACCOUNT, spec, token, PLAN_TTL_REAL_MS, request.max_drift_bps, self.key))
+        if isinstance(quoted, Refusal):
+            _raise(quoted, reads=True)
+        assert isinstance(quoted, Quote)
+        return cast(PlanResult, PlanResultTwin(quoted, token, stage.state.now_ms + PLAN_TTL_REAL_MS))
+
+    async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+        self._begin(key)
+        return self._placed(self.stage.run(ConfirmPlan(ACCOUNT, token, self.key, None, key, expires_at_ms)))
+
+    async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+        self._begin(key)
+        try:
+            spec = self._spec(request)
+        except Refused as no:
+            _raise(no.refusal, no.status)
+        return self._placed(self.stage.run(PlaceOrder(ACCOUNT, spec, self.key, None, key, expires_at_ms)))
+
+    async def close(
+        self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
+    ) -> OrderResult:
+        self._begin(key)
+        try:
+            command = ClosePosition(
+                ACCOUNT,
+                bare_coin(market),
+                fraction=None if request.fraction is None else exact(request.fraction, "fraction"),
+                usd=None if request.usd_amount is None else exact(request.usd_amount, "usdAmount"),
+                size=None if request.size is None else scaled(request.size, "size", parse_e8),
+                slippage_bps=request.slippage_bps,
+                source=request.source or "api",
+                key=self.key,
+                idempotency_key=key,
+                expires_ms=expires_at_ms,
+            )
+        except Refused as no:
+            _raise(no.refusal, no.status)
+        return self._placed(self.stage.run(command))
+
+    def _spec(self, request: OrderRequest) -> OrderSpec:
+        """The sender gives the very same request for the same order; the venue reads what it says and changes nothing of it."""
+        if self._asked is None or self._asked[0] is not request:
+            self._asked = request, order_spec(request)
+        return self._asked[1]
+
+    def _begin(self, key: str | None = None) -> None:
+        if self.arrive is not None:
+            self.arrive(key)
+        self.stage.catch_up()
+
+    def _placed(self, placed: Any) -> OrderResult:
+        if isinstance(placed, Refusal):
+            _raise(placed)
+        assert isinstance(placed, OrderPlaced)
+        stage, seq = self.stage, self.stage.seq
+
+        def whole() -> OrderResult:
+            assert stage.seq == seq, "the answer to an order was read after something else had happened"
+            body = self.operations.order_result(self.principal, placed)
+            return OrderResult.model_validate_json(json.dumps(body))
+
+        return cast(OrderResult, OrderResultTwin(stage.account, placed.trade, whole))
+
+    async def cancel(self, oid: str) -> CancelResult:
+        self._begin()
+        return self._ask(CancelResult, lambda: self.operations.cancel(self.principal, oid, _context(is_order=False)))
+
+    async def cancel_coin(self, coin: str) -> CancelCoinResult:
+        self._begin()
+        request = CancelCoinRequest(coin=coin)
+        return self._ask(
+            CancelCoinResult, lambda: self.operations.cancel_coin(self.principal, request, _context(is_order=False))
+        )
+
+    async def orders(self, coin: str | None = None) -> list[Order]:
+        return list(self._ask(OrdersPage, lambda: self.operations.open_orders(self.principal, coin), reads=True).orders)
+
+    # -- guardians
+
+    async def guardians(self) -> list[Guardian]:
+        return list(self._ask(GuardiansPage, lambda: self.operations.guardians(self.principal), reads=True).guardians)
+
+    async def arm(self, request: GuardianRequest, *, key: str) -> Guardian:
+        context = Context(REQUEST, idempotency_key=key, fingerprint=request.body().decode())
+        return self._ask(Guardian, lambda: self.operations.arm(self.principal, request, context))
+
+    async def disarm(self, guardian_id: str) -> None:
+        from bot.wire.orders import DisarmResult
+
+        self._ask(DisarmResult, lambda: self.operations.disarm(self.principal, guardian_id, _context(is_order=False)))
+
+    async def heartbeat(self) -> HeartbeatResult:
+        return self._ask(HeartbeatResult, lambda: self.operations.heartbeat(self.principal))
+
+    # -- what is so
+
+    async def account(self) -> AccountSnapshot:
+        context = _context(is_order=False)
+        return self._ask(AccountSnapshot, lambda: self.operations.snapshot(self.principal, context), reads=True)
+
+    async def events(self, since: str | None, *, limit: int = 200, types: Sequence[str] = ()) -> EventsPage:
+        self.stage.catch_up()
+        if since is None or types:
+            given: dict[str, Any] = {"limit": limit, "since": since, "types": ",".join(types) or None}
+            query = EventsQuery.from_wire({name: str(value) for name, value in given.items() if value is not None})
+            return self._ask(
+                EventsPage, lambda: self.operations.events(self.principal, query, _context(is_order=False)), reads=True
+            )
+        found = self.stage.told.after(int(since[4:]), limit)
+        page = tuple([EVENTS[type(happened)](happened) for happened in found])
+        return cast(EventsPage, PageTwin(page, page[-1].id if page else since))
+
+    async def trades(self, *, limit: int = 50, before: int | None = None, coin: str | None = None) -> TradesPage:
+        given = {"limit": limit, "before": before, "coin": coin}
+        query = TradesQuery.from_wire({name: str(value) for name, value in given.items() if value is not None})
+        return self._ask(TradesPage, lambda: self.operations.trades(self.principal, query), reads=True)
+
+    async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
+        """The closed bars of a series that some strategy hears; a bar is closed in its last millisecond."""
+        track = self._tracks.get((bare_coin(coin), interval))
+        if track is None:
+            _raise(Refusal("not_found", f"no {interval} candles of {coin} in this session"), reads=True)
+        c = track.candles
+        rows = [
+            {
+                "ts": c.at_ms[row],
+                "open": _text(c.open[row]),
+                "high": _text(c.high[row]),
+                "low": _text(c.low[row]),
+                "close": _text(c.close[row]),
+                "volume": _text(c.volume[row]),
+                "closed": True,
+            }
+            for row in track.closed_by(self.stage.clock.now_ms() + 1, limit)
+        ]
+        return CandlesResult.model_validate({"coin": track.lane.coin, "interval": interval, "candles": rows})
+
+    async def markets(self, *, view: str = "trending", limit: int = 150) -> MarketsResult:
+        query = MarketsQuery.from_wire({"view": view, "limit": str(limit)})
+        return self._ask(MarketsResult, lambda: self.operations.markets(query), reads=True)
+
+    async def book(self, coin: str) -> BookResult:
+        return self._ask(BookResult, lambda: self.operations.book(coin), reads=True)
+
+    async def status(self) -> StatusResult:
+        context = _context(is_order=False)
+        return self._ask(StatusResult, lambda: self.operations.status(context), reads=True)
+
+    # -- inside
+
+    def _ask(self, model: type[R], operation: Callable[[], Answer], *, reads: bool = False) -> R:
+        """An operation's answer, parsed from its bytes like a client's."""
+        try:
+            answer = operation()
+        except Refused as no:
+            _raise(no.refusal, no.status, reads=reads)
+        if answer.status != 200:
+            said = ErrorEnvelope.model_validate_json(answer.body).error
+            raise ApiError.of(
+                said.code, said.message, request_id=said.request_id, order_submitted=said.order_submitted, retryable=said.retryable,
+                details=said.details, fix=said.fix, status=answer.status, reads=reads,
+            )  # fmt: skip
+        return model.model_validate_json(answer.body)
+
+
+def _context(*, is_order: bool) -> Context:
+    return Context(REQUEST, is_order=is_order)
+
+
+def _text(value: float) -> str:
+    """A price of the data as the amount that it stands for."""
+    text = f"{value:.8f}".rstrip("0").rstrip(".")
+    return text or "0"
+
+
+def _raise(refusal: Refusal, status: int | None = None, *, reads: bool = False) -> NoReturn:
+    """A refusal as a client raises it."""
+    own, retryable = status_of(refusal)
+    raise ApiError.of(
+        refusal.code, refusal.message, request_id=REQUEST, order_submitted=cast(OrderSubmitted, submitted_by(refusal)), retryable=retryable,
+        details=refusal.details, fix=refusal.fix, status=own if status is None else status, reads=reads,
+    )  # fmt: skip

@@ -1,0 +1,227 @@
+"""Lanes: each market's candles on their way through a session. Where a lane stands, the points of its bars, and the bars that strategies hear.
+
+A lane hands out what has passed and nothing later; the columns themselves are the session's own. No decision is made here.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import repeat
+from operator import length_hint
+from typing import Final
+
+from bot.backtest.data.candles import Candles, resample
+from bot.strategy import Bar
+from bot.strategy.indicators import Columns
+from bot.venue.numbers import E8
+
+AHEAD: Final = 1_024  # rows that are lists at a time, at the most
+_MAKE_BAR: Final = partial(tuple.__new__, Bar)
+
+Point = tuple[int, str, int, int, int, int, tuple[int, int] | None, int]
+
+
+class MarketCursor:
+    """One market. `at` is the next bar that is not wholly past, `step` how many of its four points are."""
+
+    __slots__ = (
+        "at",
+        "close",
+        "coin",
+        "end",
+        "first",
+        "high",
+        "interval",
+        "low",
+        "open",
+        "step",
+        "step_ms",
+        "third_ms",
+        "ts",
+        "volume",
+    )
+
+    def __init__(self, candles: Candles, *, start_ms: int, end_ms: int) -> None:
+        self.coin = candles.market
+        self.interval = candles.interval
+        self.step_ms = candles.step_ms
+        self.third_ms = candles.step_ms // 3
+        self.ts: array[int] = candles.at_ms
+        self.open, self.high, self.low, self.close, self.volume = (
+            candles.open, candles.high, candles.low, candles.close, candles.volume,
+        )  # fmt: skip
+        self.first = self.at = bisect_left(self.ts, start_ms)
+        self.step = 0
+        # Of the bar in which it starts, what is left.
+        if self.at and self.ts[self.at - 1] + self.step_ms - 1 > start_ms:
+            self.first = self.at = self.at - 1
+            self.step = sum(at <= start_ms for at in self._times())
+        self.end = max(self.first, bisect_left(self.ts, end_ms - self.step_ms + 1))  # only bars that end
+
+    @property
+    def is_over(self) -> bool:
+        return self.at >= self.end
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether a bar is missing between the first and the last."""
+        return self.ts[self.end - 1] - self.ts[self.first] != (self.end - 1 - self.first) * self.step_ms
+
+    def next_close_ms(self) -> int | None:
+        """When the bar that is next closes."""
+        return self.ts[self.at] + self.step_ms if self.at < self.end else None
+
+    def next_point_ms(self) -> int:
+        """When the bar that is next, and not over yet, has its next point."""
+        return self._times()[self.step]
+
+    def last_px(self, path: str) -> int | None:
+        """Price of the newest point that is past, as the venue counts it."""
+        if self.step:
+            return _way(path, *self.ints(self.at)[:4])[self.step - 1]
+        return round(self.close[self.at - 1] * E8) if self.at else None
+
+    def _times(self) -> tuple[int, int, int, int]:
+        """When the bar that is next has its points."""
+        ts = self.ts[self.at]
+        return ts, ts + self.third_ms, ts + 2 * self.third_ms, ts + self.step_ms - 1
+
+    def ints(self, index: int) -> tuple[int, int, int, int, int]:
+        """A bar's open, high, low, close and volume as the venue counts them."""
+        return (
+            round(self.open[index] * E8), round(self.high[index] * E8), round(self.low[index] * E8), round(self.close[index] * E8),
+            round(self.volume[index] * E8),
+        )  # fmt: skip
+
+    def ahead(self, first: int, last: int, columns: Columns) -> Ahead:
+        """Rows `first` to `last`, whose columns these are, as a strategy gets them: stamped with the instant of their close."""
+        ts, step_ms = self.ts[first:last], self.step_ms
+        at: Iterable[int]
+        if ts and ts[-1] - ts[0] == (len(ts) - 1) * step_ms:  # No bar is missing in between.
+            at = range(ts[0] + step_ms, ts[-1] + 2 * step_ms, step_ms)
+        else:
+            at = [one + step_ms for one in ts]
+        return Ahead(at, columns)
+
+    def index_of(self, close_ms: int) -> int:
+        """The row of the bar that closes then."""
+        ts, open_ms = self.ts, close_ms - self.step_ms
+        guess = self.at + (open_ms - ts[self.at]) // self.step_ms if self.at < self.end else -1
+        if 0 <= guess < self.end and ts[guess] == open_ms:  # No bar is missing in between.
+            return guess
+        return bisect_left(ts, open_ms, self.first)
+
+    def seek(self, index: int) -> None:
+        """Everything before row `index` is past."""
+        self.at, self.step = index, 0
+
+    def until(self, to_ms: int, path: str) -> list[tuple[int, int, Point]]:
+        """The points up to `to_ms` that lie ahead, in order, each with its instant and step; they are past from now on."""
+        found: list[tuple[int, int, Point]] = []
+        while self.at < self.end and self.ts[self.at] <= to_ms:
+            ts = self.ts[self.at]
+            o, high, low, close, volume = self.ints(self.at)
+            prices, times = _way(path, o, high, low, close), self._times()
+            for step in range(self.step, 4):
+                if times[step] > to_ms:
+                    self.step = step
+                    return found
+                rest = prices[step + 1 :]
+                ahead = (min(rest), max(rest)) if path == "sl_first" and rest else None
+                found.append(
+                    (times[step], step, (times[step], self.coin, prices[step], step, ts, volume, ahead, close))
+                )
+            self.at, self.step = self.at + 1, 0
+        return found
+
+
+def _way(path: str, o: int, high: int, low: int, close: int) -> tuple[int, int, int, int]:
+    """The points of a bar, in their order."""
+    up = path == "ohlc" or (path != "olhc" and abs(high - o) < abs(o - low))
+    return (o, high, low, close) if up else (o, low, high, close)
+
+
+class Ahead:
+    """Bars on their way to a strategy, some at a time."""
+
+    __slots__ = ("_at", "_columns")
+
+    def __init__(self, at: Iterable[int], columns: Columns) -> None:
+        self._at = iter(at)
+        self._columns = [iter(column) for column in columns]
+
+    @property
+    def left(self) -> int:
+        """How many have not been taken."""
+        return length_hint(self._at)
+
+    def take(self, coins: Iterable[str]) -> Iterator[Bar]:
+        """One for each name in `coins`. Whoever empties it, where it is a list, ends them after the bar that was taken last; from another thread, too."""
+        return map(_MAKE_BAR, zip(coins, self._at, *self._columns, strict=False))
+
+
+class Track:
+    """The closed bars of one series, as far as they have been heard: the lane's own candles, or coarser ones made of them."""
+
+    __slots__ = ("_ahead", "_ahead_end", "at", "candles", "end", "interval", "lane", "next_close_ms", "step_ms")
+
+    def __init__(self, lane: MarketCursor, candles: Candles, interval: str, *, start_ms: int, end_ms: int) -> None:
+        self.lane = lane
+        self.interval = interval
+        # A market that has ended lies in a hole until the end.
+        self.candles = resample(candles, interval, known_ms=end_ms)
+        self.step_ms = self.candles.step_ms
+        ts = self.candles.at_ms
+        self.at = bisect_left(ts, start_ms - self.step_ms + 1)  # the first bar that closes after the start
+        self.end = bisect_left(ts, end_ms - self.step_ms + 1)
+        self._ahead: Iterator[Bar] = iter(())
+        self.next_close_ms: int | None = None
+        self.seek(self.at)
+
+    @property
+    def is_base(self) -> bool:
+        return self.step_ms == self.lane.step_ms
+
+    def seek(self, row: int) -> None:
+        """The bar of this row is the next."""
+        self.at = self._ahead_end = row
+        self._ahead = iter(())
+        self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
+
+    @property
+    def is_between(self) -> bool:
+        """Whether all that it has begun to hand out has been taken."""
+        return self.at >= self._ahead_end
+
+    def pass_over(self, until_ms: int) -> None:
+        """Bars that close by then are not heard any more."""
+        self.seek(max(self.at, bisect_left(self.candles.at_ms, until_ms - self.step_ms + 1)))
+
+    def take(self, begin: Callable[[Columns], None] | None = None) -> Bar:
+        """The next bar; `next_close_ms` has said that there is one. `begin` is given the columns of a chunk whose first bar it is."""
+        bar = next(self._ahead, None)
+        if bar is None:
+            c, first, last = self.candles, self.at, self._block_end(self.at)
+            self._ahead_end = last
+            at = [ts + self.step_ms for ts in c.at_ms[first:last]]
+            columns = Columns(*(one[first:last].tolist() for one in (c.open, c.high, c.low, c.close, c.volume)))
+            if begin is not None:
+                begin(columns)
+            self._ahead = map(_MAKE_BAR, zip(repeat(self.lane.coin), at, *columns))
+            bar = next(self._ahead)
+        row = self.at = self.at + 1
+        self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
+        return bar
+
+    def _block_end(self, row: int) -> int:
+        """The row that begins the next block; of all series of one interval the blocks end at the same instants."""
+        ts, span_ms = self.candles.at_ms, AHEAD * self.step_ms
+        return bisect_left(ts, ts[row] - ts[row] % span_ms + span_ms, row, min(self.end, row + AHEAD))
+
+    def closed_by(self, now_ms: int, limit: int) -> list[int]:
+        """The rows of the last `limit` bars that had closed by then."""
+        last = bisect_left(self.candles.at_ms, now_ms - self.step_ms + 1)
+        return list(range(max(0, last - limit), last))

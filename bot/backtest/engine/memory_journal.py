@@ -1,0 +1,338 @@
+"""The journal of a session: the same moves and the same answers as the file's, in dictionaries. Nothing of it outlives the process.
+
+What every order writes is kept here; everything else (guardians, notes, notifications) is the Journal's own, on a database in memory. A test
+runs both through the same lives. A session that is to be looked at afterwards takes the real journal, in its folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from bot.errors import Refusal
+from bot.runtime.journal.journal import Cursor, Journal, Notice, Outcome, TraceKind, next_cursor, open_journal
+from bot.runtime.journal.retention import Held
+from bot.runtime.model.intents import FINAL, INTENT_MOVES, RUNTIME, Intent, State, TradeOf, moved
+from bot.runtime.model.positions import Named
+
+if TYPE_CHECKING:
+    from bot.runtime.model.shares import AttributionChanges
+    from bot.wire import Event
+
+EVENTS_KEPT: Final = (
+    2_000  # of those that may be asked for again: by the overlap check, and for the stop of an open position
+)
+INTENTS_SHOWN: Final = 4_000  # more than the events that are kept for whoever asks again are of
+INTENTS_MAX: Final = 50_000  # before a trim is due, where few of them came to an event
+
+
+class No(NamedTuple):
+    """One order that did not become what was wanted, and why."""
+
+    at_ms: int
+    strategy: str
+    market: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noes:
+    """Orders that did not become what was wanted, by code, and the first of each code: mostly it says why of them all. The gate refused them (`refusals`), or
+    the service did (`rejections`; one that it had not taken in time counts by what it ended with), or it took them and filled none or a part (`unfilled`)."""
+
+    refusals: Counter[str] = field(default_factory=Counter)
+    rejections: Counter[str] = field(default_factory=Counter)
+    unfilled: Counter[str] = field(default_factory=Counter)
+    first_refusals: dict[str, No] = field(default_factory=dict)
+    first_rejections: dict[str, No] = field(default_factory=dict)
+    first_unfilled: dict[str, No] = field(default_factory=dict)
+
+    def refused(self, code: str, no: No) -> None:
+        self.refusals[code] += 1
+        self.first_refusals.setdefault(code, no)
+
+    def rejected(self, code: str, no: No) -> None:
+        self.rejections[code] += 1
+        self.first_rejections.setdefault(code, no)
+
+    def not_filled(self, code: str, no: No) -> None:
+        self.unfilled[code] += 1
+        self.first_unfilled.setdefault(code, no)
+
+
+class MemoryJournal(Journal):
+    """A Journal whose order path writes no SQL."""
+
+    def __init__(self, *, address: str) -> None:
+        made = open_journal(None, address=address)
+        super().__init__(made.db, address=address)
+        self.keeps_traces = self.keeps_bodies = False
+        self.noes = Noes()
+        self._by_id: dict[str, Intent] = {}
+        self._open: dict[str, Intent] = {}  # not final, in the order of the decisions
+        self._repairs: list[str] = []  # of the runtime's own
+        self._unsure: dict[str, set[int]] = {}  # intent -> its attempts that may have arrived
+        self._taken: dict[str, Event] = {}
+        self._cursor: Cursor | None = None
+        self._opens: dict[str, Intent] = {}
+        self._own_key_seen = False
+        self._finished: dict[tuple[str, str], int] = {}
+        self._memory: dict[str, str] = {}
+        self._rows: dict[str, Any] = {}
+        self._shares: dict[str, tuple[Any, ...]] = {}
+
+    # -- intents
+
+    def decided(
+        self,
+        intents: Sequence[Intent],
+        *,
+        states: Mapping[str, str] | None = None,
+        bars: Sequence[tuple[str, str, int]] = (),
+    ) -> list[Intent]:
+        if states:
+            self._memory.update(states)
+        for market, interval, at_ms in bars:
+            self._finished[market, interval] = at_ms
+        return [intent for intent in intents if self._insert(intent)]
+
+    def _insert(self, i: Intent) -> bool:
+        assert i.state == "opened", i.state
+        if i.id in self._by_id:
+            return False
+        self._by_id[i.id] = self._open[i.id] = i
+        if i.strategy == RUNTIME:
+            self._repairs.append(i.id)
+        return True
+
+    def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:
+        return self._go(
+            moved(intent, "planned", token=confirm_token, token_expires_ms=token_expires_ms),
+            intent.state,
+        )
+
+    def sending(self, intent: Intent, *, now_ms: int) -> Intent:
+        after = moved(intent, "sending", attempts=intent.attempts + 1)
+        self._unsure.setdefault(intent.id, set()).add(after.attempts)
+        if intent.state == "sending":
+            self._by_id[intent.id] = self._open[intent.id] = after
+            return after
+        return self._go(after, intent.state)
+
+    def sending_all(self, intents: Sequence[Intent], *, now_ms: int) -> list[Intent]:
+        return [self.sending(intent, now_ms=now_ms) for intent in intents]
+
+    def accept_all(self, answered: Sequence[tuple[Intent, str]], *, now_ms: int) -> list[Intent]:
+        return [self.accept(intent, trade_id, now_ms=now_ms) for intent, trade_id in answered]
+
+    def attempt_ended(self, intent: Intent, outcome: Outcome, *, code: str, order_submitted: object) -> None:
+        if outcome != "unknown":
+            self._unsure.get(intent.id, set()).discard(intent.attempts)
+
+    def accept(self, intent: Intent, trade_id: str, *, now_ms: int) -> Intent:
+        self._unsure.pop(intent.id, None)
+        return self._go(moved(intent, "accepted", trade_id=trade_id), intent.state)
+
+    def end(self, intent: Intent, state: State, code: str, message: str, *, now_ms: int) -> Intent:
+        if state != "quarantined":
+            self._unsure.pop(intent.id, None)
+        if state in ("rejected", "expired", "void"):
+            self.noes.rejected(code, No(now_ms, intent.strategy, intent.market, message))
+        return self._go(moved(intent, state, code=code, message=message), intent.state)
+
+    def _go(self, after: Intent, before: State) -> Intent:
+        to = after.state
+        assert to in INTENT_MOVES[before], f"{after.id}: {before} -> {to}"
+        known = self._open.get(after.id)
+        assert known is not None and known.state == before, f"{after.id} is not {before} in the journal"
+        self._by_id[after.id] = after
+        if to not in FINAL:
+            self._open[after.id] = after
+            return after
+        del self._open[after.id]
+        if to == "accepted" and after.action == "open":
+            self._opens[after.market] = after
+        return after
+
+    def is_ambiguous(self, intent: Intent) -> bool:
+        return bool(self._unsure.get(intent.id))
+
+    def live(self) -> list[Intent]:
+        return list(self._open.values())
+
+    def find(self, intent_id: str) -> Intent | None:
+        return self._by_id.get(intent_id)
+
+    def last_open(self, market: str, epoch: int) -> Intent | None:
+        found = self._opens.get(market)
+        return found if found is not None and found.epoch == epoch else None
+
+    def last_of(self, strategy: str, market: str, trigger: str, *, epoch: int) -> Intent | None:
+        """The newest intent of one cause, as it is asked of the runtime's own: those of the strategies are many."""
+        assert strategy == RUNTIME, strategy
+        repairs = (self._by_id[intent_id] for intent_id in reversed(self._repairs))
+        return next((i for i in repairs if (i.market, i.trigger, i.epoch) == (market, trigger, epoch)), None)
+
+    # -- events
+
+    def take(
+        self, events: Sequence[Event], last_id: str, *, epoch: int, states: Mapping[str, str] | None = None, intents: Sequence[Intent] = (),
+        notices: Iterable[Notice] = (), books: AttributionChanges | None = None, now_ms: int = 0,
+    ) -> list[Intent]:  # fmt: skip
+        taken = self._taken
+        for event in events:
+            taken[event.id] = event
+        if not self._own_key_seen:
+            self._own_key_seen = any(
+                event.idempotency_key in self._by_id and not isinstance(event, Named) for event in events
+            )
+        old = self._cursor
+        if old is None or old.last_id != last_id:
+            self._cursor = next_cursor(old, events, last_id, epoch)
+        if states:
+            self._memory.update(states)
+        if notices and (said := list(notices)):
+            self.notify(said, now_ms=now_ms)
+        if books is not None:
+            self._write_books(books)
+        return [intent for intent in intents if self._insert(intent)] if intents else []
+
+    def unseen(self, events: Sequence[Event]) -> list[Event]:
+        taken = self._taken
+        return list({event.id: event for event in events if event.id not in taken}.values())
+
+    @property
+    def cursor(self) -> Cursor | None:
+        return self._cursor
+
+    def last_taken(self) -> tuple[Cursor | None, int | None]:
+        event = None if self._cursor is None else self._taken.get(self._cursor.last_id)
+        return self._cursor, None if event is None else event.ts
+
+    def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
+        old = [intent for intent in self.live() if intent.epoch != epoch]
+        void = [
+            self._go(moved(one, "void", code="account_reset", message="the account was reset"), one.state)
+            for one in old
+        ]
+        self._cursor = Cursor(last_id, None, epoch)
+        return void
+
+    def last_event(
+        self, coin: str, type_: str, subtype: str, *, epoch: int, kind: str | None = None
+    ) -> dict[str, Any] | None:
+        for event in reversed(self._taken.values()):
+            if (event.coin, event.type, event.subtype) == (coin, type_, subtype) and kind in (
+                None,
+                getattr(event.data, "kind", None),
+            ):
+                found: dict[str, Any] = json.loads(event.model_dump_json())
+                return found
+        return None
+
+    def entry_keys(self, coin: str, *, epoch: int, since_ms: int) -> list[str]:
+        return [
+            event.idempotency_key
+            for event in self._taken.values()
+            if event.ts >= since_ms  # First, as most of them are older.
+            and (event.coin, event.type, event.subtype) == (coin, "fill", "entry")
+            and event.idempotency_key
+        ]
+
+    # -- bars, state, refusals
+
+    def has_seen_own_key(self) -> bool:
+        return self._own_key_seen
+
+    def bar_done(self, market: str, interval: str, at_ms: int) -> None:
+        self._finished[market, interval] = at_ms
+
+    def done_until(self, market: str, interval: str) -> int | None:
+        return self._finished.get((market, interval))
+
+    def trades_told(self, keys: Iterable[str], *, epoch: int) -> dict[str, str]:
+        wanted = set(keys)
+        return {
+            event.idempotency_key: event.data.trade_id
+            for event in self._taken.values()
+            if event.idempotency_key in wanted and getattr(event.data, "trade_id", None) is not None
+        }
+
+    def keys_of_trades(self, trade_ids: Iterable[str], *, epoch: int) -> dict[TradeOf, str]:
+        wanted = set(trade_ids)
+        return {
+            (one.market, one.trade_id, one.action): one.id
+            for one in self._by_id.values()
+            if one.trade_id is not None and one.trade_id in wanted and one.epoch == epoch
+        }
+
+    def newest_ms(self) -> int:
+        return max((*self._finished.values(), *(intent.opened_ms for intent in self._opens.values())), default=0)
+
+    def state_of(self, strategy: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._memory.get(strategy, "{}"))
+        return found
+
+    def flush(self) -> None:
+        """Nothing waits for a file."""
+
+    def refused(self, refusal: Refusal, *, strategy: str, market: str, trigger: str, ordinal: int, at_ms: int) -> None:
+        self.noes.refused(refusal.code, No(at_ms, strategy, market, refusal.message))
+
+    def trace(self, intent_id: str, kind: TraceKind, payload: str, *, at_ms: int) -> None:
+        """Nobody reads them afterwards."""
+
+    # -- books
+
+    def write_books(self, books: AttributionChanges | None, notices: Iterable[Notice] = (), *, now_ms: int = 0) -> None:
+        self._write_books(books)
+        said = list(notices)
+        if said:
+            self.notify(said, now_ms=now_ms)
+
+    def _write_books(self, books: AttributionChanges | None) -> None:
+        if books is None:
+            return
+        if books.wiped:
+            self._rows, self._shares = {}, {}
+        for row in books.rows:
+            self._rows[row.strategy] = row
+        for market in books.markets:
+            self._shares[market] = tuple(share for share in books.shares if share.market == market)
+
+    def book_rows(self, epoch: int) -> list[tuple[Any, ...]]:
+        return [tuple(self._rows[name]) for name in sorted(self._rows)]
+
+    def share_rows(self, epoch: int) -> list[tuple[Any, ...]]:
+        return [tuple(share) for shares in self._shares.values() for share in shares]
+
+    # -- the rest is the Journal's
+
+    def _write_waiting(self) -> None:
+        """What waits here waits for good; a transaction of the rest must not take it away."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is much to trim, however few events there were."""
+        return len(self._by_id) > INTENTS_MAX
+
+    def trim(self, held: Callable[[], Held] = Held, *, now_ms: int = 0) -> int:
+        """Forget events that are written away, and intents that came to their end: all but the newest, and those that say whose it is what is held."""
+        account = held()
+        events, intents = list(self._taken.items()), list(self._by_id.items())
+        kept = [one for one in events[:-EVENTS_KEPT] if one[1].idempotency_key in account.keys]
+        self._taken = dict(kept + events[-EVENTS_KEPT:])
+        keys = account.keys.union([event.idempotency_key for event in self._taken.values() if event.idempotency_key])
+        stay = [
+            (key, intent)
+            for key, intent in intents[:-INTENTS_SHOWN]
+            if key in keys
+            or intent.state not in FINAL
+            or (intent.strategy == RUNTIME and intent.market in account.positions)
+        ]
+        self._by_id = dict(stay + intents[-INTENTS_SHOWN:])
+        self._repairs = [key for key in self._repairs if key in self._by_id]
+        return len(intents) - len(self._by_id)

@@ -1,0 +1,223 @@
+"""Options: what a session is told besides the config and the candles. Frozen values with a plain form for the manifest; nothing is read here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from bot.backtest.engine import caps as capping
+from bot.backtest.engine.caps import Cap
+from bot.errors import ConfigError
+from bot.venue.numbers import E8
+from bot.venue.state import MarketSpec
+
+if TYPE_CHECKING:
+    from bot.backtest.data.candles import Candles
+
+PathPolicy = Literal["sl_first", "ohlc", "olhc", "adaptive"]
+PATHS: Final[tuple[PathPolicy, ...]] = ("sl_first", "ohlc", "olhc", "adaptive")
+BALANCE_USD: Final = Decimal(10_000)  # what a sandbox account starts with
+BALANCE_USD_MAX: Final = Decimal(1_000_000_000)
+LATENCY_MS_MAX: Final = 600_000
+DECIMALS_MAX: Final = 8  # a price and a size are integers of 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The daemon is down from `at_ms` for `ms`. The service goes on."""
+
+    at_ms: int
+    ms: int
+
+    @property
+    def end_ms(self) -> int:
+        return self.at_ms + self.ms
+
+
+def chance_outages(count: int, start_ms: int, end_ms: int, *, mean_ms: float, seed: int) -> tuple[Outage, ...]:
+    """Seeded outages of `mean_ms` that do not touch each other: one somewhere in each of `count` equal parts of the range."""
+    if not count or end_ms <= start_ms:
+        return ()
+    chance = Random(f"{seed}:outages")
+    part = (end_ms - start_ms) // count
+    found = []
+    for number in range(count):
+        length = min(part // 2, max(1_000, int(chance.expovariate(1 / mean_ms))))
+        at = start_ms + number * part + int(chance.random() * (part - length))
+        found.append(Outage(at, max(1, length)))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The end of an event market. `at_ms` None: where its candles end. `outcome`: what a share of Yes pays, 0 to 1; None: the last price says it, as 0 or 1."""
+
+    at_ms: int | None = None
+    outcome: Decimal | None = None
+
+    def __post_init__(self) -> None:
+        if self.outcome is not None and not (
+            self.outcome.is_finite() and 0 <= self.outcome <= 1 and self.outcome * E8 % 1 == 0
+        ):
+            raise ConfigError(f"outcome {self.outcome}: must be from 0 (No) to 1 (Yes), with at most 8 decimals")
+
+    def after(self, candles_end_ms: int) -> int:
+        """From when on nothing is traded."""
+        return candles_end_ms if self.at_ms is None else self.at_ms
+
+
+def start_of(asked_ms: int | None, candles: Sequence[Candles]) -> int:
+    """When a session of these candles begins: where all markets have some; by `--from` at the earliest where one of them has."""
+    firsts = [one.at_ms[0] for one in candles]
+    return max(firsts, default=0) if asked_ms is None else max(asked_ms, min(firsts, default=0))
+
+
+def within(options: SessionOptions, candles: Sequence[Candles]) -> SessionOptions:
+    """The options of a session that is to be shorter, or has fewer candles: without the outages that it does not reach."""
+    start_ms = start_of(options.start_ms, candles)
+    ends = [one.end_ms for one in candles]
+    end_ms = min([max(ends, default=0), *([] if options.end_ms is None else [options.end_ms])])
+    reached = [one for one in options.outages if start_ms <= one.at_ms < end_ms]
+    return replace(options, outages=tuple(reached))
+
+
+@dataclass(frozen=True, slots=True)
+class MarketRules:
+    """What differs from the service's own listing of a market. None: as listed. Rates are fractions, `tick` a price, `depth_usd` 0 is unlimited depth."""
+
+    taker: Decimal | None = None
+    maker: Decimal | None = None
+    spread_bps: Decimal | None = None  # the whole spread, best ask over best bid
+    depth_usd: Decimal | None = None  # what the first of twenty levels holds
+    tick: Decimal | None = None
+    lot: Decimal | None = None
+
+    def over(self, other: MarketRules) -> MarketRules:
+        """These where they say something, else the other's."""
+        return MarketRules(
+            **{
+                name: mine if (mine := getattr(self, name)) is not None else getattr(other, name)
+                for name in self.__slots__
+            }
+        )
+
+    def of(self, spec: MarketSpec, px: int) -> MarketSpec:
+        """The listing under these rules, at a price."""
+        made: dict[str, Any] = {}
+        if self.taker is not None:
+            made["taker_rate"] = _scaled(self.taker, "fee")
+        if self.maker is not None:
+            made["maker_rate"] = _scaled(self.maker, "maker fee")
+        if self.spread_bps is not None:
+            made["half_spread"] = _scaled(self.spread_bps / 20_000, "half of the spread")
+        sz_decimals = spec.sz_decimals
+        if self.lot is not None:
+            sz_decimals = made["sz_decimals"] = _decimals(self.lot, "lot")
+            # Without a word on the tick the listing's prices stay what they were.
+            made["px_decimals"] = spec.px_decimals if spec.px_decimals is not None else 6 - spec.sz_decimals
+        if self.tick is not None:
+            made["px_decimals"], made["sig_figs"] = _decimals(self.tick, "tick"), None
+        if self.depth_usd is not None:
+            lot = 10 ** (8 - sz_decimals)
+            size = int(self.depth_usd * E8) * E8 // px // lot * lot
+            made["level_size"] = max(lot, size) if self.depth_usd else 0
+        return replace(spec, **made)
+
+
+def _scaled(value: Decimal, name: str) -> int:
+    scaled = int(value * E8)
+    if scaled != value * E8 or not 0 <= scaled < E8:
+        raise ConfigError(f"{name} {value}: must be a fraction from 0 to below 1 with at most 8 decimals")
+    return scaled
+
+
+def _decimals(step: Decimal, name: str) -> int:
+    """0.01 -> 2: only powers of ten make a grid."""
+    for decimals in range(DECIMALS_MAX + 1):
+        if step == Decimal(1).scaleb(-decimals):
+            return decimals
+    raise ConfigError(f"{name} {step}: must be 1, 0.1, 0.01 and so on, down to 0.00000001")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """`rules` by market name, by class (crypto, stocks, bonds, prediction), or for all under "". Instants are ms UTC; None: as far as the data go."""
+
+    start_ms: int | None = None
+    end_ms: int | None = None
+    balance_usd: Decimal = BALANCE_USD
+    path: PathPolicy = "sl_first"
+    latency_ms: int = 0
+    rules: Mapping[str, MarketRules] = field(default_factory=dict)
+    outages: tuple[Outage, ...] = ()
+    settlements: Mapping[str, Settlement] = field(default_factory=dict)  # the others are never settled
+    seed: int = 1
+    caps: Mapping[str, Cap] = field(default_factory=dict)  # of the session's key and account: caps.py
+    skip: bool = True  # False: every bar is given to the venue, for whoever doubts that skipping changes nothing
+
+    def __post_init__(self) -> None:
+        if not 0 < self.balance_usd <= BALANCE_USD_MAX:
+            raise ConfigError(f"balance {self.balance_usd}: must be above 0 and at most {BALANCE_USD_MAX} USD")
+        if not 0 <= self.latency_ms <= LATENCY_MS_MAX:
+            raise ConfigError(f"latency {self.latency_ms} ms: must be from 0 to {LATENCY_MS_MAX}")
+        if self.start_ms is not None and self.end_ms is not None and self.start_ms >= self.end_ms:
+            raise ConfigError("the range is empty: --from must lie before --to")
+        if self.caps:
+            capping.checked(self.caps)
+        last = 0
+        for one in sorted(self.outages, key=lambda outage: outage.at_ms):
+            if one.ms <= 0 or one.at_ms < last:
+                raise ConfigError("outages must have a length and must not overlap")
+            last = one.end_ms
+
+    def spec_of(self, spec: MarketSpec, px: int) -> MarketSpec:
+        """A market's listing as this session plays it."""
+        none = MarketRules()
+        asked = [self.rules.get(name, none) for name in (spec.coin, spec.asset_class, "")]
+        return asked[0].over(asked[1]).over(asked[2]).of(spec, px)
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> SessionOptions:
+        """From a manifest: what `plain` has made."""
+        return cls(
+            start_ms=plain["from_ms"],
+            end_ms=plain["to_ms"],
+            balance_usd=Decimal(plain["balance_usd"]),
+            path=plain["path"],
+            latency_ms=plain["latency_ms"],
+            rules={
+                "" if name == "*" else name: MarketRules(**{key: Decimal(value) for key, value in one.items()})
+                for name, one in plain["rules"].items()
+            },
+            outages=tuple(Outage(one["at_ms"], one["for_ms"]) for one in plain["outages"]),
+            settlements={
+                name: Settlement(one["at_ms"], None if one["outcome"] is None else Decimal(one["outcome"]))
+                for name, one in plain.get("settlements", {}).items()
+            },
+            seed=plain["seed"],
+            caps=capping.of_plain(plain.get("caps", {})),
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """For the manifest: every value as JSON takes it."""
+        return {
+            "from_ms": self.start_ms,
+            "to_ms": self.end_ms,
+            "balance_usd": str(self.balance_usd),
+            "path": self.path,
+            "latency_ms": self.latency_ms,
+            "rules": {
+                name or "*": {key: str(value) for key in one.__slots__ if (value := getattr(one, key)) is not None}
+                for name, one in sorted(self.rules.items())
+            },
+            "outages": [{"at_ms": one.at_ms, "for_ms": one.ms} for one in self.outages],
+            "settlements": {
+                name: {"at_ms": one.at_ms, "outcome": None if one.outcome is None else str(one.outcome)}
+                for name, one in sorted(self.settlements.items())
+            },
+            "seed": self.seed,
+            "caps": capping.plain_of(self.caps),
+        }

@@ -1,0 +1,162 @@
+"""Outside reads: what a strategy reads besides what its view shows. A proof of causality cuts the candles, and nothing else.
+
+Python tells an audit hook of each file that Python code opens, each connection and each new process. Not seen: a file that native code opens by
+itself (Arrow, Polars and DuckDB do), and what stands in a Python module or lies in an installed package.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import zoneinfo
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import currentframe
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import bot
+from bot.logs import redact_text
+from bot.runtime.strategy_host import host as desk
+from bot.runtime.strategy_host import instance, loader
+
+READS_MAX: Final = 20  # kept; one is enough to spoil a proof
+NAME_MAX: Final = 200
+CALLERS: Final = frozenset(
+    {
+        loader.load.__code__.co_filename,
+        desk.StrategyHost.decide.__code__.co_filename,
+        instance.StrategyInstance.call.__code__.co_filename,
+    }
+)
+_OURS: Final = str(Path(bot.__file__).parent) + os.sep
+_STANDARD: Final = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib"))
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_IMPORTING: Final = ("<frozen importlib.", "<frozen zipimport")
+_CODE: Final = (".py", ".pyc", ".so", ".pyd")
+
+
+class _Watch:
+    """The one audit hook of this process, which cannot be removed. `found` is where it notes reads; None while nothing is watched."""
+
+    found: list[str] | None = None
+    is_hooked = False
+
+
+@contextmanager
+def watching() -> Iterator[list[str]]:
+    """The reads of strategies while the block runs, as `reads FILE`, `connects to HOST` or `starts PROGRAM`, each once, in their order."""
+    if not _Watch.is_hooked:
+        sys.addaudithook(_hook)
+        _Watch.is_hooked = True
+    before, _Watch.found = _Watch.found, []
+    try:
+        yield _Watch.found
+    finally:
+        _Watch.found = before
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    found = _Watch.found
+    if found is None or (describe := _EVENTS.get(event)) is None or len(found) >= READS_MAX:
+        return
+    try:
+        text = describe(*args)
+    except Exception:  # noqa: BLE001 - what a hook raises would end the strategy's own call
+        text = f"calls {event}"
+    frame = currentframe()
+    if text is not None and text not in found and _is_of_strategy(None if frame is None else frame.f_back):
+        found.append(text)
+
+
+def _is_of_strategy(frame: FrameType | None) -> bool:
+    """Whether code of a strategy is at work in these frames, innermost first, and Python is not just importing something for it."""
+    if frame is not None and frame.f_code.co_filename.startswith(_IMPORTING):
+        return False
+    is_foreign = is_ours = False
+    inner = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_OURS):
+            if is_foreign and file in CALLERS:
+                return True
+            is_foreign, is_ours = False, True
+        elif file.startswith(_IMPORTING):
+            if _is_installed(inner) or _is_standard(inner):
+                return False  # A package reads what it needs when it is imported.
+        elif not _is_standard(file):
+            is_foreign = True
+        inner, frame = file, frame.f_back
+    return not is_ours  # A thread that is none of the daemon's.
+
+
+def _is_standard(file: str) -> bool:
+    return file.startswith("<frozen ") or (file.startswith(_STANDARD) and not _is_installed(file))
+
+
+def _is_installed(file: str) -> bool:
+    return any(part in file for part in _INSTALLED)
+
+
+# ── What each event of Python's is called ───────────────────────────────────────────────────────────────────────────
+
+
+def _opened(path: Any, _mode: str | None, flags: int) -> str | None:
+    if isinstance(path, int) or flags & os.O_ACCMODE == os.O_WRONLY:
+        return None
+    name = os.fsdecode(path)
+    whole = os.path.abspath(name)  # noqa: PTH100 - a Path would cost more, and links are not followed
+    if name.endswith(_CODE) or _is_standard(whole) or _is_installed(whole) or whole.startswith(zoneinfo.TZPATH):
+        return None
+    return f"reads {_shown(name)}"
+
+
+def _connected_to_database(database: Any) -> str | None:
+    name = os.fsdecode(database)
+    return None if name in ("", ":memory:") else f"reads {_shown(name)}"
+
+
+def _asked_for(url: Any, *_: Any) -> str:
+    return f"connects to {_shown(urlsplit(str(url)).hostname or 'a URL')}"  # The rest of it may hold a secret.
+
+
+def _connected(_socket: Any, address: Any) -> str:
+    host = address[0] if isinstance(address, tuple) else os.fsdecode(address)
+    return f"connects to {_shown(str(host))}"
+
+
+def _looked_up(host: Any, *_: Any) -> str:
+    return f"connects to {_shown(host.decode(errors='replace') if isinstance(host, bytes) else str(host))}"
+
+
+def _started(program: Any, *_: Any) -> str:
+    return f"starts {_shown(os.fsdecode(program))}"  # Its arguments may hold a secret.
+
+
+def _forked(*_: Any) -> str:
+    return "starts a process"
+
+
+def _shown(name: str) -> str:
+    text = redact_text(name)[:NAME_MAX]
+    return text if text.isprintable() else ascii(text)
+
+
+_EVENTS: Final[dict[str, Callable[..., str | None]]] = {
+    "open": _opened,
+    "sqlite3.connect": _connected_to_database,
+    "urllib.Request": _asked_for,
+    "socket.connect": _connected,
+    "socket.sendto": _connected,
+    "socket.bind": _connected,
+    "socket.getaddrinfo": _looked_up,
+    "socket.gethostbyname": _looked_up,
+    "subprocess.Popen": _started,
+    "os.posix_spawn": _started,
+    "os.system": lambda _command: "starts a shell",
+    "os.fork": _forked,
+    "os.forkpty": _forked,
+}

@@ -1,0 +1,108 @@
+"""The candles of a run in the order of time: which markets, which intervals, from when to when, and their funding rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bot.backtest.data.candles import Candles, drivers
+from bot.backtest.engine.market_cursor import MarketCursor, Track
+from bot.backtest.engine.options import SessionOptions, start_of
+from bot.clock import iso
+from bot.errors import ConfigError
+from bot.runtime.bar_feed import Series
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.service.market_data.instruments import CATALOGUE
+from bot.wire import INTERVAL_MS
+from bot.words import many
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The candles of a session, by lane and by series, and its range. `cold` says which series have too short a past for their strategies."""
+
+    lanes: list[MarketCursor]
+    tracks: list[Track]
+    start_ms: int
+    end_ms: int
+    cold: tuple[str, ...] = ()
+
+
+def ground_of(
+    candles: Sequence[Candles], series: Sequence[Series], options: SessionOptions, warmups: Mapping[Series, int] | None = None,
+    *, is_cut: bool = False,
+) -> Timeline:  # fmt: skip
+    """Of each market the finest candles drive; coarser series are made of them. ConfigError for what cannot be played. Candles that are the beginning
+    of others (`is_cut`) need not have enough of what those have enough of."""
+    driving = {one.market: one for one in drivers(candles)}
+    markets = sorted({one.market for one in series})
+    for market in markets:
+        if market not in driving:
+            raise ConfigError(
+                f"there are no candles of {market}, which a strategy trades; the data hold {', '.join(sorted(driving)) or 'nothing'}"
+            )
+    used = [driving[market] for market in markets]
+    start_ms = start_of(options.start_ms, used)
+    end_ms = options.end_ms if options.end_ms is not None else max(one.end_ms for one in used)
+    ends = _settled(options, {one.market: one.end_ms for one in used}, start_ms=start_ms, is_cut=is_cut)
+    lanes = [MarketCursor(one, start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms))) for one in used]
+    for lane in lanes:
+        if lane.first >= lane.end:
+            there = f"the data hold it from {iso(lane.ts[0])} to {iso(lane.ts[-1] + lane.step_ms)}"
+            raise ConfigError(f"the range is empty: there is no whole candle of {lane.coin} in it; {there}")
+    lasts = [lane.ts[lane.end - 1] + lane.step_ms for lane in lanes]  # no price comes after the last candle
+    if not is_cut:  # One that is settled amid a candle ends later than its last whole one.
+        lasts += [at_ms for at_ms in ends.values() if at_ms <= end_ms]
+    end_ms = min(end_ms, max(lasts))
+    for outage in options.outages:
+        if not start_ms <= outage.at_ms < end_ms:
+            raise ConfigError(
+                f"outage {iso(outage.at_ms)}: the session is of {iso(start_ms)} to {iso(end_ms)}, and the outage begins outside of it"
+            )
+    by_coin = {lane.coin: lane for lane in lanes}
+    tracks: list[Track] = []
+    cold: list[str] = []
+    for one in sorted(set(series)):
+        if INTERVAL_MS[one.interval] < by_coin[one.market].step_ms:
+            raise ConfigError(
+                f"a strategy hears {one.interval} bars of {one.market}, and the data are {by_coin[one.market].interval}: finer data are needed"
+            )
+        track = Track(
+            by_coin[one.market], driving[one.market], one.interval,
+            start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms)),
+        )  # fmt: skip
+        needed = (warmups or {}).get(one, 0)
+        if needed > len(track.candles) and not is_cut:
+            raise ConfigError(
+                f"the warm-up is longer than the data: a strategy needs {many(needed, f'{one.interval} bar')} of {one.market} "
+                f"before its first decision, and the data hold {len(track.candles)}"
+            )
+        if needed > max(1, track.at):
+            cold.append(
+                f"{one.market}: of {many(needed, f'{one.interval} bar')} of warm-up {track.at} lie before the range, the others in it"
+            )
+        tracks.append(track)
+    return Timeline(lanes, tracks, start_ms, end_ms, tuple(cold))
+
+
+def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_ms: int, is_cut: bool) -> dict[str, int]:
+    """When each event market ends that is settled. ConfigError for a settlement that could not come about."""
+    ends, last_ms = {}, max(data_end_ms.values(), default=0)
+    for market, one in options.settlements.items():
+        if market not in data_end_ms:
+            raise ConfigError(f"{market} is to be settled, and no strategy trades it")
+        if CATALOGUE[market].spec.margin_mode != "full":
+            raise ConfigError(f"{market} is no event market: nothing else is settled")
+        ends[market] = at_ms = one.after(data_end_ms[market])
+        if at_ms <= start_ms:
+            raise ConfigError(f"{market} is settled at {iso(at_ms)}, and the session begins at {iso(start_ms)}")
+        if last_ms < at_ms and not is_cut and (options.end_ms is None or at_ms <= options.end_ms):
+            raise ConfigError(
+                f"{market} is settled at {iso(at_ms)}, and the data end at {iso(last_ms)}: say no time to settle it where its candles end"
+            )
+    return ends
+
+
+def series_of(placed: Sequence[StrategySpec]) -> list[Series]:
+    """Every series that some strategy listens to."""
+    return sorted({Series(market, one.interval) for one in placed for market in one.strategy.markets})

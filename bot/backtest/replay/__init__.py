@@ -1,0 +1,1 @@
+"""A recorded stretch run again, and one cause for everything that differs. Start with `comparison.py`."""

@@ -1,0 +1,63 @@
+"""Lines of events.jsonl: the wire's own objects without `requestId`, whose number means nothing to others. Pure.
+
+What comes a hundred thousand times a run (orders and fills) is written as text at once; a test holds it against the wire's own view. All else is
+that view as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Final
+
+from bot.money import format_e8
+from bot.service.views import event_views
+from bot.venue.events import Event, Fill, OrderChanged
+
+AMOUNTS_KEPT: Final = 512  # an order's size and levels come in all of its events
+
+_dumps: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
+
+
+def line_of(event: Event) -> str:
+    """One event as a line of events.jsonl."""
+    if isinstance(event, OrderChanged):
+        return _order(event)
+    if isinstance(event, Fill):
+        return _fill(event)
+    return line_of_body(event_views.event(event))
+
+
+def line_of_body(body: dict[str, Any]) -> str:
+    """An event that is JSON already."""
+    return _dumps({name: value for name, value in body.items() if name != "requestId"}) + "\n"
+
+
+@lru_cache(maxsize=AMOUNTS_KEPT)
+def _amount(value: int | None) -> str:
+    return "null" if value is None else f'"{format_e8(value)}"'
+
+
+def _order(e: OrderChanged) -> str:
+    text, amount = quoted, _amount
+    key = "" if e.idempotency_key is None else f',"idempotencyKey":{quoted(e.idempotency_key)}'
+    return (
+        f'{{"id":"evt_{e.seq:012d}","type":"order","subtype":{text(e.subtype)},"ts":{e.ts},"coin":{text(e.coin)},"data":{{"oid":{text(e.oid)},'
+        f'"tradeId":{"null" if e.trade is None else text(e.trade)},"kind":{text(e.kind)},"side":{text(e.side)},"intent":{text(e.intent)},"size":{amount(e.size)},'
+        f'"filledSize":{amount(e.filled)},"limitPx":{amount(e.limit_px)},"triggerPx":{amount(e.trigger_px)},"reason":{"null" if e.reason is None else text(e.reason)}}}{key}}}\n'
+    )
+
+
+def _fill(e: Fill) -> str:
+    text, amount = quoted, _amount
+    key = "" if e.idempotency_key is None else f',"idempotencyKey":{quoted(e.idempotency_key)}'
+    realized = "null" if e.realized is None else f'"{format_e8(e.realized)}"'
+    return (
+        f'{{"id":"evt_{e.seq:012d}","type":"fill","subtype":{text(e.subtype)},"ts":{e.ts},"coin":{text(e.coin)},"data":{{"tradeId":{text(e.trade)},'
+        f'"oid":{text(e.oid)},"kind":{text(e.kind)},"side":{text(e.side)},"intent":{text(e.intent)},'
+        f'"reduceOnly":{"true" if e.reduce_only else "false"},"size":{amount(e.size)},"px":{amount(e.px)},"feeUsd":"{format_e8(e.fee)}",'
+        f'"realizedPnlUsd":{realized},"liquidity":{text(e.liquidity)},"remainingSize":{amount(e.remaining)},'
+        f'"positionSize":{amount(e.position_size)},"entryPx":{amount(e.entry_px)},"balanceUsd":"{format_e8(e.balance)}",'
+        f'"absorbedUsd":{amount(e.absorbed)}}}{key}}}\n'
+    )

@@ -1,0 +1,713 @@
+"""Report: a run's folder as one page that needs nothing else: no network, no second file. Draws what was kept, and reckons no money.
+
+`page` is text from text: drawings as the JSON that plotly's script takes, beside that script, tables as HTML. Everything that came from a file
+is escaped. The same folder gives the same bytes. Of the package plotly only its files are used: its Python would cost more than all the rest.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import accumulate
+from math import fsum
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from bot.backtest.results.layout import BY_GUARDIAN
+from bot.backtest.results.run_reader import KeptRun, KeptTrade, levels_of
+from bot.clock import HOUR_MS, datetime_of, iso, ms_of
+from bot.errors import BotError
+from bot.words import many
+
+POINTS_MAX: Final = 4_000  # of a curve: about one a pixel on the widest screen
+TRADES_MAX: Final = 2_000  # with their stops and targets drawn, of one market; the table has as many
+LEVELS_MAX: Final = 2 * TRADES_MAX  # stops, and targets, of one market
+GUARDIANS_MAX: Final = 100  # of the account, as lines on each market
+ROWS_MAX: Final = 500
+ORDERS_SHOWN: Final = 20  # for which the path mattered
+LENGTHS: Final = ("latency_ms", "for_ms")  # of time; what else ends in _ms is an instant
+SHOWN_CHARS: Final = 60  # of a value that differs
+MARKERS: Final = ((1_000, 4), (300, 5), (80, 7), (0, 9))  # so many trades: their markers' size
+MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+GREEN, RED, GREY, BLUE, AMBER = "#1a7f5a", "#c0392b", "#7f8c8d", "#2c6fbb", "#c77d0a"
+Rows = Iterable[Sequence[object]]
+Drawing = dict[str, Any]  # {"data": traces, "layout": ...} by plotly's own schema
+# Of summary.json: counts, and where the first of each code is.
+FIRST: Final = {"refusals": "firstRefusals", "rejections": "firstRejections", "unfilled": "firstUnfilled"}
+NOES: Final = {"refusals": "Refused by the gate", "rejections": "Refused by the service", "unfilled": "Not filled"}
+COSTS: Final = {  # of summary.json, in the order of a page
+    "realizedUsd": "Realised, before costs",
+    "feesUsd": "Fees",
+    "fundingUsd": "Funding",
+    "unrealizedUsd": "Unrealised at the end",
+    "backstopUsd": "Liquidator's backstop",
+    "slippageUsd": "Slippage, in the prices",
+}
+SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
+_AMOUNTS: Final = {
+    "pnlUsd": "pnl_usd",
+    "feesUsd": "fees_usd",
+    "fundingUsd": "funding_usd",
+    "slippageUsd": "slippage_usd",
+}
+
+
+def page(run: KeptRun, other: KeptRun | None = None) -> str:
+    """The whole page: of one run, or of two side by side."""
+    script, template = _plotly("plotly.min.js"), _plotly("templates/plotly_white.json")
+    runs = [run] if other is None else [run, other]
+    parts = [_head(runs), _cards(run) if other is None else _compared(run, other)]
+    parts.append(_drawn("equity", _equity(runs)))
+    if other is None:
+        parts += [_band(run), _section("Monthly returns", _months(run)), _section("Costs", _costs(run))]
+        parts.append(_section("Open at the end", _list(run.summary.get("left", ()))))
+        for market in run.chart:
+            parts.append(
+                f"<h2>{_text(market)}</h2>{_undrawn(run, market)}"
+                + _drawn(f"market-{len(parts)}", _market(run, market))
+            )
+        parts.append(_section("R multiples", _drawn("r", _r_multiples(run))))
+        parts += [
+            _section("By strategy", _by_strategy(run)), _section("Booked to each strategy, of shared positions its share", _booked(run)), _section("By market", _table(SUMS, sums(by_market(run)))), _section("Guardians", _guardians(run)),
+            _section("Outages", _outages(run)), *(_section(said, _refusals(run, by)) for by, said in NOES.items()),
+            _section("Trades", _trades(run)),
+        ]  # fmt: skip
+    for one in runs:
+        name = "Assumptions" if other is None else f"Assumptions of {one.name}"
+        parts.append(_section(name, _list(one.manifest.get("assumptions", ()))))
+    body = "\n".join(filter(None, parts))
+    return _PAGE.format(title=_text(run.name), script=script, template=template.replace("<", "\\u003c"), body=body)
+
+
+def _plotly(name: str) -> str:
+    """A file of the package plotly."""
+    try:
+        import plotly
+    except ImportError as error:
+        raise BotError(
+            "a report needs the package plotly: install bracketbot[report]. bot report RUN --json needs nothing"
+        ) from error
+    try:
+        return (Path(plotly.__file__).parent / "package_data" / name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise BotError(f"the package plotly is not whole: {error}; install bracketbot[report] again") from None
+
+
+# -- figures
+
+
+def _layout(height: int, **more: Any) -> dict[str, Any]:
+    return {
+        "height": height, "margin": {"l": 60, "r": 20, "t": 20, "b": 30}, "hovermode": "x unified",
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"}, "xaxis": {"type": "date"}, "font": {"family": "system-ui, sans-serif"}, **more,
+    }  # fmt: skip
+
+
+def _scatter(x: Sequence[object], y: Sequence[object], name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "scatter", "x": x, "y": y, "name": name, **more}
+
+
+def _titled(text: str, **more: Any) -> dict[str, Any]:
+    """An axis."""
+    return {"title": {"text": text}, **more}
+
+
+def _upright(x0: object, x1: object, text: str | None, **look: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A line, or a stretch, over the whole height of a drawing, and what is written at its top."""
+    place = {"xref": "x", "yref": "y domain"}
+    shape = {**place, "x0": x0, "x1": x1, "y0": 0, "y1": 1, **look}
+    note = {**place, "x": x0, "y": 1, "xanchor": "left", "yanchor": "top", "showarrow": False, "text": text}
+    return shape, [] if text is None else [note]
+
+
+def _drawn(name: str, drawing: Drawing | None) -> str:
+    if drawing is None:
+        return ""
+    data = json.dumps(drawing, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<div class="plot" id="{name}"></div><script>draw({json.dumps(name)}, {data});</script>'
+
+
+def _equity(runs: Sequence[KeptRun]) -> Drawing:
+    """Account value, the fall from its peak, and the notional held, under one time axis."""
+    traces: list[dict[str, Any]] = []
+    for number, run in enumerate(runs):
+        rows = _thinned(run.equity)
+        at = [iso(run.at_ms[row]) for row in rows]
+        colour = (BLUE, AMBER)[number]
+        name = "Equity" if len(runs) == 1 else run.name
+        traces.append(
+            _scatter(at, [round(run.equity[row], 2) for row in rows], name, line={"color": colour, "width": 1.5})
+        )
+        peaks = list(accumulate(run.equity, max, initial=float(run.summary["startUsd"])))[1:]
+        falls = [round(100 * (run.equity[row] / peaks[row] - 1), 4) if peaks[row] > 0 else 0.0 for row in rows]
+        traces.append(_scatter(
+            at, falls, f"Drawdown {run.name if len(runs) > 1 else ''}".strip(), yaxis="y2", fill="tozeroy",
+            line={"color": (RED, AMBER)[number], "width": 1},
+        ))  # fmt: skip
+        if len(runs) == 1:
+            held = [round(run.exposure[row], 2) for row in rows]
+            line = {"color": GREY, "width": 1, "shape": "hv"}
+            traces.append(_scatter(at, held, "Exposure", yaxis="y3", fill="tozeroy", line=line))
+    downs = [
+        _upright(
+            iso(one["atMs"]), iso(one["atMs"] + one["forMs"]), "down", type="rect", fillcolor=AMBER, opacity=0.15, line={"width": 0}
+        )
+        for one in runs[0].summary.get("outages", ())
+    ]  # fmt: skip
+    is_one = len(runs) == 1
+    bottom: dict[str, dict[str, Any]] = {
+        "yaxis2": _titled("Drawdown [%]", domain=[0.22, 0.44] if is_one else [0, 0.34])
+    }
+    if is_one:
+        bottom["yaxis3"] = _titled("Exposure [$]", domain=[0, 0.18], tickformat=",")
+        if not any(runs[0].exposure):  # A line at zero in the middle of its axis looks like something.
+            bottom["yaxis2"]["range"], bottom["yaxis3"]["range"] = [-1, 0], [0, 1]
+    time = {"type": "date", "anchor": "y3" if is_one else "y2"}  # below the lowest of them
+    top = _titled("Equity [$]", domain=[0.48 if is_one else 0.4, 1], tickformat=",")
+    return {"data": traces, "layout": _layout(560, xaxis=time, yaxis=top, **bottom, **_marks(downs))}
+
+
+def _marks(found: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]]) -> dict[str, Any]:
+    lists = {"shapes": [shape for shape, _ in found], "annotations": [note for _, notes in found for note in notes]}
+    return {name: those for name, those in lists.items() if those}
+
+
+def _thinned(values: Sequence[float]) -> list[int]:
+    """At most POINTS_MAX rows: of each bucket the lowest and the highest, so that no fall is lost."""
+    if len(values) <= POINTS_MAX:
+        return list(range(len(values)))
+    per = -(-2 * len(values) // POINTS_MAX)
+    kept = {0, len(values) - 1}
+    for start in range(0, len(values), per):
+        bucket = range(start, min(start + per, len(values)))
+        kept.add(min(bucket, key=values.__getitem__))
+        kept.add(max(bucket, key=values.__getitem__))
+    return sorted(kept)
+
+
+def _market(run: KeptRun, market: str) -> Drawing:
+    """Candles, and each trade with its entry, exit, stop and target; where a guardian acted."""
+    candles = run.chart[market]
+    at = [iso(ts) for ts in candles["ts"]]
+    traces: list[dict[str, Any]] = [{
+        "type": "candlestick", "x": at, **{name: candles[name] for name in ("open", "high", "low", "close")}, "name": market,
+        "increasing": {"line": {"color": GREEN, "width": 1}}, "decreasing": {"line": {"color": RED, "width": 1}},
+    }]  # fmt: skip
+    trades = [one for one in run.trades if one.market == market][-TRADES_MAX:]
+    size = next(size for count, size in MARKERS if len(trades) >= count)
+    last_ms = run.at_ms[-1] if run.at_ms else 0
+    levels = levels_of(run, market, trades[0].entry_ms) if trades else {}
+    for kind, name, colour in (("stop_loss", "stop", RED), ("take_profit", "target", GREEN)):
+        xs: list[str | None] = []
+        ys: list[float | None] = []
+        for from_ms, to_ms, px in levels.get(kind, ())[-LEVELS_MAX:]:
+            xs += [iso(from_ms), iso(to_ms or last_ms), None]
+            ys += [px, px, None]
+        dotted = {"color": colour, "width": 1, "dash": "dot"}
+        traces.append(_scatter(xs, ys, name, mode="lines", line=dotted, hoverinfo="skip"))
+    for side, symbol, colour in (("long", "triangle-up", GREEN), ("short", "triangle-down", RED)):
+        mine = [one for one in trades if one.side == side]
+        traces.append(_scatter(
+            [iso(one.entry_ms) for one in mine], [one.entry_px for one in mine], f"{side} entry", mode="markers",
+            marker={"symbol": symbol, "size": size, "color": colour, "opacity": 0.8}, text=[f"{_text(one.strategy)} {one.size:g}" for one in mine],
+        ))  # fmt: skip
+    done = [one for one in trades if one.exit_ms is not None]
+    by = _guardian_of(run)
+    for name, mine in (
+        ("exit", [t for t in done if t.exit_kind not in BY_GUARDIAN]),
+        ("exit by guardian", [t for t in done if t.exit_kind in BY_GUARDIAN]),
+    ):
+        if mine:
+            traces.append(_scatter(
+                [iso(one.exit_ms or 0) for one in mine], [one.exit_px for one in mine], name, mode="markers",
+                marker={"symbol": "x" if name == "exit" else "star", "size": size - 1, "opacity": 0.8,
+                        "color": [GREEN if one.pnl_usd > 0 else RED for one in mine]},
+                text=[f"{_text(by.get(one.number, one.exit_kind))} {one.pnl_usd:+.2f} USD" for one in mine],
+            ))  # fmt: skip
+    of_account = [one for one in run.summary.get("guardians", ()) if one["market"] is None]
+    marks = [
+        _upright(iso(one["ts"]), iso(one["ts"]), _text(one["type"]), type="line", line={"color": AMBER, "width": 1})
+        for one in of_account[-GUARDIANS_MAX:]
+    ]
+    prices = _titled("USD", tickformat=",")
+    if candles["low"]:  # A stop far away is no reason to make the candles a line.
+        low, high = min(candles["low"]), max(candles["high"])
+        room = (high - low) * 0.12 or abs(high) * 0.01
+        prices["range"] = [low - room, high + room]
+    layout = _layout(520, xaxis={"type": "date", "rangeslider": {"visible": False}}, yaxis=prices, **_marks(marks))
+    return {"data": traces, "layout": layout | {"hovermode": "closest"}}
+
+
+def _r_multiples(run: KeptRun) -> Drawing | None:
+    found = [one.r_multiple for one in run.trades if one.r_multiple is not None and one.exit_ms is not None]
+    if not found:
+        return None
+    bars = {"type": "histogram", "x": found, "nbinsx": 60, "marker": {"color": BLUE}, "name": "trades"}
+    zero = _upright(0, 0, None, type="line", line={"color": GREY, "width": 1})
+    axis = _titled("R (result over the first stop's risk)")
+    layout = _layout(260, xaxis=axis, showlegend=False, **_marks([zero]))
+    return {"data": [bars], "layout": layout | {"hovermode": "x"}}
+
+
+# -- tables
+
+
+def _head(runs: Sequence[KeptRun]) -> str:
+    lines = []
+    for run in runs:
+        course, options = run.summary["course"], run.manifest["options"]
+        partial = (
+            ' <strong class="warn">ended early: what is shown is what was reached</strong>'
+            if course["isPartial"]
+            else ""
+        )
+        lines.append(
+            f"<h1>{_text(run.name)}</h1><p>{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC · "
+            f"{many(course['bars'], 'bar')} · path {_text(options['path'])} · latency {options['latency_ms']} ms · "
+            f"balance {float(run.summary['startUsd']):,.2f} USD{partial}</p>"
+        )
+    return "".join(lines)
+
+
+def ran_text(run: KeptRun) -> str:
+    """Of when a run is, and what it began with; and whether it came to its end."""
+    course = run.summary["course"]
+    ended = ", PARTIAL: ended early" if course["isPartial"] else ""
+    usd = _usd(run.summary["startUsd"])
+    return f"{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC, {many(course['bars'], 'bar')}, {usd} USD{ended}"
+
+
+def _paths_of(band: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """What a band has of each other path policy; older runs have one of them."""
+    paths: Mapping[str, Mapping[str, Any]] = band.get("paths") or {band["path"]: band}
+    return paths
+
+
+def range_of(band: Mapping[str, Any] | None, name: str, value: Any) -> tuple[Any, Any] | None:
+    """The lowest and the highest value of a figure over all path policies; None where it has one value."""
+    if band is None:
+        return None
+    values = [value, *(one["figures"].get(name, value) for one in _paths_of(band).values())]
+    known = [one for one in values if one is not None]
+    return (min(known), max(known)) if known and (len(known) < len(values) or min(known) != max(known)) else None
+
+
+def band_lines(band: Mapping[str, Any]) -> list[str]:
+    """How far the path policies are apart and the first orders for which the path mattered, in lines for a terminal."""
+    paths = _paths_of(band)
+    differ = {name: one["differing"] for name, one in paths.items() if any(one["differing"].values())}
+    if not differ:
+        return [f"band: the paths {', '.join(paths)} give the same trades"]
+    lines = [
+        f"band: the path {name} ends at {_usd(paths[name]['figures']['Equity Final [$]'])}; "
+        f"{many(one['here'], 'trade')} here and {one['there']:,} there differ"
+        for name, one in differ.items()
+    ]
+    same = [name for name in paths if name not in differ]
+    if same:
+        lines.append(f"band: the same trades by {', '.join(same)}")
+    orders, count = band.get("orders", ()), band.get("orderCount", 0)
+    if count:
+        lines.append(
+            f"band: the path mattered for the orders of {many(count, 'trade')}; what else differs follows from them"
+        )
+    elif "orders" in band:
+        lines.append(
+            "band: every trade that all have was filled alike; funding, and the sizes and trades that follow from it, make the difference"
+        )
+    lines += [f"band: {_moved(one)}" for one in orders[:ORDERS_SHOWN]]
+    if count > ORDERS_SHOWN:
+        lines.append(f"band: and {count - ORDERS_SHOWN:,} more: summary.json names {len(orders):,}")
+    return lines
+
+
+def _moved(one: Mapping[str, Any]) -> str:
+    """A trade that depends on the path: under which policies it was filled how."""
+    by: dict[str, list[str]] = {}
+    for name, fills in one["fills"].items():
+        by.setdefault(fills, []).append(name)
+    told = "; ".join(f"{', '.join(names)}: {fills}" for fills, names in by.items())
+    return f"trade {one['trade']}, {one['market']} {one['side']} of {iso(one['entryMs'])[:19]}: {told}"
+
+
+def _band(run: KeptRun) -> str:
+    band = run.summary.get("band")
+    return (
+        ""
+        if band is None
+        else _section("Path policies compared", _list(line.removeprefix("band: ") for line in band_lines(band)))
+    )
+
+
+def proof_text(proof: Mapping[str, Any]) -> str:
+    """Whether the strategies were proven to be causal, of summary.json."""
+    if proof["differs"] is not None:
+        return f"Not causal: {proof['differs']}"
+    cuts = f"equal decisions on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
+    if outside := proof.get("outside"):
+        return f"Not proved: {outside_text(outside)}; {cuts}"
+    return f"Causal: {cuts}" if proof["isWhole"] else f"Not proven causal: {cuts}"
+
+
+def outside_text(outside: Sequence[str]) -> str:
+    """What strategies have read that no cut reaches: the first, and how many more."""
+    more = len(outside) - 1
+    return outside[0] + (f" and {many(more, 'other source')}" if more else "")
+
+
+def _proof(run: KeptRun) -> str:
+    proof = run.summary.get("proof")
+    if proof is None:
+        return ""
+    kind = "" if proof["isWhole"] and proof["differs"] is None else ' class="warn"'
+    return f"<p{kind}>{_text(proof_text(proof))}</p>"
+
+
+def _cards(run: KeptRun) -> str:
+    figures = run.summary["figures"]
+    band = run.summary.get("band")
+    cells = []
+    for name, value in figures.items():
+        found = range_of(band, name, value)
+        other = "" if found is None else f"<small>by path: {_figure(found[0])} to {_figure(found[1])}</small>"
+        cells.append(f"<div class=card><span>{_text(name)}</span><b>{_figure(value)}</b>{other}</div>")
+    quarantined = "".join(
+        f'<p class="warn">{_text(name)} was quarantined: {_text(why)}</p>'
+        for name, why in run.summary.get("quarantined", {}).items()
+    )
+    return quarantined + _proof(run) + f'<div class="cards">{"".join(cells)}</div>'
+
+
+def _compared(run: KeptRun, other: KeptRun) -> str:
+    rows = [
+        (name, _figure(mine), _figure(theirs), "" if gap is None else f"{gap:+,.4g}")
+        for name, mine, theirs, gap in compared(run, other)
+    ]
+    told = differences(run, other) or filter(None, [unexplained(run, other)])
+    return _table(("", run.name, other.name, "difference"), rows, whole=True) + _section(
+        "What differs in what was run", _list(told)
+    )
+
+
+def compared(run: KeptRun, other: KeptRun) -> list[tuple[str, Any, Any, Any]]:
+    """Each figure and cost of two runs, and by how much the other's is more; None where there is none."""
+    mine, theirs = (dict(one.summary["figures"]) for one in (run, other))
+    here, there = costs_of(run), costs_of(other)
+    for said in COSTS.values():
+        if said in here or said in there:  # What only one of them has cost the other nothing.
+            mine[f"{said} [$]"], theirs[f"{said} [$]"] = here.get(said, 0.0), there.get(said, 0.0)
+    rows = []
+    for name in dict.fromkeys([*mine, *theirs]):
+        value, its = mine.get(name), theirs.get(name)
+        gap = its - value if isinstance(value, int | float) and isinstance(its, int | float) else None
+        rows.append((name, value, its, gap))
+    return rows
+
+
+def differences(run: KeptRun, other: KeptRun) -> list[str]:
+    """What differs between two manifests, by its path; nothing when the runs were of the same things."""
+    found: list[str] = []
+    _differ("", run.manifest, other.manifest, found)
+    return found
+
+
+def unexplained(run: KeptRun, other: KeptRun) -> str | None:
+    """What is to be said where two runs of equal manifests have other events."""
+    if differences(run, other) or run.summary["eventDigest"] == other.summary["eventDigest"]:
+        return None
+    return (
+        "nothing that the runs have recorded, and yet the events differ: a run that was stopped early, what a package that a strategy imports "
+        "requires in turn, a file that it reads, or chance in it are not among that"
+    )
+
+
+def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
+    one, other = _by_name(one), _by_name(other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in dict.fromkeys([*one, *other]):
+            _differ(f"{path}.{key}" if path else str(key), one.get(key), other.get(key), found)
+    elif _are_sentences(one) and _are_sentences(other):
+        found += [f"{path}: {line!r} / not there" for line in one if line not in other]
+        found += [f"{path}: not there / {line!r}" for line in other if line not in one]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+            _differ(f"{path}[{index}]", mine, theirs, found)
+    elif one != other:
+        if path.endswith("_ms") and path.rpartition(".")[2] not in LENGTHS:
+            one, other = (iso(at) if isinstance(at, int) else at for at in (one, other))
+        shown = [value if isinstance(value, str) and len(value) < 40 else json.dumps(value) for value in (one, other)]
+        alike = next((n for n, (mine, its) in enumerate(zip(*shown, strict=False)) if mine != its), 0)
+        # What differs is to be seen, with a little of what stands before it.
+        cut = max(0, alike - SHOWN_CHARS // 4) if max(map(len, shown)) > SHOWN_CHARS else 0
+        start, until = "..." if cut else "", cut + SHOWN_CHARS
+        found.append(
+            f"{path}: " + " / ".join(start + text[cut:until] + ("..." if text[until:] else "") for text in shown)
+        )
+
+
+def _by_name(value: Any) -> Any:
+    """A list of things that have a name, or a market with its interval, as a mapping."""
+    if not (isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value)):
+        return value
+    named = {" ".join(str(one[key]) for key in ("name", "market", "interval") if key in one): one for one in value}
+    return named if len(named) == len(value) and "" not in named else value
+
+
+def _are_sentences(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+
+
+def monthly(run: KeptRun) -> dict[int, list[float | None]]:
+    """Return in percent of each month of each year, January first, from the last value of the month before, and of the year in the end.
+    None where there is no value."""
+    ends: dict[tuple[int, int], float] = {}
+    row = 0
+    while row < len(run.at_ms):
+        moment = datetime_of(run.at_ms[row] - 1)  # A close at midnight belongs to the day that it ends.
+        after = datetime(moment.year + moment.month // 12, moment.month % 12 + 1, 1, tzinfo=moment.tzinfo)
+        row = max(row + 1, bisect_right(run.at_ms, ms_of(after), row))
+        ends[moment.year, moment.month] = run.equity[row - 1]
+    before = float(run.summary["startUsd"])
+    found: dict[int, list[float | None]] = {}
+    for (year, month), value in ends.items():
+        found.setdefault(year, [None] * 13)[month - 1] = 100 * (value / before - 1) if before else 0.0
+        before = value
+    for months in found.values():
+        whole = 1.0
+        for one in months[:12]:
+            whole *= 1 + (one or 0) / 100
+        months[12] = 100 * (whole - 1)
+    return found
+
+
+def _months(run: KeptRun) -> str:
+    rows = [(year, *("" if one is None else f"{one:+.2f}" for one in months)) for year, months in monthly(run).items()]
+    return _table(("", *MONTHS, "Year"), rows)
+
+
+def _costs(run: KeptRun) -> str:
+    return _table(("", "USD"), [(name, _usd(value)) for name, value in costs_of(run).items()])
+
+
+def costs_of(run: KeptRun) -> dict[str, float]:
+    """What a result is made of, by its words: realised, less fees, with funding, what is unrealised at the end, and what the liquidator's backstop
+    paid, where it did. Slippage is inside it all."""
+    costs = {name: float(usd) for name, usd in run.summary["costs"].items()}
+    return {
+        said: costs[name] for name, said in COSTS.items() if name in costs and (costs[name] or name != "backstopUsd")
+    }
+
+
+def _by_strategy(run: KeptRun) -> str:
+    return _table(SUMS, sums(run.summary["strategies"]))
+
+
+def sums(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """A row under SUMS for each strategy, or market."""
+    amounts = ("pnlUsd", "feesUsd", "fundingUsd", "slippageUsd")
+    return [
+        (name or "(no strategy)", f"{one['# Trades']:,}", _figure(one["Win Rate [%]"]), *(_usd(one[key]) for key in amounts))
+        for name, one in found.items()
+    ]  # fmt: skip
+
+
+def _booked(run: KeptRun) -> str:
+    rows = [
+        (name, _usd(one["pnlUsd"]), _usd(one["feesUsd"]), _usd(one["fundingUsd"]))
+        for name, one in run.summary.get("booked", {}).items()
+    ]
+    return _table(("", "Result", "Fees", "Funding"), rows)
+
+
+def by_market(run: KeptRun) -> dict[str, dict[str, Any]]:
+    """Finished trades, result and costs of each market, as summary.json has them of each strategy."""
+    found: dict[str, list[KeptTrade]] = {}
+    for trade in run.trades:
+        found.setdefault(trade.market, []).append(trade)
+    made = {}
+    for market, trades in sorted(found.items()):
+        done = [one for one in trades if one.exit_ms is not None]
+        won = sum(one.pnl_usd > 0 for one in done)
+        made[market] = {
+            "# Trades": len(done), "Win Rate [%]": round(100 * won / len(done), 6) if done else None,
+            **{key: round(fsum(map(attrgetter(name), trades)), 8) for key, name in _AMOUNTS.items()},
+        }  # fmt: skip
+    return made
+
+
+def _guardian_of(run: KeptRun) -> dict[int, str]:
+    """Of each trade that a guardian ended, by its number, which it was: the newest that had to do with it."""
+    fired = run.summary.get("guardians", ())
+    found = {number: one["type"] for one in fired for number in one.get("trades", ())}
+    return {one.number: found[one.number] for one in run.trades if one.exit_kind in BY_GUARDIAN and one.number in found}
+
+
+def _did(one: Mapping[str, Any]) -> str:
+    """What a guardian did: its action; the order of a schedule; or nothing, and why."""
+    if one["action"] is not None:
+        return str(one["action"])
+    return "ordered" if one.get("trades") else " ".join(filter(None, ("nothing:", one.get("code") or one["reason"])))
+
+
+def guardian_text(one: Mapping[str, Any]) -> str:
+    """A guardian of summary.json in a line for a terminal."""
+    result = one.get("resultUsd")
+    on = "" if one["market"] is None else f" on {one['market']}"
+    cost = "" if result is None else f", trade {', '.join(map(str, one['trades']))}, {_signed(result)} USD"
+    return f"{one['type']} fired at {iso(one['ts'])}{on}: {_did(one)} ({one['reason']}){cost}"
+
+
+def _guardians(run: KeptRun) -> str:
+    fired = run.summary.get("guardians", ())
+    rows = [
+        (
+            iso(one["ts"])[:19], one["type"], one["market"] or "account", _did(one), one["reason"],
+            ", ".join(map(str, one.get("trades", ()))), "" if one.get("resultUsd") is None else _signed(one["resultUsd"]),
+        )
+        for one in fired[-ROWS_MAX:]
+    ]  # fmt: skip
+    names = ("when (UTC)", "guardian", "of", "did", "because of", "trade", "its fills, after fees")
+    return _table(names, rows) + _more(len(fired))
+
+
+def _outages(run: KeptRun) -> str:
+    rows = [
+        (
+            iso(one["atMs"])[:19], f"{one['forMs'] / HOUR_MS:.2f} h", ", ".join(one["openBefore"]) or "flat", ", ".join(one["openAfter"]) or "flat",
+            one["events"], f"{one['equityAfterUsd'] - one['equityBeforeUsd']:+,.2f}",
+        )
+        for one in run.summary.get("outages", ())
+    ]  # fmt: skip
+    return _table(("down from (UTC)", "for", "held before", "held after", "events meanwhile", "value meanwhile"), rows)
+
+
+def refusals_text(summary: Mapping[str, Any], by: str) -> list[str]:
+    """What the gate (`refusals`) or the service (`rejections`) refused, or it took and did not fill (`unfilled`), in lines for a terminal."""
+    first = summary.get(FIRST[by], {})
+    said = NOES[by]
+    return [
+        f"{said[0].lower()}{said[1:]}: {code} {count:,}" + (f", first {_no(first[code])}" if code in first else "")
+        for code, count in summary.get(by, {}).items()
+    ]
+
+
+def _no(one: Mapping[str, Any]) -> str:
+    return f"at {iso(one['atMs'])[:19]}, {one['strategy']} in {one['market']}: {one['message']}"
+
+
+def _refusals(run: KeptRun, by: str) -> str:
+    first = run.summary.get(FIRST[by], {})
+    rows = [(code, count, _no(first[code]) if code in first else "") for code, count in run.summary.get(by, {}).items()]
+    return _table(("code", "times", "the first"), rows)
+
+
+def _trades(run: KeptRun) -> str:
+    by = _guardian_of(run)
+    rows = [
+        (
+            one.number, one.strategy, one.market, one.side, f"{one.size:g}", iso(one.entry_ms)[:19], f"{one.entry_px:,.10g}", one.entry_kind,
+            "" if one.exit_ms is None else iso(one.exit_ms)[:19], "" if one.exit_px is None else f"{one.exit_px:,.10g}", by.get(one.number, one.exit_kind) or "open",
+            _usd(one.fees_usd), _usd(one.pnl_usd), _figure(one.r_multiple),
+        )
+        for one in run.trades[-ROWS_MAX:]
+    ]  # fmt: skip
+    names = (
+        "#",
+        "strategy",
+        "market",
+        "side",
+        "size",
+        "entry (UTC)",
+        "at",
+        "by",
+        "exit (UTC)",
+        "at",
+        "by",
+        "fees",
+        "result",
+        "R",
+    )
+    return _table(names, rows) + _more(len(run.trades))
+
+
+# -- words
+
+
+def _undrawn(run: KeptRun, market: str) -> str:
+    """What the chart of a market does not show."""
+    count = sum(one.market == market for one in run.trades)
+    if not count:
+        return "<p>No trade was made here.</p>"
+    return f"<p>The last {TRADES_MAX:,} of {count:,} trades are drawn.</p>" if count > TRADES_MAX else ""
+
+
+def _more(count: int) -> str:
+    return f"<p>The last {ROWS_MAX} of {count:,}; all of them are in the run's folder.</p>" if count > ROWS_MAX else ""
+
+
+def _section(title: str, body: str) -> str:
+    return f"<h2>{_text(title)}</h2>{body}" if body else ""
+
+
+def _list(lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{_text(line)}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _table(names: Sequence[str], rows: Rows, *, whole: bool = False) -> str:
+    """A long one scrolls in a frame, unless it is to be seen `whole`."""
+    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    if not body:
+        return ""
+    head = "".join(f"<th>{_text(name)}</th>" for name in names)
+    return f"<div class='wide{' whole' if whole else ''}' tabindex=0><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _figure(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{float(str(value)):,.2f}"
+
+
+def _signed(value: object) -> str:
+    return f"{float(str(value)):+,.2f}"
+
+
+def _usd(value: object) -> str:
+    return f"{float(str(value)):,.2f}"
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))
+
+
+# The policy lets the page draw itself and nothing else: no connection, no frame, no form.
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+<title>{title}</title>
+<style>
+body {{ font: 14px/1.45 system-ui, sans-serif; color: #1d2733; margin: 0 auto; max-width: 1180px; padding: 16px 20px 60px; }}
+h1 {{ font-size: 22px; margin: 8px 0 0; }} h2 {{ font-size: 16px; margin: 28px 0 8px; }} p {{ margin: 4px 0 12px; color: #4a5866; }}
+.warn {{ color: #c0392b; }} .plot {{ width: 100%; }}
+.cards {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 8px; margin: 12px 0 20px; }}
+.card {{ border: 1px solid #dfe5ea; border-radius: 6px; padding: 8px 10px; }} .card span {{ display: block; color: #5d6b78; font-size: 12px; }}
+.card b {{ font-size: 17px; font-variant-numeric: tabular-nums; }} .card small {{ display: block; color: #5d6b78; }}
+.wide {{ overflow: auto; max-height: 560px; }} .whole {{ max-height: none; }} th {{ position: sticky; top: 0; background: #fff; }} table {{ border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }}
+th, td {{ border-bottom: 1px solid #e6ebef; padding: 4px 10px; text-align: right; white-space: nowrap; }}
+th:first-child, td:first-child {{ text-align: left; }} th {{ color: #5d6b78; font-weight: 600; }}
+</style>
+<script>{script}</script>
+<script>const template = {template};
+function draw(id, figure) {{
+  figure.layout.template = template;
+  Plotly.newPlot(id, figure.data, figure.layout, {{responsive: true, displaylogo: false, displayModeBar: "hover", showSendToCloud: false}});
+}}</script>
+</head><body>
+{body}
+</body></html>
+"""

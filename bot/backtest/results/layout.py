@@ -1,0 +1,14 @@
+"""The form of a run's folder: its files and the columns of its trades, for those who write it (run_writer.py) and those who only read it (run_reader.py)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FORMAT: Final = 1
+NAMES: Final = ("manifest.json", "events.jsonl", "trades.csv", "equity.npy", "summary.json", "chart.json")
+COLUMNS: Final = (
+    "trade", "strategy", "market", "side", "size", "entry_ms", "entry_px", "entry_kind", "exit_ms", "exit_px", "exit_kind", "realized_usd",
+    "fees_usd", "funding_usd", "pnl_usd", "r_multiple", "stop_px", "target_px", "fills",
+    "slippage_usd",
+)  # fmt: skip
+BY_GUARDIAN: Final = frozenset({"guardian", "kill"})  # kinds of exits

@@ -1,0 +1,87 @@
+"""Packages: what a strategy's source imports besides Python and bot, so that a manifest says of which versions its result is.
+
+Read from the text, never imported for it. Transitive ones are their packages' own business: a version stands for what it requires.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import sys
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bot.runtime.strategy_host.loader import Loaded
+
+OURS: Final = {"bot", "__future__"}
+
+
+def packages_of(loaded: Sequence[Loaded]) -> list[dict[str, str]]:
+    """Of each: name -> version, of what is installed; of a package that is worked on where it stands (editable, or merely on the path) the SHA-256 of its
+    source, as "sha256:..."; "missing" of one that is not here, as under a try. The package that the strategy itself is part of is one of them."""
+    names = [_names(one) for one in loaded]
+    owners = packages_distributions() if any(names) else {}
+    return [
+        {name: found for top in sorted(tops) for name, found in _versions(top, owners.get(top, []))} for tops in names
+    ]
+
+
+def _names(loaded: Loaded) -> set[str]:
+    found = _imported(loaded.path)
+    if loaded.origin != "file":
+        found.add(loaded.strategy.__module__.partition(".")[0])
+    return found - OURS - sys.stdlib_module_names
+
+
+def _imported(source: Path | None) -> set[str]:
+    """The first part of each name that is imported; nothing of a source that cannot be read."""
+    try:
+        tree = ast.parse(b"" if source is None else source.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def _versions(top: str, owners: list[str]) -> list[tuple[str, str]]:
+    """Of one name that is imported; a namespace may be that of several distributions."""
+    if not owners or any(map(_is_editable, owners)):
+        return [(top, _digest(top))]
+    return [(name, distribution(name).version) for name in sorted(set(owners))]
+
+
+def _is_editable(name: str) -> bool:
+    try:
+        told = distribution(name).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return False
+    return told is not None and bool(json.loads(told).get("dir_info", {}).get("editable"))
+
+
+def _digest(top: str) -> str:
+    """Of every source file of a package or module, by name."""
+    try:
+        spec = find_spec(top)
+    except ValueError:  # Of something that somebody has put among the modules by hand.
+        spec = None
+    if spec is None:
+        return "missing"
+    roots = [Path(place) for place in spec.submodule_search_locations or ()]
+    files = [(path.relative_to(root).as_posix(), path) for root in roots for path in sorted(root.rglob("*.py"))]
+    if spec.origin is not None and not files:
+        files = [(Path(spec.origin).name, Path(spec.origin))]
+    made = hashlib.sha256()
+    for name, path in files:
+        made.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"sha256:{made.hexdigest()}"

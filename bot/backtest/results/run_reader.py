@@ -1,0 +1,208 @@
+"""A run's folder, read again: what report, compare and replay begin with. Checks that it is one; judges nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bot.backtest.results.layout import COLUMNS, FORMAT, NAMES
+from bot.errors import BotError, Exit
+from bot.words import many
+
+CHART: Final = "chart.json"  # for drawing alone: figures are there without it
+ROW_BYTES: Final = 24  # <i8, <f8, <f8
+# What is read of each file without a question; a * stands for each of a list, or of things by name.
+REQUIRED: Final[dict[str, tuple[str, ...]]] = {
+    "manifest.json": (
+        "code.version", "code.sha256", "config.name", "config.text", "strategies.*.name", "strategies.*.sha256",
+        "data.*.market", "data.*.interval", "data.*.candles", "data.*.sha256", "funding", "accepted", "assumptions",
+        "options.from_ms", "options.to_ms", "options.balance_usd", "options.path", "options.latency_ms", "options.rules",
+        "options.outages", "options.seed",
+    ),
+    "summary.json": (
+        "figures", "costs", "strategies.*.# Trades", "strategies.*.Win Rate [%]", "strategies.*.pnlUsd", "strategies.*.feesUsd",
+        "strategies.*.fundingUsd", "strategies.*.slippageUsd", "startUsd", "eventDigest", "course.bars", "course.isPartial", "course.fromMs",
+        "course.toMs",
+    ),
+}  # fmt: skip
+
+
+class NoRun(BotError):
+    """There is no run in this folder."""
+
+    exit_code = Exit.USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTrade:
+    """A row of trades.csv. Instants ms UTC, None while open; amounts are floats here, for drawing and adding up on a page."""
+
+    number: int
+    strategy: str
+    market: str
+    side: str
+    size: float
+    entry_ms: int
+    entry_px: float
+    entry_kind: str
+    exit_ms: int | None
+    exit_px: float | None
+    exit_kind: str
+    fees_usd: float
+    funding_usd: float
+    pnl_usd: float
+    r_multiple: float | None
+    stop_px: float | None
+    target_px: float | None
+    slippage_usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """`at_ms`, `equity`, `exposure` are the columns of equity.npy."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    summary: dict[str, Any]
+    trades: tuple[KeptTrade, ...]
+    at_ms: array[int]
+    equity: array[float]
+    exposure: array[float]
+    chart: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+def read_run(folder: Path) -> KeptRun:
+    """The run in a folder. NoRun when there is none; BotError names the file and what is wrong with it."""
+    if not folder.is_dir():
+        raise NoRun(f"{folder}: is no folder; give the folder that bot backtest has written")
+    missing = [name for name in NAMES if name != CHART and not (folder / name).is_file()]
+    if missing:
+        newest = newest_run(folder)
+        way = "the folder that bot backtest has written" if newest is None else f"one of the runs in it, like {newest}"
+        raise NoRun(
+            f"{folder}: is no run: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there; give {way}"
+        )
+    manifest = _json(folder / "manifest.json")
+    if manifest.get("format") != FORMAT:
+        raise BotError(
+            f"{folder / 'manifest.json'}: format {manifest.get('format')!r} is of another version; this one reads {FORMAT}: run it again"
+        )
+    manifest = _whole(folder / "manifest.json")
+    at_ms, equity, exposure = _equity(folder / "equity.npy")
+    chart = folder / CHART
+    return KeptRun(
+        folder.resolve(), manifest, _whole(folder / "summary.json"), _trades(folder / "trades.csv"), at_ms, equity, exposure,
+        _json(chart) if chart.is_file() else {},
+    )  # fmt: skip
+
+
+def levels_of(run: KeptRun, market: str, since_ms: int) -> dict[str, list[tuple[int, int | None, float]]]:
+    """Where stops (`stop_loss`) and targets (`take_profit`) of a market stood that were placed from then on: from, until (None: the end), at."""
+    stood: dict[str, tuple[str, int, int | None, float]] = {}
+    with (run.folder / "events.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            if '"triggerPx":"' not in line or int(line.partition('"ts":')[2].partition(",")[0]) < since_ms:
+                continue
+            event = json.loads(line)
+            data, at_ms = event["data"], event["ts"]
+            if event["coin"] != market:
+                continue
+            if event["subtype"] == "armed":
+                stood[data["oid"]] = data["kind"], at_ms, None, float(data["triggerPx"])
+            elif event["subtype"] != "changed" and (one := stood.get(data["oid"])) is not None and one[2] is None:
+                stood[data["oid"]] = (*one[:2], at_ms, one[3])
+    found: dict[str, list[tuple[int, int | None, float]]] = {}
+    for kind, from_ms, to_ms, px in stood.values():
+        found.setdefault(kind, []).append((from_ms, to_ms, px))
+    return found
+
+
+def newest_run(folder: Path) -> Path | None:
+    """The newest of the runs that a folder holds, if it holds any."""
+    held = (one / "manifest.json" for one in folder.iterdir())
+    found = [(one.stat().st_mtime_ns, one.parent) for one in held if one.is_file()]
+    return max(found)[1] if found else None
+
+
+def _whole(path: Path) -> dict[str, Any]:
+    found = _json(path)
+    for name in REQUIRED[path.name]:
+        if not _has(found, name.split(".")):
+            raise BotError(f"{path}: has no {name}: this is not all that bot backtest wrote; run it again")
+    return found
+
+
+def _has(found: Any, keys: Sequence[str]) -> bool:
+    if not keys:
+        return True
+    if keys[0] == "*":
+        inner = found.values() if isinstance(found, dict) else found
+        return isinstance(found, list | dict) and all(_has(one, keys[1:]) for one in inner)
+    return isinstance(found, dict) and keys[0] in found and _has(found[keys[0]], keys[1:])
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise BotError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise BotError(f"{path}: holds no JSON object")
+    return found
+
+
+def _equity(path: Path) -> tuple[array[int], array[float], array[float]]:
+    raw = path.read_bytes()
+    if raw[:8] != b"\x93NUMPY\x01\x00" or b"('equity_usd', '<f8')" not in raw[:256]:
+        raise BotError(f"{path}: is not the curve of a run")
+    start = 10 + int.from_bytes(raw[8:10], "little")
+    body = raw[start:]
+    if len(body) % ROW_BYTES:
+        raise BotError(f"{path}: is cut off after {many(len(body) // ROW_BYTES, 'row')}")
+    columns: tuple[array[Any], ...] = (array("q"), array("d"), array("d"))
+    rows = memoryview(body).cast("q")  # Eight bytes at a time, whatever they mean.
+    for number, column in enumerate(columns):
+        column.frombytes(rows[number::3].tobytes())
+        if sys.byteorder == "big":
+            column.byteswap()
+    at_ms, equity, exposure = columns
+    return at_ms, equity, exposure
+
+
+def _trades(path: Path) -> tuple[KeptTrade, ...]:
+    found = []
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        if rows.fieldnames is None or tuple(rows.fieldnames) != COLUMNS:
+            raise BotError(f"{path}:1: the columns are not those of a run: {', '.join(COLUMNS)}")
+        for line, row in enumerate(rows, start=2):
+            try:
+                found.append(_trade(row))
+            except (TypeError, ValueError, KeyError) as error:
+                raise BotError(f"{path}:{line}: is no trade: {error}") from None
+    return tuple(found)
+
+
+def _trade(row: dict[str, str]) -> KeptTrade:
+    return KeptTrade(
+        number=int(row["trade"]), strategy=row["strategy"], market=row["market"], side=row["side"], size=float(row["size"]),
+        entry_ms=int(row["entry_ms"]), entry_px=float(row["entry_px"]), entry_kind=row["entry_kind"],
+        exit_ms=int(row["exit_ms"]) if row["exit_ms"] else None, exit_px=_float(row["exit_px"]), exit_kind=row["exit_kind"],
+        fees_usd=float(row["fees_usd"]), funding_usd=float(row["funding_usd"]), pnl_usd=float(row["pnl_usd"]),
+        r_multiple=_float(row["r_multiple"]), stop_px=_float(row["stop_px"]), target_px=_float(row["target_px"]),
+        slippage_usd=float(row["slippage_usd"]),
+    )  # fmt: skip
+
+
+def _float(text: str) -> float | None:
+    return float(text) if text else None

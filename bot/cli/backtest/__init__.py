@@ -1,0 +1,1 @@
+"""`bot backtest`, `report`, `compare`, `replay`."""

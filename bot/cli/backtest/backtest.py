@@ -1,0 +1,434 @@
+"""`bot backtest`: the daemon of a config in simulated time. Parses what it is told, shows how it goes, and says what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import click
+
+from bot.cli.backtest.inputs import fundings_of, rules_of, traded
+from bot.cli.backtest.summary import _bar, summary_lines
+from bot.cli.common.formatting import say_left_out
+from bot.cli.common.param_types import Amount, Capped, Duration, Instant, Out, Settled, Sided, reserved
+from bot.cli.data.accept_flags import accepted, accepting
+
+if TYPE_CHECKING:
+    from bot.backtest.backtest import Backtest
+    from bot.backtest.engine.options import SessionOptions
+    from bot.backtest.results.run_writer import Result
+
+EPILOG = """\b
+Examples:
+  bot backtest configs/paper.yaml --data candles/ --from 2025-05-01 --to 2025-06-01 --balance 10000
+  bot backtest configs/paper.yaml --data BTC=btc_1m.csv.gz --fee 0.05% --path adaptive --band --prove-causal
+  bot backtest configs/paper.yaml --data candles/ --outage 2025-05-03T10:00+2h --out runs
+
+\b
+The config is the one that runs live; nothing in it is rewritten. The same strategies, gate, journal and guardians trade against the same venue,
+under a clock that nobody waits for. A fee, a spread, a depth, a tick or a lot is for all markets, or for one class or market:
+  --fee 0.05%   --spread stocks=2bps   --depth BTC=50000   --tick BTC=0.1
+A key that may not do everything is tried with its caps, by the interface's names: --cap maxDailyNotionalUsd=5000 --cap allowedCoins=BTC,ETH
+An event market is settled where that is said: --settle event:RATE-CUT=yes   --settle event:RATE-CUT=2025-03-20T18:00=no
+Ctrl-C or SIGTERM ends it; what was reached by then is kept. Results go to runs/<name>-<time>/.
+Exit codes: 0 played to the end, 1 the data are refused, or a strategy was quarantined or is not proved causal (the results are kept then), 4 a
+config, a strategy or a file cannot be used, 130 stopped before the end (what was reached is kept, too).
+"""
+SAID: Final = "log.jsonl"
+BESIDES: Final = ("band", "prove_causal")  # what summary.json has only when it was asked for
+CUTS: Final = 5  # repeated runs of --prove-causal
+
+
+@click.command(epilog=EPILOG)
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    "data",
+    multiple=True,
+    required=True,
+    metavar="FILE|FOLDER",
+    help="Candles: CSV, CSV.gz or Parquet, or a folder of them; MARKET=FILE names the market. Repeatable.",
+)
+@click.option(
+    "--from",
+    "start_ms",
+    type=Instant(),
+    help="Begin here, or with the first candle if it is later; what lies before is history. Default: where the data begin.",
+)
+@click.option("--to", "end_ms", type=Instant(), help="End here, exclusive. Default: where the data end.")
+@click.option("--balance", type=Amount(), default="10000", show_default=True, help="What the account begins with.")
+@click.option(
+    "--path",
+    type=click.Choice(("sl_first", "ohlc", "olhc", "adaptive")),
+    default="sl_first",
+    show_default=True,
+    help="In which order a bar visits its extremes.",
+)
+@click.option(
+    "--latency",
+    type=Duration(may_be_zero=True),
+    default=None,
+    help="How long an order is on its way: 300ms, 0.5s; less than a bar. Default: none.",
+)
+@click.option(
+    "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the service's."
+)
+@click.option("--maker-fee", "maker_fees", type=Sided("rate", "rate"), multiple=True, help="Maker fee.")
+@click.option(
+    "--spread",
+    "spreads",
+    type=Sided("rate", "bps"),
+    multiple=True,
+    help="Best ask over best bid: 2bps. Default: the service's, by turnover.",
+)
+@click.option(
+    "--depth",
+    "depths",
+    type=Sided("usd", "usd"),
+    multiple=True,
+    help="USD on the first of twenty levels; 0 is unlimited.",
+)
+@click.option(
+    "--tick",
+    "ticks",
+    type=Sided("price", "price"),
+    multiple=True,
+    help="Grid of prices: 0.1. Default: the service's five figures.",
+)
+@click.option("--lot", "lots", type=Sided("size", "size"), multiple=True, help="Grid of sizes: 0.001.")
+@click.option(
+    "--funding",
+    "funding",
+    multiple=True,
+    metavar="FILE",
+    help="Recorded rates (ts,rate); MARKET=FILE names the market. Default: the baseline.",
+)
+@click.option(
+    "--cap",
+    "caps",
+    type=Capped(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A cap of the key (maxExposureUsd, maxDailyNotionalUsd, maxLeverage, allowedCoins, maxOpenPositions) or of the account "
+    "(maxTradeUsd, dailyTradeCapUsd). Repeatable.",
+)
+@click.option(
+    "--settle",
+    "settlements",
+    type=Settled(),
+    multiple=True,
+    help="An event market is settled: event:RATE-CUT=2025-03-20T18:00=yes. Without a time: where its candles end; without yes, no or a number "
+    "from 0 to 1: as its last price says. Repeatable.",
+)
+@click.option(
+    "--outage", "outages", type=Out(), multiple=True, help="The daemon is down: 2025-05-03T10:00+2h. Repeatable."
+)
+@click.option(
+    "--outages", "outage_count", type=click.IntRange(0, 1_000), default=0, help="So many outages at seeded times."
+)
+@click.option("--outage-for", type=Duration(), default="30m", show_default=True, help="Their mean length.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Of everything that is left to chance."
+)
+@accepting
+@click.option(
+    "--band",
+    is_flag=True,
+    help="Run under the other three path policies too, and show how far they are apart, and for which orders the path mattered.",
+)
+@click.option(
+    "--prove-causal",
+    is_flag=True,
+    help=f"Run again on data cut at {CUTS} instants: decisions before a cut must be equal. Nothing is proved of a strategy that opens a file, a "
+    "connection or a process by itself; of what native code opens (Arrow, Polars) and of installed packages nothing is known.",
+)
+@click.option(
+    "--journal", "with_journal", is_flag=True, help="Keep the daemon's journal in the folder, on disk as live; slower."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where results go."
+)
+@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object on standard output.")
+def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
+    """Run the daemon of CONFIG over recorded candles, in simulated time."""
+    import json
+
+    from bot import logs
+    from bot.backtest.engine.outside_reads import watching
+    from bot.backtest.results import run_writer as results
+    from bot.clock import SystemClock
+    from bot.errors import BotError, Exit
+
+    logs.configure(pretty=None, level="error")
+    found: Result | None = None
+    lost: OSError | None = None
+    band = proof = None
+    watch: AbstractContextManager[list[str]] = watching() if given["prove_causal"] else nullcontext([])
+    with reserved(for_json=as_json), watch as outside:
+        asked = _Asked(config, given, outside)
+        prepared = asked.prepared()  # What cannot be played is said before a folder is made for it.
+        manifest = asked.manifest()  # Now: config and strategies may be edited while the session runs.
+        folder = results.folder_for(out, asked.settings.name, SystemClock().now_ms())
+        with _stopping() as is_stopped:
+            try:
+                found, lost = asked.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
+                if lost is None:
+                    results.write(folder, found, manifest)  # Kept, whatever becomes of the runs that follow.
+                    band, proof = asked.besides(found, folder, is_stopped=is_stopped)
+                    results.write_summary(folder, found.summary(band, proof))
+            except OSError as error:
+                lost = error
+    if found is not None:  # What a disk did not take is told at least.
+        if as_json:
+            place = None if lost is not None else str(folder)
+            click.echo(json.dumps({"folder": place, **found.summary(band, proof)}, ensure_ascii=False))
+        else:
+            for line in summary_lines(found, asked.assumptions, band=band, proof=proof):
+                click.echo(line)
+    if lost is not None:
+        raise BotError(f"{folder}: cannot be written: {lost.strerror or lost}; choose another place with --out")
+    if not as_json:
+        click.echo(f"\nResults: {folder}")
+        if (folder / SAID).is_file():
+            click.echo(f"What the strategies said: {folder / SAID}")
+    assert found is not None, "without a result there is no folder, and why has been raised"
+    wrong = [f"{why}: quarantined, and asked nothing from then on" for why in found.course.quarantined.values()]
+    lacking = []
+    if given["band"] and band is None:
+        lacking.append("how far the path policies are apart was not found: it was stopped")
+    if proof is not None and proof["differs"] is not None:
+        wrong.append(f"not causal: {proof['differs']}")
+    elif proof is not None and proof["outside"]:
+        from bot.backtest.results.html_report import outside_text
+
+        wrong.append(
+            f"not proved causal: a strategy {outside_text(proof['outside'])}, which no cut of the candles reaches"
+        )
+    elif proof is not None and not proof["isWhole"]:
+        why = "the range is too short to be cut" if not is_stopped() else "it was stopped"
+        (lacking if is_stopped() else wrong).append(f"whether the strategies are causal was not proven: {why}")
+    for one in (*wrong, *lacking):
+        click.echo(f"error: {one}", err=True)
+    if wrong:
+        return int(Exit.ERROR)
+    return int(Exit.STOPPED if lacking or found.course.is_partial else Exit.DONE)
+
+
+class _Lines:
+    """A file of lines, which is there without one only where it `is_needed`. What it does not take any more is left out, and why is kept."""
+
+    def __init__(self, path: Path, *, is_needed: bool = True) -> None:
+        self.lost: OSError | None = None
+        self._path = path
+        self._file = self._opened() if is_needed else None
+
+    def _opened(self) -> TextIO:
+        return self._path.open("w", encoding="utf-8", newline="")
+
+    def write(self, text: str) -> None:
+        if self.lost is None:
+            try:
+                self._file = self._file or self._opened()
+                self._file.write(text)
+            except OSError as error:
+                self.lost = error
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._file is not None:
+                self._file.close()
+        except OSError as error:
+            self.lost = self.lost or error
+
+
+class _Asked:
+    """Everything that was asked for, read and judged."""
+
+    def __init__(self, config: Path, given: Mapping[str, Any], outside: Sequence[str] = ()) -> None:
+        from bot.backtest.data import quality
+        from bot.backtest.data.candles import drivers, load
+        from bot.backtest.data.findings import KINDS
+        from bot.cli.common.config_check import judged_without_secrets
+
+        self.given = given
+        self.config = config
+        self.outside = outside  # grows while strategies are loaded and run
+        self.settings, _ = judged_without_secrets(config)  # Nothing in a session asks for a key.
+        markets = traded(self.settings)
+        self.rules = rules_of(given, markets)
+        read = drivers(load([Path(one) for one in given["data"]], markets=markets, told=say_left_out))
+        self.accepted = tuple(accepted(dict(given)))
+        self.candles, reports = quality.checked(read, accept=self.accepted)
+        # Holes are told of as far as they lie in the range.
+        self.mended = [
+            f"{report.market}: {one.text}: {KINDS[one.kind].then}"
+            for report in reports
+            for one in report.findings
+            if (one.severity == "fault" and one.kind != "gap") or one.kind == "odds"
+        ]
+        self.recorded = fundings_of(given["funding"], markets)
+        self.rates = {market: one.rates for market, one in self.recorded.items()}
+        self.funding = {market: one.sha256 for market, one in self.recorded.items()}
+        self.options = self._options()
+        self.assumptions: list[str] = []
+        self.begun_ms = 0  # from then on every market has had a candle in the range
+
+    def _options(self) -> SessionOptions:
+        from dataclasses import replace
+
+        from bot.backtest.engine.options import SessionOptions, chance_outages, start_of
+
+        given = self.given
+        start_ms = start_of(given["start_ms"], self.candles)
+        end_ms = max(one.end_ms for one in self.candles)
+        if given["end_ms"] is not None:  # Only whole candles are played: with the last of them the session ends.
+            whole = [one.slice(None, given["end_ms"] - one.step_ms + 1) for one in self.candles]
+            end_ms = max((one.end_ms for one in whole if len(one)), default=given["end_ms"])
+        by_chance = chance_outages(
+            given["outage_count"], start_ms, end_ms, mean_ms=given["outage_for"] * 1000, seed=given["seed"]
+        )
+        # Said here, for all candles: a repeated run on data that are cut is settled when this one is.
+        ends = {one.market: one.end_ms for one in self.candles}
+        settlements = {
+            name: one if one.at_ms is not None or name not in ends else replace(one, at_ms=ends[name])
+            for name, one in given["settlements"]
+        }
+        return SessionOptions(
+            start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
+            latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=self.rules,
+            outages=(*given["outages"], *by_chance), settlements=settlements, seed=given["seed"], caps=dict(given["caps"]),
+        )  # fmt: skip
+
+    def manifest(self) -> dict[str, Any]:
+        from bot.backtest import backtest
+        from bot.backtest.results import run_writer as results
+
+        return results.manifest_of(
+            name=self.settings.name, config_text=self.config.read_text(encoding="utf-8"), strategies=backtest.strategies_of(self.settings),
+            candles=self.candles, funding=self.funding, options=self.options, accepted=self.accepted, assumptions=self.assumptions,
+            besides=[name for name in BESIDES if self.given[name]],
+        )  # fmt: skip
+
+    def prepared(self) -> Backtest:
+        """The session, not begun."""
+        from bot.backtest.results import run_writer as results
+
+        made = self._make(self.options)
+        self.assumptions = results.assumptions_of(
+            made.session.ground, self.options, made.stage, funded=list(self.rates), timers=made.session.timers
+        )
+        self.assumptions += self.mended
+        ground = made.session.ground
+        self.begun_ms = max(lane.ts[lane.first] for lane in ground.lanes)
+        for market, one in self.recorded.items():
+            lacking = one.judged(ground.start_ms, ground.end_ms, self.accepted)
+            self.assumptions += [f"{market}: funding: {said}" for said in (lacking, one.parts) if said is not None]
+        return made
+
+    def run(
+        self, made: Backtest, folder: Path, *, is_stopped: Callable[[], bool], quiet: bool
+    ) -> tuple[Result, OSError | None]:
+        """The session. Where its events cannot be written any more it is stopped: what was reached, and why."""
+        from bot.errors import BotError, JournalError
+        from bot.runtime.journal import queries
+
+        if self.given["with_journal"]:
+            made.journal.close()
+            try:
+                made = self._make(self.options, journal=folder / queries.FILE)
+            except JournalError as error:  # What it says of stops and guardians is of a daemon's.
+                why = str(error.__cause__ or error)
+                raise BotError(
+                    f"{folder}: the journal cannot be written: {why}; choose another place with --out"
+                ) from None
+        with (
+            _Lines(folder / "events.jsonl") as lines, _Lines(folder / SAID, is_needed=False) as said, _bar(quiet=quiet) as told,
+        ):  # fmt: skip
+            found = made.run(
+                progress=lambda done, of: not (lines.lost or said.lost or is_stopped()) and told(done, of),
+                events=lines,
+                said=said,
+            )
+        return found, lines.lost or said.lost
+
+    def besides(
+        self, found: Result, folder: Path, *, is_stopped: Callable[[], bool]
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """What was asked for besides: the other path policies, the proof. A session that was stopped has no band, and its proof is not whole."""
+        from dataclasses import replace
+
+        from bot.backtest import backtest
+        from bot.backtest.engine.options import PATHS
+
+        def going(_done: int, _of: int) -> bool:
+            return not is_stopped()
+
+        band = proof = None
+        if self.given["band"] and not found.course.is_partial:
+            by_path: dict[str, Result] = {self.options.path: found}
+            for path in PATHS:
+                if path != self.options.path and not is_stopped():
+                    by_path[path] = self._make(replace(self.options, path=path)).run(progress=going)
+            if len(by_path) == len(PATHS) and not any(one.course.is_partial for one in by_path.values()):
+                band = backtest.band_of(self.options.path, by_path, self.candles)
+        if self.given["prove_causal"]:
+            whole, cuts = [], []
+            if not found.course.is_partial:
+                whole = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+                step_ms = max(one.step_ms for one in self.candles)
+                start_ms = max(found.start_ms, self.begun_ms)
+                cuts = backtest.cuts_between(CUTS, start_ms, found.end_ms, step_ms=step_ms, seed=self.options.seed)
+            cut = backtest.prove_causal(self._make, self.options, whole, cuts, progress=going)
+            proof = cut.spoiled_by(self.outside).plain()
+        return band, proof
+
+    def _make(self, options: SessionOptions, cut_ms: int | None = None, *, journal: Path | None = None) -> Backtest:
+        from bot.backtest.backtest import Backtest
+        from bot.backtest.engine.options import within
+
+        candles = self.candles
+        if cut_ms is not None:
+            candles = [part for one in self.candles if len(part := one.slice(None, cut_ms))]
+            options = within(options, candles)
+        is_cut = cut_ms is not None
+        return Backtest(self.settings, candles, options, rates=self.rates, journal_path=journal, is_cut=is_cut)
+
+
+# ── What a person sees ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C, SIGTERM or a closed terminal asks the session to stop at its next look; a second one ends the process as usual."""
+    import signal
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():  # Somebody else has the keyboard.
+        yield lambda: False
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: handler for one in numbers if (handler := signal.getsignal(one)) is not signal.SIG_IGN}
+    stopped = False
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def on_signal(_number: int, _frame: object) -> None:
+        nonlocal stopped
+        stopped = True
+        restore()
+        with suppress(OSError):  # The terminal may have gone.
+            click.echo("stopping; what was reached is kept (Ctrl-C again ends at once)", err=True)
+
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        yield lambda: stopped
+    finally:
+        restore()

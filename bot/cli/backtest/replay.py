@@ -1,0 +1,398 @@
+"""`bot replay`: a journal or a run again, on candles, and why what differs differs. Finds what is meant, prints what was found."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.cli.backtest.inputs import fundings_of, rules_of, traded
+from bot.cli.common.formatting import say_left_out
+from bot.cli.common.param_types import Amount, Duration, Instant, Sided, reserved
+from bot.cli.data.accept_flags import accepted, accepting
+from bot.words import many
+
+if TYPE_CHECKING:
+    from bot.backtest.data.candles import Candles
+    from bot.backtest.data.funding_rates import Funding
+    from bot.backtest.replay.comparison import Difference, Replayed
+    from bot.backtest.replay.records import Record
+    from bot.client import Client
+    from bot.config import Settings
+
+EPILOG: Final = """\b
+Examples:
+  bot replay configs/paper.yaml
+  bot replay ~/.local/state/bot/demo
+  bot replay ~/.local/state/bot/paper --config configs/paper.yaml --data data --latency 0.3s
+  bot replay runs/paper-20261120T165637Z --data data --json
+
+\b
+WHAT is a config (its daemon's journal is meant), a state directory (the demo's, too), a journal.db, or the folder of a backtest. The journal is
+only read.
+Exit code 0: every decision and fill is the same. 1: something differs; each difference has one cause of these:
+  data      a bar is another            timing    filled later than at the next open
+  code      the source is another       price     spread, depth, tick, or the path inside a bar
+  config    a param or limit is         fee       another rate
+  guardian  it acted on one side only   refused   the gate or the service said no
+  down      the daemon was not up       follows   from an earlier difference
+  unknown   the record does not tell
+Without --data the candles are asked of the service that the config names; of an embedded one that has ended, a copy is asked.
+"""
+SHOWN_MAX: Final = 60  # lines of a table; --json has them all
+
+
+@click.command(epilog=EPILOG)
+@click.argument("what", type=click.Path(path_type=Path), metavar="WHAT")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The config to decide with. Default: that of the run, as the journal or the folder names it.",
+)
+@click.option(
+    "--data",
+    "data",
+    multiple=True,
+    metavar="FILE|FOLDER",
+    help="Candles, as for bot backtest. Default: what the service keeps.",
+)
+@click.option("--from", "start_ms", type=Instant(), help="Begin here. Default: where the record begins.")
+@click.option("--to", "end_ms", type=Instant(), help="End here, exclusive. Default: where the record ends.")
+@click.option(
+    "--balance", type=Amount(), default=None, help="What the account began with, where the record does not tell."
+)
+@click.option(
+    "--path",
+    type=click.Choice(("sl_first", "ohlc", "olhc", "adaptive")),
+    default=None,
+    help="In which order a bar visits its extremes. Default: adaptive, as a sandbox does; of a backtest its own.",
+)
+@click.option(
+    "--latency", type=Duration(may_be_zero=True), default=None, help="How long an order is on its way: 300ms, 0.5s."
+)
+@click.option(
+    "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the sandbox's."
+)
+@click.option("--maker-fee", "maker_fees", type=Sided("rate", "rate"), multiple=True, help="Maker fee.")
+@click.option("--spread", "spreads", type=Sided("rate", "bps"), multiple=True, help="Best ask over best bid: 2bps.")
+@click.option("--depth", "depths", type=Sided("usd", "usd"), multiple=True, help="USD on the first of twenty levels.")
+@click.option("--tick", "ticks", type=Sided("price", "price"), multiple=True, help="Grid of prices: 0.1.")
+@click.option("--lot", "lots", type=Sided("size", "size"), multiple=True, help="Grid of sizes: 0.001.")
+@click.option("--funding", "funding", multiple=True, metavar="FILE", help="Recorded rates (ts,rate).")
+@accepting
+@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object on standard output.")
+def replay(what: Path, config: Path | None, *, as_json: bool, **given: Any) -> int:
+    """Run a recorded stretch again on candles, and explain each decision and fill that differs."""
+    import json
+
+    from bot import logs
+    from bot.errors import Exit
+    from bot.runtime.journal.queries import is_there
+
+    logs.configure(pretty=None, level="error")
+    with reserved(for_json=as_json):
+        found = _of_run(what, config, given) if is_there(what / "manifest.json") else _of_journal(what, config, given)
+    if as_json:
+        click.echo(json.dumps(found.plain(), indent=1, ensure_ascii=False))
+    else:
+        for line in lines(found):
+            click.echo(line)
+    return int(Exit.DONE if found.is_equal else Exit.ERROR)
+
+
+def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replayed:
+    from bot.backtest.engine.options import SessionOptions
+    from bot.backtest.replay.comparison import of_journal_again
+    from bot.backtest.replay.records import read_journal
+    from bot.cli.common.config_check import judged_without_secrets
+    from bot.errors import BotError
+
+    folder, own = _folder_of(what)
+    recorded = read_journal(folder, since_ms=given["start_ms"] or 0)
+    file = config or own or _noted(recorded, folder)
+    settings, _ = judged_without_secrets(file)
+    begins_ms = recorded.start_ms if given["start_ms"] is None else given["start_ms"]
+    balance = given["balance"] or recorded.balance(begins_ms)
+    if balance is None or balance <= 0:
+        raise BotError(f"the journal in {folder} does not tell what the account began with: say it with --balance")
+    candles = _candles(given, settings, recorded, file)
+    fundings = _fundings(given, settings)
+    ends_ms = recorded.end_ms if given["end_ms"] is None else given["end_ms"]
+    for one in fundings.values():
+        one.judged(begins_ms, ends_ms, accepted(dict(given)))
+    rates = {market: one.rates for market, one in fundings.items()}
+    options = SessionOptions(
+        start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=Decimal(balance), path=given["path"] or "adaptive",
+        latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given, traded(settings)),
+    )  # fmt: skip
+    return of_journal_again(recorded, settings, candles, options, rates=rates)
+
+
+def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replayed:
+    from dataclasses import replace
+
+    from bot.backtest.engine.options import SessionOptions, within
+    from bot.backtest.replay.comparison import of_run_again
+    from bot.backtest.results.run_reader import read_run
+    from bot.cli.common.config_check import judged_text, judged_without_secrets
+    from bot.errors import BotError, ConfigError
+
+    run = read_run(what)
+    manifest, course = run.manifest, run.summary["course"]
+    if config is not None:
+        settings = judged_without_secrets(config)[0]
+    else:
+        name = f"{manifest['config']['name']}.yaml"
+        try:
+            settings = judged_text(manifest["config"]["text"], Path(name))
+        except ConfigError as error:
+            here = f"a run keeps the text of its config and not where that was: its paths count from {Path.cwd()}"
+            raise ConfigError(f"{error}\n{here}; give the file with --config", error.problems) from None
+    series = ", ".join(f"{one['market']} {one['interval']} ({one['candles']:,})" for one in manifest["data"])
+    if not given["data"]:
+        raise click.UsageError(f"a run does not keep its candles: give them with --data; they were {series}")
+    candles = _read(given, settings, tuple(manifest["accepted"]))
+    fundings = _fundings(given, settings)
+    rates = {market: one.rates for market, one in fundings.items()}
+    funding = {market: one.sha256 for market, one in fundings.items()}
+    if manifest["funding"] and not funding:
+        raise BotError(
+            f"{what}: it was run with recorded funding of {', '.join(manifest['funding'])}: give it with --funding"
+        )
+    options = SessionOptions.of_plain(manifest["options"])
+    rules = rules_of(given, traded(settings))
+    over = {name: one.over(options.rules[name]) if name in options.rules else one for name, one in rules.items()}
+    options = replace(
+        options,
+        rules={**options.rules, **over},
+        path=given["path"] or options.path,
+        latency_ms=options.latency_ms if given["latency"] is None else round(given["latency"] * 1000),
+        balance_usd=given["balance"] or options.balance_usd,
+        start_ms=options.start_ms if given["start_ms"] is None else given["start_ms"],
+        end_ms=options.end_ms if given["end_ms"] is None else given["end_ms"],
+    )
+    options = within(options, candles)
+    changed = _changed(manifest, settings, candles, funding)
+    return of_run_again(
+        what, manifest, settings, candles, options, rates=rates, changed=changed, ended_ms=course["toMs"], is_stopped=course["isPartial"]
+    )  # fmt: skip
+
+
+def _folder_of(what: Path) -> tuple[Path, Path | None]:
+    """The state directory that is meant, and the config when that was named."""
+    from bot.backtest.results.run_reader import newest_run
+    from bot.cli.operate.daemon_client import folder_of
+    from bot.cli.operate.demo_folders import DemoFolder
+    from bot.runtime.journal.queries import FILE, is_there
+
+    if what.is_dir():
+        if not is_there(what / FILE):
+            what = DemoFolder(what).newest() or what
+        if not (what / FILE).is_file():
+            newest = newest_run(what)
+            way = "no daemon has run there, and it is no backtest's"
+            way = way if newest is None else f"give one of the backtests in it, like {newest}"
+            raise click.UsageError(f"{what}: has neither a journal.db nor a manifest.json: {way}")
+        return what, None
+    if what.name == FILE and what.is_file():
+        return what.parent, None
+    if what.suffix in (".yaml", ".yml") and what.is_file():
+        return folder_of(what), what
+    if not what.exists():
+        raise click.UsageError(
+            f"there is no {what}: give a config, a state directory, a journal.db, or the folder of a backtest"
+        )
+    raise click.UsageError(f"{what}: is no config (.yaml), state directory, journal.db or folder of a backtest")
+
+
+def _noted(recorded: Record, folder: Path) -> Path:
+    """The config of the last start, where it stood."""
+    from bot.runtime.strategy_host.fingerprints import config_of
+
+    noted = config_of(recorded.marks)
+    if noted is None:
+        raise click.UsageError(f"the journal in {folder} does not say which config it ran with: name it with --config")
+    if not Path(noted).is_file():
+        raise click.UsageError(
+            f"the journal in {folder} says that it ran with {noted}, which is not there any more: name it with --config"
+        )
+    return Path(noted)
+
+
+# ── Candles ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _candles(given: Mapping[str, Any], settings: Settings, recorded: Record, config: Path) -> list[Candles]:
+    from bot.client.names import run_unheld
+
+    if given["data"]:
+        return _read(given, settings, ())
+    return run_unheld(_asked(settings, recorded, config, given))
+
+
+def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...]) -> list[Candles]:
+    from bot.backtest.data import quality
+    from bot.backtest.data.candles import drivers, load
+
+    read = drivers(load([Path(one) for one in given["data"]], markets=traded(settings), told=say_left_out))
+    return quality.checked(read, accept=tuple(sorted({*accepted(dict(given)), *also})))[0]
+
+
+async def _asked(settings: Settings, recorded: Record, config: Path, given: Mapping[str, Any]) -> list[Candles]:
+    """What the service keeps: minutes where they reach back to the start, else the bars that the strategies hear."""
+    from bot.cli.data.candle_source import newest
+    from bot.clock import iso
+    from bot.errors import BotError
+    from bot.wire import INTERVAL_MS
+
+    start_ms = recorded.start_ms if given["start_ms"] is None else given["start_ms"]
+    heard: dict[str, str] = {}
+    for one in settings.strategies:
+        for market in one.markets:
+            heard[market] = min(heard.get(market, one.interval), one.interval, key=INTERVAL_MS.__getitem__)
+    found = []
+    async with _service(settings, config) as client:
+        for market, interval in sorted(heard.items()):
+            candles = await newest(client, market, "1m")
+            if candles.at_ms[0] > start_ms and interval != "1m":
+                candles = await newest(client, market, interval)
+            if candles.at_ms[0] > start_ms:
+                raise BotError(
+                    f"{market}: the service keeps {candles.interval} candles from {iso(candles.at_ms[0])} on, and the record begins at "
+                    f"{iso(start_ms)}: give older ones with --data, or begin later with --from"
+                )
+            found.append(candles)
+    return found
+
+
+@asynccontextmanager
+async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
+    """A client of the config's service. Of an embedded one that has ended a copy is asked, since time goes on in what runs."""
+    import asyncio
+    import shutil
+    from tempfile import TemporaryDirectory
+
+    from bot.cli.data.candle_source import client_of
+    from bot.cli.operate.daemon_client import folder_of
+    from bot.cli.run.embedded_service import Embedded
+    from bot.client import Client
+
+    ended = Embedded(folder_of(config))
+    if not settings.account.embedded or not ended.db.is_file() or ended.is_alive():
+        async with client_of(config, None, otherwise="or give the candles with --data") as client:
+            yield client
+        return
+    with TemporaryDirectory(prefix="bot-") as folder:
+        section = settings.embedded
+        copy = Embedded(
+            Path(folder), clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
+            data=tuple((one.market, one.file) for one in section.data),
+        )  # fmt: skip
+        for file in (ended.db, ended.db.with_name(f"{ended.db.name}-wal")):
+            if file.is_file():
+                shutil.copyfile(file, copy.folder / file.name)
+        try:
+            async with Client((await asyncio.to_thread(copy.ensure)).base_url) as client:
+                yield client
+        finally:
+            await asyncio.to_thread(copy.stop)
+
+
+def _fundings(given: Mapping[str, Any], settings: Settings) -> dict[str, Funding]:
+    return fundings_of(given["funding"], traded(settings))
+
+
+# ── What has changed since a backtest ───────────────────────────────────────────────────────────────────────────────
+
+
+def _changed(
+    manifest: Mapping[str, Any], settings: Settings, candles: Sequence[Candles], funding: Mapping[str, str]
+) -> dict[str, list[tuple[str, str]]]:
+    from bot.backtest.backtest import strategies_of
+    from bot.backtest.results.run_writer import code_sha256
+    from bot.cli.common.config_check import judged_text
+    from bot.errors import BotError
+    from bot.runtime.strategy_host import fingerprints
+
+    strategies = strategies_of(settings)
+    sources = {one["name"]: one["sha256"] for one in strategies}
+    now = fingerprints.mark_of(settings, sources)
+    try:
+        of_then = judged_text(manifest["config"]["text"], Path(f"{manifest['config']['name']}.yaml"))
+    except BotError:  # Its strategies are no longer where it names them: their digests are all that is left to compare.
+        of_then = settings
+    then = fingerprints.mark_of(of_then, sources | {one["name"]: one["sha256"] for one in manifest["strategies"]})
+    found = fingerprints.changes(then | {"version": manifest["code"]["version"]}, now)
+    all_of_them = found.setdefault("", [])
+    digests = {(one["market"], one["interval"]): one["sha256"] for one in manifest["data"]}
+    for mine in candles:
+        was = digests.get((mine.market, mine.interval))
+        if was != mine.digest():
+            said = "was not among them" if was is None else "candles are others"
+            all_of_them.append(("data", f"{mine.market} {mine.interval}: the data of the run: {said}"))
+    all_of_them += [
+        ("data", f"{market} funding: its rates are others")
+        for market, was in manifest["funding"].items()
+        if funding.get(market) != was
+    ]
+    imported = {one["name"]: one["packages"] for one in manifest["strategies"] if "packages" in one}
+    for one in strategies:
+        before, after = imported.get(one["name"], one["packages"]), one["packages"]
+        for name in sorted({*before, *after}):
+            versions = [packages.get(name, "not imported") for packages in (before, after)]
+            if versions[0] != versions[1]:
+                said = f"strategy {one['name']} imports {name}: {versions[0]} then, {versions[1]} now"
+                found.setdefault(one["name"], []).append(("code", said))
+    if manifest["code"]["sha256"] != code_sha256():
+        all_of_them.append(("code", "the source of bot is another than that of the run"))
+    return {name: said for name, said in found.items() if said}
+
+
+# ── What a person sees ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lines(found: Replayed) -> list[str]:
+    """The table for a terminal."""
+    from statistics import median
+
+    from bot.clock import iso
+
+    counted = ", ".join(
+        f"{many(one, name.removesuffix('s'))} then and {other:,} in the replay"
+        for name, (one, other) in found.counts.items()
+    )
+    said = [f"{found.name}: {iso(found.start_ms)[:19]} to {iso(found.end_ms)[:19]}", f"  {counted}"]
+    if found.late_ms:
+        said.append(
+            f"  market orders were filled {median(found.late_ms):,.0f} ms (median; at most {max(found.late_ms):,}) after the replay's"
+        )
+    said += [f"  note: {one}" for one in found.notes]
+    said += [f"  changed: {one}" for one in found.changed]
+    if found.is_equal:
+        return [*said, "  equal: every decision and every fill is the same"]
+    causes: dict[str, int] = {}
+    for one in found.differences:
+        causes[one.cause] = causes.get(one.cause, 0) + 1
+    words = ", ".join(f"{name} {count:,}" for name, count in sorted(causes.items(), key=lambda item: -item[1]))
+    count = len(found.differences)
+    said.append(f"  {many(count, 'difference')}: {words}")
+    for one in found.differences[:SHOWN_MAX]:
+        said += _told(one)
+    if len(found.differences) > SHOWN_MAX:
+        said.append(f"  and {len(found.differences) - SHOWN_MAX:,} more: --json has all of them")
+    return said
+
+
+def _told(one: Difference) -> list[str]:
+    from bot.clock import iso
+
+    who = " ".join(filter(None, (one.market, one.strategy)))
+    return [
+        f"  {iso(one.at_ms)[:23]}  {one.cause:<8}  {one.what:<8}  {who}: {one.why}",
+        f"      then    {one.recorded or 'nothing'}",
+        f"      replay  {one.replayed or 'nothing'}",
+    ]

@@ -1,0 +1,197 @@
+"""`bot report` and `bot compare`: a run's folder as a page, in the terminal, or as JSON."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.words import many
+
+if TYPE_CHECKING:
+    from bot.backtest.results.run_reader import KeptRun
+
+GUARDIANS_SHOWN: Final = 20  # the newest; --json has them all
+BOOKED: Final = {"Result": "pnlUsd", "Fees": "feesUsd", "Funding": "fundingUsd"}
+REPORT_EPILOG = """\b
+Examples:
+  bot report runs/paper-20261120T165637Z
+  bot report runs/paper-20261120T165637Z --out page.html --open
+  bot report runs/paper-20261120T165637Z --json
+
+\b
+The page is one file that needs no network: report.html in the run's folder unless --out says otherwise.
+"""
+COMPARE_EPILOG = """\b
+Examples:
+  bot compare runs/paper-20261120T165637Z runs/paper-20261120T170012Z
+  bot compare RUN RUN --out page.html
+
+\b
+What differs in what was run is told by what each run has recorded: options, config, and digests of code, strategies and candles. The files of then
+are not read again, so a file that has changed since changes nothing here; `bot replay RUN` runs with what is there now.
+"""
+
+
+@click.command(epilog=REPORT_EPILOG)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Where the page goes. Default: report.html in RUN."
+)
+@click.option("--open", "shown", is_flag=True, help="Show the page in the browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; no page is written.")
+def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
+    """Write a run's page: equity, trades on their candles, months, R multiples, costs, and what it all rests on."""
+    from bot.backtest.results.html_report import MONTHS, by_market, monthly
+    from bot.backtest.results.run_reader import read_run
+
+    kept = read_run(run)
+    if as_json:
+        months = {str(year): dict(zip((*MONTHS, "Year"), found, strict=True)) for year, found in monthly(kept).items()}
+        more = {"months": months, "markets": by_market(kept), "assumptions": kept.manifest["assumptions"]}
+        _print({"run": kept.name, **kept.summary, **more})
+        return
+    for line in report_lines(kept):
+        click.echo(_narrow(line))
+    _write(out or run / "report.html", kept, None, shown=shown)
+
+
+@click.command(epilog=COMPARE_EPILOG)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("other", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a page too.")
+@click.option("--open", "shown", is_flag=True, help="Show the page in the browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
+    """Show two runs side by side: their figures, and what differs in what was run."""
+    from bot.backtest.results.html_report import compared, differences, ran_text, unexplained
+    from bot.backtest.results.run_reader import read_run
+
+    one, two = read_run(run), read_run(other)
+    differing = differences(one, two)
+    if as_json:
+        _print({
+            "runs": [one.name, two.name],
+            "figures": _side_by_side(one.summary["figures"], two.summary["figures"]),
+            "costs": _side_by_side(one.summary["costs"], two.summary["costs"]),
+            "sameEvents": one.summary["eventDigest"] == two.summary["eventDigest"],
+            "differences": differing,
+        })  # fmt: skip
+    else:
+        for letter, which in (("A", one), ("B", two)):
+            click.echo(f"  {letter}  {which.name}\n     {ran_text(which)}")
+        click.echo(f"  {'':<30} {'A':>14} {'B':>14} {'B - A':>14}")
+        for name, *values in compared(one, two):
+            click.echo(f"  {name:<30} " + " ".join(f"{_shown(value):>14}" for value in values))
+        same = one.summary["eventDigest"] == two.summary["eventDigest"]
+        click.echo("  the events are equal to the byte" if same else "  the events differ")
+        for line in differing or filter(None, [unexplained(one, two)]):
+            click.echo(_narrow(f"  differs: {line}"))
+    if out is not None or shown:
+        _write(out or run / f"compare-{two.name}.html", one, two, shown=shown)
+
+
+def _side_by_side(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: [one.get(name), two.get(name)] for name in dict.fromkeys([*one, *two])}
+
+
+def report_lines(run: KeptRun) -> list[str]:
+    """A run for a terminal: the figures of its page."""
+    from bot.backtest.results.html_report import (
+        FIRST,
+        MONTHS,
+        SUMS,
+        band_lines,
+        by_market,
+        costs_of,
+        guardian_text,
+        monthly,
+        proof_text,
+        ran_text,
+        range_of,
+        refusals_text,
+        sums,
+    )
+    from bot.clock import iso
+
+    summary = run.summary
+    lines = [f"  {ran_text(run)}"]
+    lines += [f"  QUARANTINED {name}: {why}" for name, why in summary.get("quarantined", {}).items()]
+    if summary.get("proof") is not None:
+        lines.append(f"  {proof_text(summary['proof'])}")
+    for name, value in summary["figures"].items():
+        among = range_of(summary.get("band"), name, value)
+        beside = "" if among is None else f"   by path: {_shown(among[0])} to {_shown(among[1])}"
+        lines.append(f"  {name:<30} {_shown(value):>16}{beside}")
+    lines += [f"  {f'{name} [$]':<30} {_shown(value):>16}" for name, value in costs_of(run).items()]
+    lines += [f"  open at the end: {line}" for line in summary.get("left", ())]
+    for year, found in monthly(run).items():
+        named = zip((*MONTHS, "Year"), found, strict=True)
+        lines.append(
+            f"  {year} [%]  " + "  ".join(f"{name} {value:+.2f}" for name, value in named if value is not None)
+        )
+    for title, rows in (("strategy", sums(summary["strategies"])), ("market", sums(by_market(run)))):
+        lines += _columns([(title, *SUMS[1:]), *rows]) if rows else []
+    booked = [
+        (name, *(f"{float(one[key]):,.2f}" for key in BOOKED.values()))
+        for name, one in summary.get("booked", {}).items()
+    ]
+    lines += _columns([("booked to", *BOOKED), *booked]) if booked else []
+    if summary.get("exits"):
+        lines.append("  exits: " + ", ".join(f"{name} {count:,}" for name, count in summary["exits"].items()))
+    lines += [f"  {one}" for by in FIRST for one in refusals_text(summary, by)]
+    lines += [f"  {one}" for one in (band_lines(summary["band"]) if summary.get("band") else ())]
+    lines += [
+        f"  down {iso(one['atMs'])[:19]} for {one['forMs'] // 1000} s: {many(one['events'], 'event')}, "
+        f"equity {one['equityBeforeUsd']:,.2f} -> {one['equityAfterUsd']:,.2f}"
+        for one in summary.get("outages", ())
+    ]
+    fired = summary.get("guardians", ())
+    lines += [f"  guardian {guardian_text(one)}" for one in fired[-GUARDIANS_SHOWN:]]
+    if len(fired) > GUARDIANS_SHOWN:
+        lines.append(f"  the last {GUARDIANS_SHOWN} of {len(fired):,} guardians; --json has all of them")
+    return lines
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as wide as its cells."""
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return [
+        f"  {name:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        for name, *cells in rows
+    ]
+
+
+def _write(path: Path, run: KeptRun, other: KeptRun | None, *, shown: bool) -> None:
+    from bot.backtest.results.html_report import page
+    from bot.cli.common.files import write_atomic
+
+    write_atomic(path, page(run, other))
+    click.echo(f"Page: {path}")
+    if shown:
+        click.launch(str(path))
+
+
+def _print(value: Any) -> None:
+    import json
+
+    click.echo(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def _narrow(line: str) -> str:
+    """Folded between words where a terminal would cut it anywhere; whole for whatever else reads it."""
+    if not sys.stdout.isatty():
+        return line
+    columns = shutil.get_terminal_size().columns
+    return textwrap.fill(line, columns, subsequent_indent=" " * 11, break_on_hyphens=False)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:z,.2f}"

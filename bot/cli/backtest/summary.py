@@ -1,0 +1,111 @@
+"""The closing lines of `bot backtest`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from bot.words import many
+
+if TYPE_CHECKING:
+    from bot.backtest.results.run_writer import Result
+
+GUARDIANS_SHOWN: Final = 20
+
+
+@contextmanager
+def _bar(*, quiet: bool) -> Iterator[Callable[[int, int], bool]]:
+    """A progress bar with bars a second on a terminal; elsewhere nothing."""
+    import sys
+
+    if quiet or not sys.stderr.isatty():
+        yield lambda _done, _of: True
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from bot.clock import monotonic_ns
+
+    started_ns = monotonic_ns()
+    columns = (
+        TextColumn("bars"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8) as progress:
+        task = progress.add_task("bars", total=None, rate="")
+
+        def told(done: int, of: int) -> bool:
+            rate = done / max(1e-9, (monotonic_ns() - started_ns) / 1e9)
+            progress.update(task, completed=done, total=of, rate=f"{rate:,.0f} bars/s")
+            return True
+
+        yield told
+
+
+def summary_lines(
+    found: Result,
+    assumptions: Sequence[str],
+    *,
+    band: Mapping[str, Any] | None = None,
+    proof: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """The summary for a terminal."""
+    from bot.backtest.results.html_report import FIRST, band_lines, guardian_text, outside_text, range_of, refusals_text
+    from bot.backtest.results.run_writer import fired_row, noes_told
+    from bot.clock import iso
+    from bot.money import format_e8
+
+    course, book = found.course, found.book
+    lines = [
+        f"{iso(found.start_ms)[:16]} to {iso(found.end_ms)[:16]}   {many(course.bars, 'bar')}, {course.touched:,} of them met something"
+    ]
+    if course.is_partial:
+        lines.append(f"PARTIAL: stopped after {course.bars:,} of {many(course.bars_in_all, 'bar')}")
+    for name, value in found.figures.items():
+        among = range_of(band, name, value)
+        beside = "" if among is None else f"   by path: {_shown(among[0])} to {_shown(among[1])}"
+        lines.append(f"  {name:<28}{_shown(value):>16}{beside}")
+    lines.append(f"  {'Fees [$]':<28}{format_e8(book.fees):>16}")
+    lines.append(f"  {'Funding [$]':<28}{format_e8(book.funding):>16}")
+    lines.append(f"  {'Slippage [$]':<28}{format_e8(book.slippage):>16}   inside the prices")
+    if book.kinds:
+        lines.append("  exits: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(book.kinds.items())))
+    noes = noes_told(found.noes)
+    lines += [f"  {one}" for by in FIRST for one in refusals_text(noes, by)]
+    if found.liquidations:
+        lines.append(f"  LIQUIDATIONS: {found.liquidations}")
+    if book.backstop:
+        lines.append(f"  the liquidator's backstop: {format_e8(book.backstop)} USD, paid for what went below zero")
+    lines += [f"  guardian {guardian_text(fired_row(one))}" for one in book.guardians[:GUARDIANS_SHOWN]]
+    if len(book.guardians) > GUARDIANS_SHOWN:
+        lines.append(f"  and {len(book.guardians) - GUARDIANS_SHOWN:,} more: summary.json has all of them")
+    for down in course.downs:
+        lines.append(
+            f"  down {iso(down.outage.at_ms)[:19]} for {down.outage.ms // 1000} s: {many(max(0, down.last_event - down.first_event + 1), 'event')}, "
+            f"equity {down.equity_before_usd:,.2f} -> {down.equity_after_usd:,.2f}"
+        )
+    lines += [f"  QUARANTINED {name}: {why}" for name, why in course.quarantined.items()]
+    lines += [f"  open at the end: {one}" for one in found.left]
+    lines += [f"  {one}" for one in (() if band is None else band_lines(band))]
+    if proof is not None:
+        verdict = "causal: equal decisions" if proof["isWhole"] else "not proven causal: equal decisions so far"
+        if proof["differs"] is not None:
+            verdict = "NOT CAUSAL"
+        elif proof["outside"]:
+            verdict = f"not proved: {outside_text(proof['outside'])}; equal decisions"
+        lines.append(
+            f"  {verdict} on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
+        )
+    lines.append("  assumptions:")
+    lines += [f"    {one}" for one in assumptions]
+    return lines
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"

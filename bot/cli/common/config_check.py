@@ -1,0 +1,227 @@
+"""Judging a config as a whole before anything starts: the file, its strategies and their params, its markets, its candle files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from bot.config import Settings, Source, read, read_text
+from bot.config.references import Noted, Outside
+from bot.errors import BotError, ConfigError, Problem, Refusal, StrategyError
+from bot.runtime.alerts import messages
+from bot.runtime.strategy_host import loader
+from bot.words import meant_market
+
+
+def judged(path: Path, outside: Outside | None = None) -> Source:
+    """The config, fit to run. ConfigError with every problem that can be found without starting anything.
+
+    `outside`: looks the references up where only a unit is handed its credentials.
+    """
+    source = _judged(path, read(path, lookup=outside))
+    missing = missing_packages(source.settings)
+    problems = [source.problem((one,), needs_package(one, name)) for one, name in missing]
+    if source.settings.notify is not None and "notify" not in dict(missing):
+        problems += _of_addresses(source, {} if outside is None else outside.found)
+    if problems:
+        raise ConfigError("\n".join(map(str, problems)), tuple(problems))
+    return source
+
+
+def judged_without_secrets(path: Path) -> tuple[Settings, Sequence[tuple[str, str]]]:
+    """The same where its secrets are out of reach, and the references to them: (credential, file or env; name)."""
+    settings, noted = judged_and_noted(path)
+    return settings, noted.found
+
+
+def judged_and_noted(path: Path) -> tuple[Settings, Noted]:
+    """The same, with all that was noted on the way."""
+    noted = Noted(path.absolute().parent, os.environ)
+    return _judged(path, read(path, lookup=noted)).settings, noted
+
+
+def judged_text(text: str, path: Path) -> Settings:
+    """The settings of a config that was kept as text, as if it stood in the file `path`; its secrets are not looked up."""
+    noted = Noted(path.absolute().parent, os.environ)
+    return _judged(path, read_text(text, path, lookup=noted)).settings
+
+
+def _judged(path: Path, source: Source) -> Source:
+    problems: list[Problem] = []
+    for index, one in enumerate(source.settings.strategies):
+        at = ("strategies", index)
+        try:
+            loaded = loader.load(one.use, source.settings.strategies_dir)
+            bad = loader.check_params(loaded.strategy, one.params)
+        except (ConfigError, StrategyError) as error:
+            problems.append(source.problem((*at, "use"), str(error).removeprefix(f"use: {one.use!r}").lstrip(": ")))
+            continue
+        problems += [source.problem((*at, "params", *param.loc), param.message) for param in bad]
+        if not bad:
+            try:
+                loader.build(loaded, name=one.name, markets=one.markets, params=one.params)
+            except BotError as error:
+                problems.append(source.problem((*at, "use"), str(error)))
+    if source.settings.account.embedded:
+        problems += _of_markets(source)
+        problems += _of_guardians(source)
+    if source.settings.notify is not None:
+        told = source.settings.notify
+        problems += [source.problem(("notify", *at), text) for at, text in messages.problems(told.texts, told.mute)]
+    if problems:
+        head = f"{path}: {len(problems)} problems\n" if len(problems) > 1 else ""
+        raise ConfigError(head + "\n".join(map(str, problems)), tuple(problems))
+    return source
+
+
+def judge(settings: Settings) -> None:
+    """The same of settings that were made, not read."""
+    for one in settings.strategies:
+        loader.build(
+            loader.load(one.use, settings.strategies_dir), name=one.name, markets=one.markets, params=one.params
+        )
+
+
+def missing_packages(settings: Settings) -> list[tuple[str, str]]:
+    """What a run would find missing only when its service stands already, (section, package). A session needs none of it."""
+    return [
+        (section, name)
+        for section, name in (("notify", "apprise"), ("metrics", "prometheus-client"))
+        if getattr(settings, section) is not None and find_spec(name.replace("-", "_")) is None
+    ]
+
+
+def needs_package(section: str, name: str) -> str:
+    return f"needs the package {name}: install bracketbot[{section}], or take the section out"
+
+
+def _of_addresses(source: Source, unseen: Collection[str]) -> list[Problem]:
+    """What apprise does not know would end the run when its service stands already. Nothing is said of those `unseen`."""
+    from bot.runtime.alerts.notifier import AppriseTarget
+
+    assert source.settings.notify is not None
+    problems = []
+    for index, url in enumerate(source.settings.notify.urls):
+        if url.get_secret_value() in unseen:
+            continue
+        try:
+            AppriseTarget(url, index)
+        except ConfigError as error:
+            problems.append(
+                source.problem(("notify", "urls", index), str(error).removeprefix(f"notify.urls[{index}]: "))
+            )
+    return problems
+
+
+def _of_markets(source: Source) -> list[Problem]:
+    """Only the embedded service's markets are known without asking."""
+    settings = source.settings
+    from bot.service.market_data.instruments import CATALOGUE
+    from bot.service.market_data.price_feed import RecordedSource
+    from bot.service.market_data.recorded import interval_of, read_candles
+    from bot.service.state_machine.bootstrap import recorded_start
+    from bot.venue.outcome import is_paid
+    from bot.wire import INTERVAL_MS
+
+    problems: list[Problem] = []
+    played: dict[str, RecordedSource] = {}
+    section = settings.embedded
+    for index, coin in enumerate(section.markets):
+        if coin not in CATALOGUE:
+            problems.append(
+                source.problem(("embedded", "markets", index), f"no such market; known are {', '.join(CATALOGUE)}")
+            )
+    for index, one in enumerate(section.data):
+        if one.market not in CATALOGUE:
+            problems.append(
+                source.problem(
+                    ("embedded", "data", index, "market"), f"no such market; known are {', '.join(CATALOGUE)}"
+                )
+            )
+            continue
+        if one.market in played:
+            problems.append(
+                source.problem(("embedded", "data", index, "market"), f"two candle files are given for {one.market}")
+            )
+            continue
+        try:
+            spec = CATALOGUE[one.market].spec
+            candles = read_candles(one.file, sz_decimals=spec.sz_decimals, are_odds=is_paid(spec))
+            played[one.market] = RecordedSource(candles, interval_of(one.file, candles))
+        except ConfigError as error:
+            problems.append(source.problem(("embedded", "data", index, "file"), str(error)))
+    if played:
+        try:
+            recorded_start(played)
+        except ConfigError as error:
+            problems.append(source.problem(("embedded", "data"), str(error)))
+    listed = _listed(settings)
+    for index, strategy in enumerate(settings.strategies):
+        for place, coin in enumerate(strategy.markets):
+            if coin not in listed:
+                problems.append(
+                    source.problem(
+                        ("strategies", index, "markets", place),
+                        _not_listed(coin, listed),
+                    )
+                )
+            elif coin in played and INTERVAL_MS[strategy.interval] < played[coin].base_ms:
+                finest = next(name for name, step in INTERVAL_MS.items() if step == played[coin].base_ms)
+                problems.append(
+                    source.problem(
+                        ("strategies", index, "interval"),
+                        f"there are no {strategy.interval} bars of {coin}: its candles are of {finest}; finer data are needed, or interval: {finest}",
+                    )
+                )
+    return problems
+
+
+def _of_guardians(source: Source) -> list[Problem]:
+    """What the embedded service would say to each, in its words: one that it refuses keeps every entry out."""
+    from bot.service.operations.orders import ORDER_FIELDS, guardian_spec
+    from bot.service.views.responses import Refused
+    from bot.venue.guardians import normalise
+    from bot.wire.errors import unknown
+
+    problems: list[Problem] = []
+    listed = _listed(source.settings)
+    for index, one in enumerate(source.settings.guardians):
+        try:
+            # The service would ignore it; in a config it is a slip.
+            for name in one.order_template or ():
+                if name not in ORDER_FIELDS:
+                    problems.append(
+                        source.problem(("guardians", index, "order_template", name), unknown(name, ORDER_FIELDS)[0])
+                    )
+            found = normalise(guardian_spec(one.request()))
+        except Refused as error:
+            found = error.refusal
+        if isinstance(found, Refusal):
+            at = str(((found.details or {}).get("fields") or [{}])[0].get("field", ""))
+            keys = at.replace("orderTemplate", "order_template").split(".")
+            problems.append(source.problem(("guardians", index, *keys), found.message.removeprefix(f"{at}: ")))
+        elif found.order is not None and found.order.coin not in listed:
+            problems.append(
+                source.problem(("guardians", index, "order_template", "market"), _not_listed(found.order.coin, listed))
+            )
+    return problems
+
+
+def _listed(settings: Settings) -> Collection[str]:
+    """The embedded service's markets."""
+    from bot.service.market_data.instruments import CATALOGUE
+
+    section = settings.embedded
+    recorded = tuple(one.market for one in section.data)
+    return {*section.markets, *recorded} if section.markets or recorded else set(CATALOGUE)
+
+
+def _not_listed(coin: str, listed: Collection[str]) -> str:
+    return f"{coin} is not among the embedded service's markets{_meant(coin, listed)}: {', '.join(sorted(listed))}"
+
+
+def _meant(coin: str, listed: Collection[str]) -> str:
+    near = meant_market(coin, listed)
+    return f" (did you mean {near}?)" if near is not None else ""

@@ -1,0 +1,260 @@
+"""Values of options: durations, clocks, candle files. Each says what is wrong and what to write."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from bot.backtest.engine.options import Outage, Settlement
+
+SPEED_MAX: Final = 3600  # the service's bound on an accelerated clock
+_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class Group(click.Group):
+    """A group that lists its commands with the whole of what they do; click's own cuts it off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, inspect.cleandoc(one.help or "").partition("\n\n")[0])
+                    for name, one in sorted(self.commands.items())
+                ]
+            )
+
+
+class Duration(click.ParamType[float]):
+    """`60s`, `5m`, `1.5h`, `300ms`, `90` (seconds); nothing at all only where it `may_be_zero`."""
+
+    name = "duration"
+
+    def __init__(self, *, may_be_zero: bool = False) -> None:
+        self._may_be_zero = may_be_zero
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) *(ms|[smhd]?)", value.strip(), re.ASCII)
+        if found is None or (float(found[1]) <= 0 and not self._may_be_zero):
+            self.fail(f"{value!r} is no duration; write 60s, 5m or 1.5h", param, ctx)
+        if found[2] == "ms" and float(found[1]) % 1:
+            self.fail(f"{value!r}: a millisecond is the least there is; write whole ones", param, ctx)
+        return float(found[1]) * _UNITS[found[2]]
+
+
+def reserved(*, for_json: bool) -> AbstractContextManager[object]:
+    """Standard output is for one JSON object: what a strategy prints meanwhile goes to standard error."""
+    return redirect_stdout(sys.stderr) if for_json else nullcontext()
+
+
+class Clock(click.ParamType[str]):
+    """`real`, `manual` or how many times faster: `60x`. The text as the service takes it."""
+
+    name = "clock"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = value.strip().lower()
+        if text in ("real", "manual"):
+            return text
+        if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?x", text, re.ASCII) or not 1 <= float(text[:-1]) <= SPEED_MAX:
+            self.fail(f"{value!r} is no clock; write real, manual, or 1x to {SPEED_MAX}x", param, ctx)
+        return text
+
+
+class Candles(NamedTuple):
+    """A file of candles, and the market that it was given for, if it was."""
+
+    coin: str | None
+    path: Path
+
+
+class CandleFile(click.ParamType[Candles]):
+    """`FILE` or `COIN=FILE`."""
+
+    name = "file"
+
+    def convert(self, value: str | Candles, param: click.Parameter | None, ctx: click.Context | None) -> Candles:
+        if isinstance(value, Candles):
+            return value
+        from bot.wire.order_requests import bare_coin
+
+        named = re.fullmatch(
+            r"((?:perp:)?[a-z0-9]{1,20}|event:[a-z0-9][a-z0-9._-]{0,63})=(.+)", value, re.ASCII | re.IGNORECASE
+        )
+        return Candles(bare_coin(named[1]), Path(named[2])) if named is not None else Candles(None, Path(value))
+
+
+def speed_of(clock: str) -> float:
+    """Seconds of the service in a real one; 0 for the manual clock."""
+    if clock == "manual":
+        return 0.0
+    return 1.0 if clock == "real" else float(clock[:-1])
+
+
+def recordings(given: tuple[Candles, ...], *, otherwise: str | None) -> tuple[tuple[str, Path], ...]:
+    """Each file with its market: as given, else by the file's name, else `otherwise`. ConfigError when none of them says."""
+    from bot.errors import ConfigError
+    from bot.service.market_data.instruments import CATALOGUE
+    from bot.service.market_data.recorded import coin_of
+
+    found: list[tuple[str, Path]] = []
+    for coin, path in given:
+        if path.is_dir():
+            inside = sorted(one for one in path.iterdir() if one.name.endswith((".csv", ".csv.gz")))
+            if not inside:
+                raise ConfigError(f"{path}: no .csv or .csv.gz file in this folder")
+            found += recordings(tuple(Candles(None, one) for one in inside), otherwise=None)
+            continue
+        if coin is None:
+            try:
+                coin = coin_of(path, tuple(CATALOGUE))
+            except ConfigError:
+                if otherwise is None:
+                    raise
+                coin = otherwise
+        found.append((coin, path))
+    return tuple(found)
+
+
+_SIDED: Final = re.compile(r"(?:((?:event:|perp:)?[A-Za-z0-9][A-Za-z0-9._-]*)=)?(.+)", re.DOTALL)
+
+
+_OUTAGE: Final = re.compile(r"(.+?)\+([0-9.]+ *[smhd]?)")
+
+
+_CLASSES: Final = ("crypto", "stocks", "bonds", "prediction")
+
+
+class Instant(click.ParamType[int]):
+    """`2025-05-01`, `2025-05-01T10:30`, with `Z` or an offset; UTC when none is given. Or unix milliseconds."""
+
+    name = "time"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from datetime import UTC, datetime
+
+        from bot.clock import ms_of
+
+        if isinstance(value, int):
+            return value
+        text = value.strip()
+        if text.isascii() and text.isdigit() and len(text) in (12, 13):
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{value!r} is no time; write 2025-05-01, 2025-05-01T10:30 or unix milliseconds", param, ctx)
+        return ms_of(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+
+
+class Amount(click.ParamType[Decimal]):
+    """A plain decimal number."""
+
+    name = "usd"
+
+    def convert(self, value: str | Decimal, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
+        return value if isinstance(value, Decimal) else _number(value, lambda text: self.fail(text, param, ctx))
+
+
+def _number(text: str, fail: Callable[[str], Any]) -> Decimal:
+    try:
+        number = Decimal(text.strip().replace("_", ""))
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite() or number < 0:
+        fail(f"{text!r} is no number from 0 on")
+    return number
+
+
+class Sided(click.ParamType[tuple[str, Decimal]]):
+    """`VALUE`, `CLASS=VALUE` or `MARKET=VALUE`; the value with `%` or `bps` where it is a rate, unless it is 0."""
+
+    def __init__(self, name: str, unit: str) -> None:
+        self.name = name
+        self._unit = unit
+
+    def convert(
+        self, value: str | tuple[str, Decimal], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Decimal]:
+        if isinstance(value, tuple):
+            return value
+        matched = _SIDED.fullmatch(value.strip())
+        if matched is None:
+            self.fail(f"{value!r} is no value; write VALUE, CLASS=VALUE or MARKET=VALUE", param, ctx)
+        whose, text = matched[1] or "", matched[2].strip()
+        if whose and whose.lower() not in _CLASSES:
+            from bot.backtest.data.candles import market_name
+
+            whose = market_name(whose)
+        else:
+            whose = whose.lower()
+        scale = Decimal(1)
+        if self._unit in ("rate", "bps"):
+            found = re.fullmatch(r"([0-9.]+) *(%|bps)?", text)
+            if found is None:
+                self.fail(f"{text!r} is no rate; write 0.05% or 5bps", param, ctx)
+            text = found[1]
+            if found[2] is None and text.strip("0."):
+                self.fail(f"{text!r} says no unit; write {text}% or {text}bps", param, ctx)
+            scale = Decimal("0.01" if found[2] == "%" else "0.0001") * (1 if self._unit == "rate" else 10_000)
+        return whose, _number(text, lambda said: self.fail(said, param, ctx)) * scale
+
+
+class Out(click.ParamType["Outage"]):
+    """`2025-05-03T10:00+2h`."""
+
+    name = "time+duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Outage:
+        from bot.backtest.engine.options import Outage
+
+        if isinstance(value, Outage):
+            return value
+        found = _OUTAGE.fullmatch(value.strip())
+        if found is None:
+            self.fail(f"{value!r} is no outage; write 2025-05-03T10:00+2h", param, ctx)
+        return Outage(Instant().convert(found[1], param, ctx), round(Duration().convert(found[2], param, ctx) * 1000))
+
+
+class Settled(click.ParamType[tuple[str, "Settlement"]]):
+    """`event:RATE-CUT`, `event:RATE-CUT=yes`, `event:RATE-CUT=2025-03-20T18:00=no`."""
+
+    name = "market=time=outcome"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Settlement]:
+        from bot.backtest.data.candles import market_name
+        from bot.backtest.engine.options import Settlement
+
+        if isinstance(value, tuple):
+            return value
+        name, *rest = (part.strip() for part in value.split("="))
+        outcome = at_ms = None
+        if rest and re.fullmatch(r"(?i)yes|no|[01](\.[0-9]+)?", rest[-1]):
+            word = rest.pop().lower()
+            outcome = Decimal({"yes": 1, "no": 0}.get(word, word))
+        if rest:
+            at_ms = Instant().convert(rest.pop(), param, ctx)
+        if rest:
+            self.fail(f"{value!r} is no settlement; write event:RATE-CUT=2025-03-20T18:00=yes", param, ctx)
+        return market_name(name), Settlement(at_ms, outcome)
+
+
+class Capped(click.ParamType[tuple[str, Any]]):
+    """`maxDailyNotionalUsd=5000`."""
+
+    name = "cap"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        from bot.backtest.engine.caps import cap_of
+
+        return value if isinstance(value, tuple) else cap_of(value)

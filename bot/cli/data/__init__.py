@@ -1,0 +1,1 @@
+"""`bot data`: candles for backtests."""

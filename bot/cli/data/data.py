@@ -1,0 +1,648 @@
+"""`bot data`: candles for sessions. Import, audit, generate, list, pull. Parses and tells; what candles are is bot.backtest's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.cli.common.formatting import say_left_out
+from bot.cli.common.param_types import Group, Instant
+from bot.cli.data.accept_flags import accepted, accepting
+from bot.cli.data.candle_source import _newest_or_why, client_of
+from bot.words import many
+
+if TYPE_CHECKING:
+    from bot.backtest.data.candles import Candles
+    from bot.backtest.data.findings import AuditReport
+    from bot.backtest.data.store import Store, Written
+    from bot.errors import BotError, ConfigError
+
+STORE: Final = Path("data")
+EACH_ROWS_OWN: Final = "EACH"  # in the place of a market, where every row names its own
+# What is a matter of taste in data that are sound to the letter; the session that uses them decides.
+LEFT_TO_SESSIONS: Final = ("gaps", "jumps", "zero-volume")
+
+DATA = """\b
+Examples:
+  bot data gen BTC --from 2025-01-01 --days 365
+  bot data import binance_BTCUSDT_1m.csv.gz
+  bot data audit data
+  bot data list
+  bot data pull BTC ETH --interval 1m --config configs/paper.yaml
+
+\b
+The store is the folder `data`: <MARKET>/<interval>.parquet with the research extra (pip install 'bracketbot[research]'), .csv.gz without.
+The candles are the same either way. `bot backtest CONFIG --data data` reads it.
+"""
+
+IMPORT = """\b
+Examples:
+  bot data import binance_BTCUSDT_1m_2025.csv.gz
+  bot data import SPY=spy.txt --columns ts=Date+Time,open=O,high=H,low=L,close=C,volume=Vol --tz America/New_York
+  bot data import eur.csv --market QQQ --unit '%d/%m/%Y %H:%M' --decimal , --stamp close
+  bot data import frames/*.parquet --columns ts=open_time --store candles
+  bot data import daily_60markets.csv.gz --market 'event:{id}' --columns price=yes --interval 1d --accept-off-grid
+
+\b
+Delimiter and header are found out; a file without a header has the columns time, open, high, low, close, volume, or --columns by number (ts=1).
+Times are read as ms, s, us, ns or ISO text by what the first row shows; a file has one unit. A date without a time is a day of UTC.
+Of a file of many markets, --market says how each is called: {id} is what the column `id` holds. Where rows are samples of one price instead of
+candles, --columns price=NAME names it; rows that are only about an interval apart need --interval and --accept-off-grid.
+Holes, jumps and missing volume are imported and told: whether they are taken a session is asked, by its own flags. The candle that is still
+running, which many sources give as their newest, is left out and told.
+Exit codes: 0 imported, 1 the data have other faults or the store holds other values, 4 a file cannot be read.
+"""
+
+AUDIT = """\b
+Examples:
+  bot data audit data
+  bot data audit BTC=btc_1m.csv.gz --json
+  bot data audit lean_SPY_1m.csv.gz --accept-gaps
+
+\b
+Exit codes: 0 a session takes them (with the same --accept flags), 1 it refuses them, 4 a file cannot be read.
+"""
+
+GEN = """\b
+Examples:
+  bot data gen BTC --from 2025-01-01 --days 365 --seed 7
+  bot data gen AAPL --interval 5m --from 2025-01-01 --days 90 --regimes bull:30,crash:3,recovery:10
+  bot data gen MYCOIN --class crypto --from 2025-01-01 --days 30 --gaps 5 --out mycoin_1m.csv
+
+\b
+Regimes: calm, sideways, bull, bear, wild, crash, recovery, each with its days; `mixed` puts them in a random order.
+The same arguments give the same candles. They are a playground, no market.
+"""
+
+LIST = """\b
+Example:
+  bot data list
+
+\b
+Exit codes: 0 listed, 4 a file cannot be read; the others are listed all the same.
+"""
+
+PULL = """\b
+Examples:
+  bot data pull BTC ETH --interval 1m --config configs/paper.yaml
+  bot data pull BTC --interval 1h --base-url http://127.0.0.1:8700
+
+\b
+A service keeps its newest 5,000 candles of each interval (of 1m: three and a half days). Pull again before they are gone, by cron or a timer;
+where they overlap with the store they are compared, and other values are refused. Candles with faults are refused as `import` refuses them.
+What is refused of one market does not keep the others back.
+"""
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Data instead of text, on standard output.")
+_STORE = click.option(
+    "--store",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=STORE,
+    show_default=True,
+    metavar="DIR",
+    help="The store.",
+)
+_REPLACE = click.option("--replace", "replacing", is_flag=True, help="Put the new candles in the place of others.")
+_HOURS = click.option(
+    "--hours",
+    metavar="HOURS",
+    default=None,
+    help="When prices come: continuous, equity or index.  [default: by market, or by what the rows show]",
+)
+
+
+@click.group(cls=Group, epilog=DATA)
+def data() -> None:
+    """Candles for sessions: import, audit, generate, list and pull them."""
+
+
+# ── import ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@data.command("import", epilog=IMPORT)
+@click.argument("files", nargs=-1, required=True, metavar="[MARKET=]FILE...")
+@click.option(
+    "--market",
+    metavar="MARKET",
+    default=None,
+    help="The market of all files, or {COLUMN}.  [default: by the file's name]",
+)
+@click.option(
+    "--interval", metavar="1m", default=None, help="1m, 5m, 15m, 1h, 4h or 1d.  [default: what the rows are apart]"
+)
+@click.option(
+    "--columns",
+    metavar="ts=Time,open=O,...",
+    default="",
+    help="Which column is which, where the usual names do not say.",
+)
+@click.option(
+    "--tz", default="UTC", show_default=True, metavar="ZONE", help="Of times in text that do not say their own."
+)
+@click.option(
+    "--unit",
+    default="auto",
+    show_default=True,
+    metavar="UNIT",
+    help="Of times: s, ms, us, ns, iso, or a format like '%d/%m/%Y %H:%M'.",
+)
+@click.option(
+    "--stamp",
+    default="open",
+    show_default=True,
+    metavar="open|close",
+    help="What of a candle its time is. A close off the grid (00:00:59.999) is of the interval that it lies in.",
+)
+@click.option("--decimal", default=".", show_default=True, metavar="CHAR", help="The decimal point.")
+@click.option("--skip-rows", default=0, type=click.IntRange(0, 1_000), metavar="N", help="Lines before the header.")
+@_HOURS
+@_STORE
+@_REPLACE
+@accepting
+@_JSON
+def import_(
+    files: tuple[str, ...],
+    market: str | None,
+    interval: str | None,
+    columns: str,
+    tz: str,
+    unit: str,
+    stamp: str,
+    decimal: str,
+    skip_rows: int,
+    hours: str | None,
+    store: Path,
+    replacing: bool,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Read FILES of candles (CSV, gzip, Parquet) of anybody's making into the store. All of them, or nothing."""
+    from bot.backtest.data.candles import join, sources
+    from bot.backtest.data.importers import Mapped, closed, columns_of, ordered, read_foreign, read_markets
+    from bot.backtest.data.quality import checked
+    from bot.backtest.data.store import Store
+    from bot.clock import SystemClock
+    from bot.errors import ConfigError, Exit
+    from bot.wire import INTERVAL_MS
+
+    accept = accepted(flags)
+    now_ms = SystemClock().now_ms()
+    if interval is not None and interval not in INTERVAL_MS:
+        raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
+    mapped = Mapped(
+        columns_of(columns), tz=tz, unit=unit, stamp=stamp, decimal=decimal, interval=interval, skip=skip_rows,
+        market=market if market is not None and "{" in market else None,
+    )  # fmt: skip
+    found: dict[tuple[str, str], list[Candles]] = {}
+    with _progress(as_json) as told:
+        one_market = market if mapped.market is None else EACH_ROWS_OWN
+        for name, path, _ in sources([Path(one) for one in files], market=one_market, listed=False, told=say_left_out):
+            if one_market == EACH_ROWS_OWN != name:
+                raise ConfigError(
+                    f"{path}: {name}= names its market, and --market {market} says that each row does; leave one out"
+                )
+            tell = partial(_tell_rows, told, path.name)
+            reads = (
+                [read_foreign(path, name, mapped, tell)] if mapped.market is None else read_markets(path, mapped, tell)
+            )
+            running = 0
+            for read in map(ordered, reads):
+                whole = closed(read, now_ms)
+                running += len(read) - len(whole)
+                if len(whole):
+                    found.setdefault((read.market, read.interval), []).append(whole)
+            if running:
+                click.echo(
+                    f"{path}: {many(running, 'candle')} left out, which by this machine's clock {'is' if running == 1 else 'are'} not over yet",
+                    err=True,
+                )
+    if not found:
+        raise ConfigError(f"{', '.join(files)}: no candles {'' if market is None else f'of {market} '}here")
+    joined = [join(parts) for parts in found.values()]
+    mended, reports = checked(joined, accept=(*LEFT_TO_SESSIONS, *accept), hours=hours)
+    written = Store(store).write_all(mended, replacing=replacing)
+    if as_json:
+        _print({"store": str(store), "written": [_written_data(one, w) for one, w in zip(mended, written, strict=True)],
+                "audit": [report.data() for report in reports]})  # fmt: skip
+        return int(Exit.DONE)
+    for one, done, report in zip(mended, written, reports, strict=True):
+        click.echo(_written_line(one, done))
+        if report.findings:
+            click.echo("\n".join(report.lines(accept)))
+    _say_unlisted([one.market for one in mended])
+    click.echo(f"Next: bot backtest CONFIG --data {_source(store, mended, written)}")
+    return int(Exit.DONE)
+
+
+def _source(store: Path, imported: Sequence[Candles], written: Sequence[Written]) -> str:
+    """What a session's --data is to be, with the flags that what the store holds now needs there."""
+    from bot.backtest.data.findings import ACCEPTS
+    from bot.backtest.data.quality import audit
+    from bot.backtest.data.store import Store
+    from bot.service.market_data.instruments import CATALOGUE
+
+    listed = any(one.market in CATALOGUE for one in imported)
+    needed = set()
+    for one, done in zip(imported, written, strict=True):
+        held = one if done.rows == len(one) else Store(store).read(one.market, one.interval)
+        assert held is not None, "it was written just now"
+        needed |= {fault.accept for fault in audit(held).faults}
+    flags = "".join(f" --accept-{name}" for name in ACCEPTS if name in needed)
+    source = str(store) if listed else f"LISTED={written[0].path}"
+    return f"{quote(source)}{flags}"
+
+
+def _written_line(candles: Candles, done: Written) -> str:
+    news = [f"{done.added:,} new"] + [
+        f"{n:,} {what}" for n, what in ((done.same, "there already"), (done.replaced, "replaced")) if n
+    ]
+    return f"{candles.market} {candles.interval}: {many(done.rows, 'candle')} in {done.path} ({', '.join(news)}), {_day(done.first_ms)} to {_day(done.last_ms)}"
+
+
+def _written_data(candles: Candles, done: Written) -> dict[str, Any]:
+    return {
+        "market": candles.market, "interval": candles.interval, "file": str(done.path), "rows": done.rows, "added": done.added,
+        "same": done.same, "replaced": done.replaced, "firstTs": done.first_ms, "lastTs": done.last_ms,
+    }  # fmt: skip
+
+
+def _say_unlisted(markets: Sequence[str]) -> None:
+    from bot.service.market_data.instruments import CATALOGUE
+
+    unlisted = [one for one in markets if one not in CATALOGUE]
+    if not unlisted:
+        return
+    who = f"{unlisted[0]} is" if len(unlisted) == 1 else f"{unlisted[0]} and {len(unlisted) - 1:,} more are"
+    click.echo(
+        f"{who} not listed by the embedded service: to be looked at, or traded in a session under a name that is (--data LISTED=FILE).",
+        err=True,
+    )
+
+
+# ── audit ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@data.command("audit", epilog=AUDIT)
+@click.argument("files", nargs=-1, metavar="[[MARKET=]FILE | FOLDER]...")
+@click.option(
+    "--market", metavar="MARKET", default=None, help="The market of all files; of a store, the one to look at."
+)
+@click.option("--from", "start_ms", type=Instant(), default=None, metavar="TIME", help="Look at candles from then on.")
+@click.option("--to", "end_ms", type=Instant(), default=None, metavar="TIME", help="Look at candles before then.")
+@_HOURS
+@accepting
+@_JSON
+def audit_(
+    files: tuple[str, ...],
+    market: str | None,
+    start_ms: int | None,
+    end_ms: int | None,
+    hours: str | None,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Look for gaps, doubles, wrong prices, jumps, wrong units and the like in FILES or a store (by default the folder `data`)."""
+    from bot.backtest.data.candles import join, read_file, sources
+    from bot.backtest.data.quality import audit
+    from bot.errors import ConfigError, Exit
+
+    accept = accepted(flags)
+    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+        raise ConfigError("the span is empty: --from must lie before --to")
+    groups: dict[tuple[str, str], list[Candles]] = {}
+    unread: list[ConfigError] = []
+    with _progress(as_json) as told:
+        for name, path, interval in sources(
+            [Path(one) for one in files] or [_store_here()], market=market, listed=False, every=True, told=say_left_out
+        ):
+            told(path.name)
+            try:
+                one = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
+            except ConfigError as error:
+                unread.append(error)
+                continue
+            if len(one):
+                groups.setdefault((name, one.interval), []).append(one)
+    if not groups:
+        _refuse(unread)
+        raise ConfigError("no candle in this span" if files or start_ms or end_ms else "no candles")
+    reports = [audit(join(parts), hours=hours) for parts in groups.values()]
+    refused = [report for report in reports if report.refused(accept)]
+    if as_json:
+        _print(
+            {
+                "sound": not refused and not unread,
+                "accepted": list(accept),
+                "reports": [report.data() for report in reports],
+            }
+        )
+    else:
+        for report in reports:
+            click.echo("\n".join(report.lines(accept)))
+        click.echo(_verdict(reports, refused, accept))
+    _refuse(unread)
+    return int(Exit.ERROR if refused else Exit.DONE)
+
+
+def _verdict(reports: Sequence[AuditReport], refused: Sequence[AuditReport], accept: tuple[str, ...]) -> str:
+    if not refused:
+        return "A session takes them" + (
+            f" with {' '.join(f'--accept-{one}' for one in accept)}." if accept else " as they are."
+        )
+    faults = [one for report in refused for one in report.refused(accept)]
+    flags = sorted({f"--accept-{one.accept}" for one in faults if one.accept is not None})
+    shut = [one for one in faults if one.accept is None]
+    what = f"A session refuses {len(refused)} of {len(reports)}."
+    return f"{what} {'Correct the data first' if shut else 'It takes them with ' + ' '.join(flags)}."
+
+
+def _store_here() -> Path:
+    if not STORE.is_dir():
+        raise click.UsageError(f"there is no store {STORE} here; name files or a folder")
+    return STORE
+
+
+# ── gen ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@data.command("gen", epilog=GEN)
+@click.argument("market")
+@click.option("--interval", default="1m", show_default=True, metavar="1m", help="1m, 5m, 15m, 1h, 4h or 1d.")
+@click.option("--from", "start_ms", type=Instant(), required=True, metavar="DATE", help="The first day, UTC.")
+@click.option("--days", type=int, required=True, metavar="N", help="How many days.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other candles.")
+@click.option(
+    "--class",
+    "asset_class",
+    default=None,
+    metavar="CLASS",
+    help="crypto, stock, bond or event: of a market that the service does not list.",
+)
+@click.option(
+    "--regimes", default="mixed", show_default=True, metavar="bull:30,crash:2", help="Moods and their days, in turn."
+)
+@click.option("--gaps", type=int, default=0, metavar="N", help="Leave out N holes of random lengths.")
+@click.option(
+    "--hours", default="regular", show_default=True, metavar="HOURS", help="Of a stock or bond: regular or extended."
+)
+@_STORE
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="A file (.csv, .csv.gz, .parquet) instead of the store.",
+)
+@_REPLACE
+@_JSON
+def gen(
+    market: str,
+    interval: str,
+    start_ms: int,
+    days: int,
+    seed: int,
+    asset_class: str | None,
+    regimes: str,
+    gaps: int,
+    hours: str,
+    store: Path,
+    out: Path | None,
+    replacing: bool,
+    as_json: bool,
+) -> int:
+    """Generate candles of MARKET: seeded, with moods, busy and quiet hours, fat tails and an exchange's nights."""
+    from bot.backtest.data.candles import market_name
+    from bot.backtest.data.store import Store
+    from bot.backtest.data.synthetic import Wanted, generate
+    from bot.errors import ConfigError, Exit
+
+    try:
+        name = market_name(market, listed=asset_class is None)
+    except ConfigError as error:
+        if asset_class is not None:
+            raise
+        raise ConfigError(f"{error} (of one that it does not list, --class says what it is like)") from None
+    wanted = Wanted(name, interval, start_ms, days, seed, asset_class, regimes, gaps, hours)
+    with _progress(as_json) as told:
+        candles = generate(wanted, lambda day: told(f"{day:,} of {many(days, 'day')}"))
+    done = (
+        _put_file(out, candles, replacing=replacing)
+        if out is not None
+        else Store(store).put(candles, replacing=replacing)
+    )
+    if as_json:
+        _print({**_written_data(candles, done), "digest": candles.digest(), "seed": seed})
+        return int(Exit.DONE)
+    click.echo(_written_line(candles, done))
+    click.echo(f"digest {candles.digest()}")
+    return int(Exit.DONE)
+
+
+def _put_file(path: Path, candles: Candles, *, replacing: bool) -> Written:
+    from bot.backtest.data.column_files import PARQUET_SUFFIXES
+    from bot.backtest.data.store import Conflict, Written, write_file
+    from bot.errors import BotError
+
+    if not path.name.endswith((".csv", ".csv.gz", *PARQUET_SUFFIXES)):
+        raise click.UsageError(f"--out {path}: the name must end with .csv, .csv.gz or .parquet")
+    if path.exists() and not replacing:
+        raise Conflict(f"{path} is there already; nothing was changed. Put the new candles in its place with --replace")
+    try:
+        write_file(path, candles)
+    except OSError as error:
+        raise BotError(f"{path}: cannot be written: {error.strerror or error}") from None
+    return Written(path, len(candles), len(candles), 0, 0, candles.at_ms[0], candles.at_ms[-1])
+
+
+# ── list ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@data.command("list", epilog=LIST)
+@click.argument("store", type=click.Path(path_type=Path, file_okay=False), default=STORE)
+@_JSON
+def list_(store: Path, as_json: bool) -> int:
+    """List what STORE holds (by default the folder `data`)."""
+    from bot.backtest.data.store import Store
+    from bot.errors import Exit
+
+    if not store.is_dir():
+        raise click.UsageError(f"there is no store {store} here; `bot data import` and `bot data gen` make one")
+    unread: list[ConfigError] = []
+    held = Store(store).held(unread)
+    if as_json:
+        rows = [
+            {"market": one.market, "interval": one.interval, "file": str(one.path), "rows": one.rows, "firstTs": one.first_ms, "lastTs": one.last_ms,
+             "bytes": one.size_bytes} for one in held
+        ]  # fmt: skip
+        _print({"store": str(store), "candles": rows})
+        _refuse(unread)
+        return int(Exit.DONE)
+    if not held and not unread:
+        click.echo(f"{store} holds no candles; `bot data import` and `bot data gen` put some in.")
+    for one in held:
+        click.echo(
+            f"{one.market:<24} {one.interval:>3}  {one.rows:>12,} {'candle ' if one.rows == 1 else 'candles'}  {_day(one.first_ms)} to {_day(one.last_ms)}  {one.size_bytes / 1e6:>8.2f} MB  {one.path.name}"
+        )
+    _refuse(unread)
+    return int(Exit.DONE)
+
+
+def _refuse(unread: Sequence[ConfigError]) -> None:
+    """Files that cannot be read, all of them, when the others have been told of."""
+    if unread:
+        from bot.errors import ConfigError
+
+        raise ConfigError("\n".join(map(str, unread)))
+
+
+# ── pull ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@data.command("pull", epilog=PULL)
+@click.argument("markets", nargs=-1, required=True, metavar="MARKET...")
+@click.option("--interval", default="1m", show_default=True, metavar="1m", help="1m, 5m, 15m, 1h, 4h or 1d.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="CONFIG",
+    help="Ask the service of this config.",
+)
+@click.option(
+    "--base-url", default=None, metavar="URL", help="Ask the service there.  [default: http://127.0.0.1:8700]"
+)
+@_STORE
+@_REPLACE
+@accepting
+@_JSON
+def pull(
+    markets: tuple[str, ...],
+    interval: str,
+    config_file: Path | None,
+    base_url: str | None,
+    store: Path,
+    replacing: bool,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Fetch the newest closed candles of MARKETS from a running service, and append them to the store."""
+    from bot.backtest.data.candles import market_name
+    from bot.backtest.data.findings import FaultyData
+    from bot.backtest.data.store import Conflict, Store
+    from bot.client.names import run_unheld
+    from bot.errors import BotError, ConfigError, Exit
+    from bot.wire import INTERVAL_MS
+
+    accept = accepted(flags)
+    if config_file is not None and base_url is not None:
+        raise click.UsageError("--config and --base-url both say where the service is; give one of them")
+    if interval not in INTERVAL_MS:
+        raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
+    names = list(dict.fromkeys(market_name(one, listed=False) for one in markets))
+    pulled = run_unheld(_pull(names, interval, config_file, base_url))
+    told: list[dict[str, Any]] = []
+    refused: list[str] = []
+    for candles in pulled:
+        if isinstance(candles, BotError):
+            refused.append(str(candles))
+            continue
+        try:
+            told.append(_take(candles, Store(store), accept, replacing=replacing, quiet=as_json))
+        except (Conflict, FaultyData) as error:
+            refused.append(str(error))
+    if as_json:
+        _print({"store": str(store), "written": told})
+    if refused:
+        raise BotError("\n".join(refused))
+    return int(Exit.DONE)
+
+
+def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: bool, quiet: bool) -> dict[str, Any]:
+    """What a service has of one market, judged and put into the store; what is told of it as data, and at once unless `quiet`."""
+    from bot.backtest.data.quality import checked
+
+    (candles,), (report,) = checked([pulled], accept=(*LEFT_TO_SESSIONS, *accept))
+    before = store.read(candles.market, candles.interval)
+    done = store.write(candles, replacing=replacing)
+    hole = 0 if before is None else max(0, (candles.at_ms[0] - before.end_ms) // candles.step_ms)
+    beyond = 0 if before is None else len(before.slice(candles.end_ms))
+    who = f"{candles.market} {candles.interval}"
+    if not quiet:
+        click.echo(_written_line(candles, done))
+        if report.findings:
+            click.echo("\n".join(report.lines(accept)))
+    if hole:
+        click.echo(
+            f"{who}: {many(hole, 'candle')} between the store and what the service still keeps {'is' if hole == 1 else 'are'} lost; pull at least every {_span(candles)}",
+            err=True,
+        )
+    if beyond:
+        click.echo(
+            f"{who}: the store goes on for {many(beyond, 'candle')} after the newest that the service has: another service's, or of a time before"
+            " it was reset; keep those apart with another --store",
+            err=True,
+        )
+    return {
+        **_written_data(candles, done), "missingBefore": hole, "beyond": beyond, "audit": report.data()
+    }  # fmt: skip
+
+
+def _span(candles: Candles) -> str:
+    from bot.wire import CANDLES_MAX
+
+    hours = CANDLES_MAX * candles.step_ms / 3_600_000
+    return f"{hours:.0f} hours" if hours < 72 else f"{hours / 24:.0f} days"
+
+
+async def _pull(
+    names: Sequence[str], interval: str, config_file: Path | None, base_url: str | None
+) -> list[Candles | BotError]:
+    """The closed candles that the service keeps, in its order; of a market that has none to take, why."""
+    otherwise = "--base-url URL asks another"
+    if config_file is None:
+        otherwise = "start one with `bot sandbox`, or say where it is with --base-url URL or --config CONFIG"
+    async with client_of(config_file, base_url, otherwise=otherwise) as client:
+        return [await _newest_or_why(client, name, interval) for name in names]
+
+
+# ── Telling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _progress(as_json: bool) -> Iterator[Callable[[str], None]]:
+    """A line on the terminal that is written over, and gone at the end. Nothing where nobody looks."""
+    if as_json or not sys.stderr.isatty():
+        yield lambda _text: None
+        return
+
+    def tell(text: str) -> None:
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        tell("")
+
+
+def _tell_rows(told: Callable[[str], None], name: str, rows: int) -> None:
+    told(f"{name}: {many(rows, 'row')}")
+
+
+def _day(at_ms: int) -> str:
+    from bot.clock import DAY_MS, iso
+
+    return iso(at_ms)[:10] if at_ms % DAY_MS == 0 else iso(at_ms)[:16].replace("T", " ")
+
+
+def _print(what: dict[str, Any]) -> None:
+    click.echo(json.dumps(what, indent=2))

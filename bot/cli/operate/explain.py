@@ -1,0 +1,122 @@
+"""`bot explain` and `bot export`: what the journal says of one order, and of all trades. The daemon need not run; a running one is asked about an order."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from bot.cli.common.param_types import Group
+from bot.cli.operate.daemon_client import where
+from bot.words import many
+
+FORMATS: Final = ("csv", "json")
+
+EXPLAIN = """\b
+Examples:
+  bot explain trd_00001000000001
+  bot explain 1000000013 --json
+
+\b
+ORDER is an order's number (oid), a trade's id, an intent's id or its first letters, or an event's id.
+"""
+EXPORT = "\b\nExample:\n  bot export trades --format csv --out trades.csv"
+TRADES = """\b
+Examples:
+  bot export trades
+  bot export trades --json --out trades.json
+
+\b
+A trade is from flat to flat in one market. Amounts are exact; entry_px and exit_px are averages to eight places.
+"""
+
+
+@click.command(epilog=EXPLAIN)
+@click.argument("order", metavar="ORDER|TRADE")
+@where
+@click.option("--json", "as_json", is_flag=True, help="The steps as JSON.")
+def explain(order: str, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Tell how one order came to be and what became of it: bar, decision, intent, plan, request, events, fill."""
+    from bot.cli.operate.daemon_client import find, of_journal
+    from bot.clock import iso
+    from bot.errors import Exit
+    from bot.runtime.journal import order_trace, queries
+
+    place, name = find(config, state_dir, dead_too=True), order.strip()
+
+    def of_file() -> dict[str, Any]:
+        with queries.opened(place.folder) as db:
+            return {"steps": [step.plain() for step in order_trace.explain(db, name)]}
+
+    steps = of_journal(place, "/explain", {"id": name}, of_file)["steps"]
+    if as_json:
+        click.echo(json.dumps({"id": order, "steps": steps}, default=str))
+        return int(Exit.DONE)
+    for step in steps:
+        click.echo(f"{'' if step['at_ms'] is None else iso(step['at_ms']):<24}  {step['what']:<11} {step['text']}")
+    return int(Exit.DONE)
+
+
+@click.group(cls=Group, epilog=EXPORT)
+def export() -> None:
+    """Write what the journal has for other programs."""
+
+
+@export.command(epilog=TRADES)
+@where
+@click.option("--format", "kind", type=click.Choice(FORMATS), default=None, help="Of what is written.  [default: csv]")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Instead of standard output.",
+)
+def trades(config: Path | None, state_dir: Path | None, kind: str | None, out: Path | None, *, as_json: bool) -> int:
+    """Every trade with entry, exit, size, prices, fees, funding, profit, strategy and the reason of its exit."""
+    from bot.cli.common.files import write_atomic
+    from bot.cli.operate.daemon_client import NotRunning, Silent, find
+    from bot.errors import Exit
+    from bot.runtime.journal import queries
+    from bot.runtime.journal.round_trips import COLUMNS, TYPES, trips
+
+    if as_json and kind == "csv":
+        raise click.UsageError("--json is --format json; give one of them")
+    place = find(config, state_dir, dead_too=True)
+    try:
+        fault = place.ask("GET", "/status").get("degraded", {}).get("journal")
+        if fault is not None:
+            click.echo(f"what the daemon has learned since is not on disk, and not in here: {fault}", err=True)
+    except (NotRunning, Silent) as error:
+        click.echo(f"{error}; this is what its journal has", err=True)
+    with queries.opened(place.folder) as db:
+        rows = [one.row(lambda keys: queries.strategies_of(db, keys)) for one in trips(queries.all_events(db, TYPES))]
+    text = json.dumps({"trades": rows}, indent=1) + "\n" if as_json or kind == "json" else _csv(rows, COLUMNS)
+    if out is None:
+        click.echo(text, nl=False)
+        return int(Exit.DONE)
+    write_atomic(out, text)
+    click.echo(f"{many(len(rows), 'trade')} written to {out}")
+    return int(Exit.DONE)
+
+
+def _csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _safe(value: Any) -> Any:
+    """No cell begins a formula: names come from a service. Amounts are digits and may be negative. True and false are as the JSON has them."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str) and value[:1] in "=+@\t\r" and value:
+        return "'" + value
+    return value

@@ -1,0 +1,217 @@
+"""`bot pause`, `resume`, `reload`, `stop`, `reconcile`: what an operator asks of a running daemon, over its control socket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.cli.operate.daemon_client import where
+
+if TYPE_CHECKING:
+    from bot.cli.operate.daemon_client import Place
+
+STOP_WITHIN_S: Final = 15.0  # it promises five; a busy machine may need more
+LOOK_S: Final = 0.1
+LAST_LINES: Final = 50  # of a log, among which the end of its run is
+
+PAUSE = """\b
+Examples:
+  bot pause
+  bot pause trend
+"""
+RESUME = """\b
+Examples:
+  bot resume
+  bot resume trend
+
+\b
+Exit 4: STRATEGY's file cannot be used, or it failed again and is back in quarantine. 5: the service did not answer. 7: it refuses.
+"""
+RELOAD = """\b
+Examples:
+  bot reload
+  bot reload --yes
+
+\b
+Exit 4: the config cannot be taken over. 5: the service did not answer. 7: it refuses what is new. Nothing was changed then.
+Exit 4 also when it was taken over, and a strategy that is new or changed in it failed at once: it is in quarantine.
+"""
+STOP = """\b
+Example:
+  bot stop --config configs/paper.yaml
+
+\b
+Exit 0: it has ended as it was asked to. Otherwise as the run itself: 5, safety.on_exit could not be finished; 6, a position has no stop.
+"""
+RECONCILE = """\b
+Examples:
+  bot reconcile
+  bot reconcile --apply
+"""
+
+
+@click.command(epilog=PAUSE)
+@click.argument("strategy", required=False)
+@where
+@click.option("--json", "as_json", is_flag=True, help="The daemon's answer.")
+def pause(strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Open nothing more: of STRATEGY, or of all. Exits, stops and guardians go on; `bot resume` ends it."""
+    return _switch("/pause", strategy, config, state_dir, as_json=as_json)
+
+
+@click.command(epilog=RESUME)
+@click.argument("strategy", required=False)
+@where
+@click.option("--json", "as_json", is_flag=True, help="The daemon's answer.")
+def resume(strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Let entries go on, of STRATEGY or of all. For all it also says that a person has looked: at who else trades here, and at orders that wait for one, which end."""
+    return _switch("/resume", strategy, config, state_dir, as_json=as_json)
+
+
+def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    from bot.cli.operate.daemon_client import find
+    from bot.errors import Exit
+
+    told = find(config, state_dir).ask("POST", path, {} if strategy is None else {"strategy": strategy})
+    if as_json:
+        click.echo(json.dumps(told))
+    else:
+        click.echo(f"{told['state']}{': ' + told['why'] if told.get('why') else ''}")
+        for one in told["strategies"]:
+            click.echo(f"  {one['name']:<20} {one['state']}{': ' + one['why'] if one['why'] else ''}")
+        if told.get("forgotten"):
+            click.echo(f"NOT KEPT: {told['forgotten']}")
+        for one in told.get("looked_at", ()):
+            click.echo(f"Taken as looked at by you: {one}")
+        if told.get("resting"):
+            click.echo(f"Entries that rest may still fill: {', '.join(told['resting'])} (bot orders)")
+    return int(Exit.DONE)
+
+
+@click.command("reload", epilog=RELOAD)
+@where
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="The changes as JSON; nothing is asked, and without --yes nothing is done."
+)
+def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_json: bool) -> int:
+    """Read the config and its strategies anew. What would change is shown first."""
+    from bot.cli.operate.daemon_client import find
+    from bot.errors import Exit
+    from bot.logs import redact_text
+
+    place = find(config, state_dir)
+    told = place.ask("GET", "/reload")
+    changes = told["changes"]
+    if not as_json:
+        click.echo("\n".join(changes) if changes else "nothing has changed")
+    if not changes or (as_json and not yes) or not (yes or _agreed()):
+        if as_json:
+            click.echo(json.dumps(told | {"applied": [], "refused": []}))
+        return int(Exit.DONE)
+    done = place.ask("POST", "/reload", {})
+    if as_json:
+        click.echo(json.dumps(done))
+    else:
+        for line in done["applied"]:
+            click.echo(line)
+    if done["refused"]:
+        click.echo(f"error: {redact_text('; '.join(done['refused']))}", err=True)
+        return int(done.get("exit_code", Exit.CONFIG))  # A daemon that was started before an update does not say it.
+    code = int(done.get("exit_code", Exit.DONE))
+    if code:
+        click.echo(
+            "error: the config was taken over, and what is in quarantine is asked nothing: mend it, then bot reload",
+            err=True,
+        )
+    return code
+
+
+def _agreed() -> bool:
+    try:
+        return click.confirm("Apply these changes?")
+    except click.Abort:
+        click.echo()
+        raise click.ClickException("nobody answered, and nothing was changed; bot reload --yes does not ask") from None
+
+
+@click.command(epilog=STOP)
+@where
+@click.option("--force", is_flag=True, help="Also when a service manager runs it, which will start it again.")
+@click.option("--json", "as_json", is_flag=True, help="What became of it.")
+def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: bool) -> int:
+    """Ask the daemon to end as SIGTERM does, and wait until it has: safety.on_exit says what becomes of orders and positions."""
+    from bot.cli.operate.daemon_client import Denied, Silent, find
+
+    place = find(config, state_dir)
+    told = place.ask("GET", "/status")
+    if told.get("managed_by") == "systemd" and not force:
+        from bot.cli.operate.systemd_unit import stopping
+
+        raise Denied(f"systemd runs this daemon and would start it again: {stopping(told['name'])} (or --force)")
+    asked = place.ask("POST", "/stop", {})
+    if not _ends(place):
+        raise Silent(
+            f"the daemon (pid {told['pid']}) has not ended within {STOP_WITHIN_S:g} s; its log: bot logs {place.flag}"
+        )
+    code, message = _end_of(place.folder, asked["at_ms"])
+    if as_json:
+        told = {"stopped": True, "pid": told["pid"], "on_exit": asked["on_exit"], "exit_code": code, "message": message}
+        click.echo(json.dumps(told))
+    else:
+        click.echo(
+            f"stopped (pid {told['pid']}, safety.on_exit: {asked['on_exit']}); what stays is in its last lines: bot logs {place.flag}"
+        )
+    if message:
+        click.echo(f"error: {message}" if code else message, err=True)
+    return code
+
+
+def _end_of(folder: Path, since_ms: int) -> tuple[int, str | None]:
+    """How the run that was asked to end has ended, by the log that it has left; 0 where it has left none."""
+    from bot.runtime.control_plane.log_tail import FILE, last_lines
+
+    for line in reversed(last_lines(folder / FILE, LAST_LINES)):
+        if line.get("event") == "daemon.stopped" and line.get("at_ms", 0) >= since_ms:
+            return int(line.get("exit_code") or 0), line.get("message")
+    return 0, None
+
+
+def _ends(place: Place) -> bool:
+    import time
+
+    from bot.clock import monotonic_ns
+
+    end_ns = monotonic_ns() + int(STOP_WITHIN_S * 1e9)
+    while place.is_running():
+        if monotonic_ns() > end_ns:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+@click.command(epilog=RECONCILE)
+@where
+@click.option(
+    "--apply", "applies", is_flag=True, help="Repair what is found, as the daemon does by itself every few minutes."
+)
+@click.option("--json", "as_json", is_flag=True, help="The drifts as JSON.")
+def reconcile(config: Path | None, state_dir: Path | None, *, applies: bool, as_json: bool) -> int:
+    """Compare what the daemon believes with what the service says. Shows the differences; --apply repairs them."""
+    from bot.cli.operate.daemon_client import find
+    from bot.errors import Exit
+
+    told: Any = find(config, state_dir).ask("POST" if applies else "GET", "/reconcile", {} if applies else None)
+    if as_json:
+        click.echo(json.dumps(told))
+        return int(Exit.DONE)
+    for one in told["drifts"]:
+        click.echo(f"{one['kind']:<18} {one['market'] or '':<8} {one['message']}".rstrip())
+    if not told["drifts"]:
+        click.echo("no difference")
+    elif not applies:
+        click.echo("Nothing was changed; bot reconcile --apply repairs it.")
+    return int(Exit.DONE)

@@ -1,0 +1,431 @@
+"""`bot status`, `positions`, `orders`, `events`, `logs`: what a running daemon says of itself. What is old is never shown as if it were so now."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.cli.common import formatting
+from bot.cli.operate.daemon_client import where
+from bot.words import many
+
+if TYPE_CHECKING:
+    from bot.cli.operate.daemon_client import Place
+
+OLD_S: Final = 10.0  # without a whole pass; a strategy may have five seconds of one
+FOLLOW_S: Final = 0.5  # between two looks for new lines
+LINES_MAX: Final = 2_000  # as many as the daemon keeps in memory
+
+OTHERS: Final = {  # books that are no strategy's
+    "@foreign": "another hand's, the service's own, or from before our time",
+    "@netting": "between the account's average entry and those of the shares",
+}
+
+STATUS = """\b
+Examples:
+  bot status
+  bot status --config configs/paper.yaml --json
+
+\b
+Exit 0: it runs and every position of ours has its stop. 3: it does not run. 6: a position of ours without a stop.
+"""
+POSITIONS = "\b\nExample:\n  bot positions --json"
+ORDERS = "\b\nExample:\n  bot orders"
+EVENTS = """\b
+Examples:
+  bot events --limit 20
+  bot events --since 2h --type fill,liquidation
+  bot events --since evt_00000000000000000042 --json
+"""
+LOGS = """\b
+Examples:
+  bot logs -n 50
+  bot logs -f
+"""
+
+
+@click.command(epilog=STATUS)
+@where
+@click.option("--json", "as_json", is_flag=True, help="The daemon's answer as one JSON object.")
+def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Say how the daemon is, now. With the daemon dead: what its journal last knew, and how old that is. Exit 3 then."""
+    from bot.cli.operate.daemon_client import NotRunning, find
+    from bot.errors import Exit
+
+    place = None
+    try:
+        place = find(config, state_dir)
+        told = place.ask("GET", "/status")
+    except NotRunning as error:
+        last, nothing = (None, "") if place is None else _last(place)
+        if as_json:
+            message = f"{error}; {nothing}" if nothing else str(error)
+            click.echo(json.dumps({"running": False, "state": "NOT_RUNNING", "message": message, "last": last}))
+        else:
+            click.echo(f"NOT RUNNING  {error}")
+            if place is not None:
+                for line in [f"  {nothing}"] if last is None else _last_lines(last):
+                    click.echo(line)
+                named = "CONFIG" if place.config is None else quote(str(place.config))
+                click.echo(
+                    f"Start it: bot run {named}. Close everything without it: bot kill --flatten --config {named}"
+                )
+        return int(Exit.NOT_RUNNING)
+    if as_json:
+        click.echo(json.dumps({"running": True, **told}))
+    else:
+        for line in _status_lines(told):
+            click.echo(line)
+    return int(Exit.DONE if told.get("is_safe", True) else Exit.UNSAFE)
+
+
+@click.command(epilog=POSITIONS)
+@where
+@click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
+def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """List the open positions, each with its stop, from the running daemon."""
+    from bot.cli.operate.daemon_client import find
+    from bot.errors import Exit
+
+    told = find(config, state_dir).ask("GET", "/positions")
+    _warn_if_old(told)
+    if as_json:
+        click.echo(json.dumps(told))
+    else:
+        columns = (
+            "market",
+            "side",
+            "size",
+            "entry_px",
+            "mark_px",
+            "unrealized_usd",
+            "stop",
+            "target_px",
+            "strategy",
+        )
+        rows = [{**one, "stop": _stop_of(one), "strategy": _holders(one)} for one in told["positions"]]
+        _table(rows, columns, empty="no open position")
+    return int(Exit.UNSAFE if any(map(_is_unsafe, told["positions"])) else Exit.DONE)
+
+
+def _stop_of(position: Mapping[str, Any]) -> str:
+    """Where its stop stands. A trailing stop moves at the service; a stop order for a part of the position is none."""
+    px = position["stop_px"]
+    if not position["protected"]:
+        return "NO STOP" if px is None else f"NO STOP for all of it, {formatting.px(px)} for a part"
+    return "trailing" if px is None else formatting.px(px)
+
+
+def _holders(position: Mapping[str, Any]) -> str | None:
+    """Its strategy; of a shared position each one that has a share of it, and which."""
+    shares: Mapping[str, str] = position.get("shares") or {}
+    return " + ".join(f"{name} {size}" for name, size in shares.items()) if len(shares) > 1 else position["strategy"]
+
+
+def _is_unsafe(position: Mapping[str, Any]) -> bool:
+    """Ours and bare, where the config asks for a stop. A daemon that was started before an update does not say whether it does."""
+    return not position["protected"] and position["strategy"] is not None and position.get("needs_stop", True)
+
+
+@click.command(epilog=ORDERS)
+@where
+@click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
+def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """List what rests at the service: entries, armed stops and targets, from the running daemon."""
+    from bot.cli.operate.daemon_client import find
+    from bot.errors import Exit
+
+    told = find(config, state_dir).ask("GET", "/orders")
+    _warn_if_old(told)
+    if as_json:
+        click.echo(json.dumps(told))
+    else:
+        columns = ("oid", "market", "kind", "side", "action", "size", "limit_px", "trigger_px", "strategy")
+        _table(told["orders"], columns, empty="nothing rests")
+    return int(Exit.DONE)
+
+
+@click.command(epilog=EVENTS)
+@where
+@click.option(
+    "--since", default=None, metavar="WHEN", help="An event's id, or how far back: 30m, 2h, 1d (of the service's time)."
+)
+@click.option(
+    "--type",
+    "types",
+    default=None,
+    metavar="TYPES",
+    help="fill, order, trigger, guardian, funding, liquidation, settlement, account; type.subtype narrows it.",
+)
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="The events as the service sent them.")
+def events(
+    config: Path | None, state_dir: Path | None, since: str | None, types: str | None, limit: int, *, as_json: bool
+) -> int:
+    """List the service's events as the journal has them: the newest, or those since WHEN. Also with the daemon dead."""
+    from bot.cli.operate.daemon_client import find, of_journal
+    from bot.errors import Exit
+    from bot.runtime.journal import queries
+
+    place = find(config, state_dir, dead_too=True)
+    since_id, back_ms = _since(since)
+    wanted = _types(place, types or "")
+
+    def of_file() -> dict[str, Any]:
+        with queries.opened(place.folder) as db:
+            return {"events": queries.events(db, since_id=since_id, back_ms=back_ms, types=wanted, limit=limit)}
+
+    query = {"since": since_id, "back_ms": back_ms, "type": ",".join(wanted) or None, "limit": limit}
+    found = of_journal(place, "/events", query, of_file)["events"]
+    if as_json:
+        click.echo(json.dumps({"running": place.is_running(), "events": found}))
+        return int(Exit.DONE)
+    from bot.clock import iso
+    from bot.runtime.journal.order_trace import event_step
+
+    for one in found:
+        step = event_step(one)
+        click.echo(f"{iso(one['ts'])}  {one['id']}  {one['type']:<11} {one.get('coin') or '':<8} {step.text}".rstrip())
+    if not found:
+        click.echo("no event")
+    return int(Exit.DONE)
+
+
+@click.command(epilog=LOGS)
+@where
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, LINES_MAX), default=100, show_default=True, help="The newest so many."
+)
+@click.option("-f", "--follow", is_flag=True, help="And then each new one, until Ctrl-C or the daemon's end.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def logs(config: Path | None, state_dir: Path | None, lines: int, *, follow: bool, as_json: bool) -> int:
+    """Show the daemon's log. With the daemon dead (exit 3), or silent (exit 5), the end of what it has left on disk."""
+    from bot.cli.operate.daemon_client import NotRunning, Silent, find
+    from bot.errors import Exit
+    from bot.runtime.control_plane.log_tail import FILE, last_lines
+
+    place = find(config, state_dir)
+    try:
+        told = place.ask("GET", "/logs", query={"lines": lines})
+    except (NotRunning, Silent) as error:
+        found = last_lines(place.folder / FILE, lines)
+        click.echo(f"{error}; these are its last lines on disk", err=True)
+        _show(found, as_json=as_json)
+        return int(error.exit_code)
+    _show(told["lines"], as_json=as_json)
+    return _follow(place, told["last"], as_json=as_json) if follow else int(Exit.DONE)
+
+
+def _follow(place: Place, last: int, *, as_json: bool) -> int:
+    import time
+
+    from bot.cli.operate.daemon_client import NotRunning
+    from bot.errors import Exit
+
+    try:
+        while True:
+            time.sleep(FOLLOW_S)
+            told = place.ask("GET", "/logs", query={"after": last, "lines": LINES_MAX})
+            last = told["last"]
+            _show(told["lines"], as_json=as_json)
+    except NotRunning:
+        click.echo("the daemon has ended", err=True)
+        return int(Exit.NOT_RUNNING)
+    except KeyboardInterrupt:
+        return int(Exit.DONE)
+
+
+# -- words
+
+
+def _is_old(told: Mapping[str, Any]) -> bool:
+    return (told.get("old_s") or 0.0) > OLD_S  # A daemon that was started before an update does not say it.
+
+
+def _warn_if_old(told: Mapping[str, Any]) -> None:
+    if _is_old(told):
+        click.echo(f"OLD: not read from the service for {told['old_s']:.0f} s; this is as of then", err=True)
+
+
+def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
+    from bot.clock import iso
+
+    why = f": {told['why']}" if told.get("why") else ""
+    yield f"{told['state']}  {told['name']} (pid {told['pid']}, up {span(told['at_ms'] - told['started_ms'])}){why}"
+    yield f"  service     {told['base_url']}" + _clock(told.get("service"))
+    if "account" not in told:
+        return
+    if _is_old(told):
+        yield f"  OLD         not read from the service for {told['old_s']:.0f} s: account, positions and orders are as of then"
+    account = told["account"]
+    yield f"  account     {told['address']}, value {account['value_usd']:,.2f} USD, free {account['free_usd']:,.2f} USD, epoch {told['epoch']}"
+    bare = told["unprotected"]
+    stops = f"WITHOUT A STOP: {', '.join(bare)}" if bare else "each with its stop" if told["positions"] else "flat"
+    if foreign := told.get("foreign_unprotected"):
+        ours = stops if bare else "each of ours with its stop"
+        stops = f"{ours}, NOT OURS AND WITHOUT A STOP: {', '.join(foreign)}"
+    yield f"  positions   {told['positions']}, {stops}; {many(told['orders'], 'order')}"
+    doubt = told["intents"]
+    yield f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
+    for one in doubt.get("waiting", ()):  # A daemon that was started before an update does not say it.
+        why = f": {one['message']}" if one.get("message") else ""
+        yield f"  waiting     {one['action']} {one['market']} of {one['strategy']}{why}"
+        yield f"              bot explain {one['id'][:12]}, look at the account, then bot resume"
+    beat = told["heartbeat"]
+    if beat is None:
+        yield "  dead-man    no heartbeat process (off, or a clock that is moved by hand)"
+    else:
+        left_s = beat["deadline_s"]
+        left = "nothing armed" if left_s is None else f"acts in {left_s} s unless a beat comes"
+        if left_s is not None and left_s < 0:
+            left = f"MAY HAVE ACTED: no beat came through for {-left_s} s beyond its deadline"
+        trouble = f", last error {beat['error']}" if beat["error"] else ""
+        yield f"  dead-man    {left}, {many(beat['beats'], 'beat')} tried{trouble}"
+    for one in told["guardians"]:
+        if not one["stands"]:
+            yield f"  guardian    {one['name']} DOES NOT STAND; it is armed anew"
+    for one in told.get("blocked_by", ()):  # A daemon that was started before an update does not say it.
+        until = "until 00:00 UTC, or until" if one["type"] == "account_drawdown" else "until"
+        yield f"  entries     REFUSED by the service: {one['type']} {one['id']} stands {until} the account's owner lifts it"
+    for one in told["strategies"]:
+        why = f": {one['why']}" if one["why"] else ""
+        if one["state"] == "QUARANTINED":
+            why += f"; mend it, then bot resume {one['name']}"
+        if why and one.get("resting"):
+            why += f"; entries that rest may still fill: {', '.join(one['resting'])} (bot orders)"
+        book = one.get("book")
+        gain = f", net {formatting.usd(book['net_usd'], signed=True)} USD" if book and "net_usd" in book else ""
+        yield f"  strategy    {one['name']} {one['state']} on {', '.join(one['markets'])}, {one['interval']}{gain}{why}"
+    for one in told.get("other_books", ()):
+        whose = OTHERS.get(one["name"], "no longer in the config")
+        yield f"  book        {one['name']} net {formatting.usd(one['book']['net_usd'], signed=True)} USD: {whose}"
+    if reload := told.get("reload"):
+        yield f"  reload      {_reload_said(reload)}"
+    passed = told["last_pass_ms"]
+    if passed is not None:
+        bar = "no bar yet" if told["last_bar_ms"] is None else f"last bar {iso(told['last_bar_ms'])}"
+        yield f"  loop        last pass {passed / 1000:.1f} s ago, {bar}"
+
+
+def _reload_said(reload: Mapping[str, Any]) -> str:
+    if reload["ended_s"] is None:
+        return f"under way for {span(reload['began_s'] * 1000)}"
+    ago = f"{span(reload['ended_s'] * 1000)} ago"
+    if reload["refused"]:
+        return f"REFUSED {ago}: {'; '.join(reload['refused'])}"
+    return f"{ago}: {'; '.join(reload['applied']) or 'nothing had changed'}"
+
+
+def _clock(service: Mapping[str, Any] | None) -> str:
+    if service is None:
+        return ""
+    speed = (
+        ""
+        if service["speed"] == 1
+        else ", clock moved by hand"
+        if not service["speed"]
+        else f", clock {service['speed']:g}x"
+    )
+    skew = service["skew_ms"]
+    return speed + (
+        f", this machine's clock is {abs(skew) / 1000:.0f} s off" if skew is not None and abs(skew) >= 2_000 else ""
+    )
+
+
+def _last(place: Place) -> tuple[dict[str, Any] | None, str]:
+    """What its journal last knew; or why that is not known."""
+    from bot.clock import SystemClock
+    from bot.errors import JournalError
+    from bot.runtime.journal import queries
+
+    try:
+        last = queries.last_state(place.folder)
+    except queries.NotFound:
+        return None, "it has left no journal"
+    except JournalError as error:
+        return None, f"{error}; bot doctor says what to do"
+    return {"age_ms": SystemClock().now_ms() - last.written_ms, **last._asdict()}, ""
+
+
+def _last_lines(last: Mapping[str, Any]) -> Iterable[str]:
+    yield f"  OLD, from its journal as it was {span(last['age_ms'])} ago; the account may look different now:"
+    yield f"  account     {last['address']}, epoch {last['epoch']}, last event {last['last_event_id']}"
+    for one in last["positions"]:
+        yield f"  position    {one['market']} {one['side']} {one['size']} @ {formatting.px(one['entry_px'])}"
+    if not last["positions"]:
+        yield "  positions   none"
+    for one in last["open_intents"]:
+        yield f"  intent      {one['id'][:12]} {one['strategy']} {one['action']} {one['market']}: {one['state']}; the next start settles it"
+
+
+def _since(text: str | None) -> tuple[str | None, int | None]:
+    """An event's id, or how far back in milliseconds."""
+    if text is None or text.startswith("evt_"):
+        return text, None
+    found = re.fullmatch(r"([0-9]{1,6})([smhd])", text.strip(), re.ASCII)
+    if found is None:
+        raise click.UsageError(f"--since {text!r}: write an event's id, or 30m, 2h, 1d")
+    return None, int(found[1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[found[2]]
+
+
+def _types(place: Place, text: str) -> tuple[str, ...]:
+    """The types asked for, all of which there are."""
+    from bot.errors import BotError
+    from bot.runtime.journal import queries
+
+    wanted = tuple(one.strip() for one in text.split(",") if one.strip())
+    # What has no journal is told by the command.
+    with contextlib.suppress(BotError), queries.opened(place.folder) as db:
+        if no := queries.no_such_type(db, wanted):
+            raise click.UsageError(f"--type {no}")
+    return wanted
+
+
+def _show(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    from bot.clock import iso
+
+    for line in lines:
+        if as_json:
+            click.echo(json.dumps(dict(line), ensure_ascii=False))
+            continue
+        at = iso(line["at_ms"]) if "at_ms" in line else line.get("timestamp", "")
+        said = " ".join(
+            f"{name}={value}"
+            for name, value in line.items()
+            if value is not None and name not in ("seq", "at_ms", "timestamp", "level", "event")
+        )
+        click.echo(f"{at}  {line.get('level', ''):<8} {line['event']:<22} {said}".rstrip())
+
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
+    if not rows:
+        click.echo(empty)
+        return
+    cells = [[name.replace("_", " ") for name in columns]]
+    cells += [[_cell(name, row.get(name)) for name in columns] for row in rows]
+    widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
+    for line in cells:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(name: str, value: Any) -> str:
+    return "-" if value is None else formatting.shown(name, value)
+
+
+def span(ms: int) -> str:
+    """`3 d 4 h`, `12 s`: two units at most."""
+    seconds = max(0, ms // 1000)
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    parts = []
+    for name, size in units:
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2]) or "0 s"

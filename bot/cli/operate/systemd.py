@@ -1,0 +1,104 @@
+"""`bot systemd CONFIG`: the unit of one daemon, for the system or for one user, as text or installed. Starts nothing itself.
+
+What is hidden from a hardened unit (home folders, /tmp) and yet needed (this installation, the config, its strategies and
+candle files) is bound in, read-only. A config that a unit could not start is refused here, with the line to change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from bot.cli.operate.systemd_unit import Unit, _control, _start, opening, unit_of
+from bot.errors import BotError, Exit
+
+EPILOG = """\b
+Examples:
+  bot systemd configs/paper.yaml
+  bot systemd configs/paper.yaml --user --install
+  sudo bot systemd /etc/bot/live.yaml --install
+"""
+
+
+@click.command("systemd", epilog=EPILOG)
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option(
+    "--user", "is_user", is_flag=True, help="A unit of yours (systemctl --user); it needs no root and is hardened less."
+)
+@click.option("--install", is_flag=True, help="Write it where systemd looks, and say the next commands.")
+@click.option("--print", "prints", is_flag=True, help="Print it; what is done without --install.")
+@click.option("--force", is_flag=True, help="Overwrite a unit that is there and differs.")
+@click.option("--json", "as_json", is_flag=True, help="Name, path and text as one JSON object.")
+def systemd(config: Path, *, is_user: bool, install: bool, prints: bool, force: bool, as_json: bool) -> int:
+    """Print or install the systemd unit of CONFIG: hardened, restarted, watched, with its secrets as credentials."""
+    unit = unit_of(config, is_user=is_user)
+    if as_json:
+        click.echo(json.dumps({"name": unit.name, "path": str(unit.path), "text": unit.text,
+                               "credentials": {name: str(file) for name, file in unit.credentials.items()}}))  # fmt: skip
+    elif prints or not install:
+        click.echo(unit.text, nl=False)
+    if install:
+        written = _install(unit, force=force)
+        if not as_json:
+            click.echo(f"{unit.path} {'written' if written else 'is so already'}. Next:")
+            for line in next_commands(unit):
+                click.echo(f"  {line}")
+    elif not as_json:
+        click.echo(
+            f"# Install it with: bot systemd {shlex.quote(str(config))}{' --user' if is_user else ''} --install",
+            err=True,
+        )
+    return int(Exit.DONE)
+
+
+def next_commands(unit: Unit) -> Iterator[str]:
+    """What a person does after the installation."""
+    control = _control(is_user=unit.is_user)
+    for name, file in unit.credentials.items():
+        if not file.exists():
+            yield f"install -D -m 600 /dev/stdin {shlex.quote(str(file))}      # then type the secret {name}, Enter, Ctrl-D"
+    if unit.closed:
+        yield f"{opening(unit)}      # the unit runs as a user of its own, who reads these"
+    if unit.is_user:
+        yield "loginctl enable-linger                     # it shall run while you are not logged in"
+    yield f"{control} daemon-reload"
+    yield f"{control} enable --now {unit.name}"
+    yield f"{control} status {unit.name}"
+
+
+def _install(unit: Unit, *, force: bool) -> bool:
+    """False when it is there already, just so."""
+    from bot.cli.common.files import write_atomic
+
+    try:
+        there = unit.path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        there = None
+    except OSError as error:
+        raise BotError(f"{unit.path} cannot be read: {error.strerror}") from None
+    if there == unit.text:
+        return False
+    if there is not None and not force:
+        raise Differs(f"{unit.path} is there and differs: look at it, then --force")
+    try:
+        unit.path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BotError(f"{unit.path.parent} cannot be made: {error.strerror}") from None
+    if not os.access(unit.path.parent, os.W_OK):
+        raise BotError(
+            f"{unit.path.parent} is root's: sudo {shlex.join((*_start(), *sys.argv[1:]))}, or --user for a unit of yours"
+        )
+    write_atomic(unit.path, unit.text)
+    return True
+
+
+class Differs(BotError):
+    """Something else stands where a file is to be written."""
+
+    exit_code = Exit.USAGE

@@ -1,0 +1,337 @@
+"""The text of a systemd unit for one config, for the system or for one user."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bot.clock import BOOT_ID
+from bot.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bot.config import Settings
+    from bot.config.references import Noted
+
+SYSTEM_UNITS: Final = Path("/etc/systemd/system")
+
+
+USER_UNITS: Final = Path(".config/systemd/user")  # in a user's home
+
+
+CREDENTIALS: Final = Path("/etc/bot")  # where a system unit takes its secrets from; root's alone
+
+
+HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - by ProtectHome= and PrivateTmp=
+
+
+WATCHDOG_S: Final = 20
+
+
+TASKS: Final = 64  # without the strategies' threads
+
+
+MEMORY_MB: Final = 512
+
+
+# What systemd sets in a user's units as it is in his shell.
+USERS_OWN: Final = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR")
+
+
+EMBEDDED_MB: Final = 512  # of the service of `base_url: embedded`, which lives in the same unit
+
+
+_NO_RESTART: Final = "2 4 7"  # usage, config, refused by the service: the next start would end the same way
+
+
+_BOTH: Final = (
+    "WatchdogSignal=SIGABRT",
+    "Restart=always",
+    "RestartSec=5s",
+    f"RestartPreventExitStatus={_NO_RESTART}",
+    "TimeoutStartSec=60s",
+    "TimeoutStartFailureMode=abort",
+    "TimeoutStopSec=20s",
+    "KillMode=mixed",
+    "LimitNOFILE=4096",
+    "LimitCORE=0",
+    "UMask=0077",
+    "NoNewPrivileges=yes",
+    "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX",
+    "RestrictNamespaces=yes",
+    "RestrictRealtime=yes",
+    "RestrictSUIDSGID=yes",
+    "LockPersonality=yes",
+    "MemoryDenyWriteExecute=yes",
+    "KeyringMode=private",
+    "SystemCallArchitectures=native",
+    "SystemCallFilter=@system-service",
+    "SystemCallFilter=~@privileged @resources",
+    "SystemCallErrorNumber=EPERM",
+)
+
+
+_SYSTEM: Final = (
+    "OOMScoreAdjust=-500",
+    "CPUWeight=500",
+    "CapabilityBoundingSet=",
+    "AmbientCapabilities=",
+    "ProtectSystem=strict",
+    "PrivateTmp=yes",
+    "PrivateMounts=yes",
+    "PrivateDevices=yes",
+    "PrivateUsers=yes",
+    "PrivateIPC=yes",
+    "ProtectClock=yes",
+    "ProtectHostname=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes",
+    "ProtectKernelTunables=yes",
+    "ProtectControlGroups=yes",
+    "ProtectProc=invisible",
+    "ProcSubset=pid",
+    f"Environment={BOOT_ID}=%b",  # ProcSubset= hides the file that says it
+    "RemoveIPC=yes",
+    "DevicePolicy=closed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit's name, text and place, and the secrets that it takes: credential name -> file."""
+
+    name: str
+    text: str
+    path: Path
+    is_user: bool
+    credentials: Mapping[str, Path]
+    closed: Sequence[Path] = ()  # what it needs and its user may not read
+
+
+def unit_name(name: str) -> str:
+    return f"bot-{name}.service"
+
+
+def unit_of(config: Path, *, is_user: bool) -> Unit:
+    """The unit that runs this config with this installation. ConfigError when a unit could not start it."""
+    from bot.cli.common.config_check import judged_and_noted
+    from bot.config.settings import home
+
+    settings, noted = judged_and_noted(config)
+    references = noted.found
+    config = config.resolve()
+    _check(config, settings, noted, is_user=is_user)
+    store = home() / ".config" / "bot" if is_user else CREDENTIALS
+    credentials = {name: store / name for kind, name in references if kind == "credential"}
+    bound = _bound(config, settings)
+    lines = _system_lines(settings, bound) if not is_user else ()
+    text = "\n".join(_text(config, settings, credentials, lines, is_user=is_user)) + "\n"
+    folder = home() / USER_UNITS if is_user else SYSTEM_UNITS
+    closed = () if is_user else _closed(config, settings, bound)
+    return Unit(unit_name(settings.name), text, folder / unit_name(settings.name), is_user, credentials, closed)
+
+
+def opening(unit: Unit) -> str:
+    """The command that lets the unit's user read what it needs. No secret is among it: a config only says where they are."""
+    return f"chmod o+rX {shlex.join(map(str, unit.closed))}"
+
+
+def credential_file(config: Path, name: str) -> Path | None:
+    """The file that an installed unit of this config takes a credential from."""
+    from bot.cli.operate.daemon_client import outline
+
+    file_name = unit_name(outline(config)[0])
+    for folder in _unit_folders():
+        try:
+            text = (folder / file_name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        found = re.search(rf"^LoadCredential={re.escape(name)}:(.+)$", text, re.MULTILINE)
+        if found is not None:
+            return Path(found[1].replace("%%", "%"))
+    return None
+
+
+def stopping(name: str) -> str:
+    """The command that ends the unit of a daemon."""
+    file = installed(name)
+    return f"{_control(is_user=file is not None and file.parent != SYSTEM_UNITS)} stop {unit_name(name)}"
+
+
+def _control(*, is_user: bool) -> str:
+    return "systemctl --user" if is_user else "systemctl"
+
+
+def installed(name: str) -> Path | None:
+    """Where a unit of that daemon is installed, if it is."""
+    return next((folder / unit_name(name) for folder in _unit_folders() if (folder / unit_name(name)).is_file()), None)
+
+
+def _unit_folders() -> Iterator[Path]:
+    from bot.config.settings import home
+
+    with contextlib.suppress(ConfigError):  # Who has no home has no units of his own.
+        yield home() / USER_UNITS
+    yield SYSTEM_UNITS
+
+
+def _text(
+    config: Path, settings: Settings, credentials: Mapping[str, Path], system: Sequence[str], *, is_user: bool
+) -> Iterator[str]:
+    from bot.cli.operate.daemon_client import outline, unit_state
+
+    yield "# Made by `bot systemd`; `bot doctor` says when it is out of date."
+    yield "[Unit]"
+    yield f"Description=Bracketbot {settings.name}"
+    if not is_user:
+        yield "After=network-online.target time-sync.target"
+        yield "Wants=network-online.target"
+    yield "StartLimitIntervalSec=0"
+    yield ""
+    yield "[Service]"
+    yield "Type=notify"
+    yield "NotifyAccess=main"
+    yield f"ExecStart={_command('run', str(config))}"
+    folder = str(settings.state_dir) if is_user else f"%S/{unit_state(settings.name)}"
+    yield f"ExecReload={_command('reload', '--yes', '--state-dir')} {_argument(folder) if is_user else folder}"
+    yield "Environment=PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1"
+    shells = os.environ.get("XDG_STATE_HOME", "")
+    if is_user and shells and outline(config)[1] is None:  # A unit may know nothing of what says where its folder is.
+        yield f"Environment={_escaped(f'XDG_STATE_HOME={shells}')}"
+    for name, file in credentials.items():
+        yield f"LoadCredential={name}:{str(file).replace('%', '%%')}"  # What follows the colon is the path, blanks and quotes and all.
+    yield f"WatchdogSec={WATCHDOG_S}s"
+    yield from _BOTH
+    yield f"TasksMax={TASKS + len(settings.strategies)}"
+    memory = MEMORY_MB + (EMBEDDED_MB if settings.account.embedded else 0)
+    yield f"MemoryHigh={memory * 3 // 4}M"
+    yield f"MemoryMax={memory}M"
+    yield from system
+    yield ""
+    yield "[Install]"
+    yield f"WantedBy={'default' if is_user else 'multi-user'}.target"
+
+
+def _bound(config: Path, settings: Settings) -> Sequence[Path]:
+    """What is needed and hidden from a system unit."""
+    return sorted({path for path in _needed(config, settings) if _is_hidden(path)})
+
+
+def _system_lines(settings: Settings, bound: Sequence[Path]) -> Sequence[str]:
+    from bot.cli.operate.daemon_client import unit_state
+
+    lines = ["DynamicUser=yes", f"StateDirectory={unit_state(settings.name)}", "StateDirectoryMode=0700", *_SYSTEM]
+    lines.append(f"ProtectHome={'tmpfs' if bound else 'yes'}")
+    lines += [f"BindReadOnlyPaths={_escaped(str(path))}" for path in bound]
+    is_here = settings.account.embedded or re.match(r"http://", settings.account.base_url)
+    if is_here and settings.notify is None:  # What is told by `notify` goes to somebody who is not on this machine.
+        lines += ["IPAddressDeny=any", "IPAddressAllow=localhost"]
+    return lines
+
+
+def _needed(config: Path, settings: Settings) -> list[Path]:
+    """What the daemon reads: this installation, the interpreter that it stands on, the config, strategies, candle files. Of a link also what it leads to."""
+    code = Path(__file__).resolve().parents[3]
+    interpreter = Path(sys.executable)
+    found = [
+        Path(sys.prefix),
+        Path(sys.base_prefix),
+        interpreter.resolve().parent.parent,
+        config.parent,
+        settings.strategies_dir,
+    ]
+    found += [one.file for one in settings.embedded.data]
+    found += [] if code.is_relative_to(sys.prefix) else [code]
+    found += [one.resolve() for one in (*found, *_strategy_files(settings))]
+    return [
+        one
+        for one in dict.fromkeys(found)
+        if one.exists() and not any(one != other and one.is_relative_to(other) for other in found)
+    ]
+
+
+def _strategy_files(settings: Settings) -> list[Path]:
+    return [settings.strategies_dir / f"{one.use.partition(':')[0]}.py" for one in settings.strategies]
+
+
+def _closed(config: Path, settings: Settings, bound: Sequence[Path]) -> Sequence[Path]:
+    """What bars the way of a user who is nobody in particular. Above a folder that is bound in, systemd makes the way itself."""
+    files = [config, Path(sys.executable), Path(__file__), *_strategy_files(settings)]
+    files += [one.file for one in settings.embedded.data]
+    files += [one.resolve() for one in files]
+    found: dict[Path, None] = {}
+    for file in filter(Path.is_file, files):
+        top = next((one for one in bound if file.is_relative_to(one)), Path(file.anchor))
+        for place in (*reversed(file.parents), file):
+            wanted = stat.S_IROTH if place == file else stat.S_IXOTH | (stat.S_IROTH if place == file.parent else 0)
+            if place.is_symlink():  # What it leads to is judged by itself.
+                continue
+            if place.is_relative_to(top) and place.stat().st_mode & wanted != wanted:
+                found[place] = None
+    return tuple(found)
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(path.is_relative_to(one) for one in HIDDEN)
+
+
+def _check(config: Path, settings: Settings, noted: Noted, *, is_user: bool) -> None:
+    """What would keep the unit from starting."""
+    from bot.cli.common.config_check import missing_packages, needs_package
+    from bot.cli.operate.daemon_client import outline, unit_state
+
+    problems = []
+    for kind, name in noted.found:
+        if kind == "env":
+            problems.append(
+                f"${{env:{name}}} is not set in a unit: write ${{credential:{_credential_name(name)}}} instead"
+            )
+        elif kind == "file" and not is_user:
+            problems.append(
+                f"${{file:{name}}} belongs to you, and the unit runs as a user of its own: write ${{credential:{_credential_name(Path(name).name)}}}"
+                " instead (or --user)"
+            )
+    problems += [
+        f"${{env:{name}}} is not set in a unit as it is here: write the value itself"
+        for name in dict.fromkeys(noted.plain)
+        if not (is_user and name in USERS_OWN)
+    ]
+    if outline(config)[1] is not None and not is_user:
+        problems.append(
+            f"state_dir: a system unit keeps its files in /var/lib/{unit_state(settings.name)}: remove the key (or --user)"
+        )
+    problems += [f"{one}: {needs_package(one, name)}" for one, name in missing_packages(settings)]
+    if problems:
+        raise ConfigError(f"{config}: a unit could not start this\n" + "\n".join(f"  {one}" for one in problems))
+
+
+def _credential_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.@-]+", "-", text).strip("-.").lower().replace("_", "-") or "api-key"
+
+
+def _command(*words: str) -> str:
+    """This installation's own: the `bot` beside the interpreter, else the interpreter with the package."""
+    return " ".join(_argument(one) for one in (*_start(), *words))
+
+
+def _start() -> Sequence[str]:
+    script = Path(sys.executable).parent / "bot"
+    return [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "bot"]
+
+
+def _argument(text: str) -> str:
+    """Of a command, where $ would begin a variable."""
+    return _escaped(text).replace("$", "$$")
+
+
+def _escaped(text: str) -> str:
+    """As unit files want it: % doubled, quoted where a space or a colon would part it."""
+    text = text.replace("\\", "\\\\").replace("%", "%%")
+    return '"' + text.replace('"', '\\"') + '"' if re.search(r"[\s\"';:]", text) else text

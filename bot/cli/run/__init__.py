@@ -1,0 +1,1 @@
+"""`bot run`: the daemon in the foreground, with its embedded service."""

@@ -1,0 +1,119 @@
+"""One run of the daemon, seen from the command line: signals stop it, an embedded service that dies is started again, and the end is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import structlog
+from pydantic import SecretStr
+
+from bot.cli.run.embedded_service import Embedded, Running
+from bot.config import Settings
+from bot.errors import Exit
+from bot.runtime import daemon
+from bot.runtime.control_plane.log_tail import Tail
+from bot.runtime.liveness.instance_lock import Held, collect_at_rest
+from bot.runtime.supervisor import DaemonEnd
+
+log = structlog.get_logger()
+
+
+async def play(
+    settings: Settings,
+    *,
+    base_url: str,
+    api_key: SecretStr,
+    stop: asyncio.Event,
+    embedded: Embedded | None = None,
+    on_ready: Callable[[], None] = lambda: None,
+    held: Held | None = None,
+    tail: Tail | None = None,
+    config: Path | None = None,
+    reread: Callable[[], Settings] | None = None,
+    hangup: asyncio.Event | None = None,
+) -> DaemonEnd:
+    """Run the daemon until `stop`, with its service kept alive beside it. While that cannot be, the run is degraded and goes on."""
+    keeper = None if embedded is None else asyncio.create_task(embedded.keep_alive(_restarted), name="service-keeper")
+    if keeper is not None:
+        keeper.add_done_callback(lambda task: None if task.cancelled() else stop.set())
+    try:
+        return await daemon.run(
+            settings, base_url=base_url, api_key=api_key, stop=stop, on_ready=on_ready, held=held, tail=tail, config=config,
+            reread=reread, hangup=hangup, trouble=lambda: None if embedded is None else embedded.trouble,
+            at_rest=collect_at_rest,
+        )  # fmt: skip
+    finally:
+        if keeper is not None:
+            keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeper
+
+
+def _restarted(running: Running) -> None:
+    log.warning("service.restarted", pid=running.pid, base_url=running.base_url)
+
+
+@contextlib.contextmanager
+def stopped_by_signals(
+    stop: asyncio.Event, say: Callable[[str], None], hangup: asyncio.Event | None = None
+) -> Iterator[None]:
+    """SIGINT, SIGTERM and a closed terminal ask for a clean end; a second time ends the process at once, which loses nothing either.
+
+    SIGHUP sets `hangup`, when one is given and the terminal, if there was one, is still there: somebody asks for a reload.
+    """
+    loop = asyncio.get_running_loop()
+
+    had_terminal = sys.stdin is not None and os.isatty(0)
+
+    def ask(number: int) -> None:
+        if number == signal.SIGHUP and hangup is not None and os.isatty(0) == had_terminal:
+            hangup.set()
+            return
+        if stop.is_set():
+            os._exit(int(Exit.ERROR))
+        stop.set()
+        with contextlib.suppress(OSError):  # Whoever read what is said may have gone.
+            say(f"Stopping ({signal.Signals(number).name}); once more ends it at once.")
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, ask, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def left_lines(end: DaemonEnd) -> list[str]:
+    """What stays at the service, and why, for a person."""
+    left = end.left
+    if not left.known and not left.positions:
+        return ["The service could not be asked what stays there.", *(f"  why        {line}" for line in left.why)]
+    lines = ["Left at the service:"]
+    for label, things in (("position", left.positions), ("order", left.orders), ("guardian", left.guardians)):
+        lines += [f"  {label:<10} {thing}" for thing in things] or [f"  {label + 's':<10} none"]
+    return lines + [f"  {'why' if n == 0 else '':<10} {line}" for n, line in enumerate(left.why)]
+
+
+def left_data(end: DaemonEnd) -> dict[str, Any]:
+    """The same as data."""
+    left = end.left
+    return {
+        "known": left.known, "positions": list(left.positions), "orders": list(left.orders), "guardians": list(left.guardians),
+        "why": list(left.why), "unprotected": list(left.unprotected),
+    }  # fmt: skip
+
+
+def judge_end(end: DaemonEnd) -> None:
+    """Say why a run ended otherwise than it was asked to."""
+    if end.exit_code is not Exit.DONE and end.message:
+        click.echo(f"error: {end.message}", err=True)

@@ -1,0 +1,1 @@
+"""`bot sandbox` and `bot mcp`: the service alone, for any client."""

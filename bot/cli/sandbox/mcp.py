@@ -1,0 +1,150 @@
+"""`bot mcp`: the service's tools over standard input and output, for agents on this desktop. Carries calls to the service; decides nothing, keeps nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    import httpx
+
+    from bot.service.mcp.tools import Reply, Sent
+
+CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 30.0  # longer than the service takes for anything
+
+EPILOG = """\b
+Examples:
+  BOT_API_KEY=... bot mcp
+  bot mcp --base-url https://trading.example.com --key '${file:~/.config/bot/key}'
+
+\b
+For a host that starts servers by a config file:
+  {"mcpServers": {"trading": {"command": "bot", "args": ["mcp"], "env": {"BOT_API_KEY": "..."}}}}
+
+\b
+It looks at the service first: a key that is refused ends it with 7, and a service that does not answer is told on standard error and waited for.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--base-url", default="http://127.0.0.1:8700", show_default=True, metavar="URL", help="The service.")
+@click.option(
+    "--key",
+    "reference",
+    default="${env:BOT_API_KEY}",
+    show_default=True,
+    metavar="REFERENCE",
+    help="Where the API key is: ${credential:NAME}, ${file:PATH} or ${env:NAME}; never the key itself.",
+)
+def mcp(base_url: str, reference: str) -> None:
+    """Offer the tools of a running service to an agent, over standard input and output. Ends when the agent does."""
+    import asyncio
+
+    from bot.client.http import checked_base_url
+    from bot.config.document import Rejected
+    from bot.config.references import References
+    from bot.errors import ConfigError
+    from bot.runtime.liveness.instance_lock import harden
+
+    base_url = checked_base_url(base_url)
+    try:
+        key = References(Path.cwd(), os.environ)(reference, "api_key")
+    except Rejected as error:
+        raise ConfigError(f"--key: {error}") from None
+    harden()
+    asyncio.run(_serve(base_url, key))
+
+
+async def _serve(base_url: str, key: str) -> None:
+    import httpx
+    from mcp.server.stdio import stdio_server
+
+    from bot.service.mcp.server import build
+
+    await _look(base_url, key)
+    timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as http:
+        carrier = _Carrier(http, base_url)
+        server = build(carrier.carry, carrier.docs, carrier.scopes_of)
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
+
+async def _look(base_url: str, key: str) -> None:
+    """A key that the service refuses ends it here, with what to do. A service that does not answer may come later: that is said, and no more."""
+    import asyncio
+
+    from bot.client import Client
+    from bot.errors import AccessLost, ApiError
+
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS), Client(base_url, key) as client:
+            await client.limits()
+    except AccessLost as error:
+        said = f"the service at {base_url} refuses the key: {error.message}; "
+        way_out = "put one that works where --key says (by default BOT_API_KEY); a sandbox gives out one with POST /v1/sandbox/accounts"
+        raise AccessLost(error.code, said + way_out) from None
+    except (ApiError, TimeoutError) as error:
+        if isinstance(error, ApiError) and error.status == 403:
+            return  # It is known, and has no right to read; what it may do is the service's to say at each call.
+        why = error.message if isinstance(error, ApiError) else f"no answer within {CONNECT_SECONDS:g} s"
+        click.echo(
+            f"the service at {base_url} cannot be asked just now ({why}): each call will say so until it can;"
+            " start it (bot sandbox), or say where it is with --base-url",
+            err=True,
+        )
+
+
+class _Carrier:
+    """Sends what a call stands for to the service, once: whether to send it again is the agent's to say, by its idempotencyKey."""
+
+    def __init__(self, http: httpx.AsyncClient, base_url: str) -> None:
+        self._http = http
+        self._base_url = base_url
+        self.docs = f"{base_url}/docs"
+
+    async def carry(self, context: Any, sent: Sent) -> Reply:
+        import httpx
+
+        from bot.service.mcp.tools import Reply
+
+        address = self._base_url + sent.target + (f"?{sent.query}" if sent.query else "")
+        try:
+            answer = await self._http.request(sent.method, address, content=sent.body, headers=dict(sent.headers))
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            return self._lost(f"the service at {self._base_url} cannot be reached", sent, submitted=False)
+        except httpx.TransportError as error:
+            text = f"the answer was lost ({type(error).__name__}); the same call with the same idempotencyKey tells"
+            return self._lost(text, sent, submitted="unknown")
+        return Reply(
+            answer.status_code, answer.content, {name.lower(): value for name, value in answer.headers.items()}
+        )
+
+    async def scopes_of(self, context: Any) -> frozenset[str] | None:
+        """Those of the key, as the service says now; None when it cannot say."""
+        from bot.service.mcp.tools import TOOLS, request_of
+
+        reply = await self.carry(context, request_of(TOOLS["get_limits"], {}))
+        if reply.status == 403:
+            return frozenset(
+                {"trade", "trade:close_only", "outcomes"}
+            )  # It may not read; which of these it has is not told.
+        if reply.status != 200:
+            return None
+        key = json.loads(reply.body)["key"]
+        return None if key is None else frozenset(key["scopes"])
+
+    def _lost(self, text: str, sent: Sent, *, submitted: bool | str) -> Reply:
+        from bot.errors import Refusal
+        from bot.service.mcp.tools import Reply, refused
+
+        result = refused(Refusal("service_unavailable", text), self.docs, is_order=sent.is_order)
+        if sent.is_order:
+            result.body["error"]["orderSubmitted"] = submitted
+        return Reply(503, json.dumps(result.body).encode(), {"x-request-id": result.meta["requestId"]})

@@ -1,0 +1,88 @@
+"""`bot sandbox`: the service alone, for any client in any language. Builds the host's options and serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bot.cli.common.param_types import CandleFile, Candles, Clock, recordings
+
+EPILOG = """\b
+Examples:
+  bot sandbox --port 8700 --db sandbox.db
+  bot sandbox --clock manual --control-socket /tmp/bot/control.sock
+  bot sandbox --data BTC=candles.csv.gz --clock 600x
+
+\b
+Then, from anywhere on this machine:
+  curl -X POST http://127.0.0.1:8700/v1/sandbox/accounts -H 'Content-Type: application/json' -d '{"name": "me"}'
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--port", type=click.IntRange(0, 65_535), default=8700, show_default=True, help="0 takes a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--db", default=":memory:", show_default=True, metavar="FILE|:memory:", help="Where everything is kept.")
+@click.option(
+    "--clock", type=Clock(), default="real", show_default=True, metavar="real|manual|60x", help="The service's time."
+)
+@click.option("--seed", type=click.IntRange(0), default=None, metavar="N", help="Of the simulated prices (default 1).")
+@click.option(
+    "--data",
+    type=CandleFile(),
+    multiple=True,
+    metavar="[COIN=]FILE",
+    help="Recorded candles (ts,open,high,low,close,volume); repeatable.",
+)
+@click.option("--markets", default="", metavar="BTC,ETH", help="Markets to list (default: all that it knows).")
+@click.option(
+    "--control-socket", type=click.Path(path_type=Path), default=None, metavar="PATH", help="Serve /sandbox/v1 there."
+)
+@click.option("--no-rate-limits", is_flag=True, help="Refuse nobody for asking too often.")
+@click.option(
+    "--allow-origin", "origins", multiple=True, metavar="URL", help="A web page that may call /mcp; repeatable."
+)
+@click.option(
+    "--invite-codes", type=click.Path(path_type=Path), default=None, metavar="FILE",
+    help="Sign-in by phone opens an account only with one of these codes, one a line.",
+)  # fmt: skip
+@click.option(
+    "--private-webhooks/--no-private-webhooks", default=None,
+    help="Deliver webhooks to private addresses (the default on loopback; refused elsewhere).",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Say where it listens as one JSON object on standard output.")
+@click.option("--start", type=click.IntRange(0), default=None, hidden=True, help="Service time to begin at, unix ms.")
+@click.option("--ready-fd", type=click.IntRange(3), default=None, hidden=True, help="Told when requests are served.")
+@click.option("--ready-file", type=click.Path(path_type=Path), default=None, hidden=True, help="Written then.")
+def sandbox(
+    port: int, host: str, db: str, clock: str, seed: int | None, data: tuple[Candles, ...], markets: str,
+    control_socket: Path | None, no_rate_limits: bool, origins: tuple[str, ...], invite_codes: Path | None,
+    private_webhooks: bool | None, as_json: bool, start: int | None, ready_fd: int | None,
+    ready_file: Path | None,
+) -> int:  # fmt: skip
+    """Serve the whole trading service on play money, offline. Ctrl-C stops it; with --db it goes on where it was."""
+    import json
+
+    from bot import logs
+    from bot.service.host import MEMORY, HostOptions, read_invite_codes, serve
+
+    logs.configure()
+    options = HostOptions(
+        host=host, port=port, db=MEMORY if db == MEMORY else Path(db), clock=clock, seed=seed,
+        data=recordings(data, otherwise=None), markets=tuple(one.strip().upper() for one in markets.split(",") if one.strip()),
+        start_ms=start, control_socket=control_socket, rate_limits=not no_rate_limits,
+        origins=origins, invite_codes=() if invite_codes is None else read_invite_codes(invite_codes),
+        webhooks_private=private_webhooks, ready_fd=ready_fd, ready_file=ready_file,
+    )  # fmt: skip
+
+    def say(base_url: str) -> None:
+        if as_json:
+            click.echo(json.dumps({"baseUrl": base_url, "db": db, "clock": clock}))
+        elif ready_fd is None:
+            click.echo(f"The service listens on {base_url} (Ctrl-C stops it). An account to trade with:")
+            click.echo(
+                f"  curl -X POST {base_url}/v1/sandbox/accounts -H 'Content-Type: application/json' -d '{{\"name\": \"me\"}}'"
+            )
+
+    return serve(options, on_ready=say)

@@ -1,0 +1,1 @@
+"""`bot demo`, `init`, `new-strategy`, `strategies`, `check`, `config`, `doctor`."""

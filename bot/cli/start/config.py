@@ -1,0 +1,215 @@
+"""`bot check`, `bot config`, `bot strategies`: questions about what a user wrote. Nothing here starts anything or asks a service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import click
+
+from bot.cli.common.config_text import as_yaml
+from bot.cli.common.param_types import Group
+
+if TYPE_CHECKING:
+    from bot.config.references import Outside
+
+CHECK = """\b
+Examples:
+  bot check configs/paper.yaml
+  bot check configs/paper.yaml --json
+"""
+
+CONFIG = """\b
+Examples:
+  bot config show configs/paper.yaml
+  bot config schema > bot.schema.json
+  bot config diff configs/paper.yaml my.yaml
+"""
+
+STRATEGIES = """\b
+Examples:
+  bot strategies
+  bot strategies --dir strategies --json
+"""
+
+
+@click.command(epilog=CHECK)
+@click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The verdict as one JSON object on standard output.")
+def check(config_file: Path, *, as_json: bool) -> int:
+    """Judge CONFIG: every key, every secret's place, every strategy and its params. Exit 4 when something is wrong."""
+    import json
+
+    from bot.cli.common.config_check import judged
+    from bot.errors import ConfigError, Exit
+    from bot.runtime.strategy_host.loader import load
+
+    outside = _outside(config_file)
+    try:
+        settings = judged(config_file, outside).settings
+    except ConfigError as error:
+        if not as_json:
+            raise
+        problems = [
+            {"file": one.file, "line": one.line, "column": one.column, "key": one.key, "message": one.message}
+            for one in error.problems
+        ]
+        click.echo(json.dumps({"ok": False, "message": str(error), "problems": problems}))
+        return int(Exit.CONFIG)
+    timers = {one.name: dict(load(one.use, settings.strategies_dir).strategy.timers) for one in settings.strategies}
+    if as_json:
+        names = [one.name for one in settings.strategies]
+        limits = {
+            one.name: {
+                "markets": one.markets, "budgetUsd": str(one.budget_usd), "maxLeverage": one.max_leverage, "netting": one.netting,
+                "dailyLossUsd": None if one.daily_loss_usd is None else str(one.daily_loss_usd), "timers": timers[one.name],
+            }
+            for one in settings.strategies
+        }  # fmt: skip
+        told = {
+            "ok": True,
+            "name": settings.name,
+            "strategies": names,
+            "limits": limits,
+            "stateDir": str(settings.state_dir),
+            "handedOver": list(outside.found.values()),
+        }
+        click.echo(json.dumps(told))
+        return int(Exit.DONE)
+    click.echo(f"{config_file} is good.")
+    where = "the embedded service, play money" if settings.account.embedded else settings.account.base_url
+    click.echo(f"  service     {where}")
+    for one in settings.strategies:
+        loss = "" if one.daily_loss_usd is None else f", {one.daily_loss_usd} USD lost a day"
+        shares = ", shares its markets" if one.netting == "allow" else ""
+        click.echo(
+            f"  strategy    {one.name}: {one.use} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD,"
+            f" {one.max_leverage}x{loss}{shares}"
+        )
+        for name, spec in timers[one.name].items():
+            click.echo(f"    timer     {name}: {spec if isinstance(spec, str) else f'every {spec} s'}")
+    dead_man = settings.dead_man
+    click.echo(
+        "  dead-man    off"
+        if dead_man is None
+        else f"  dead-man    {dead_man.heartbeat_seconds} s of silence, then {dead_man.on_miss}"
+    )
+    click.echo(f"  at a stop   {settings.safety.on_exit}")
+    for name in outside.found.values():
+        click.echo(f"  secret      ${{credential:{name}}} is handed over to a unit alone; bot doctor looks at its file")
+    click.echo(f"  files       {settings.state_dir}")
+    click.echo(f"Next: bot {'systemd' if outside.found else 'run'} {quote(str(config_file))}")
+    return int(Exit.DONE)
+
+
+def _outside(config_file: Path) -> Outside:
+    """A config is judged, shown and compared also where only its unit has its credentials."""
+    import os
+
+    from bot.config.references import Outside
+
+    return Outside(config_file.absolute().parent, os.environ)
+
+
+@click.group(cls=Group, epilog=CONFIG)
+def config() -> None:
+    """Show a config as it is understood, what differs between two, or the JSON Schema."""
+
+
+@config.command(epilog="\b\nExample:\n  bot config show configs/paper.yaml")
+@click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of YAML.")
+def show(config_file: Path, *, as_json: bool) -> None:
+    """CONFIG with every default filled in and every secret hidden."""
+    import json
+
+    from bot.config import read, redacted
+
+    settings = read(config_file, lookup=_outside(config_file)).settings
+    click.echo(json.dumps(redacted(settings), indent=2) + "\n" if as_json else as_yaml(settings), nl=False)
+
+
+@config.command(epilog="\b\nExample:\n  bot config schema > bot.schema.json")
+@click.option("--json", "_as_json", is_flag=True, help="It is JSON in any case.")
+def schema(*, _as_json: bool) -> None:
+    """The JSON Schema of a config, for your editor."""
+    import json
+
+    from bot.config import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+@config.command(epilog="\b\nExample:\n  bot config diff configs/paper.yaml my.yaml")
+@click.argument("one", metavar="A", type=click.Path(path_type=Path))
+@click.argument("other", metavar="B", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="A list of path, old and new as JSON.")
+def diff(one: Path, other: Path, *, as_json: bool) -> None:
+    """What differs from config A to config B, with every default filled in and every secret hidden."""
+    import json
+
+    from bot.config import read
+    from bot.config.diff import diff as changes_of
+
+    before, after = (read(file, lookup=_outside(file)).settings for file in (one, other))
+    changes = changes_of(before, after)
+    if as_json:
+        click.echo(json.dumps({"changes": [change._asdict() for change in changes]}))
+        return
+    for change in changes:
+        click.echo(str(change))
+    if not changes:
+        click.echo("They say the same.")
+
+
+@click.command(epilog=STRATEGIES)
+@click.option(
+    "--dir", "folder", type=click.Path(path_type=Path), default=None, help="Folder to look in  [default: strategies]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
+def strategies(folder: Path | None, *, as_json: bool) -> int:
+    """List the strategies of the folder and of installed packages, with their params. A broken one is listed with its error."""
+    import json
+
+    from bot.errors import Exit
+    from bot.runtime.strategy_host.loader import discover
+
+    place = folder if folder is not None else _default_folder()
+    if not place.is_dir():
+        raise click.UsageError(f"there is no folder {place}; name one with --dir")
+    found = discover(place)
+    code = int(Exit.ERROR if any(one.error for one in found) else Exit.DONE)
+    if as_json:
+        rows = [
+            {"use": one.use, "origin": one.origin, "path": None if one.path is None else str(one.path), "summary": one.summary,
+             "params": dict(one.params), "error": one.error} for one in found
+        ]  # fmt: skip
+        click.echo(json.dumps({"strategies": rows}))
+        return code
+    if not found:
+        click.echo(f"No strategy in {place}. A strategy is a file there with a subclass of bot.Strategy.")
+    for one in found:
+        click.echo(f"{one.use}  {one.error if one.error is not None else one.summary}".rstrip())
+        for name, param in one.params.items():
+            click.echo(f"    {name:<16} {_bounds(param):<28} {param.get('description', '')}".rstrip())
+    return code
+
+
+def _default_folder() -> Path:
+    from bot.cli.common.files import example
+
+    here = Path("strategies")
+    return here if here.is_dir() else example("strategies/trend.py").parent
+
+
+def _bounds(param: dict[str, object]) -> str:
+    default = param.get("default", "required")
+    low = param.get("minimum", param.get("exclusiveMinimum"))
+    high = param.get("maximum", param.get("exclusiveMaximum"))
+    span = (
+        f" ({'' if low is None else low}..{'' if high is None else high})"
+        if low is not None or high is not None
+        else ""
+    )
+    return f"{'optional' if default is None else default}{span}"

@@ -1,0 +1,424 @@
+"""`bot demo`: the embedded service, a sandbox account and the daemon with two example strategies, in one command, offline.
+
+A run that ended by itself is over: its service ends with it, and the next run begins anew. A run that was killed goes on: its
+service is alive or has its database, and the next start continues with the same account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import click
+
+from bot.cli.common.param_types import CandleFile, Candles, Clock, Duration, recordings, speed_of
+
+if TYPE_CHECKING:
+    from bot.cli.run.embedded_service import Embedded, Running
+    from bot.cli.start.demo_summary import Tally
+    from bot.cli.start.event_lines import Narrator
+    from bot.client import Client
+    from bot.config import Settings
+    from bot.runtime.supervisor import DaemonEnd
+
+EPILOG = """\b
+Examples:
+  bot demo                                      Ctrl-C stops it
+  bot demo --for 60s
+  bot demo --data candles.csv.gz --clock 600x   ts,open,high,low,close,volume; ts = open time in ms UTC
+
+\b
+Kill it (kill -9) and start it again: it continues with the same account, nothing lost and nothing twice.
+"""
+
+CONFIG: Final = "demo.yaml"  # in a run's folder
+BEAT_WINDOW_S: Final = 30  # of real time that the dead-man leaves; 20 is the least a beat needs
+HEARTBEAT_S_MIN: Final = 300
+HEARTBEAT_S_MAX: Final = 86_400  # the interface's bound
+DATA_LOOK_S: Final = 0.5  # between two looks at whether recorded data have ended
+LAST_BAR_S: Final = 5.0  # real time that the daemon has for the last bar of recorded data
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--for", "span", type=Duration(), default=None, metavar="60s", help="Stop by itself after so long (real time)."
+)
+@click.option(
+    "--data", type=CandleFile(), multiple=True, metavar="[COIN=]FILE", help="Play recorded candles; repeatable."
+)
+@click.option(
+    "--clock", type=Clock(), default=None, metavar="60x", help="Speed of the service's clock.  [default: 60x]"
+)
+@click.option("--fresh", is_flag=True, help="Begin anew, also when the last run was killed.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    metavar="DIR",
+    help="Where all its files are.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Events and the summary as JSON lines on standard output.")
+def demo(
+    span: float | None, data: tuple[Candles, ...], clock: str | None, fresh: bool, state_dir: Path | None, as_json: bool
+) -> int:
+    """Trade on play money at once: the service, an account and the daemon, on this machine alone."""
+    if clock == "manual":
+        raise click.UsageError("the demo runs by itself; a manual clock is for `bot sandbox --clock manual`")
+    from bot.cli.common import crash_report
+    from bot.config.settings import default_state_dir
+    from bot.runtime.liveness.instance_lock import harden, hold_state, keep_heap_whole, private_dir
+
+    harden()
+    keep_heap_whole()
+    folder = private_dir((state_dir or default_state_dir("demo")).absolute())
+    crash_report.goes_to(folder / "crash.log")
+    with hold_state(folder):
+        show = Demo(folder, recordings(data, otherwise="BTC"), clock, as_json=as_json)
+        return asyncio.run(show.go(span, fresh=fresh))
+
+
+@dataclass(slots=True)
+class Run:
+    """One run: its folder, what it plays, and whether it began before a kill."""
+
+    folder: Path
+    data: tuple[tuple[str, Path], ...]
+    clock: str
+    continued: bool
+
+
+class Demo:
+    def __init__(self, folder: Path, data: tuple[tuple[str, Path], ...], clock: str | None, *, as_json: bool) -> None:
+        from bot.cli.operate.demo_folders import DemoFolder
+
+        self.runs = DemoFolder(folder)
+        self.data = data
+        self.clock = clock
+        self.as_json = as_json
+        self._stop = asyncio.Event()
+        self._unheard: OSError | None = None
+        self._show = _plain if as_json else _shower()
+
+    async def go(self, span: float | None, *, fresh: bool) -> int:
+        from bot.cli.common.config_text import as_yaml
+        from bot.cli.common.files import write_atomic
+        from bot.cli.run.run_daemon import stopped_by_signals
+
+        stop = self._stop
+        with stopped_by_signals(stop, self._note):
+            run = self._begin(fresh=fresh)
+            settings = demo_settings(run.folder, run.data, run.clock)
+            service = self._service(run, settings)
+            try:
+                text = f"# What this run of the demo was run with.\n{as_yaml(settings)}"
+                write_atomic(run.folder / CONFIG, text, mode=0o600)
+                running = await asyncio.to_thread(service.ensure)
+            except BaseException:
+                if not run.continued:
+                    self.runs.ended()  # Nothing was begun; there is nothing to continue.
+                raise
+            return await self._play(run, settings, service, running, stop, span)
+
+    # -- beginning
+
+    def _begin(self, *, fresh: bool) -> Run:
+        kept = self.runs.unfinished()
+        if kept is not None and fresh:
+            from bot.cli.run.embedded_service import Embedded
+
+            Embedded(self.runs.again(kept)).stop()
+            self.runs.ended()
+            kept = None
+        if kept is None:
+            clock = self.clock or "60x"
+            judge_data(self.data)
+            folder = self.runs.begin(clock=clock, data=[[coin, str(path.resolve())] for coin, path in self.data])
+            self.runs.tidy(folder)
+            return Run(folder, self.data, clock, continued=False)
+        data = tuple((str(coin), Path(path)) for coin, path in kept["data"])
+        if self.data and [(coin, path.resolve()) for coin, path in self.data] != list(data):
+            from bot.errors import ConfigError
+
+            raise ConfigError(
+                f"the last demo was killed and can be continued; it plays {_plays(data)}. Add --fresh to begin anew with {_plays(self.data)}"
+            )
+        return Run(self.runs.again(kept), data, self.clock or str(kept["clock"]), continued=True)
+
+    def _service(self, run: Run, settings: Settings) -> Embedded:
+        from bot.cli.run.embedded_service import Embedded
+
+        section = settings.embedded
+        return Embedded(
+            run.folder, clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
+            data=tuple((one.market, one.file) for one in section.data),
+        )  # fmt: skip
+
+    # -- running
+
+    async def _play(
+        self, run: Run, settings: Settings, service: Embedded, running: Running, stop: asyncio.Event, span: float | None
+    ) -> int:
+        from bot import logs
+        from bot.cli.run.run_daemon import play
+        from bot.cli.start.demo_summary import tally
+        from bot.cli.start.event_lines import Narrator
+        from bot.client import Client
+        from bot.clock import monotonic_ns
+        from bot.errors import Exit
+        from bot.runtime.control_plane.log_tail import FILE, Tail
+
+        minted = await service.mint()
+        narrator = Narrator((lambda _line, _style: None) if self.as_json else self._say)
+        tail = Tail(run.folder / FILE)
+        show = self._listen(narrator) if self.as_json else narrator
+
+        def listen(event: Any) -> None:
+            tail(event)
+            show(event)
+
+        with contextlib.closing(tail), _nowhere() as nowhere:
+            logs.configure(pretty=False, stream=nowhere, listen=listen)
+            async with Client(running.base_url, minted.api_key) as client:
+                start_usd = await _start_value(client)
+                self._greet(run, running, settings, minted.account_id)
+                started_ns = monotonic_ns()
+                watchers = [asyncio.create_task(_ended(client, run.data, settings, narrator, stop))] if run.data else []
+                end = await play(
+                    settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, tail=tail,
+                    on_ready=lambda: _set_after(span, stop), config=run.folder / CONFIG,
+                )  # fmt: skip
+                for watcher in watchers:
+                    watcher.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await watcher
+                real_s = (monotonic_ns() - started_ns) / 1e9
+                totals = await tally(client) if service.is_alive() else None
+            await asyncio.to_thread(service.stop)
+            self.runs.ended()
+            logs.configure(level="error")
+        self._close(run, settings, end, narrator, totals, start_usd, real_s)
+        if self._unheard is not None and not isinstance(self._unheard, BrokenPipeError):
+            return int(end.exit_code or Exit.ERROR)  # Somebody wanted it all: a file on a full disk.
+        return int(end.exit_code)
+
+    def _listen(self, narrator: Narrator) -> Callable[[Any], None]:
+        def listen(event: Any) -> None:
+            narrator(event)
+            self._say(json.dumps(dict(event), default=str))
+
+        return listen
+
+    # -- telling
+
+    def _note(self, text: str) -> None:
+        click.echo(text, err=True)
+
+    def _say(self, line: str, style: str | None = None) -> None:
+        """Whoever reads may go (`bot demo | head`): that ends the run as Ctrl-C does, service and all, and nothing more is shown."""
+        if self._unheard is not None:
+            return
+        try:
+            (_plain if style is None else self._show)(line, style or "")
+        except OSError as error:
+            self._unheard = error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes at its end what is left.
+            self._stop.set()
+            with contextlib.suppress(OSError):
+                self._note(f"Stopping (standard output: {error.strerror or error}).")
+
+    def _greet(self, run: Run, running: Running, settings: Settings, account_id: str) -> None:
+        found = "" if running.is_new else ", found running"
+        if self.as_json:
+            self._say(
+                json.dumps(
+                    {
+                        "event": "demo.begun",
+                        "folder": str(run.folder),
+                        "baseUrl": running.base_url,
+                        "continued": run.continued,
+                    }
+                )
+            )
+            return
+        if run.continued:
+            self._say(
+                "The last run was killed. This one continues it: same account, same orders, same database (--fresh begins anew)."
+            )
+        plays = _plays(run.data) if run.data else "simulated markets"
+        assert settings.dead_man is not None
+        seconds = settings.dead_man.heartbeat_seconds
+        self._say(
+            f"service     {running.base_url} (pid {running.pid}{found}), {plays}, clock {run.clock}, account {account_id}, play money"
+        )
+        for one in settings.strategies:
+            self._say(
+                f"strategy    {one.name} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD"
+            )
+        self._say(
+            f"dead-man    {seconds} s of the service's time are {seconds / speed_of(run.clock):g} s of yours; then {settings.dead_man.on_miss}"
+        )
+        self._say(f"files       {run.folder}")
+        self._say(f"log         {run.folder / 'daemon.log'}")
+        self._say("Ctrl-C stops it.\n")
+
+    def _close(
+        self,
+        run: Run,
+        settings: Settings,
+        end: DaemonEnd,
+        narrator: Narrator,
+        totals: Tally | None,
+        start_usd: Decimal,
+        real_s: float,
+    ) -> None:
+        from bot.cli.run.run_daemon import judge_end, left_data, left_lines
+        from bot.cli.start.demo_summary import summary_data, summary_lines
+
+        speed = settings.embedded.speed
+        figures: dict[str, Any] = {
+            "counts": narrator.counts, "start_usd": start_usd, "end": totals, "real_s": real_s, "speed": speed, "continued": run.continued,
+        }  # fmt: skip
+        if self.as_json:
+            data = summary_data(**figures) | {
+                "left": left_data(end),
+                "exitCode": int(end.exit_code),
+                "folder": str(run.folder),
+            }
+            self._say(json.dumps({"event": "demo.summary", **data}))
+        else:
+            lines = ["", *summary_lines(**figures), *left_lines(end)]
+            lines.append(
+                "The demo's service ended with it, so nothing moves any more; `bot run configs/paper.yaml` leaves its service running."
+            )
+            lines.append(f"Files and log: {run.folder}")
+            self._say("\n".join(lines))
+        judge_end(end)
+
+
+# -- what the demo is made of
+
+
+def demo_settings(folder: Path, data: tuple[tuple[str, Path], ...], clock: str) -> Settings:
+    """configs/demo.yaml, with this run's clock, data and folder. One strategy a market, so one recorded market runs the first alone."""
+    from bot.cli.common.config_check import judge
+    from bot.cli.common.files import example
+    from bot.config import Recording, load
+
+    settings = load(example("demo.yaml"))
+    speed = speed_of(clock)
+    assert settings.dead_man is not None, "the demo's config has a dead-man"
+    seconds = min(max(round(BEAT_WINDOW_S * speed), HEARTBEAT_S_MIN), HEARTBEAT_S_MAX)
+    strategies = settings.strategies
+    embedded = settings.embedded.model_copy(update={"clock": clock})
+    if data:
+        intervals = {coin: _interval(file) for coin, file in data}
+        strategies = tuple(
+            one.model_copy(update={"markets": (coin,), "interval": intervals[coin]})
+            for one, (coin, _) in zip(settings.strategies, data, strict=False)
+        )
+        recorded = tuple(Recording(file=file.resolve(), market=coin) for coin, file in data)
+        embedded = embedded.model_copy(update={"data": recorded, "markets": (), "seed": 1})
+    made = settings.model_copy(
+        update={
+            "name": "demo", "state_dir": folder, "strategies": strategies, "embedded": embedded,
+            "dead_man": settings.dead_man.model_copy(update={"heartbeat_seconds": seconds}),
+        }
+    )  # fmt: skip
+    judge(made)
+    return made
+
+
+def judge_data(data: tuple[tuple[str, Path], ...]) -> None:
+    """Read the files before anything is started, so that a bad row is said and nothing is left."""
+    for _, file in data:
+        _interval(file)
+
+
+def _interval(file: Path) -> str:
+    from bot.service.market_data.recorded import interval_of, read_candles
+    from bot.wire import INTERVAL_MS
+
+    step = interval_of(file, read_candles(file, sz_decimals=5))
+    return next(name for name, ms in INTERVAL_MS.items() if ms == step)
+
+
+def _plays(data: tuple[tuple[str, Path], ...]) -> str:
+    return ", ".join(f"{coin} from {path.name}" for coin, path in data) or "simulated markets"
+
+
+def _nowhere() -> TextIO:
+    """Where lines go that a listener has taken already."""
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
+async def _start_value(client: Client) -> Decimal:
+    """What the account began with: its first event says it, also of a run that is continued."""
+    page = await client.events(None, limit=1)
+    for event in page.events:
+        begun = getattr(event.data, "balance_usd", None)
+        if event.type == "account" and isinstance(begun, Decimal):
+            return begun
+    return (await client.account()).account_value_usd
+
+
+def _set_after(span: float | None, stop: asyncio.Event) -> None:
+    if span is not None:
+        asyncio.get_running_loop().call_later(span, stop.set)
+
+
+async def _ended(
+    client: Client, data: tuple[tuple[str, Path], ...], settings: Settings, narrator: Narrator, stop: asyncio.Event
+) -> None:
+    """Stop when every recorded market has come to its end and the daemon has seen its last bar."""
+    from bot.clock import monotonic_ns
+    from bot.errors import ApiError
+
+    coins = {coin for coin, _ in data}
+    since_ns: int | None = None
+    while not stop.is_set():
+        await asyncio.sleep(DATA_LOOK_S)
+        try:
+            listed = await client.markets()
+            closed = {one.coin for one in listed.markets if one.status != "open"}
+            if not coins <= closed:
+                continue
+            since_ns = since_ns or monotonic_ns()
+            last = {
+                one.markets[0]: await _last_close_ms(client, one.markets[0], one.interval)
+                for one in settings.strategies
+            }
+        except ApiError:
+            continue
+        seen = narrator.counts.last_bar_ms
+        if all(seen.get(coin, 0) >= at for coin, at in last.items()) or monotonic_ns() - since_ns > LAST_BAR_S * 1e9:
+            stop.set()
+
+
+async def _last_close_ms(client: Client, coin: str, interval: str) -> int:
+    from bot.wire import INTERVAL_MS
+
+    candles = (await client.candles(coin, interval, 2)).candles
+    return max((one.ts + INTERVAL_MS[interval] for one in candles if one.closed), default=0)
+
+
+def _shower() -> Callable[[str, str], None]:
+    """Plain lines; on a terminal with colours, one line each, however narrow it is."""
+    if not sys.stdout.isatty():
+        return _plain
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    return lambda line, style: console.print(Text(line, style=style), overflow="ellipsis", no_wrap=True)
+
+
+def _plain(line: str, _style: str) -> None:
+    click.echo(line)

@@ -1,0 +1,91 @@
+"""The closing summary of a demo: what the account says, from its trades and its snapshot, and what was seen meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from bot.cli.start.event_lines import Counts
+from bot.client import Client
+from bot.errors import ApiError
+
+PAGE: Final = 200
+PAGES_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Figures of the account, all of it since it was opened. `complete` False: there were more trades than were read."""
+
+    trades: int
+    fees_usd: Decimal
+    realized_usd: Decimal
+    unrealized_usd: Decimal
+    value_usd: Decimal
+    complete: bool = True
+
+
+async def tally(client: Client) -> Tally | None:
+    """None when the service could not be asked."""
+    trades, fees, realized = 0, Decimal(0), Decimal(0)
+    before: int | None = None
+    try:
+        account = await client.account()
+        for _ in range(PAGES_MAX):
+            page = await client.trades(limit=PAGE, before=before)
+            for trade in page.trades:
+                trades += 1 if trade.filled_size else 0
+                fees += trade.fee_usd or Decimal(0)
+                realized += trade.realized_pnl_usd or Decimal(0)
+            before = page.next_before
+            if before is None:
+                break
+    except ApiError:
+        return None
+    return Tally(trades, fees, realized, account.unrealized_pnl_usd, account.account_value_usd, before is None)
+
+
+def summary_lines(
+    *, counts: Counts, start_usd: Decimal, end: Tally | None, real_s: float, speed: float, continued: bool
+) -> list[str]:
+    lines = [f"Summary of {_span(real_s)} at {speed:g}x, which is {_span(real_s * speed)} of the service's time"]
+    lines.append(f"  bars        {counts.bars:>12,}    decisions   {counts.decisions:>12,}")
+    if end is None:
+        return [*lines, "  the account could not be asked for the rest"]
+    change = end.value_usd - start_usd
+    pct = change / start_usd * 100 if start_usd else Decimal(0)
+    since = " (of the whole run, from before the kill on)" if continued else ""
+    lines.append(f"  trades      {end.trades:>12,}    fees        {end.fees_usd:>12,.2f} USD{since}")
+    lines.append(f"  realised    {end.realized_usd:>+12,.2f}    unrealised  {end.unrealized_usd:>+12,.2f} USD")
+    lines.append(f"  value from  {start_usd:>12,.2f}    to          {end.value_usd:>12,.2f} USD ({pct:+.2f} %)")
+    return lines
+
+
+def summary_data(
+    *, counts: Counts, start_usd: Decimal, end: Tally | None, real_s: float, speed: float, continued: bool
+) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "realSeconds": round(real_s, 1), "speed": speed, "continued": continued, "bars": counts.bars, "decisions": counts.decisions,
+        "accepted": counts.accepted, "refused": counts.refused, "fills": counts.fills, "startValueUsd": f"{start_usd:f}",
+    }  # fmt: skip
+    if end is not None:
+        data |= {
+            "trades": end.trades, "feesUsd": f"{end.fees_usd:f}", "realizedPnlUsd": f"{end.realized_usd:f}",
+            "unrealizedPnlUsd": f"{end.unrealized_usd:f}", "endValueUsd": f"{end.value_usd:f}", "complete": end.complete,
+        }  # fmt: skip
+    return data
+
+
+def _span(seconds: float) -> str:
+    whole = round(seconds)
+    days, rest = divmod(whole, 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, secs = divmod(rest, 60)
+    parts = [
+        f"{days} d" if days else "",
+        f"{hours} h" if hours else "",
+        f"{minutes} min" if minutes else "",
+        f"{secs} s" if secs or not whole else "",
+    ]
+    return " ".join([part for part in parts if part][:2])

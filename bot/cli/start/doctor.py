@@ -1,0 +1,729 @@
+"""`bot doctor`: looks at everything that a run needs, one line each, with the way out of what is wrong. Changes nothing, orders nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from bot.errors import BotError, ConfigError, Exit
+from bot.words import many
+
+if TYPE_CHECKING:
+    from bot.cli.operate.daemon_client import Place
+    from bot.cli.run.embedded_service import Embedded
+    from bot.client import Client
+    from bot.config import Settings
+
+DISK_WARN_MB: Final = 1_024
+DISK_FAIL_MB: Final = 64
+WAL_WARN_MB: Final = 64  # a log that is never folded back: a reader holds it
+SQLITE_SAFE: Final = (3, 51, 3)  # before it two processes that both write could damage a file; the daemon is one
+ASK_S: Final = 5.0
+
+EPILOG = """\b
+Examples:
+  bot doctor configs/paper.yaml
+  bot doctor --json configs/paper.yaml
+
+\b
+Exit 0: nothing fails (warnings may stand). Otherwise the code of the first failure: 4 config, 5 no answer, 6 journal, 7 key, 1 another.
+"""
+
+Level = Literal["ok", "warn", "fail", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line. `fix` is the way out of a warning or a failure."""
+
+    check: str
+    level: Level
+    message: str
+    fix: str | None = None
+    code: int = 0
+
+
+@dataclass(slots=True)
+class Patient:
+    """What is looked at, as far as it could be read."""
+
+    place: Place
+    settings: Settings | None = None
+    references: Sequence[tuple[str, str]] = ()
+    speed: float | None = None  # of the service's clock, once the service has told it
+    findings: list[Finding] = field(default_factory=list)
+
+    def say(self, check: str, level: Level, message: str, fix: str | None = None, code: int = 0) -> None:
+        assert (level in ("ok", "skip")) or fix, f"{check} has no way out"
+        self.findings.append(Finding(check, level, message, fix, code))
+
+
+@click.command(epilog=EPILOG)
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    metavar="DIR",
+    help="Its state directory, without a config.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The findings as one JSON object.")
+def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Look at config, secrets, service, key, clock, disk, journal, heartbeat, addresses of notices, port of metrics and unit of a daemon, and say what to do."""
+    from bot.cli.operate.daemon_client import find
+
+    try:
+        place = find(config, state_dir, dead_too=True)
+    except ConfigError as error:  # It does not even say which daemon is meant.
+        findings = [Finding("config", "fail", str(error), "mend that, then ask again", int(Exit.CONFIG))]
+    else:
+        findings = _examined(Patient(place))
+    failed = next((one for one in findings if one.level == "fail"), None)
+    code = 0 if failed is None else failed.code or int(Exit.ERROR)
+    if as_json:
+        click.echo(json.dumps({"ok": failed is None, "exit_code": code, "findings": [asdict(one) for one in findings]}))
+        return code
+    for one in findings:
+        click.echo(f"{one.level:<5} {one.check:<11} {one.message}")
+        if one.fix is not None:
+            click.echo(f"{'':<17} -> {one.fix}")
+    return code
+
+
+def _examined(patient: Patient) -> list[Finding]:
+    from bot.client.names import run_unheld
+
+    _config(patient)
+    _secrets(patient)
+    _state_dir(patient)
+    _disk(patient)
+    _journal(patient)
+    _daemon(patient)
+    _notify(patient)
+    _metrics(patient)
+    run_unheld(_service(patient))
+    _heartbeat(patient)
+    _unit(patient)
+    return patient.findings
+
+
+def _config(patient: Patient) -> None:
+    from bot.cli.common.config_check import judged_without_secrets
+
+    path = patient.place.config
+    if path is None:
+        patient.say("config", "skip", "none given: bot doctor CONFIG looks at it, its secrets and its service too")
+        return
+    try:
+        patient.settings, patient.references = judged_without_secrets(path)
+    except ConfigError as error:
+        patient.say("config", "fail", str(error), f"change it, then bot check {quote(str(path))}", int(Exit.CONFIG))
+        return
+    names = ", ".join(one.name for one in patient.settings.strategies)
+    patient.say("config", "ok", f"{path}: {names}")
+    from bot.runtime.strategy_host import loader
+
+    for strategy in patient.settings.strategies:
+        for warning in loader.load(strategy.use, patient.settings.strategies_dir).warnings:
+            patient.say(
+                "strategies",
+                "warn",
+                f"{strategy.name}: {warning}",
+                "others must not be able to change what trades for you: chmod go-w it",
+            )
+
+
+def _secrets(patient: Patient) -> None:
+    from bot.cli.operate.daemon_client import plain_data
+    from bot.config.document import Rejected
+    from bot.config.references import References
+
+    if not patient.references:
+        return
+    assert patient.place.config is not None
+    api_key = plain_data(patient.place.config)["account"].get("api_key")
+    for kind, name in patient.references:
+        what = f"${{{kind}:{name}}}"
+        if kind == "credential" and not os.environ.get("CREDENTIALS_DIRECTORY"):
+            _credential(patient, name)
+            continue
+        try:
+            look = References(patient.place.config.absolute().parent, os.environ)
+            look(what, "api_key" if what == api_key else "secret")
+        except Rejected as error:
+            patient.say(
+                "secrets", "fail", str(error), "put the secret there, or change the reference", int(Exit.CONFIG)
+            )
+            continue
+        if kind == "env":
+            patient.say(
+                "secrets",
+                "warn",
+                f"{what}: every process of yours can read the environment",
+                "a file for you alone: ${file:PATH}, or ${credential:NAME}",
+            )
+        else:
+            patient.say("secrets", "ok", f"{what} is there, for its owner alone")
+
+
+def _credential(patient: Patient, name: str) -> None:
+    """A unit hands it over; here only the file that it takes it from can be looked at."""
+    from bot.cli.operate.systemd_unit import credential_file
+
+    assert patient.place.config is not None
+    file = credential_file(patient.place.config, name)
+    if file is None:
+        patient.say(
+            "secrets",
+            "warn",
+            f"the credential {name} is handed over by a unit, and none is installed",
+            f"bot systemd {quote(str(patient.place.config))} --install",
+        )
+        return
+    try:
+        mode = file.stat().st_mode
+    except PermissionError:
+        patient.say("secrets", "skip", f"the credential {name} comes from {file}, which is not for you to see")
+    except OSError:
+        patient.say(
+            "secrets",
+            "fail",
+            f"the unit takes the credential {name} from {file}, which is not there",
+            f"install -D -m 600 /dev/stdin {quote(str(file))}",
+        )
+    else:
+        if stat.S_IMODE(mode) & 0o077:
+            patient.say(
+                "secrets",
+                "fail",
+                f"{file} can be read by others (mode {stat.S_IMODE(mode):04o})",
+                f"chmod 600 {quote(str(file))}",
+            )
+        else:
+            patient.say("secrets", "ok", f"the credential {name} comes from {file}, for its owner alone")
+
+
+def _state_dir(patient: Patient) -> None:
+    from bot.cli.operate.daemon_client import is_closed
+    from bot.runtime.journal.queries import Closed
+
+    folder = patient.place.folder
+    if is_closed(folder):
+        patient.say("state", "fail", str(Closed(folder)), _ASK)
+        return
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        patient.say("state", "ok", f"{folder} will be made by the first run")
+        return
+    except OSError as error:
+        patient.say("state", "fail", f"{folder}: {error.strerror}", _ASK)
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        patient.say(
+            "state", "fail", f"{folder} is no folder", "set state_dir to a folder that you may write", int(Exit.CONFIG)
+        )
+    elif stat.S_IMODE(status.st_mode) & 0o077:
+        patient.say(
+            "state",
+            "fail",
+            f"{folder} is open to others (mode {stat.S_IMODE(status.st_mode):04o})",
+            f"chmod 700 {quote(str(folder))}",
+        )
+    elif not os.access(folder, os.W_OK):
+        patient.say(
+            "state",
+            "fail",
+            f"{folder} cannot be written",
+            f"give it to the user who runs the daemon: chown it, or set state_dir (uid {status.st_uid} owns it)",
+        )
+    else:
+        patient.say("state", "ok", f"{folder}, for its owner alone")
+
+
+def _disk(patient: Patient) -> None:
+    folder = patient.place.folder
+    while not _is_seen(folder):
+        folder = folder.parent
+    free_mb = shutil.disk_usage(folder).free // 1_048_576
+    text = f"{free_mb:,} MB free where {patient.place.folder} is"
+    if free_mb < DISK_FAIL_MB:
+        patient.say(
+            "disk", "fail", text, "make room: a journal that cannot be written stops every entry", int(Exit.UNSAFE)
+        )
+    elif free_mb < DISK_WARN_MB:
+        patient.say("disk", "warn", text, "make room before it is less")
+    else:
+        patient.say("disk", "ok", text)
+
+
+def _is_seen(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return folder.exists()
+    return False
+
+
+def _journal(patient: Patient) -> None:
+    import sqlite3
+
+    from bot.errors import JournalError
+    from bot.runtime.journal import queries
+
+    version = ".".join(map(str, sqlite3.sqlite_version_info))
+    if sqlite3.sqlite_version_info < SQLITE_SAFE:
+        patient.say(
+            "sqlite",
+            "ok",
+            f"{version}; the daemon is its journal's only writer, as every version before {'.'.join(map(str, SQLITE_SAFE))} needs it",
+        )
+    else:
+        patient.say("sqlite", "ok", version)
+    folder = patient.place.folder
+    try:
+        with queries.opened(folder) as db:
+            found = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
+            mode = db.execute("PRAGMA journal_mode").fetchone()[0]
+    except queries.NotFound:
+        patient.say("journal", "ok", "none yet: the first run makes it")
+        return
+    except queries.Closed as error:
+        patient.say("journal", "fail", str(error), _ASK)
+        return
+    except JournalError as error:
+        is_shut = isinstance(error.__cause__, sqlite3.OperationalError)
+        patient.say("journal", "fail", str(error), _OPEN if is_shut else _ANEW, int(Exit.UNSAFE))
+        return
+    if found != ["ok"]:
+        patient.say("journal", "fail", f"damaged: {'; '.join(found)}", _ANEW, int(Exit.UNSAFE))
+        return
+    wal = folder / f"{queries.FILE}-wal"
+    wal_mb = wal.stat().st_size // 1_048_576 if wal.exists() else 0
+    size_mb = (folder / queries.FILE).stat().st_size / 1_048_576
+    if mode != "wal":
+        patient.say(
+            "journal", "warn", f"whole, but in mode {mode}", "the next run sets it; its folder must be on a local disk"
+        )
+    elif wal_mb > WAL_WARN_MB:
+        patient.say(
+            "journal",
+            "warn",
+            f"whole, {size_mb:.1f} MB and {wal_mb} MB of write-ahead log",
+            "some program holds it open: end it, or restart the daemon",
+        )
+    else:
+        patient.say("journal", "ok", f"whole, {size_mb:.1f} MB")
+
+
+_ASK: Final = "ask as the user who runs the daemon, or as root (sudo)"
+_OPEN: Final = (
+    "it is for the user who runs the daemon to read and write: chown or chmod it, or end the program that locks it"
+)
+_ANEW: Final = (
+    "look at the disk, then start again: a damaged file is kept under another name and a new one made from what the service has,"
+    " where a decision made twice has the same key"
+)
+
+
+def _daemon(patient: Patient) -> None:
+    from bot.cli.operate.daemon_client import NotRunning
+    from bot.runtime.journal.queries import Closed
+
+    try:
+        told = patient.place.ask("GET", "/status")
+    except NotRunning:
+        patient.say("daemon", "ok", "not running")
+        return
+    except Closed as error:
+        patient.say("daemon", "fail", str(error), _ASK)
+        return
+    except BotError as error:
+        patient.say("daemon", "fail", str(error), f"bot logs {patient.place.flag}", int(error.exit_code))
+        return
+    text = f"{told['state']} (pid {told['pid']}){': ' + told['why'] if told.get('why') else ''}"
+    if not told.get("is_safe", True):
+        # A daemon that was started before an update knows the first reason only.
+        why = told.get("unsafe") or [f"without a stop: {', '.join(told['unprotected'])}"]
+        patient.say(
+            "daemon",
+            "fail",
+            f"{text}; {'; '.join(why)}",
+            "bot reconcile --apply, or bot kill --flatten",
+            int(Exit.UNSAFE),
+        )
+    elif told["state"] == "DEGRADED":
+        patient.say("daemon", "warn", text, "bot status has the reason; entries wait for it, exits go on")
+    elif waiting := told.get("intents", {}).get("quarantined"):
+        patient.say(
+            "daemon",
+            "warn",
+            f"{text}; {many(waiting, 'intent')} {'waits' if waiting == 1 else 'wait'} for a person",
+            "bot explain each of them (bot status names them), look at the account, then bot resume",
+        )
+    else:
+        patient.say("daemon", "ok", text)
+
+
+def _heartbeat(patient: Patient) -> None:
+    settings = patient.settings
+    if settings is None:
+        return
+    dead_man = settings.dead_man
+    if dead_man is None:
+        patient.say(
+            "dead-man",
+            "warn",
+            "off: when the daemon dies, nobody acts",
+            "dead_man: {heartbeat_seconds: 300, on_miss: flatten}",
+        )
+        return
+    speed = patient.speed
+    if speed is None:  # It has not answered; it is as the config says, or a hosted one, which goes with the world.
+        speed = settings.embedded.speed if settings.account.embedded else 1.0
+    from bot.runtime.assembly import beats_of
+
+    try:
+        lengths = beats_of(settings, speed)
+    except ConfigError as error:
+        patient.say("dead-man", "fail", str(error), "a larger dead_man.heartbeat_seconds", int(Exit.CONFIG))
+        return
+    if lengths is None:
+        patient.say("dead-man", "ok", "beats when the clock is moved by hand")
+        return
+    patient.say(
+        "dead-man", "ok",
+        f"acts ({dead_man.on_miss}) after {lengths.deadline_ns / 1e9:g} s of real silence; a beat every {lengths.period_ns / 1e9:g} s, while the loop moves",
+    )  # fmt: skip
+
+
+def _notify(patient: Patient) -> None:
+    """Whether apprise knows each address. None of them is shown, and nothing is sent."""
+    from pydantic import SecretStr
+
+    from bot.cli.operate.daemon_client import plain_data
+    from bot.config.document import Rejected
+    from bot.config.references import References
+    from bot.runtime.alerts.notifier import AppriseTarget
+
+    settings, config = patient.settings, patient.place.config
+    if settings is None or settings.notify is None or _lacks_package(patient, settings, "notify"):
+        return
+    assert config is not None
+    look = References(config.absolute().parent, os.environ)
+    for index, reference in enumerate(plain_data(config)["notify"]["urls"]):
+        try:
+            target = AppriseTarget(SecretStr(look(reference, "urls")), index)
+        except Rejected:
+            patient.say("notify", "skip", f"{reference} is not within reach here, so its address was not looked at")
+        except ConfigError as error:
+            fix = f"correct the address behind {reference}"
+            patient.say("notify", "fail", str(error), fix, int(Exit.CONFIG))
+        else:
+            patient.say("notify", "ok", f"{reference} is understood ({target.name}); nothing was sent")
+
+
+def _metrics(patient: Patient) -> None:
+    """Whether the port is the running daemon's, or free for the next one."""
+    import socket
+
+    from bot.runtime.control_plane.reporting import HOST, PORT_FILE
+
+    settings = patient.settings
+    if settings is None or settings.metrics is None or _lacks_package(patient, settings, "metrics"):
+        return
+    port, taken = settings.metrics.port, ""
+    with contextlib.suppress(OSError):
+        taken = (patient.place.folder / PORT_FILE).read_text(encoding="utf-8").strip()
+    if taken and patient.place.is_running() and (port == 0 or taken == str(port)):
+        patient.say("metrics", "ok", f"http://{HOST}:{taken}/metrics, the running daemon's, on this machine alone")
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError as error:
+            text = f"metrics.port: {port} on {HOST} cannot be used: {error.strerror}"
+            patient.say("metrics", "fail", text, "give another, or 0 for a free one", int(Exit.CONFIG))
+            return
+    patient.say("metrics", "ok", f"{f'port {port} is free' if port else 'a free port'} on {HOST}, this machine alone")
+
+
+def _lacks_package(patient: Patient, settings: Settings, section: str) -> bool:
+    from bot.cli.common.config_check import missing_packages, needs_package
+
+    name = dict(missing_packages(settings)).get(section)
+    if name is not None:
+        fix = f"pip install 'bracketbot[{section}]'"
+        patient.say(section, "fail", f"{section}: {needs_package(section, name)}", fix, int(Exit.CONFIG))
+    return name is not None
+
+
+# -- the service
+
+
+async def _service(patient: Patient) -> None:
+    settings = patient.settings
+    if settings is None:
+        return
+    from bot.client import Client
+    from bot.client.http import Timeouts
+    from bot.errors import ApiError
+
+    found = await _way(patient, settings)
+    if found is None:
+        return
+    base_url, api_key = found
+    async with Client(base_url, api_key, timeouts=Timeouts(total=ASK_S)) as client:
+        try:
+            await _versions(patient, client, base_url)
+        except ApiError as error:
+            patient.say(
+                "service",
+                "fail",
+                f"{base_url}: {error.message} ({error.code})",
+                "is it up, and is account.base_url right?",
+                int(Exit.TIMEOUT),
+            )
+            return
+        patient.speed = client.clock.speed
+        _skew(patient, client)
+        if api_key is None:
+            return
+        try:
+            await _key(patient, client, settings)
+            await _keys_proven(patient, client, settings)
+        except ApiError as error:
+            patient.say(
+                "key",
+                "fail",
+                f"{error.message} ({error.code})",
+                "make a new key and hand it over; bot check shows where it is read from",
+                int(Exit.REFUSED),
+            )
+
+
+async def _way(patient: Patient, settings: Settings) -> tuple[str, str | None] | None:
+    """Where the service is, and the key when one is within reach. An embedded one gives no key while its daemon has one."""
+    from bot.cli.operate.credentials import key_of
+    from bot.cli.operate.daemon_client import is_closed
+    from bot.cli.run.embedded_service import Embedded
+
+    if not settings.account.embedded:
+        try:
+            assert patient.place.config is not None
+            return settings.account.base_url, key_of(patient.place.config)
+        except ConfigError as error:
+            patient.say("key", "skip", f"not looked at: {error}")
+            return settings.account.base_url, None
+    if is_closed(patient.place.folder):
+        patient.say("service", "skip", "embedded: whether it runs is not for you to see")
+        return None
+    service = Embedded(patient.place.folder)
+    base_url = service.base_url
+    if not patient.place.folder.is_dir() or base_url is None or not service.is_alive():
+        _at_rest(patient, service)
+        return None
+    return base_url, None
+
+
+def _at_rest(patient: Patient, service: Embedded) -> None:
+    """Of an embedded service that does not run: whether it could be started."""
+    from bot.runtime.journal import queries
+
+    try:
+        service.check_name()
+    except BotError as error:
+        patient.say("service", "fail", str(error), "set state_dir to a folder nearer to the root", int(error.exit_code))
+        return
+    if queries.is_damaged(service.db):
+        patient.say(
+            "service",
+            "fail",
+            f"{service.db} is damaged",
+            "put a copy of it back, or set another state_dir: the service begins anew there",
+            int(Exit.CONFIG),
+        )
+        return
+    patient.say("service", "ok", "embedded: it starts with the daemon")
+
+
+async def _versions(patient: Patient, client: Client, base_url: str) -> None:
+    from bot.wire.headers import API_VERSION, LIMITS_VERSION
+
+    told = await client.status()
+    problems = []
+    if told.api_version is not None and told.api_version != API_VERSION:
+        problems.append(f"its API is of {told.api_version}, this client is of {API_VERSION}")
+    if told.limits_version is not None and told.limits_version != LIMITS_VERSION:
+        problems.append(f"its limits are version {told.limits_version}, this client knows {LIMITS_VERSION}")
+    if told.api_version is None:
+        problems.append("it does not say its API version")
+    words = f"{base_url}: {told.status}, version {told.version or 'not told'}"
+    if problems:
+        patient.say(
+            "service",
+            "warn",
+            f"{words}; {'; '.join(problems)}",
+            "read its changelog (GET /v1/changelog), and try on its sandbox first",
+        )
+    else:
+        patient.say("service", "ok", f"{words}, API {told.api_version}, limits version {told.limits_version}")
+
+
+def _skew(patient: Patient, client: Client) -> None:
+    from bot.runtime.liveness.clock_watch import SKEW_STOP_MS, SKEW_WARN_MS
+
+    skew = client.clock.skew_ms
+    if skew is None:
+        patient.say(
+            "clock",
+            "warn",
+            "the service sends no Date: the skew cannot be measured",
+            "keep this machine's clock right (NTP)",
+        )
+        return
+    text = f"this machine and the service are {abs(skew) / 1000:.0f} s apart"
+    if abs(skew) > SKEW_STOP_MS:
+        patient.say(
+            "clock",
+            "fail",
+            text,
+            "set this machine's clock (timedatectl set-ntp true): bars and deadlines are told by the service's",
+        )
+    elif abs(skew) > SKEW_WARN_MS:
+        patient.say("clock", "warn", text, "set this machine's clock (timedatectl set-ntp true)")
+    else:
+        patient.say("clock", "ok", text)
+
+
+async def _key(patient: Patient, client: Client, settings: Settings) -> None:
+    limits = await client.limits()
+    key = limits.key
+    if key is None:
+        patient.say(
+            "key",
+            "warn",
+            "this is a person's session, not a key",
+            "make a key for the daemon: a session ends by itself",
+        )
+        return
+    for check in (_scopes, _caps):
+        for level, message, fix in check(key, settings):
+            patient.say("key", level, message, fix, int(Exit.REFUSED) if level == "fail" else 0)
+
+
+def _scopes(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | None]]:
+    has = set(key.scopes)
+    events = sorted(coin for one in settings.strategies for coin in one.markets if coin.startswith("event:"))
+    missing = [one for one in ("read", "trade") if one not in has]
+    if events and "outcomes" not in has:
+        missing.append("outcomes")
+    if missing:
+        yield (
+            "fail",
+            f"{key.id} lacks {', '.join(missing)} (it has {', '.join(key.scopes) or 'nothing'})",
+            "make a key with these scopes",
+        )
+    else:
+        yield "ok", f"{key.id} may {', '.join(key.scopes)}", None
+    if key.expires_at is not None:
+        from bot.clock import iso
+
+        yield (
+            "warn",
+            f"it expires at {iso(key.expires_at)}",
+            "hand over a new one before that: openings and beats end with it",
+        )
+
+
+def _caps(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | None]]:
+    allowed = key.allowed_coins
+    for one in settings.strategies:
+        barred = [coin for coin in one.markets if allowed is not None and coin not in allowed]
+        if barred:
+            yield (
+                "fail",
+                f"{one.name} trades {', '.join(barred)}, which the key may not",
+                "allow these coins on the key, or take them out of the config",
+            )
+        if key.max_leverage is not None and one.max_leverage > key.max_leverage:
+            yield (
+                "warn",
+                f"{one.name} may use {one.max_leverage}x, the key {key.max_leverage}x",
+                "lower max_leverage in the config",
+            )
+    budget = sum(one.budget_usd for one in settings.strategies)
+    if key.max_exposure_usd is not None and budget > key.max_exposure_usd:
+        yield (
+            "warn",
+            f"the strategies' budgets are {budget} USD, the key's exposure at most {key.max_exposure_usd}",
+            "lower the budgets, or raise the cap",
+        )
+
+
+async def _keys_proven(patient: Patient, client: Client, settings: Settings) -> None:
+    """Whether trades show the idempotency key that they were ordered with. Only looked for: an order would be one."""
+    page = await client.trades(limit=50)
+    ours = [one for one in page.trades if one.source is not None]
+    if any(one.idempotency_key for one in ours):
+        patient.say("idempotency", "ok", "trades show their keys: doubt is settled by them")
+    elif not ours:
+        patient.say(
+            "idempotency",
+            "ok",
+            "no trade yet to see; until one shows its key, doubt is settled by the plan's single-use token",
+        )
+    elif settings.orders.path == "direct":
+        patient.say(
+            "idempotency",
+            "warn",
+            "trades show no keys, and orders.path is direct",
+            "orders: {path: plan}: then the plan's single-use token settles doubt",
+        )
+    else:
+        patient.say(
+            "idempotency",
+            "ok",
+            "trades show no keys; doubt is settled by the plan's single-use token, and what is ours is known by the ids of trades,"
+            " which only the journal has: keep it",
+        )
+
+
+def _unit(patient: Patient) -> None:
+    from bot.cli.operate.systemd_unit import installed, opening, unit_of
+
+    settings, config = patient.settings, patient.place.config
+    if settings is None or config is None:
+        return
+    path, made = installed(settings.name), f"bot systemd {quote(str(config))}"
+    if path is None:
+        patient.say("unit", "skip", f"none installed; {made} makes one")
+        return
+    user = "" if path.is_relative_to("/etc") else " --user"
+    try:
+        unit = unit_of(config, is_user=bool(user))
+        same = path.read_text(encoding="utf-8") == unit.text
+    except (BotError, OSError) as error:
+        patient.say("unit", "warn", f"{path}: {error}", f"{made}{user}")
+        return
+    if unit.closed:
+        named = ", ".join(map(str, unit.closed))
+        patient.say("unit", "fail", f"{path}: its user may not read {named}", opening(unit))
+    elif same:
+        patient.say("unit", "ok", f"{path} is up to date")
+    else:
+        patient.say(
+            "unit",
+            "warn",
+            f"{path} is not what bot systemd makes now",
+            f"{made}{user} shows it; --install --force writes it",
+        )

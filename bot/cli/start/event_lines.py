@@ -1,0 +1,299 @@
+"""The demo's live lines: time, what, market, and what happened, for a person. Reads events of the log; computes nothing that is traded on.
+
+Bars that come faster than one can read are summed up; everything that trades is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from bot.cli.common.formatting import px, usd
+from bot.clock import SystemClock, datetime_of, iso, monotonic_ns
+from bot.words import many
+
+Event = Mapping[str, Any]
+BARS_EVERY_NS: Final = 900_000_000  # between two bar lines of one market
+
+STYLES: Final = {
+    "bar": "dim", "decision": "cyan", "plan": "cyan", "order": "bold", "fill": "bold green", "stop": "yellow", "target": "yellow",
+    "guardian": "magenta", "heartbeat": "blue", "account": "bold blue", "warning": "red", "error": "bold red", "service": "blue",
+}  # fmt: skip
+
+QUIET_REASONS: Final = ("sibling_filled", "position_closed")  # a leg that goes with its position
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was seen in this session."""
+
+    bars: int = 0
+    decisions: int = 0
+    accepted: int = 0
+    refused: int = 0
+    fills: int = 0
+    last_bar_ms: dict[str, int] = field(default_factory=dict)
+
+
+class Narrator:
+    """Called with each event. `show` takes a finished line and its style."""
+
+    def __init__(self, show: Callable[[str, str], None]) -> None:
+        self.counts = Counts()
+        self._show = show
+        self._bar_ns: dict[str, int] = {}
+        self._held: dict[str, Event] = {}
+        self._skipped: dict[str, int] = {}
+        self._brackets: dict[str, str] = {}  # what of which market was armed last, so that a new size alone is no news
+
+    def __call__(self, event: Event) -> None:
+        name = str(event.get("event"))
+        tell = _TELL.get(name)
+        if tell is not None:
+            tell(self, event)
+        elif name.startswith("drift."):
+            self._line(
+                "warning",
+                event,
+                f"{name.removeprefix('drift.').replace('_', ' ')}: {event.get('message') or event.get('subject') or ''}",
+            )
+        elif event.get("level") in ("warning", "error", "critical"):
+            text = event.get("message") or event.get("code") or event.get("exception") or ""
+            self._line(
+                "error" if event["level"] != "warning" else "warning",
+                event,
+                f"{name}: {str(text).splitlines()[0] if text else ''}",
+            )
+        elif (
+            "strategy" in event
+            and "." in name
+            and event.get("market")
+            and not name.startswith(("intent.", "strategy."))
+        ):
+            self._caught_up(event)
+            said = ", ".join(f"{key} {value}" for key, value in event.items() if key not in _OWN)
+            self._line(
+                "decision", event, f"{event['strategy']}: {name.replace('.', ' ')}{f' ({said})' if said else ''}"
+            )
+
+    # -- one method a kind of line
+
+    def bar(self, event: Event) -> None:
+        market = str(event["market"])
+        self.counts.bars += 1
+        self.counts.last_bar_ms[market] = int(event["at_ms"])
+        now = monotonic_ns()
+        if now - self._bar_ns.get(market, -BARS_EVERY_NS) < BARS_EVERY_NS:
+            self._skipped[market] = self._skipped.get(market, 0) + 1
+            self._held[market] = event
+            return
+        self._bar(event, now)
+
+    def _bar(self, event: Event, now_ns: int) -> None:
+        market = str(event["market"])
+        more = self._skipped.pop(market, 0)
+        if self._held.pop(market, None) is event:
+            more -= 1
+        self._bar_ns[market] = now_ns
+        at = datetime_of(int(event["at_ms"])).strftime("%d %b %H:%M")
+        self._line(
+            "bar", event, f"{at} UTC closed at {px(event['close'])}{f' ({more} more before it)' if more > 0 else ''}"
+        )
+
+    def _caught_up(self, event: Event) -> None:
+        """The bar that a decision is about stands before it."""
+        held = self._held.get(str(event.get("market")))
+        if held is not None:
+            self._bar(held, monotonic_ns())
+
+    def decided(self, event: Event) -> None:
+        self.counts.decisions += 1
+        self._caught_up(event)
+        self._line("decision", event, f"{event.get('strategy')}: {_wish(event)}")
+
+    def refused(self, event: Event) -> None:
+        self.counts.refused += 1
+        self._caught_up(event)
+        self._line("decision", event, f"{event.get('strategy')}: not sent: {event.get('message')}")
+
+    def planned(self, event: Event) -> None:
+        parts = [f"{event.get('side')} {event.get('size')} at about {px(event.get('est_px'))}"]
+        parts += [
+            f"{word} {px(event[key])}" for word, key in (("stop", "stop_px"), ("target", "target_px")) if event.get(key)
+        ]
+        parts += [f"fee {_usd(event['fee_usd'])}"] if event.get("fee_usd") else []
+        self._line("plan", event, ", ".join(parts))
+
+    def accepted(self, event: Event) -> None:
+        self.counts.accepted += 1
+        self._line("order", event, f"{event.get('action')} accepted as {event.get('trade')}")
+
+    def not_accepted(self, event: Event) -> None:
+        self.counts.refused += 1
+        state = str(event["event"]).removeprefix("intent.")
+        self._line("order", event, f"{event.get('action')} {state}: {event.get('message') or event.get('code') or ''}")
+
+    def held(self, event: Event) -> None:
+        self._line("order", event, f"waits: {str(event.get('code')).replace('_', ' ')}")
+
+    def fill(self, event: Event) -> None:
+        self.counts.fills += 1
+        is_entry = event.get("what") == "entry"
+        bought = (event.get("side") == "long") == is_entry
+        kind = str(event.get("kind", "")).replace("_", " ")
+        how = "" if kind in ("market", "limit", "close", "") else f" by {kind}"
+        text = f"{'bought' if bought else 'sold'} {event.get('size')} at {px(event.get('px'))}{how}"
+        if not is_entry and event.get("realized_pnl_usd") is not None:
+            text += f", {_signed(event['realized_pnl_usd'])}"
+        if event.get("fee_usd") is not None:
+            text += f", fee {_usd(event['fee_usd'])}"
+        self._line("fill", event, text)
+
+    def order(self, event: Event) -> None:
+        market, kind, what = str(event.get("market")), str(event.get("kind")), event.get("what")
+        word = {"stop_loss": "stop", "take_profit": "target"}.get(kind, "order")
+        if word == "order":
+            self._line("order", event, f"{kind} {what} at {px(event.get('limit_px'))}{_why(event)}")
+        elif what in ("armed", "changed"):
+            said = f"{event.get('size')} at {event.get('trigger_px')}"
+            if what == "armed" or self._brackets.get(f"{market}.{word}") != said:
+                self._brackets[f"{market}.{word}"] = said
+                self._line(
+                    word,
+                    event,
+                    f"{what} at {px(event.get('trigger_px'))} for {event.get('size')}, kept by the service",
+                )
+        elif what == "canceled" and event.get("reason") not in QUIET_REASONS:
+            self._line(word, event, f"canceled{_why(event)}")
+
+    def trigger(self, event: Event) -> None:
+        word = "stop" if event.get("what") == "stop_loss" else "target"
+        self._line(word, event, f"hit: {px(event.get('trigger_px'))}, price {px(event.get('mark_px'))}")
+
+    def guardian(self, event: Event) -> None:
+        kind = str(event.get("guardian_type", "guardian")).replace("_", " ")
+        deadline = event.get("next_deadline")
+        until = (
+            f", acts at {iso(int(deadline))[11:19]} service time unless a beat comes"
+            if deadline and event.get("what") == "armed" and "dead" in kind
+            else ""
+        )
+        action = (
+            f", {str(event['action']).replace('_', ' ')}"
+            if event.get("what") == "fired" and event.get("action")
+            else ""
+        )
+        self._line("guardian", event, f"{kind} {event.get('what')}{action}{_why(event)}{until}")
+
+    def funding(self, event: Event) -> None:
+        self._line("account", event, f"funding {px(event.get('amount_usd'))} USD")
+
+    def liquidation(self, event: Event) -> None:
+        self._line("error", event, f"liquidation {event.get('what')}: {event.get('size')} at {px(event.get('px'))}")
+
+    def belief(self, event: Event) -> None:
+        left = event.get("deadline_s")
+        if left is None:
+            error = event.get("error")
+            text = f"no beat has been answered yet{f' ({error})' if error else ''}"
+        else:
+            text = f"deadline in {left} s unless a beat comes before ({many(event['beats'], 'beat')} so far)"
+        self._line("heartbeat", event, text)
+
+    def value(self, event: Event) -> None:
+        text = f"value {_usd(event.get('usd'))}, free {_usd(event.get('free_usd'))}, {many(event['positions'], 'position')}"
+        self._line("account", event, text)
+
+    def restarted(self, event: Event) -> None:
+        self._line(
+            "service", event, f"was gone; started again (pid {event.get('pid')}) with all that it had acknowledged"
+        )
+
+    def not_restarted(self, event: Event) -> None:
+        self._line("error", event, f"the service is gone and does not start: {event.get('message')}; it is tried again")
+
+    def quarantined(self, event: Event) -> None:
+        self._line("error", event, f"{event.get('strategy')} is set aside: {event.get('message')}")
+
+    def _line(self, what: str, event: Event, text: str) -> None:
+        time = local(SystemClock().now_ms()).strftime("%H:%M:%S")
+        self._show(f"{time}  {what:<9}  {event.get('market') or ''!s:<5}  {text}".rstrip(), STYLES.get(what, ""))
+
+
+_OWN: Final = ("timestamp", "level", "event", "strategy", "market", "at_ms")
+
+_TELL: Final[Mapping[str, Callable[[Narrator, Event], None]]] = {
+    "bar.closed": Narrator.bar,
+    "intent.decided": Narrator.decided,
+    "intent.refused": Narrator.refused,
+    "intent.planned": Narrator.planned,
+    "intent.accepted": Narrator.accepted,
+    "intent.rejected": Narrator.not_accepted,
+    "intent.expired": Narrator.not_accepted,
+    "intent.void": Narrator.not_accepted,
+    "intent.quarantined": Narrator.not_accepted,
+    "intent.held": Narrator.held,
+    "event.fill": Narrator.fill,
+    "event.order": Narrator.order,
+    "event.trigger": Narrator.trigger,
+    "event.guardian": Narrator.guardian,
+    "event.funding": Narrator.funding,
+    "event.liquidation": Narrator.liquidation,
+    "heartbeat.belief": Narrator.belief,
+    "account.value": Narrator.value,
+    "service.restarted": Narrator.restarted,
+    "service.not_restarted": Narrator.not_restarted,
+    "strategy.quarantined": Narrator.quarantined,
+}
+
+
+def local(at_ms: int) -> datetime:
+    """The reader's own time."""
+    return datetime_of(at_ms).astimezone()
+
+
+def _wish(event: Event) -> str:
+    """`Open(market='BTC', side='long', usd=200, ...)` in words."""
+    text = str(event.get("wish", ""))
+    said = {
+        name: value.strip("'\"")
+        for name, value in re.findall(r"(\w+)=(Decimal\('[^']*'\)|'[^']*'|[^,()]+)", text)
+        if value != "None"
+    }
+    said = {name: re.sub(r"^Decimal\('(.*)$", r"\1", value).rstrip(")'") for name, value in said.items()}
+    amount = f"{said['usd']} USD" if "usd" in said else said.get("size", "")
+    if text.startswith("Open("):
+        parts = [f"{said.get('side', '')} {amount}".strip()]
+        parts += [f"{said['leverage']}x"] if "leverage" in said else []
+        parts += (
+            [f"stop {said['stop_pct']} %"]
+            if "stop_pct" in said
+            else [f"stop {said['stop_px']}"]
+            if "stop_px" in said
+            else []
+        )
+        for name, unit in (("target_r", " R"), ("target_pct", " %"), ("target_px", "")):
+            parts += [f"target {said[name]}{unit}"] if name in said else []
+        for name, unit in (("trail_r", " R"), ("trail_pct", " %")):
+            parts += [f"trailing {said[name]}{unit}"] if name in said else []
+        return "open " + ", ".join(parts)
+    if text.startswith("Close("):
+        part = f" {said['fraction']} of it" if "fraction" in said else f" {amount}" if amount else ""
+        return f"close{part}"
+    return "cancel" if text.startswith("Cancel(") else text
+
+
+def _why(event: Event) -> str:
+    reason = event.get("reason")
+    return f" ({str(reason).replace('_', ' ')})" if reason else ""
+
+
+def _usd(value: Any) -> str:
+    return f"{usd(value)} USD"
+
+
+def _signed(value: Any) -> str:
+    return f"{usd(value, signed=True)} USD"

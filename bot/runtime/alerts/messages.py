@@ -1,0 +1,217 @@
+"""Notices: what a person is told of a run, and in which words. Pure; notifier.py carries them, the journal keeps them until they have left.
+
+A notice is written in the transaction that holds what it tells of. Its payload is the fields, not the text, so that a
+template may change while it waits.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from bot.logs import redact_text
+from bot.money import format_decimal
+from bot.runtime.journal.journal import Notice
+from bot.words import many
+
+if TYPE_CHECKING:
+    from bot.wire import Event
+
+Level = Literal["info", "warning", "error"]
+LEVELS: Final[tuple[Level, ...]] = ("info", "warning", "error")
+FIELD_MAX: Final = 300  # characters of one field: texts of others (market names, reasons) are data, and kept short
+TEXT_MAX: Final = 3_500  # characters of one message; the services behind the targets cut longer ones
+
+
+class Template(NamedTuple):
+    """How one kind is told. `{name}` stands for a field of the notice; one that is not there is a dash."""
+
+    level: Level
+    title: str
+    text: str
+    fields: tuple[str, ...]  # what `text` may name, besides COMMON
+
+
+COMMON: Final = ("kind", "bot", "market", "strategy", "at_ms")
+_FILL = ("side", "size", "px", "fee_usd", "realized_pnl_usd", "position_size", "balance_usd", "cause", "trade_id")
+_GUARDIAN = ("guardian_type", "guardian_id", "action", "reason", "account_value_usd", "code")
+_WHY = ("message", "code")
+
+TEMPLATES: Final[Mapping[str, Template]] = {
+    "fill.entry": Template("info", "{market}: {side} {size} at {px}", "{strategy} opened; fee {fee_usd} USD", _FILL),
+    "fill.exit": Template(
+        "info",
+        "{market}: closed {size} at {px}",
+        "{strategy}: {realized_pnl_usd} USD by {cause}, fee {fee_usd} USD",
+        _FILL,
+    ),
+    "guardian.fired": Template("warning", "Guardian {guardian_type} fired", "{market} {action}: {reason}", _GUARDIAN),
+    "liquidation.partial": Template(
+        "error", "{market}: liquidated in part", "{size} at {px}, {realized_pnl_usd} USD", _FILL
+    ),
+    "liquidation.full": Template("error", "{market}: liquidated", "{size} at {px}, {realized_pnl_usd} USD", _FILL),
+    "liquidation.backstop": Template("error", "{market}: liquidated", "{size} at {px}, {realized_pnl_usd} USD", _FILL),
+    "settlement.settled": Template(
+        "info",
+        "{market}: settled",
+        "{size} at {outcome_px}, {realized_pnl_usd} USD",
+        (*_FILL, "outcome_px", "payout_usd"),
+    ),
+    "account.reset": Template(
+        "warning", "The account was reset", "epoch {epoch}, {balance_usd} USD", ("epoch", "balance_usd")
+    ),
+    "protection.lost": Template("error", "{market} is without a stop", "{message}", _WHY),
+    "protection.restored": Template("warning", "{market} has a stop again", "{message}", _WHY),
+    "strategy.quarantined": Template(
+        "error",
+        "{strategy} is quarantined",
+        "{message}; its positions keep their stops; {resting}",
+        (*_WHY, "resting"),
+    ),
+    "strategy.paused": Template("info", "{strategy} is paused", "{message}", _WHY),
+    "strategy.daily_loss": Template("warning", "{strategy} has lost its day's limit", "{message}; exits go on", _WHY),
+    "strategy.untold": Template("error", "{strategy} is not told all that happened", "{message}", _WHY),
+    "intent.quarantined": Template(
+        "error",
+        "{market}: an order waits for a person",
+        "{strategy}: {message} ({code}); look at the account, then bot resume",
+        _WHY,
+    ),
+    "account.foreign": Template("warning", "Another hand is on the account", "{market}: {message}", _WHY),
+    "heartbeat.lapsed": Template("error", "The dead-man's deadline has passed unseen", "{message}", _WHY),
+    "journal.rebuilt": Template("error", "{bot} has begun a new journal", "{message}", _WHY),
+    "daemon.ready": Template("info", "{bot} is ready", "{message}", _WHY),
+    "daemon.degraded": Template("error", "{bot} is degraded", "{message}", _WHY),
+    "daemon.recovered": Template("info", "{bot} is no longer degraded", "{message}", _WHY),
+    "daemon.stopped": Template("warning", "{bot} has stopped", "{message}", _WHY),
+    "daemon.killed": Template("error", "The last run of {bot} ended without a word", "{message}", _WHY),
+    "daemon.failed": Template(
+        "error",
+        "{bot} has failed",
+        "{message}; exit code {code}. Nobody looks after the account until it runs again: stops and guardians stand at the service",
+        _WHY,
+    ),
+}
+
+
+def of_event(
+    event: Event, owner_of: Callable[[str], str | None] = lambda _key: None, owner: str | None = None
+) -> Iterable[Notice]:
+    """What an event of the service is told as; nothing for most. `owner`: whose it is, when that is known by more than its key."""
+    kind = f"{event.type}.{event.subtype}"
+    template = TEMPLATES.get(kind)
+    if template is None:
+        return ()
+    strategy = owner_of(event.idempotency_key) if event.idempotency_key is not None else None
+    fields = {name: getattr(event.data, name, None) for name in template.fields}
+    if event.type == "fill":
+        fields["cause"] = event.data.kind
+    return (notice(kind, event.id, market=event.coin, strategy=owner or strategy, at_ms=event.ts, **fields),)
+
+
+def whose(parts: Iterable[str]) -> str | None:
+    """Who has a part of a fill, as a person calls them; None when it was no fill."""
+    return " + ".join("another hand" if name.startswith("@") else name for name in parts) or None
+
+
+def notice(
+    kind: str, ref: str, *, at_ms: int, market: str | None = None, strategy: str | None = None, **fields: Any
+) -> Notice:
+    """A notice of our own. `ref` says which one it is: the same kind with the same `ref` is told once, also over a restart."""
+    assert kind in TEMPLATES, kind
+    known = {"market": market, "strategy": strategy, "at_ms": at_ms, **fields}
+    said = {name: _plain(value) for name, value in known.items() if value is not None}
+    return Notice(ref, kind, json.dumps(said, sort_keys=True))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return format_decimal(value)
+    if isinstance(value, bool | int):
+        return value
+    return redact_text("".join(c if c.isprintable() else " " for c in str(value)))[:FIELD_MAX]
+
+
+class Message(NamedTuple):
+    """What leaves: short title, text, and how bad it is."""
+
+    level: Level
+    title: str
+    text: str
+
+
+class _Fields(dict[str, Any]):
+    def __missing__(self, key: str) -> str:
+        return "-"
+
+
+def render(kind: str, payload: str, *, bot: str, texts: Mapping[str, str] | None = None) -> Message:
+    """The words for one notice; `texts` are the config's own, by kind. A kind that this version does not know is told by its name."""
+    template = TEMPLATES.get(kind) or Template("warning", "{kind}", "{market} {message}", _WHY)
+    fields = _Fields(json.loads(payload), kind=kind, bot=bot)
+    text = (texts or {}).get(kind, template.text)
+    title = template.title.format_map(fields)
+    return Message(
+        template.level,
+        f"[{bot}] {title}" if "{bot}" not in template.title else title,
+        text.format_map(fields)[:TEXT_MAX],
+    )
+
+
+def problem_of(kind: str, text: str) -> str | None:
+    """What is wrong with a template of the config; None when it can be used."""
+    template = TEMPLATES.get(kind)
+    if template is None:
+        return f"there is no notice {kind!r}; there are: {', '.join(TEMPLATES)}"
+    known = (*COMMON, *template.fields)
+    try:
+        for _, name, spec, conversion in string.Formatter().parse(text):
+            if name is None:
+                continue
+            if name not in known:
+                return f"{{{name}}} is no field of {kind}; there are: {', '.join(known)}"
+            if spec or conversion:
+                return f"{{{name}}}: a field is written as it is, without a format"
+    except ValueError as error:
+        return f"is no template: {error}; a brace of its own is written twice"
+    return None
+
+
+def problems(texts: Mapping[str, str], mute: Iterable[str]) -> Iterable[tuple[tuple[str | int, ...], str]]:
+    """What is wrong with the config's own words and its muted kinds, each with where it stands."""
+    for kind, text in texts.items():
+        if (problem := problem_of(kind, text)) is not None:
+            yield ("texts", kind), problem
+    for index, kind in enumerate(mute):
+        if (problem := problem_of(kind, "")) is not None:
+            yield ("mute", index), problem
+
+
+def not_kept(count: int, *, bot: str) -> Message:
+    """That so many notices were given up before they could leave."""
+    return Message(
+        "warning",
+        f"[{bot}] {many(count, 'older notice')} {'was' if count == 1 else 'were'} not kept",
+        f"{'It was' if count == 1 else 'They were'} written while this address was down.",
+    )
+
+
+def digest(messages: Iterable[tuple[str, Message]], *, bot: str) -> Message:
+    """Many notices as one message: how many of each kind, and the worst of them in full."""
+    counts: dict[str, int] = {}
+    worst: Message | None = None
+    for kind, message in messages:
+        counts[kind] = counts.get(kind, 0) + 1
+        if worst is None or LEVELS.index(message.level) > LEVELS.index(worst.level):
+            worst = message
+    assert worst is not None
+    total = sum(counts.values())
+    lines = [f"{count} x {kind}" for kind, count in sorted(counts.items(), key=lambda item: -item[1])]
+    return Message(
+        worst.level,
+        f"[{bot}] {many(total, 'more notice')}",
+        "\n".join([*lines, f"{worst.title}: {worst.text}"])[:TEXT_MAX],
+    )

@@ -1,0 +1,101 @@
+"""Placing: from a config to what a run is made of: strategies with their allowances, and the guardians that are to stand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bot.config import Settings, StrategySettings
+from bot.errors import ConfigError
+from bot.runtime.kernel import Settings as LoopSettings
+from bot.runtime.liveness import heartbeat_rule
+from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.runtime.strategy_host.loader import Loaded, build, load
+from bot.wire import INTERVAL_MS, GuardianRequest
+
+if TYPE_CHECKING:
+    from bot.runtime.liveness.heartbeat_rule import Rhythm
+
+log = structlog.get_logger()
+
+
+def place_strategies(settings: Settings, *, anew: bool = False) -> list[StrategySpec]:
+    """Every configured strategy, loaded and judged. ConfigError or StrategyError names the one that cannot be used.
+
+    `anew`: of a run that goes on. Code that only another process could take over is an error then.
+    """
+    return [place(settings, one, anew=anew) for one in settings.strategies]
+
+
+def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> StrategySpec:
+    loaded = load(one.use, settings.strategies_dir)
+    if anew and loaded.is_outdated:
+        raise ConfigError(
+            f"the code of strategy {one.name} ({loaded.path}) has changed, and that of an installed package cannot while it runs: stop the"
+            " daemon and start it again"
+        )
+    for warning in loaded.warnings:
+        log.warning("strategy.exposed", strategy=one.name, message=warning)
+    strategy = build(loaded, name=one.name, markets=one.markets, params=one.params)
+    log.info("strategy.loaded", strategy=one.name, use=one.use, sha256=(loaded.sha256 or "")[:12] or None)
+    return StrategySpec(strategy, one.interval, allowance_of(settings, one), version_of(one, loaded), loaded.sha256)
+
+
+def source_digests(placed: Iterable[StrategySpec]) -> dict[str, str | None]:
+    """Strategy -> digest of the source that runs."""
+    return {one.strategy.name: one.sha256 for one in placed}
+
+
+def allowance_of(settings: Settings, one: StrategySettings) -> StrategyLimits:
+    return StrategyLimits(
+        strategy=one.name, markets=frozenset(one.markets), interval_ms=INTERVAL_MS[one.interval], budget_usd=one.budget_usd,
+        max_leverage=one.max_leverage, require_protection=settings.safety.require_protection, path=settings.orders.path,
+        daily_loss_usd=one.daily_loss_usd, nets=one.netting == "allow",
+    )  # fmt: skip
+
+
+def version_of(one: StrategySettings, loaded: Loaded) -> str:
+    """What makes two instances of a strategy the same: code, params and what it listens to. A digest: params may hold secrets."""
+    parts = [one.use, loaded.sha256, list(one.markets), one.interval, one.netting, dict(one.params)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+
+
+def loop_settings(settings: Settings) -> LoopSettings:
+    """What the loop of any run needs of the config."""
+    return LoopSettings(
+        guardians=wanted_guardians(settings), foreign_positions=settings.safety.foreign_positions,
+        reconcile_ms=settings.reconcile_seconds * 1000, require_protection=settings.safety.require_protection,
+    )  # fmt: skip
+
+
+def beats_of(settings: Settings, speed: float) -> Rhythm | None:
+    """The rhythm that keeps the config's dead-man from firing; None without one, or on a clock that is moved by hand. ConfigError when nobody could."""
+    if settings.dead_man is None or speed <= 0:
+        return None
+    try:
+        return heartbeat_rule.rhythm(settings.dead_man.heartbeat_seconds / speed)
+    except ValueError as error:
+        raise ConfigError(f"dead_man.heartbeat_seconds: {error}") from error
+
+
+def wanted_guardians(settings: Settings) -> tuple[WantedGuardian, ...]:
+    """The dead-man first, then the config's own."""
+    wanted = []
+    if settings.dead_man is not None:
+        request = GuardianRequest(
+            type="dead_man_switch",
+            scope="account",
+            heartbeat_seconds=settings.dead_man.heartbeat_seconds,
+            on_miss=settings.dead_man.on_miss,
+        )
+        wanted.append(WantedGuardian(DEAD_MAN, request))
+    wanted += [
+        WantedGuardian(f"config-{index}-{one.type}", one.request()) for index, one in enumerate(settings.guardians)
+    ]
+    return tuple(wanted)

@@ -1,0 +1,369 @@
+"""Controls: what a person may ask of a running daemon: pause, resume, a look at what a reload would change, and the reload.
+
+Called between two passes of the loop. A reload is all or nothing: everything that can be refused (the file, the code, the
+service's bars, a guardian) is tried first, and until then nothing has changed. What takes long then (strategies that live
+through their past) makes room for passes. Knows no socket and no command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import structlog
+
+from bot.clock import monotonic_ns
+from bot.config import Settings, StrategySettings
+from bot.config.diff import Change, diff
+from bot.errors import AccessLost, ApiError, BotError, ConfigError, Declined, Exit, Refused, StrategyError
+from bot.runtime.alerts.messages import notice
+from bot.runtime.assembly import beats_of, loop_settings, place, place_strategies, source_digests, wanted_guardians
+from bot.runtime.control_plane.hot_reload import Warm, reseat, warm_up
+from bot.runtime.control_plane.status import State, state_of
+from bot.runtime.journal.halt_flags import FOREIGN
+from bot.runtime.risk.pauses import keep_quarantine
+from bot.runtime.strategy_host import fingerprints
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.runtime.strategy_host.worker import LIMIT_S, Worker
+
+if TYPE_CHECKING:
+    from bot.runtime.kernel import Kernel
+    from bot.runtime.supervisor import Supervisor
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+WARM_S: Final = 5.0  # for the bars of all that is to be built: without passes the beats stop
+
+# What a running daemon takes over; everything else is what it was started with.
+LIVE: Final = frozenset(
+    {"strategies", "guardians", "dead_man", "safety", "orders", "reconcile_seconds", "strategies_dir"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """`diff` is what differs; `applied` says what was done; `refused` why nothing was, whole sentences, and `code` whose fault that is.
+
+    It was applied and `code` is that of a config error: something that it has built anew is in quarantine.
+    """
+
+    diff: tuple[Change, ...] = ()
+    applied: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    code: Exit = Exit.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """The newest reload, whoever asked for it; without an end while it is under way."""
+
+    began_ns: int
+    ended_ns: int | None = None
+    result: ReloadResult = field(default_factory=ReloadResult)
+
+
+class CommandTimeout(BotError):
+    """The service has not answered in the time that a loop at work has."""
+
+    exit_code = Exit.TIMEOUT
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A config that was read and judged, and what it means for each strategy."""
+
+    settings: Settings
+    placed: list[StrategySpec]
+    diff: tuple[Change, ...]
+    fresh: list[str] = field(default_factory=list)  # to be built: added, or other code or params
+    gone: list[str] = field(default_factory=list)  # to be stopped: removed, or the old of a fresh one
+
+
+class Commands:
+    """`reread` reads and judges the config file anew; None: this run was not started from a file."""
+
+    def __init__(self, run: Supervisor, reread: Callable[[], Settings] | None) -> None:
+        self._run = run
+        self._reread = reread
+        self.newest: Reload | None = None
+
+    # -- telling
+
+    @property
+    def state(self) -> State:
+        run = self._run
+        return state_of(run.loop, is_stopping=run.stop.is_set(), away=run.operations.away)
+
+    @property
+    def paused(self) -> dict[str, str]:
+        """Which strategies open nothing by a person's word or for their daily loss, and why."""
+        loop = self._run.loop
+        found = {one.name: loop.strategy_stopped(one.name, loop.now_ms()) for one in self._run.settings.strategies}
+        return {name: no.message for name, no in found.items() if no is not None}
+
+    # -- acting
+
+    def pause(self, strategy: str | None = None) -> tuple[str, ...]:
+        """No new entries, of one strategy or of all; exits and protection go on. Answers the resting entries, which may still fill."""
+        loop = self._run.loop
+        self._known(strategy)
+        if loop.pauses.pause(strategy):
+            log.warning("strategies.paused", strategy=strategy)
+            now_ms = loop.now_ms()
+            message = "no new entries; exits and protection go on"
+            said = notice(
+                "strategy.paused",
+                f"pause:{now_ms}",
+                at_ms=now_ms,
+                strategy=strategy or "every strategy",
+                message=message,
+            )
+            loop.journal.notify([said], now_ms=now_ms)
+        return loop.mirror.resting_of(strategy)
+
+    async def resume(self, strategy: str | None = None) -> tuple[str, ...]:
+        """Entries again. One that is named also leaves its quarantine: it is built anew from its file. BotError when it cannot be.
+
+        For all it answers what a person is taken to have looked at by it.
+        """
+        loop = self._run.loop
+        self._known(strategy)
+        if strategy is not None and loop.pauses.all_paused:
+            raise BotError(f"every strategy is paused, so {strategy} would stay so: bot resume lets them all go on")
+        if loop.pauses.resume(strategy):
+            log.warning("strategies.resumed", strategy=strategy)
+        looked: list[str] = []
+        if strategy is None:  # A person has looked at who else trades here, and at what waited for that.
+            looked += [loop.degraded[FOREIGN]] if FOREIGN in loop.degraded else []
+            looked += [
+                f"{one.action} {one.market} of {one.strategy} ({one.id[:12]}), which waits no more"
+                for one in loop.live.values()
+                if one.state == "quarantined"
+            ]
+            loop.health.restore(FOREIGN)
+            loop.release()
+        seat = next((seat for seat in loop.desk.seats if seat.name == strategy), None)
+        if seat is not None and seat.quarantined is not None:
+            await self._build_anew(seat.name)
+        return tuple(looked)
+
+    async def diff(self) -> tuple[Change, ...]:
+        """What a reload would change. ConfigError says what is wrong with the file."""
+        return (await self._planned()).diff
+
+    async def reload(self) -> ReloadResult:
+        """Read the config again and run by it. What is refused leaves the running one as it was."""
+        began_ns = monotonic_ns()
+        self.newest = Reload(began_ns)
+        result = ReloadResult(refused=("it failed, and bot logs says why",), code=Exit.ERROR)
+        try:
+            result = await self._reload()
+        finally:
+            self.newest = Reload(began_ns, monotonic_ns(), result)
+        return result
+
+    # -- inside
+
+    async def _reload(self) -> ReloadResult:
+        try:
+            plan = await self._planned()
+        except (ConfigError, StrategyError) as error:
+            return self._refused((), str(error), Exit.CONFIG)
+        if not plan.diff:
+            return ReloadResult()
+        fixed = [change for change in plan.diff if _section(change.path) not in LIVE]
+        if fixed:
+            names = ", ".join(change.path for change in fixed)
+            why = f"{names} cannot change while it runs: stop the daemon and start it again"
+            return self._refused(plan.diff, why, Exit.CONFIG)
+        await self._run.breathe()
+        loop = self._run.loop
+        try:
+            warm = await self._warmed([one for one in plan.placed if one.strategy.name in plan.fresh])
+            beats_of(plan.settings, self._run.client.clock.speed)  # ConfigError when nobody could keep it from firing.
+            await loop.arming.change(wanted_guardians(plan.settings), epoch=loop.mirror.epoch)
+            loop.health.keep("guardian:", loop.arming.refused)
+        except (ConfigError, CommandTimeout) as error:
+            return self._refused(plan.diff, str(error), error.exit_code)
+        except AccessLost:
+            raise
+        except ApiError as error:
+            did, code = "could not be asked", Exit.TIMEOUT
+            if isinstance(error, Refused):
+                did, code = "does not take it", Exit.REFUSED
+            return self._refused(plan.diff, f"the service {did} ({error.code}): {error.message}", code)
+        applied = await self._apply(plan, warm)
+        log.warning("config.reloaded", changes=[str(change) for change in plan.diff])
+        failed = any(seat.quarantined for seat in loop.desk.seats if seat.name in plan.fresh)
+        return ReloadResult(plan.diff, applied, code=Exit.CONFIG if failed else Exit.DONE)
+
+    async def _planned(self) -> _Plan:
+        reread = self._reread
+        if reread is None:
+            raise ConfigError("this run was not started from a config file: there is nothing to read again")
+        if not self._run.loop.ready:
+            raise ConfigError("the run has not recovered yet; reload when it has")
+
+        def read() -> tuple[Settings, list[StrategySpec]]:
+            settings = reread()
+            return settings, place_strategies(settings, anew=True)
+
+        worker = Worker("@reload")  # A file whose import never ends holds up no pass for longer than its limit.
+        try:
+            settings, placed = await _read(worker, read, "the config or a strategy of it cannot be read")
+        except StrategyError as error:
+            if not worker.given_up:
+                raise
+            raise ConfigError(
+                f"the config and its strategies were not read within {LIMIT_S:g} s: the import of a strategy file does not end, or takes"
+                " too long for a daemon at work. Nothing was changed; bot check CONFIG names the line. What was begun may go on in its"
+                " thread until the next start"
+            ) from error
+        finally:
+            worker.close()
+        old = {one.name: one for one in self._run.settings.strategies}
+        versions = {seat.name: seat.version for seat in self._run.loop.desk.seats}
+        plan = _Plan(settings, placed, diff(self._run.settings, settings))
+        for one in placed:
+            name = one.strategy.name
+            if versions.get(name) != one.version:
+                plan.fresh.append(name)
+                if name in versions and not any(change.path.startswith(f"strategies.{name}.") for change in plan.diff):
+                    plan.diff += (
+                        Change(
+                            f"strategies.{name}.use", f"{old[name].use} (as it was)", f"{old[name].use} (changed code)"
+                        ),
+                    )
+        plan.gone = [name for name in versions if name in plan.fresh or name not in {p.strategy.name for p in placed}]
+        return plan
+
+    async def _warmed(self, placed: list[StrategySpec]) -> dict[str, Warm]:
+        """The bars of the past. Asking for them changes nothing, so that it can be cut."""
+        warm = {}
+        try:
+            async with asyncio.timeout(WARM_S):
+                for one in placed:
+                    found = warm[one.strategy.name] = await warm_up(self._run.loop, one)
+                    for message in found.feed.gone.values():
+                        raise ConfigError(f"strategy {one.strategy.name}: {message}")
+        except TimeoutError:
+            names = ", ".join(one.strategy.name for one in placed)
+            raise CommandTimeout(
+                f"the bars of {names} were not there within {WARM_S:g} s, and a loop that waits makes no pass; try again, or stop the"
+                " daemon and start it again"
+            ) from None
+        return warm
+
+    async def _apply(self, plan: _Plan, warm: dict[str, Warm]) -> tuple[str, ...]:
+        """From here on everything is done: what fails now fails as it would in any pass."""
+        run, loop, new = self._run, self._run.loop, plan.settings
+        applied = []
+        rearmed = run.settings.guardians != new.guardians or run.settings.dead_man != new.dead_man
+        beats = run.settings.dead_man != new.dead_man
+        run.settings = new
+        run.operations.settings = new
+        if rearmed:  # First of all: the old switch is beaten in its own rhythm until it is gone.
+            applied.append("guardians: " + (", ".join(one.name for one in loop.arming.wanted) or "none"))
+            try:
+                await loop.arming.retire()
+            except ApiError as error:
+                applied.append(f"guardians of before still stand ({error.code}); the next pass takes them away")
+        if beats:
+            run.change_heartbeat()
+        loop.settings = loop_settings(new)
+        loop.gate.foreign_positions = new.safety.foreign_positions
+        mark = fingerprints.mark_of(new, source_digests(plan.placed))
+        fingerprints.note_run(loop.journal, mark, at_ms=loop.now_ms(), epoch=loop.mirror.epoch)
+        await self._reseat(plan.placed, warm, plan.gone)
+        seats = {seat.name: seat for seat in loop.desk.seats}
+        for name in plan.fresh:
+            why = seats[name].quarantined
+            done = "built anew" if name in plan.gone else "started"
+            applied.append(f"{name}: {done}" if why is None else f"{name}: in quarantine, {why}")
+        for name in plan.gone:
+            left = _left_by(loop, name, seats[name].markets if name in seats else frozenset())
+            if name not in seats:
+                applied.append(f"{name}: stopped{left}")
+            elif left:
+                applied.append(f"{name}: asked about fewer markets{left}")
+        return tuple(applied or ("settings: in force",))
+
+    async def _reseat(self, placed: list[StrategySpec], warm: dict[str, Warm], gone: list[str]) -> None:
+        run = self._run
+        await reseat(run.loop, placed, fresh=warm, gone=gone, renew=run.renew, breathe=run.breathe)
+        names = {one.strategy.name for one in placed}
+        for name in [name for name in run.workers if name not in names]:
+            run.workers.pop(name).close()
+
+    async def _build_anew(self, name: str) -> None:
+        """A quarantined strategy from its file as that is now, and the config as it runs."""
+        run = self._run
+        settings = next(one for one in run.settings.strategies if one.name == name)
+        worker = Worker("@reload")
+        try:
+            mine = await _read(worker, lambda: place(run.settings, settings, anew=True), "its code cannot be read")
+        except (ConfigError, StrategyError) as error:
+            why = f"its file was not read within {LIMIT_S:g} s" if worker.given_up else error
+            raise ConfigError(f"{name} stays in quarantine: {why}") from error
+        finally:
+            worker.close()
+        try:
+            warm = await self._warmed([mine])
+        except AccessLost:
+            raise
+        except ApiError as error:
+            kind = Declined if isinstance(error, Refused) else CommandTimeout
+            raise kind(
+                f"{name} stays in quarantine: the service could not be asked for its bars ({error.code})"
+            ) from error
+        keep_quarantine(run.loop.journal, name, None)
+        fingerprints.note_source(
+            run.loop.journal, settings, mine.sha256, at_ms=run.loop.now_ms(), epoch=run.loop.mirror.epoch
+        )
+        kept = [mine if one.name == name else _as_it_runs(run, one) for one in run.settings.strategies]
+        await self._reseat(kept, warm, [name])
+        seat = next(seat for seat in run.loop.desk.seats if seat.name == name)
+        if seat.quarantined is not None:
+            raise ConfigError(f"{name} failed again and is back in quarantine: {seat.quarantined}")
+
+    def _known(self, strategy: str | None) -> None:
+        names = [one.name for one in self._run.settings.strategies]
+        if strategy is not None and strategy not in names:
+            raise BotError(f"no strategy {strategy}; there are {', '.join(names)}")
+
+    def _refused(self, changes: tuple[Change, ...], why: str, code: Exit) -> ReloadResult:
+        log.error("config.refused", message=why)
+        return ReloadResult(changes, (), (f"{why}. Nothing was changed.",), code)
+
+
+async def _read(worker: Worker, read: Callable[[], T], refusal: str) -> T:
+    """What is read of files and packages. Nothing is changed by it, so whatever they raise is a refusal; an assertion is our own mistake."""
+    try:
+        return await worker.call(read)
+    except (BotError, AssertionError):
+        raise
+    except Exception as error:
+        said = error if isinstance(error, OSError) else type(error).__name__  # What others say may hold a secret.
+        raise ConfigError(f"{refusal}: {said}") from error
+
+
+def _left_by(loop: Kernel, strategy: str, markets: frozenset[str]) -> str:
+    """What the strategy has where it is asked nothing any more: outside of these markets."""
+    held = [p.market for p in loop.mirror.positions.values() if p.owner == strategy and p.market not in markets]
+    bare = [market for market in held if not loop.mirror.is_protected(market)]
+    stop = f"WITHOUT A STOP: {', '.join(bare)}" if bare else "with its stop"
+    left = f"; its {', '.join(held)} stays {stop}" if held else ""
+    resting = [oid for oid in loop.mirror.resting_of(strategy) if loop.mirror.orders[oid].market not in markets]
+    return left + (f"; entries that rest may still fill: {', '.join(resting)} (bot orders)" if resting else "")
+
+
+def _as_it_runs(run: Supervisor, one: StrategySettings) -> StrategySpec:
+    seat = next(seat for seat in run.loop.desk.seats if seat.name == one.name)
+    return StrategySpec(seat.strategy, seat.interval, run.loop.gate.allowances[one.name], seat.version)
+
+
+def _section(path: str) -> str:
+    return path.partition(".")[0].partition("[")[0]

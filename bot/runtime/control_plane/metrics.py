@@ -1,0 +1,262 @@
+"""Metrics: what Prometheus is shown of a run, read at the moment it asks. Nothing is counted twice: the loop's own figures are the source.
+
+`Meter` is fed by the daemon (a few attribute writes a pass, no library); `exposition` renders it with what mirror, books,
+heartbeat and journal know. prometheus-client is imported when the port is opened, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from bot.clock import boot_ns
+from bot.errors import ConfigError
+from bot.runtime.control_plane.status import WORDS
+from bot.runtime.model.intents import FINAL, IN_DOUBT
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+    from bot.runtime.alerts.notifier import Notifier
+    from bot.runtime.kernel import Kernel
+    from bot.runtime.liveness.heartbeat import HeartbeatProcess
+
+PREFIX: Final = "bracketbot"
+PASS_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+STUCK_S: Final = 20.0  # no pass for so long: the loop is taken for stuck, as by the watchdog and the heartbeat
+
+
+@dataclass(slots=True)
+class Meter:
+    """Passes of the loop: how many, how long, how late after they were due. Seconds of real time."""
+
+    passes: int = 0
+    failed: int = 0
+    seconds_sum: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(PASS_BUCKETS_S) + 1))
+    lag_s: float = 0.0  # of the newest pass
+    lag_max_s: float = 0.0  # since the last question
+    ended_ns: int | None = None  # boot time of the end of the newest pass
+    restarts: int = 0  # starts of the heartbeat process after the first
+
+    def passed(self, *, seconds: float, lag_s: float, now_ns: int) -> None:
+        self.passes += 1
+        self.seconds_sum += seconds
+        self.lag_s = lag_s
+        self.lag_max_s = max(self.lag_max_s, lag_s)
+        self.ended_ns = now_ns
+        place = next((n for n, bound in enumerate(PASS_BUCKETS_S) if seconds <= bound), len(PASS_BUCKETS_S))
+        self.buckets[place] += 1
+
+    def age_s(self, now_ns: int) -> float | None:
+        """Since the end of the newest pass."""
+        return None if self.ended_ns is None else (now_ns - self.ended_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the figures are. `state` is the word for the run, `is_recovered` whether it knows the account."""
+
+    meter: Meter
+    loop: Kernel
+    heartbeat: Callable[[], HeartbeatProcess | None]
+    notifier: Notifier | None
+    state: Callable[[], str]
+    is_recovered: Callable[[], bool]
+
+
+# Gauge of each strategy -> what it says, and which figure of its book it is.
+PROFIT: Final[Mapping[str, tuple[str, str]]] = {
+    "realized_usd": ("Realised profit, before fees.", "realized_usd"),
+    "unrealized_usd": ("Unrealised profit at mark.", "unrealized_usd"),
+    "fees_usd": ("Fees paid.", "fees_usd"),
+    "funding_usd": ("Funding received less paid.", "funding_usd"),
+    "margin_lost_usd": ("Margin that liquidations took.", "margin_lost_usd"),
+    "net_usd": ("All in: realised and unrealised, less fees and lost margin, with funding.", "net_usd"),
+    "day_usd": ("Result since 00:00 UTC, net of fees and funding.", "day_usd"),
+    "notional_usd": ("Notional of its positions at entry.", "notional_usd"),
+}
+Sample = tuple[Sequence[str], float]
+
+
+def is_live(sources: Sources, now_ns: int) -> bool:
+    """Whether the loop makes progress. A start that waits for its service is alive too."""
+    age_s = sources.meter.age_s(now_ns)
+    return age_s is None or age_s < STUCK_S
+
+
+def is_ready(sources: Sources, now_ns: int) -> bool:
+    """Recovered, making progress, and not at its end."""
+    return sources.is_recovered() and is_live(sources, now_ns) and sources.state() not in ("STARTING", "STOPPING")
+
+
+def registry_of(sources: Sources) -> CollectorRegistry:
+    """A registry of its own, with this process's memory, CPU and files. ConfigError without the package."""
+    try:
+        from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+    except ImportError as error:
+        raise ConfigError(
+            "metrics: needs the package prometheus-client: install bracketbot[metrics], or take the section out"
+        ) from error
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    registry.register(Figures(sources))
+    return registry
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """The text that Prometheus reads."""
+    from prometheus_client import generate_latest
+
+    return generate_latest(registry)
+
+
+class Figures:
+    """A collector: each question reads what is so now."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._of = sources
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        def gauge(name: str, what: str, samples: Iterable[Sample], labels: Sequence[str] = ()) -> Metric:
+            family = GaugeMetricFamily(f"{PREFIX}_{name}", what, labels=labels)
+            for values, figure in samples:
+                family.add_metric(values, figure)
+            return family
+
+        def counter(name: str, what: str, samples: Iterable[Sample], labels: Sequence[str] = ()) -> Metric:
+            family = CounterMetricFamily(f"{PREFIX}_{name}", what, labels=labels)
+            for values, figure in samples:
+                family.add_metric(values, figure)
+            return family
+
+        now_ns = boot_ns()
+        meter = self._of.meter
+        yield gauge("ready", "1 once recovered and while passes are made.", [((), float(is_ready(self._of, now_ns)))])
+        state = self._of.state()
+        yield gauge(
+            "state", "1 for the state the run is in.", [((one,), float(one == state)) for one in WORDS], ["state"]
+        )
+        yield gauge(
+            "degraded", "Reasons for which nothing is opened.",
+            [((reason,), 1.0) for reason in sorted(self._of.loop.degraded)], ["reason"],
+        )  # fmt: skip
+        yield counter("passes", "Completed passes of the loop.", [((), meter.passes)])
+        yield counter("passes_failed", "Passes that the service's absence ended.", [((), meter.failed)])
+        family = HistogramMetricFamily(f"{PREFIX}_pass_seconds", "How long a pass takes.")
+        total, buckets = 0, []
+        for bound, count in zip([*map(str, PASS_BUCKETS_S), "+Inf"], meter.buckets, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        family.add_metric((), buckets, meter.seconds_sum)
+        yield family
+        yield gauge("loop_lag_seconds", "How late the newest pass began.", [((), meter.lag_s)])
+        yield gauge("loop_lag_max_seconds", "The latest pass since the last question.", [((), meter.lag_max_s)])
+        meter.lag_max_s = 0.0
+        age_s = meter.age_s(now_ns)
+        yield gauge("pass_age_seconds", "Since the newest pass ended.", [] if age_s is None else [((), age_s)])
+        if self._of.is_recovered():  # Before that nothing is known of the account, and a 0 would be taken for it.
+            yield from self._trading(gauge)
+        yield from self._guards(gauge, counter, now_ns)
+        yield from self._strategies(gauge, counter)
+
+    def _trading(self, gauge: Callable[..., Metric]) -> Iterator[Metric]:
+        loop = self._of.loop
+        mirror, live = loop.mirror, list(loop.live.values())
+        yield gauge("account_value_usd", "Cash and unrealised profit.", [((), mirror.equity_usd)])
+        yield gauge("account_epoch", "Resets of the account so far.", [((), mirror.epoch)])
+        yield gauge("positions", "Open positions.", [((), len(mirror.positions))])
+        yield gauge("orders", "Resting orders, with stops and targets.", [((), len(mirror.orders))])
+        yield gauge(
+            "unprotected_positions", "Own positions without a stop that need one.",
+            [((), sum(loop.requires_protection(one) for one in mirror.unprotected()))],
+        )  # fmt: skip
+        yield gauge("intents_open", "Intents that are not final.", [((), sum(one.state not in FINAL for one in live))])
+        yield gauge(
+            "intents_in_doubt", "Intents of which nobody knows yet whether they became orders.",
+            [((), sum(one.state in IN_DOUBT for one in live))],
+        )  # fmt: skip
+        yield gauge(
+            "intents_quarantined", "Intents that wait for a person.",
+            [((), sum(one.state == "quarantined" for one in live))],
+        )  # fmt: skip
+        yield gauge("behind", "1 while the events cannot be read to their end.", [((), float(loop.behind))])
+        yield gauge(
+            "cursor_lag_seconds", "How long the events could not be read to their end.", [((), loop.cursor_lag_s())]
+        )
+
+    def _guards(self, gauge: Callable[..., Metric], counter: Callable[..., Metric], now_ns: int) -> Iterator[Metric]:
+        loop = self._of.loop
+        fallen = {one.name for one in loop.arming.fallen()}
+        yield gauge(
+            "guardian_stands", "1 for a guardian of the config that stands at the service.",
+            [((one.name,), float(one.name not in fallen)) for one in loop.arming.wanted], ["guardian"],
+        )  # fmt: skip
+        heartbeat = self._of.heartbeat()
+        if heartbeat is not None:
+            belief = heartbeat.belief(now_ns)
+            yield gauge("heartbeat_armed", "1 while a dead-man switch is armed.", [((), float(belief.armed))])
+            yield gauge("heartbeat_failures", "Failed beats in a row.", [((), belief.failures)])
+            yield counter("heartbeats", "Beats that were tried.", [((), belief.beats)])
+            yield counter(
+                "heartbeat_restarts",
+                "Starts of the heartbeat process after the first.",
+                [((), self._of.meter.restarts)],
+            )
+            if belief.deadline_boot_ns is not None:
+                left_s = (belief.deadline_boot_ns - now_ns) / 1e9
+                yield gauge("heartbeat_deadline_seconds", "Until the dead-man acts if no beat comes.", [((), left_s)])
+                age_s = heartbeat.lengths.deadline_ns / 1e9 - left_s
+                yield gauge("heartbeat_age_seconds", "Since the newest beat that counted.", [((), age_s)])
+        if self._of.notifier is not None:
+            lanes = self._of.notifier.lanes
+            yield counter(
+                "notifications_sent", "Messages that a target took.",
+                [((one.target.name,), one.sent_total) for one in lanes], ["target"],
+            )  # fmt: skip
+            yield counter(
+                "notifications_failed", "Messages that a target did not take; they are tried again.",
+                [((one.target.name,), one.failed_total) for one in lanes], ["target"],
+            )  # fmt: skip
+        journal = loop.journal
+        yield gauge("journal_bytes", "Of the journal's file and its log.", [((), _bytes(journal.path))])
+        yield gauge(
+            "journal_fault", "1 while the journal's file cannot be written.", [((), float(journal.fault is not None))]
+        )
+
+    def _strategies(self, gauge: Callable[..., Metric], counter: Callable[..., Metric]) -> Iterator[Metric]:
+        loop = self._of.loop
+        names = [seat.name for seat in loop.desk.seats]
+        books = {name: loop.books.of(name) for name in dict.fromkeys([*names, *loop.books.names()])}
+        for name, (what, figure) in PROFIT.items():
+            samples = [((one,), float(getattr(book, figure))) for one, book in books.items()]
+            yield gauge(f"strategy_{name}", what, samples, ["strategy"])
+        yield counter("strategy_fills", "Fills.", [((one,), book.fills) for one, book in books.items()], ["strategy"])
+        yield gauge(
+            "strategy_paused", "1 for a strategy that opens nothing by a person's word or for its daily loss.",
+            [((seat.name,), float(loop.strategy_stopped(seat.name, loop.now_ms()) is not None)) for seat in loop.desk.seats], ["strategy"],
+        )  # fmt: skip
+        yield gauge(
+            "strategy_quarantined", "1 for a strategy that is asked nothing any more.",
+            [((seat.name,), float(seat.quarantined is not None)) for seat in loop.desk.seats], ["strategy"],
+        )  # fmt: skip
+
+
+def _bytes(path: Any) -> float:
+    if path is None:
+        return 0.0
+    total = 0
+    for suffix in ("", "-wal"):
+        try:
+            total += path.with_name(path.name + suffix).stat().st_size
+        except OSError:
+            continue
+    return float(total)

@@ -1,0 +1,276 @@
+"""Watching: what a run shows to machines and tells to people. Built by the daemon and ended with it; the run trades on when a part of it fails.
+
+The port for metrics is bound to this machine alone and answers three GETs. It lives on the loop's own thread, so an
+answer is itself a sign of life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bot.clock import SystemClock, boot_id, boot_ns, iso, monotonic_ns
+from bot.errors import BotError, ConfigError, Exit, JournalError
+from bot.runtime.alerts import notifier as notify
+from bot.runtime.alerts.messages import notice
+from bot.runtime.control_plane import metrics
+from bot.runtime.control_plane.acceptor import Acceptor
+from bot.runtime.control_plane.server import HEAD_BYTES_MAX, Problem, read_request, send_answer
+from bot.runtime.journal import queries
+from bot.runtime.journal.journal import Notice, open_journal
+from bot.runtime.liveness.progress_stamp import ProgressReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from prometheus_client import CollectorRegistry
+
+    from bot.config import Settings
+    from bot.runtime.journal.journal import Journal
+    from bot.runtime.kernel import Kernel
+
+log = structlog.get_logger()
+
+HOST: Final = "127.0.0.1"
+ASKERS_MAX: Final = 16
+PORT_FILE: Final = "metrics.port"
+TEXT: Final = "text/plain; charset=utf-8"
+EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
+UNENDED: Final = "unended"  # the note of a run that has not come to its end: the boot of the machine that it began in
+END_S: Final = 3.5  # from the stop on, for notices; a run ends within five, and what comes after them takes its time on a busy machine
+FAILED_AGAIN_MS: Final = 600_000  # a run that fails again and again in the same way is told of once in so long
+
+
+def notifier_of(settings: Settings, journal: Journal) -> notify.Notifier | None:
+    """The lanes that the config names. ConfigError for an address that cannot be used."""
+    told = settings.notify
+    if told is None:
+        return None
+    wording = notify.Wording(
+        settings.name, level=told.level, mute=frozenset(told.mute), texts=told.texts, per_hour=told.per_hour
+    )
+    targets = [(notify.key_of(url), notify.AppriseTarget(url, index)) for index, url in enumerate(told.urls)]
+    return notify.Notifier(
+        notify.lanes_of(targets, journal=journal, wording=wording, mono_ms=_mono_ms), mono_ms=_mono_ms
+    )
+
+
+def _mono_ms() -> int:
+    return monotonic_ns() // 1_000_000
+
+
+def tell(loop: Kernel, kind: str, message: str) -> None:
+    """A notice of the run's own beginning or end; a journal that cannot take it is told of elsewhere."""
+    now_ms = loop.now_ms()
+    with contextlib.suppress(JournalError):
+        loop.journal.notify([notice(kind, f"{kind}:{now_ms}", at_ms=now_ms, message=message)], now_ms=now_ms)
+
+
+def failure(error: Exception) -> tuple[str, Exit]:
+    """What a person is told of an error that ends a run, and the exit code that it ends with."""
+    if isinstance(error, BotError):
+        return str(error), error.exit_code
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"a mistake of Bracketbot's own: {line}", Exit.ERROR
+
+
+async def tell_failed(settings: Settings, journal: Journal, message: str, code: Exit, *, now_ms: int) -> None:
+    """A run ends otherwise than it was asked to, and positions may be open. What is in the outbox leaves with the run's last look there, or with
+    the next run's first; what the journal does not take is told now or never."""
+    told = _failed(message, code, now_ms=now_ms)
+    try:
+        journal.notify([told], now_ms=now_ms)
+    except JournalError:
+        await _tell_by(open_journal(None, address=journal.address), settings, told, now_ms=now_ms)
+
+
+async def tell_unbegun(settings: Settings, error: BotError, *, now_ms: int) -> None:
+    """The same of a start that ends before it has its journal: by the one that an earlier run left, if it can be used."""
+    told = _failed(*failure(error), now_ms=now_ms)
+    with contextlib.suppress(BotError):  # Why the start ends is said by the caller.
+        with queries.opened(settings.state_dir) as db:
+            address = queries.address_of(db)
+        if address is not None:
+            journal = open_journal(settings.state_dir / queries.FILE, address=address)
+            await _tell_by(journal, settings, told, now_ms=now_ms)
+
+
+def _failed(message: str, code: Exit, *, now_ms: int) -> Notice:
+    likeness = hashlib.sha256(message.encode()).hexdigest()[:12]
+    ref = f"failed:{now_ms // FAILED_AGAIN_MS}:{likeness}"
+    return notice("daemon.failed", ref, at_ms=now_ms, message=message, code=int(code))
+
+
+def last_sign(journal: Journal, folder: Path) -> str | None:
+    """When the last run was heard of last, if it has not come to its end: killed, or gone with its machine. Asked before this run's first stamp."""
+    boot = journal.note(UNENDED)
+    if boot is None:
+        return None
+    with contextlib.suppress(OSError):
+        path = folder / "progress"
+        reader = ProgressReader(str(path))
+        try:
+            stamp = reader.read()
+        finally:
+            reader.close()
+        if stamp is not None and stamp.boot_ns and boot == boot_id() != "":
+            return iso(SystemClock().now_ms() - (boot_ns() - stamp.boot_ns) // 1_000_000)
+        return iso(path.stat().st_mtime_ns // 1_000_000)  # The instants of another boot say nothing in this one.
+    return "an unknown instant"
+
+
+def begin(journal: Journal, last_sign: str | None, *, now_ms: int) -> None:
+    """From here on a run that ends has told so; one whose note is found has not. `last_sign` of the run before says that it had not."""
+    with contextlib.suppress(JournalError), journal.together():
+        if last_sign is not None:
+            message = (
+                f"nothing was heard of it after {last_sign}: killed (kill -9, out of memory, a loop that hung), or the machine stopped."
+                " This run goes on where it was"
+            )
+            log.warning("daemon.killed", last_sign=last_sign, message=message)
+            ref = f"killed:{SystemClock().now_ms() // FAILED_AGAIN_MS}"
+            journal.notify([notice("daemon.killed", ref, at_ms=now_ms, message=message)], now_ms=now_ms)
+        journal.write_note(UNENDED, boot_id())
+
+
+def ended(journal: Journal) -> None:
+    """The run's end has been told."""
+    with contextlib.suppress(JournalError):
+        journal.forget_note(UNENDED)
+
+
+async def _tell_by(journal: Journal, settings: Settings, told: Notice, *, now_ms: int) -> None:
+    with contextlib.closing(journal):
+        notifier = notifier_of(settings, journal)  # First: to a new lane nothing is news that was there before it.
+        journal.notify([told], now_ms=now_ms)
+        if notifier is not None:
+            await notifier.flush()
+
+
+@contextlib.asynccontextmanager
+async def notifying(notifier: notify.Notifier | None, stop: asyncio.Event) -> AsyncIterator[None]:
+    """Carry notices while the block runs; at its end those that wait, until END_S after `stop` was set. What has not left by then stays written."""
+    if notifier is None:
+        yield
+        return
+    now_s = asyncio.get_running_loop().time
+    task = asyncio.create_task(notifier.run(), name="notifier")
+    stopping = asyncio.create_task(stop.wait(), name="notifier-stop")
+    stopped_s: list[float] = []
+    stopping.add_done_callback(lambda _: stopped_s.append(now_s()))
+    try:
+        yield
+    finally:
+        used_s = now_s() - stopped_s[0] if stopped_s else 0.0
+        stopping.cancel()
+        notifier.end()
+        await asyncio.wait({task}, timeout=max(notify.FLUSH_S, END_S - used_s))
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@contextlib.asynccontextmanager
+async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> AsyncIterator[None]:
+    """Answer /metrics, /livez and /readyz while the block runs. Which port it is stands in a file of the state directory.
+
+    ConfigError when the port is taken or the package is not there: who asks for metrics relies on them.
+    """
+    if port is None:
+        yield
+        return
+    registry = metrics.registry_of(sources)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"metrics.port: {port} on {HOST} cannot be used: {error.strerror}. Give another, or 0."
+        ) from error
+    scraped = Scraped(registry, sources)
+    path = folder / PORT_FILE
+    taken = listener.getsockname()[1]
+    listener.listen(ASKERS_MAX)
+    server = Acceptor(listener, scraped.accept, bytes_max=HEAD_BYTES_MAX)
+    try:
+        path.write_text(f"{taken}\n")
+    except OSError as error:  # A full disk: they are there all the same, and the log says where.
+        log.warning("metrics.port_not_noted", path=str(path), message=error.strerror or str(error))
+    log.info("metrics.exposed", url=f"http://{HOST}:{taken}/metrics")
+    try:
+        yield
+    finally:
+        server.close()
+        await scraped.close()
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+class Scraped:
+    """One question a connection."""
+
+    def __init__(self, registry: CollectorRegistry, sources: metrics.Sources) -> None:
+        self._registry = registry
+        self._sources = sources
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if len(self._tasks) > ASKERS_MAX:
+                await send_answer(writer, 503, TEXT, b"too many at once\n")
+                return
+            await send_answer(writer, *await self._asked(reader))
+        except asyncio.CancelledError:
+            writer.close()
+        finally:
+            self._tasks.discard(task)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _asked(self, reader: asyncio.StreamReader) -> tuple[int, str, bytes]:
+        try:
+            method, path, _ = await read_request(reader)
+        except Problem as problem:
+            return problem.status, TEXT, f"{problem.message}\n".encode()
+        answer = self.ANSWERS.get(path)
+        if answer is None:
+            return 404, TEXT, f"there are {', '.join(self.ANSWERS)}\n".encode()
+        if method not in ("GET", "HEAD"):
+            return 405, TEXT, b"only GET\n"
+        return answer(self)
+
+    def _metrics(self) -> tuple[int, str, bytes]:
+        return 200, EXPOSITION, metrics.exposition(self._registry)
+
+    def _livez(self) -> tuple[int, str, bytes]:
+        return _word(metrics.is_live(self._sources, boot_ns()), "live", f"no pass for {metrics.STUCK_S:g} s")
+
+    def _readyz(self) -> tuple[int, str, bytes]:
+        """Degraded it is ready too: it closes and protects, and whoever takes it away for a 503 takes that away."""
+        state = self._sources.state()
+        is_more = state not in ("RUNNING", "STARTING", "STOPPING")
+        return _word(metrics.is_ready(self._sources, boot_ns()), f"ready, {state}" if is_more else "ready", state)
+
+    ANSWERS: Final[dict[str, Callable[[Scraped], tuple[int, str, bytes]]]] = {
+        "/metrics": _metrics,
+        "/livez": _livez,
+        "/readyz": _readyz,
+    }
+
+
+def _word(so: bool, yes: str, no: str) -> tuple[int, str, bytes]:
+    return (200, TEXT, f"{yes}\n".encode()) if so else (503, TEXT, f"{no}\n".encode())

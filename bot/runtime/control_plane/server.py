@@ -1,0 +1,357 @@
+"""The control socket: HTTP over `control.sock` in the state directory, for its owner alone. Knows requests and answers, no rule of the daemon.
+
+Small on purpose: one request a connection, everything bounded, nothing waited for without an end. It runs on the daemon's
+own event loop, so a route answers from what is in memory, or leaves slow work to a thread; what is asked of it can then
+not delay an order. Whoever connects must be the same user (or root), by the kernel's word and not by the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import json
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import structlog
+
+from bot.clock import SystemClock
+from bot.descriptors import reserved
+from bot.errors import ApiError, BotError, ConfigError, Exit
+from bot.runtime.control_plane.acceptor import Acceptor
+from bot.runtime.liveness.instance_lock import KEPT_LOOK_S, kept
+
+log = structlog.get_logger()
+
+SOCKET: Final = "control.sock"
+HEAD_BYTES_MAX: Final = 16_384
+BODY_BYTES_MAX: Final = 65_536
+CONNECTIONS_MAX: Final = 32
+READ_S: Final = 5.0  # for a whole request; who needs longer is not one of our commands
+WRITE_S: Final = 10.0
+ANSWER_S: Final = 60.0  # of a route; the commands that wait for a pass of the loop are the slow ones
+WARM_ANSWER_S: Final = 3_600.0  # of one that lets strategies live through their past, however many there are
+WARMING: Final = frozenset({"/reload", "/resume"})
+FROM_MEMORY: Final = frozenset(
+    {"/status", "/positions", "/orders", "/strategies", "/logs"}
+)  # answered at the loop's next turn
+NAME_BYTES_MAX: Final = 107  # of a Unix socket's name
+_UCRED: Final = struct.Struct("3i")
+
+JSON: Final = "application/json"
+
+Data = dict[str, Any]
+
+
+class Problem(Exception):
+    """A no to a caller, as a status, a code and a sentence."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was asked: the values of the query or of the JSON body, and which of them were looked at."""
+
+    values: Mapping[str, Any]
+    _asked: set[str] = field(default_factory=set)
+
+    def text(self, name: str) -> str | None:
+        self._asked.add(name)
+        value = self.values.get(name)
+        if value is None or isinstance(value, str):
+            return value or None
+        raise Problem(400, "invalid_input", f"{name} is text, not {value!r}")
+
+    def number(self, name: str, default: int, *, at_most: int) -> int:
+        """From 0 to `at_most`."""
+        self._asked.add(name)
+        value = self.values.get(name, default)
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 18:
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= at_most:
+            raise Problem(400, "invalid_input", f"{name} is a whole number from 0 to {at_most}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        self._asked.add(name)
+        value = self.values.get(name, False)
+        if isinstance(value, bool):
+            return value
+        if value in ("true", "false"):
+            return bool(value == "true")
+        raise Problem(400, "invalid_input", f"{name} is true or false")
+
+    def nothing_else(self) -> None:
+        """Every value was one that the route knows. A route calls it once it has asked for all of them, and before it acts."""
+        for name in self.values:
+            if name not in self._asked:
+                near = difflib.get_close_matches(name, self._asked, n=1)
+                hint = (
+                    f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(self._asked)) or 'none'}"
+                )
+                raise Problem(400, "invalid_input", f"unknown field {name}{hint}")
+
+
+Route = Callable[[Question], Awaitable[Data]]
+Routes = Mapping[tuple[str, str], Route]  # (method, path)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    folder: Path, routes: Routes, base: Callable[[], Data], *, look_s: float = KEPT_LOOK_S
+) -> AsyncIterator[None]:
+    """Serve the routes until the block ends. `base` is part of every answer. Without a socket the daemon trades on, and says so.
+
+    A socket that somebody takes away is put there again, and one that could not be made is tried again, every `look_s`.
+    """
+    door = _Door(folder / SOCKET, Server(routes, base))
+    await door.open()
+    try:
+        async with kept(door, look_s=look_s):
+            yield
+    finally:
+        await door.close()
+
+
+class _Door:
+    """The socket's name in the folder, and what listens behind it."""
+
+    def __init__(self, path: Path, server: Server) -> None:
+        self.path = path
+        self._server = server
+        self._running: Acceptor | None = None
+        self._made: tuple[int, int] | None = None
+        self._trouble = ""
+
+    async def open(self) -> None:
+        """Listen anew. Who was let in before gets an answer."""
+        before, self._running = self._running, None
+        if before is not None:  # Closed first: it may take a socket away that has its name.
+            before.close()
+        try:
+            listener = _listener(self.path)
+        except OSError as error:
+            trouble = error.strerror or str(error)
+            if trouble != self._trouble:  # Said once, however often it is tried.
+                log.error("control.unavailable", path=str(self.path), message=trouble)
+            self._trouble = trouble
+            return
+        if before is not None or self._trouble:
+            log.warning("control.restored", path=str(self.path))
+        self._made, self._trouble = _file_of(self.path), ""
+        self._running = Acceptor(listener, self._server.accept, bytes_max=HEAD_BYTES_MAX)
+
+    async def look(self) -> None:
+        """Listen anew where the name is gone. What somebody else has put there is not ours to take away."""
+        if _file_of(self.path) is None:
+            await self.open()
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.close()
+        await self._server.close()
+        if self._made is not None and _file_of(self.path) == self._made:
+            with contextlib.suppress(OSError):  # A disk that has turned read-only: the next run removes it.
+                self.path.unlink(missing_ok=True)
+
+
+def _file_of(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+@contextlib.contextmanager
+def reachable(path: Path) -> Iterator[str]:
+    """A name for the socket that fits into an address, however deep its folder is."""
+    if len(os.fsencode(path)) <= NAME_BYTES_MAX:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def answer_s(path: str) -> float:
+    """How long a route may take."""
+    return WARM_ANSWER_S if path in WARMING else ANSWER_S
+
+
+def _listener(path: Path) -> socket.socket:
+    """The folder is held by this process: a socket that is there is one of a run that was killed."""
+    path.unlink(missing_ok=True)
+    with reserved():
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        with reserved(), reachable(path) as name:
+            listener.bind(name)
+        path.chmod(0o600)
+        listener.listen(CONNECTIONS_MAX)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+class Server:
+    """One request a connection."""
+
+    def __init__(self, routes: Routes, base: Callable[[], Data], user: int | None = None) -> None:
+        self._routes = routes
+        self._base = base
+        self._user = os.geteuid() if user is None else user
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._tasks) >= CONNECTIONS_MAX:
+            await _answer(writer, 503, _no("busy", "too many connections; ask again"))
+            return
+        self._tasks.add(task)
+        try:
+            status, data = await self._serve(reader, writer.get_extra_info("socket"))
+            await _answer(writer, status, data)
+        except asyncio.CancelledError:
+            writer.close()  # The run ends; its socket goes with it.
+        finally:
+            self._tasks.discard(task)
+
+    async def close(self) -> None:
+        """Give up what is being asked."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, peer: Any) -> tuple[int, Data]:
+        try:
+            method, path, values = await read_request(reader)
+        except Problem as problem:
+            return problem.status, _no(problem.code, problem.message)
+        if peer_uid(peer) not in (self._user, 0):  # Read first: who is still writing would never hear the answer.
+            return 403, _no("forbidden", "this socket is for the user who runs the daemon")
+        return await self._routed(method, path, values)
+
+    async def _routed(self, method: str, path: str, values: Mapping[str, Any]) -> tuple[int, Data]:
+        route = self._routes.get((method, path))
+        if route is None:
+            methods = sorted(known for known, at in self._routes if at == path)
+            if methods:
+                return 405, _no("invalid_input", f"{path} takes {', '.join(methods)}")
+            return 404, _no("not_found", f"no {path}; there are {', '.join(sorted({at for _, at in self._routes}))}")
+        try:
+            async with asyncio.timeout(answer_s(path)):
+                data = await route(Question(values))
+        except Problem as problem:
+            return problem.status, _no(problem.code, problem.message)
+        except TimeoutError:
+            goes_on = " with it, and bot status says what comes of it" if path in WARMING else ""
+            return 504, _no("timeout", f"no answer within {answer_s(path):g} s; the daemon goes on{goes_on}")
+        except BotError as error:
+            status = 400 if isinstance(error, ConfigError) else 504 if error.exit_code is Exit.TIMEOUT else 409
+            code = error.code if isinstance(error, ApiError) else type(error).__name__
+            return status, _no(code, str(error), exit_code=int(error.exit_code))
+        except Exception:  # A fault of our own: the asker hears of it, and the run goes on.
+            log.exception("control.failed", path=path)
+            return 500, _no("internal_error", f"{path} failed; the daemon's log says why, and it goes on")
+        return 200, self._base() | data
+
+
+async def _answer(writer: asyncio.StreamWriter, status: int, data: Data) -> None:
+    body = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str).encode() + b"\n"
+    await send_answer(writer, status, JSON, body)
+
+
+async def send_answer(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes) -> None:
+    """The answer, and the end of the connection. A caller that does not read is left alone."""
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+    )
+    try:
+        async with asyncio.timeout(WRITE_S):
+            writer.write(head.encode() + body)
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+    except (TimeoutError, OSError):
+        writer.transport.abort()
+
+
+def peer_uid(connection: Any) -> int | None:
+    """The user at the other end, by the kernel; None where it does not tell, which is nobody."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return os.geteuid()  # The folder's permission is what there is.
+    try:
+        _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _UCRED.size))
+    except OSError:
+        return None
+    return int(uid)
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[str, str, Mapping[str, Any]]:
+    """One request: its method, its path, and the values of its query and its body. Problem for what is none, or does not come in time."""
+    try:
+        async with asyncio.timeout(READ_S):
+            return await _read(reader)
+    except TimeoutError:
+        raise Problem(400, "invalid_input", f"the request was not there within {READ_S:g} s") from None
+    except (asyncio.IncompleteReadError, ConnectionError):
+        raise Problem(400, "invalid_input", "the request is not whole") from None
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[str, str, Mapping[str, Any]]:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise Problem(413, "invalid_input", f"a request's head has at most {HEAD_BYTES_MAX} bytes") from None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise Problem(400, "invalid_input", "this is no HTTP/1.1 request")
+    try:
+        target = urlsplit(words[1])
+    except ValueError:
+        raise Problem(400, "invalid_input", "the request's target is no path") from None
+    values: dict[str, Any] = dict(parse_qsl(target.query))
+    length = next((line.partition(":")[2].strip() for line in lines if line.lower().startswith("content-length:")), "0")
+    if not (length.isascii() and length.isdigit()) or len(length) > 9:
+        raise Problem(400, "invalid_input", "Content-Length is no number")
+    if int(length) > BODY_BYTES_MAX:
+        raise Problem(413, "invalid_input", f"a body has at most {BODY_BYTES_MAX} bytes")
+    body = await reader.readexactly(int(length))
+    if body.strip():
+        values |= _body(body)
+    return words[0], target.path.rstrip("/") or "/", values
+
+
+def _body(raw: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise Problem(400, "invalid_input", "the body is no JSON") from None
+    if not isinstance(data, dict):
+        raise Problem(400, "invalid_input", "the body is a JSON object")
+    return data
+
+
+def _no(code: str, message: str, **more: Any) -> Data:
+    return {"at_ms": SystemClock().now_ms(), "pid": os.getpid(), "error": {"code": code, "message": message, **more}}

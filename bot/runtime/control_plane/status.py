@@ -1,0 +1,47 @@
+"""The state of a run in one word, and why. One rule for the control socket, `bot status`, metrics, systemd and the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+
+if TYPE_CHECKING:
+    from bot.runtime.kernel import Kernel
+
+Word = Literal["STARTING", "RUNNING", "PAUSED", "DEGRADED", "STOPPING"]
+WORDS: Final[tuple[Word, ...]] = get_args(Word)
+ENDING: Final = "the run is ending"  # why the loop opens nothing any more
+
+
+class State(NamedTuple):
+    """`why` is empty when it is RUNNING."""
+
+    word: Word
+    why: str
+
+
+def state_of(loop: Kernel, *, is_stopping: bool = False, away: str = "") -> State:
+    """The first that holds: STOPPING, STARTING (not recovered, the strategies still live through their past, or the rest of the start waits
+    for the service), DEGRADED (something keeps entries out, here or at the service, or a strategy is in quarantine), PAUSED (a person has
+    paused every strategy), RUNNING. `is_stopping`: the run has been told to stop. `away`: why a start waits for its service, if it does."""
+    if is_stopping or loop.paused == ENDING:
+        return State("STOPPING", "asked to stop")
+    if not loop.ready:
+        return State("STARTING", "; ".join(loop.degraded.values()) or away or "recovering")
+    if loop.warming is not None:
+        return State(
+            "STARTING", f"the account is looked after, and the strategies live through their past: {loop.warming}"
+        )
+    if away:
+        return State("STARTING", away)
+    reasons = list(loop.degraded.values())
+    no = loop.entries_stopped(loop.now_ms())
+    if no is not None and not reasons:
+        reasons.append(no.message)
+    blocking = [one for one in loop.mirror.guardians.values() if one.blocks_opens]
+    reasons += [f"the service refuses entries: {one.type} {one.id} stands" for one in blocking]
+    reasons += [f"{seat.name} is in quarantine: {seat.quarantined}" for seat in loop.desk.seats if seat.quarantined]
+    if reasons:
+        return State("DEGRADED", "; ".join(reasons))
+    if loop.pauses.all_paused:
+        return State("PAUSED", "no strategy opens anything; bot resume lets them go on")
+    return State("RUNNING", "")

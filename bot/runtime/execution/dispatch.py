@@ -1,0 +1,85 @@
+"""Dispatch order: which of the orders that wait may leave now, beside those in flight. Pure; the loop sends them, and asks again at each reply.
+
+Exits leave before entries, but behind what their own strategy wanted before them in that market. Entries wait for the replies of
+exits, because an exit frees margin; an exit whose reply is slow holds up the entries of its own market alone. Each market has at
+most one entry in flight, and none beside an exit. So a request without a reply holds up its own market, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from bot.runtime.bar_feed import Closed
+from bot.runtime.model.intents import Intent
+
+# Orders in flight, and as many questions for bars: the client has 128 connections, and the rest of them is for what a pass asks itself.
+ABREAST: Final = 50
+
+Place = tuple[str, str]  # strategy and market
+
+
+def place_of(intent: Intent) -> Place:
+    return intent.strategy, intent.market
+
+
+def entries_max(at_most: int) -> int:
+    """How many entries may be in flight: a fifth of the places is kept for exits, also when no entry gets a reply."""
+    return at_most - at_most // 5
+
+
+def next_wave(
+    waiting: Sequence[Intent], at_most: int = ABREAST, in_flight: Collection[Intent] = (), slow: Collection[str] = ()
+) -> list[Intent]:
+    """What leaves next, in its order: exits while there are any that may go, else the first entry of each market.
+
+    `at_most` may be in flight, with those that are. `slow`: ids of those whose reply has taken too long for others to wait for it.
+    """
+    taken = {place_of(one) for one in in_flight}
+    exits: list[Intent] = []
+    entries: list[Intent] = []
+    for one in waiting:
+        place = place_of(one)
+        if place not in taken:
+            taken.add(place)
+            (entries if one.action == "open" else exits).append(one)
+    room = at_most - len(in_flight)
+    if exits:
+        return exits[: max(0, room)]
+    if any(one.action != "open" and one.id not in slow for one in in_flight):
+        return []
+    busy = {one.market for one in in_flight}
+    of_market: dict[str, Intent] = {}
+    for one in entries:
+        if one.market not in busy:
+            of_market.setdefault(one.market, one)
+    room = min(room, entries_max(at_most) - sum(one.action == "open" for one in in_flight))
+    return list(of_market.values())[: max(0, room)]
+
+
+def one_by_one(intents: Sequence[Intent]) -> Sequence[Intent]:
+    """The order in which they leave one after another, each with its reply."""
+    if len(intents) < 2:
+        return intents
+    waiting, found = intents, list[Intent]()
+    while waiting:
+        found += next_wave(waiting, at_most=2 * len(waiting))  # no bound: one at a time is in flight
+        gone = {one.id for one in found}
+        waiting = [one for one in intents if one.id not in gone]
+    return found
+
+
+def side_by_side(due: Sequence[Closed], listeners: dict[str, frozenset[str]]) -> int:
+    """How many of the first bars may be decided together: of one instant, of markets of their own, and nobody listens to two of them.
+
+    `listeners` names the strategies of each market.
+    """
+    busy: set[str] = set()
+    markets: set[str] = set()
+    for n, closed in enumerate(due):
+        names = listeners.get(closed.market, frozenset())
+        if closed.at_ms != due[0].at_ms or closed.market in markets or busy & names:
+            return n
+        markets.add(closed.market)
+        busy |= names
+    return len(due)

@@ -1,0 +1,153 @@
+"""In-flight pool: orders whose requests are on their way. The work of each is a task; only its requests run beside a pass.
+
+A pass starts the work and takes it on. Between two requests the work reads and writes what the pass reads and writes, so that it
+runs there alone: `start` and `settle` return when it has asked the service for something, or has ended. A reply waits for the next
+`settle`, and `ring` calls for one. Which orders may leave is decided elsewhere (waves.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from bot.runtime.model.intents import Intent
+
+T = TypeVar("T")
+
+
+class Work:
+    """The way of one intent to its end. `intent` is the intent as it was when its request left."""
+
+    def __init__(self, intent: Intent) -> None:
+        self.intent = intent
+        self.task: asyncio.Task[None] | None = None
+        self.turn: asyncio.Future[None] | None = None  # is set when a pass takes the work on
+        self.stopped: asyncio.Future[None] | None = None  # is set when the work has asked for something
+        self.is_slow = False  # its request has had no reply for long
+
+
+class InFlight:
+    """`ring` is called at each reply, and when a request has had none for `slow_s`: then others stop waiting for it."""
+
+    def __init__(self, ring: Callable[[], None], slow_s: float) -> None:
+        self._ring = ring
+        self._slow_s = slow_s
+        self._all: list[Work] = []
+        self._back: list[Work] = []  # those that have a reply
+        self._runs: Work | None = None  # whose code runs just now
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def intents(self) -> list[Intent]:
+        return [work.intent for work in self._all]
+
+    @property
+    def slow(self) -> set[str]:
+        """Ids of the intents whose request has had no reply for `slow_s`."""
+        return {work.intent.id for work in self._all if work.is_slow}
+
+    async def start(self, intent: Intent, way: Coroutine[Any, Any, None]) -> None:
+        """Begin the work of an intent. Raises what ends it before its first request."""
+        work = Work(intent)
+        self._all.append(work)
+        work.turn = asyncio.get_running_loop().create_future()
+        work.task = asyncio.get_running_loop().create_task(self._do(work, way))
+        work.task.add_done_callback(lambda _: self._forget(work))
+        await self._take_on(work)
+
+    async def ask(self, intent: Intent, request: Coroutine[Any, Any, T]) -> T:
+        """The reply to a request of the work that runs just now. Where none runs (a session), the caller waits for it here."""
+        work, self._runs = self._runs, None
+        if work is None:
+            return await request
+        loop = asyncio.get_running_loop()
+        work.intent, work.turn = intent, loop.create_future()
+        assert work.stopped is not None
+        work.stopped.set_result(None)
+        slow = loop.call_later(self._slow_s, self._become_slow, work)
+        try:
+            reply, error = await request, None
+        except asyncio.CancelledError:
+            raise
+        except BaseException as no:  # noqa: BLE001 - it is raised below, where a pass hears of it
+            reply, error = None, no
+        finally:
+            slow.cancel()
+            work.is_slow = False
+        self._back.append(work)
+        self._changed.set()
+        self._ring()
+        await work.turn
+        if error is not None:
+            raise error
+        return reply  # type: ignore[return-value]  # of the request that has not failed
+
+    async def settle(self, is_wanted: Callable[[Intent], bool], may_go_on: Callable[[], bool]) -> None:
+        """Take on the work of each reply that has come. Raises what ends one. Work whose intent is not wanted any more ends here."""
+        for _ in range(len(self._back)):
+            if not may_go_on():
+                return
+            work = self._back.pop(0)
+            if is_wanted(work.intent):
+                await self._take_on(work)
+            else:
+                self._end(work)
+
+    async def wait(self) -> None:
+        """Until there is a reply."""
+        while not self._back:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Wait for no reply any more. What is on its way is in doubt."""
+        tasks = [work.task for work in self._all if work.task is not None]
+        for task in tasks:
+            task.cancel()
+        self._all.clear()
+        self._back.clear()
+        return tasks
+
+    def _become_slow(self, work: Work) -> None:
+        work.is_slow = True
+        self._ring()
+
+    async def _do(self, work: Work, way: Coroutine[Any, Any, None]) -> None:
+        try:
+            assert work.turn is not None
+            await work.turn
+        except BaseException:
+            way.close()
+            raise
+        await way
+
+    async def _take_on(self, work: Work) -> None:
+        assert self._runs is None, "one at a time"
+        assert work.task is not None and work.turn is not None
+        self._runs = work
+        work.stopped = asyncio.get_running_loop().create_future()
+        work.turn.set_result(None)
+        try:
+            await asyncio.wait({work.task, work.stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if self._runs is work:  # It has ended, or the pass was cut in the midst of it.
+                self._runs = None
+                self._end(work)
+        if work.task.done() and not work.task.cancelled():
+            work.task.result()
+
+    def _end(self, work: Work) -> None:
+        self._forget(work)
+        if work.task is not None:
+            work.task.cancel()
+
+    def _forget(self, work: Work) -> None:
+        """Also of one whose request was cancelled under it: its intent is in doubt, and a later pass goes on with it."""
+        if work in self._all:
+            self._all.remove(work)
+        if work in self._back:
+            self._back.remove(work)

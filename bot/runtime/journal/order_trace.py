@@ -1,0 +1,295 @@
+"""Explaining one order or trade as a causal chain: bar, decision, intent, plan, request, events, fill, and the way out. From the journal alone.
+
+Each step says what happened, when (the service's clock), and the figures that decided it. Nothing here asks a service.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from bot.money import format_decimal
+from bot.runtime.journal import queries
+from bot.runtime.journal.queries import NotFound, Row
+from bot.runtime.model.intents import FINAL
+from bot.words import many
+
+PREFIX_MIN: Final = 6  # characters of an intent's id that may stand for it
+EVENTS_MAX: Final = 200  # of a position's life; a longer one is cut, and says so
+_RUNTIME: Final = {
+    "naked": "the position had no stop, and none could be armed", "foreign": "safety.foreign_positions: flatten",
+    "exit": "safety.on_exit: flatten",
+}  # fmt: skip
+
+# What a person wants to see of an event, in this order.
+_FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
+    "fill": ("kind", "side", "size", "px", "feeUsd", "realizedPnlUsd", "positionSize", "tradeId"),
+    "order": ("kind", "side", "size", "limitPx", "triggerPx", "reason", "oid"),
+    "trigger": ("side", "size", "triggerPx", "markPx", "tradeId"),
+    "guardian": ("guardianType", "action", "reason", "markPx", "guardianId"),
+    "funding": ("rate", "amountUsd"),
+    "liquidation": ("side", "size", "px", "realizedPnlUsd", "marginLostUsd", "absorbedUsd", "tradeId"),
+    "settlement": ("side", "size", "outcomePx", "payoutUsd", "tradeId"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One link: `what` is bar, event, decision, refused, intent, plan, request, answer, or `<type>` of an event."""
+
+    what: str
+    at_ms: int | None
+    text: str
+    data: Mapping[str, Any]
+
+    def plain(self) -> dict[str, Any]:
+        return {"what": self.what, "at_ms": self.at_ms, "text": self.text, "data": dict(self.data)}
+
+
+def explain(db: sqlite3.Connection, name: str) -> list[Step]:
+    """The chain of an intent's id (or its beginning), a trade's, an order's (oid), an event's or a guardian's. NotFound otherwise."""
+    intent = _intent_of(db, name)
+    if intent is not None:
+        return _chain(db, intent)
+    found = [one for one in queries.events_like(db, name) if _is_about(one, name)]
+    if not found:
+        raise NotFound(
+            f"the journal knows nothing of {name}: give the id of an intent, a trade (trd_...), an order (its digits) or an"
+            " event, as `bot events` and `bot orders` show them"
+        )
+    return _of_events(db, found)
+
+
+def _intent_of(db: sqlite3.Connection, name: str) -> Row | None:
+    intent = queries.intent_where(db, "id", name) or queries.intent_where(db, "trade_id", name)
+    if intent is None and len(name) >= PREFIX_MIN and name.isalnum():
+        near = queries.intents_by_prefix(db, name.upper())
+        if len(near) > 1:
+            raise NotFound(f"more than one intent begins with {name}: write more of its id")
+        intent = near[0] if near else None
+    return intent
+
+
+def _is_about(event: Row, name: str) -> bool:
+    data = event["data"]
+    return name in (event["id"], event.get("idempotencyKey"), *(data.get(one) for one in ("tradeId", "oid", "guardianId"))) or name in (
+        data.get("tradeIds") or ()
+    )  # fmt: skip
+
+
+# -- an intent's chain
+
+
+def _chain(db: sqlite3.Connection, intent: Row) -> list[Step]:
+    traces = queries.traces(db, intent["id"])
+    steps = [*_cause(db, intent, traces), _decision(intent, traces)]
+    steps += [_refusal(one) for one in queries.refusals(db, strategy=intent["strategy"], cause=intent["cause"])]
+    steps.append(_written(intent))
+    if "plan" in traces:
+        steps.append(_plan(traces["plan"]))
+    steps += _requests(db, intent)
+    steps.append(_answer(intent))
+    return steps + _became(db, intent)
+
+
+def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> list[Step]:
+    kind, _, rest = intent["cause"].partition(":")
+    if kind == "bar":
+        market, _, at = rest.rpartition(":")
+        bar = traces.get("bar")
+        if bar is None:
+            return [Step("bar", int(at), f"{market} bar closed", {"market": market})]
+        figures: Row = {
+            name: bar[name] for name in ("market", "interval", "open", "high", "low", "close", "volume") if name in bar
+        }
+        close, opened, low, high = (_px(bar[name]) for name in ("close", "open", "low", "high"))
+        text = f"{market} {bar.get('interval', '')} bar closed at {close} (from {opened}, between {low} and {high})"
+        return [Step("bar", int(at), text, figures)]
+    if kind == "event":
+        name, _, at = rest.partition(":")
+        found = [one for one in queries.events_like(db, name) if one["id"] == name and at in ("", str(one["ts"]))]
+        return [event_step(one) for one in found] or [
+            Step("event", None, f"event {name}, which the journal keeps no longer", {"id": name})
+        ]
+    if not intent["strategy"].startswith("@"):
+        return [Step(kind.partition(".")[0], intent["opened_ms"], intent["cause"], {"cause": intent["cause"]})]
+    said = _RUNTIME.get(kind, intent["cause"])
+    return [Step("cause", intent["opened_ms"], f"no strategy: {said}", {"cause": intent["cause"]})]
+
+
+def _decision(intent: Row, traces: Mapping[str, Row]) -> Step:
+    wish = traces.get("wish", {}).get("wish")
+    data = {"strategy": intent["strategy"], "ordinal": intent["ordinal"], "wish": wish}
+    who = "the runtime" if intent["strategy"].startswith("@") else intent["strategy"]
+    return Step("decision", intent["opened_ms"], f"{who}: {wish or intent['action']}", data)
+
+
+def _refusal(one: Row) -> Step:
+    return Step(
+        "refused",
+        one["at_ms"],
+        f"{one['strategy']} also wanted {one['market'] or 'something'}: {one['message']} ({one['code']})",
+        one,
+    )
+
+
+def _written(intent: Row) -> Step:
+    data = {
+        name: intent[name]
+        for name in ("id", "action", "path", "market", "body", "notional_usd", "not_after_ms", "state")
+    }
+    body = ", ".join(
+        f"{name} {_short(value)}" for name, value in intent["body"].items() if name not in ("market", "source")
+    )
+    return Step(
+        "intent",
+        intent["opened_ms"],
+        f"{intent['id'][:12]} written: {intent['action']} {intent['market']}, {body}",
+        data,
+    )
+
+
+def _plan(plan: Row) -> Step:
+    words = [
+        f"{plan.get('side', '')} {plan.get('size', '')} at about {plan.get('est_px') or plan.get('estPx')}".strip()
+    ]
+    bracket = plan.get("bracket") or {}
+    for word, names in (("stop", ("stop_loss", "stopLoss")), ("target", ("take_profit", "takeProfit"))):
+        leg = next((bracket[name] for name in names if bracket.get(name)), None)
+        words += [f"{word} {leg['px']}"] if leg else []
+    fee = plan.get("fee_usd") or plan.get("feeUsd")
+    words += [f"fee {fee} USD"] if fee else []
+    return Step(
+        "plan", plan["at_ms"], ", ".join(words), {name: value for name, value in plan.items() if name != "at_ms"}
+    )
+
+
+def _requests(db: sqlite3.Connection, intent: Row) -> list[Step]:
+    outcomes = {"done": "answered", "unknown": "no answer that tells", "no": "not done", None: "never answered"}
+    steps = []
+    for one in queries.attempts(db, intent["id"]):
+        code = f" ({one['code']})" if one["code"] else ""
+        steps.append(Step("request", one["sent_ms"], f"attempt {one['n']}: {outcomes[one['outcome']]}{code}", one))
+    return steps
+
+
+def _answer(intent: Row) -> Step:
+    state, data = intent["state"], {name: intent[name] for name in ("state", "trade_id", "code", "message", "attempts")}
+    if state == "accepted":
+        text = f"accepted as {intent['trade_id']}"
+    elif state in FINAL:
+        text = f"{state}: {intent['message'] or intent['code'] or 'nothing left'}"
+    else:
+        why = intent["message"] or intent["code"] or "nobody can tell what became of it"
+        words = {
+            "opened": "not sent yet", "planned": "planned, not sent yet",
+            "quarantined": f"waits for a person: {why}; look at the account, then bot resume",
+        }  # fmt: skip
+        text = f"{state}: {words.get(state, 'in doubt: the order may exist, and no new entry goes to this market')}"
+    return Step("answer", intent["moved_ms"], text, data)
+
+
+# -- what became of it
+
+
+def _became(db: sqlite3.Connection, intent: Row) -> list[Step]:
+    """What comes of this order, and from its fill on all that comes of its market, until that is flat. While it rests, the rest is another's."""
+    if intent["action"] == "cancel":
+        wanted = set(map(str, intent["body"]["oids"]))
+        return [event_step(one) for oid in wanted for one in queries.events_like(db, oid)
+                if one["data"].get("oid") == oid and one["ts"] >= intent["opened_ms"]][:EVENTS_MAX]  # fmt: skip
+    life: list[Row] = []
+    is_filled = False
+    for event in queries.events_of_coin(db, intent["market"]):
+        if event["epoch"] != intent["epoch"]:
+            continue
+        is_ours = event.get("idempotencyKey") == intent["id"] or (
+            intent["trade_id"] is not None and event["data"].get("tradeId") == intent["trade_id"]
+        )
+        is_filled = is_filled or (is_ours and event["type"] == "fill")
+        if is_filled or is_ours:
+            life.append(event)
+        if is_filled and _is_flat(event):
+            break
+    return _events(life)
+
+
+def _of_events(db: sqlite3.Connection, found: list[Row]) -> list[Step]:
+    """Something that no intent of ours stands for by itself: a stop, a guardian's close, another hand. Its position's chain, if it is ours."""
+    coin = found[0].get("coin")
+    if coin is None:
+        return _events(found)
+    ids = {one["id"] for one in found}
+    life: list[Row] = []
+    for event in queries.events_of_coin(db, coin):
+        if life and event["epoch"] != life[0]["epoch"]:  # A reset wiped the position.
+            if ids & {one["id"] for one in life}:
+                break
+            life = []
+        life.append(event)
+        if _is_flat(event):
+            if ids & {one["id"] for one in life}:
+                break
+            life = []
+    entry = next((one for one in life if one["type"] == "fill" and one["subtype"] == "entry"), None)
+    intent = (
+        None
+        if entry is None or not entry.get("idempotencyKey")
+        else queries.intent_where(db, "id", entry["idempotencyKey"])
+    )
+    if intent is not None:
+        return _chain(db, intent)
+    stranger = Step("decision", life[0]["ts"], "no strategy of this daemon: another hand, or a guardian", {})
+    return [stranger, *_events(life)]
+
+
+def _is_flat(event: Row) -> bool:
+    if event["type"] == "fill":
+        size = str(event["data"].get("positionSize", ""))
+        return not size.strip("-0.")
+    return bool(event["type"] == "settlement") or bool(event["type"] == "liquidation" and event["subtype"] != "partial")
+
+
+def _events(life: list[Row]) -> list[Step]:
+    steps = [event_step(one) for one in life[:EVENTS_MAX]]
+    if len(life) > EVENTS_MAX:
+        steps.append(
+            Step(
+                "cut",
+                None,
+                f"{many(len(life) - EVENTS_MAX, 'more event')}: `bot events --since {life[EVENTS_MAX - 1]['id']}`",
+                {},
+            )
+        )
+    return steps
+
+
+def event_step(event: Row) -> Step:
+    data = event["data"]
+    figures = {name: data[name] for name in _FIGURES.get(event["type"], ()) if data.get(name) is not None}
+    said = ", ".join(f"{_word(name)} {value}" for name, value in figures.items())
+    return Step(
+        event["type"],
+        event["ts"],
+        f"{event['subtype']}: {said}" if said else event["subtype"],
+        {"id": event["id"], **figures},
+    )
+
+
+def _word(name: str) -> str:
+    """`realizedPnlUsd` -> `realized pnl usd`."""
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _px(value: float) -> str:
+    """`105,577`, without the zero that a float ends in."""
+    return f"{Decimal(format_decimal(Decimal(str(value)))):,f}"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} {_short(inner)}" for name, inner in value.items()) + "}"
+    return str(value)

@@ -1,0 +1,317 @@
+"""Reading the journal from outside its daemon: rows for people, on a connection of its own that cannot write.
+
+Whoever asks gets plain data. The daemon's own reads and every write are journal.py's; what a row means to a person is
+order_trace.py's and round_trips.py's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from bot.clock import SystemClock
+from bot.errors import BotError, Exit, JournalError
+from bot.files import is_file
+from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
+
+FILE: Final = "journal.db"
+BUSY_TIMEOUT_S: Final = 5.0
+PAGE_MAX: Final = 1_000
+
+Row = dict[str, Any]
+
+INTENT_COLUMNS: Final = (
+    "id, strategy, market, action, path, cause, ordinal, leg, epoch, body, not_after_ms, opened_ms, notional_usd, state, attempts,"
+    " token_expires_ms, trade_id, code, message, moved_ms"
+)  # Never the confirm token: it is a secret until it is used.
+
+
+class Closed(BotError):
+    """The state directory is one that this user may not enter: nothing can be said of what is in it."""
+
+    exit_code = Exit.USAGE
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"{folder} belongs to another user: ask as that user, or as root (sudo)")
+
+
+class NotFound(BotError):
+    """There is no journal, or nothing of that name in it."""
+
+    exit_code = Exit.USAGE
+
+
+class LastState(NamedTuple):
+    """What a journal says of the moment that it was last written in. Old, unless its daemon runs."""
+
+    address: str | None
+    epoch: int | None
+    last_event_id: str | None
+    last_event_ms: int | None  # the service's clock
+    written_ms: int  # the machine's clock: when the file was last changed
+    last_bars: list[Row]
+    open_intents: list[Row]
+    positions: list[Row]
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file. Closed where this user may not look: a state directory is for its owner alone."""
+    try:
+        return is_file(path)
+    except PermissionError:
+        raise Closed(path.parent) from None
+
+
+@contextlib.contextmanager
+def opened(state_dir: Path) -> Iterator[sqlite3.Connection]:
+    """The journal of a state directory. NotFound where there is none; Closed where that cannot be seen; JournalError when it cannot be read."""
+    path = state_dir / FILE
+    if not is_there(path):
+        raise NotFound(f"{state_dir} has no journal: no daemon has run there yet")
+    try:
+        connection = _connected(path)
+    except sqlite3.Error as error:
+        raise JournalError(f"journal {path} cannot be opened: {error}") from error
+    connection.row_factory = sqlite3.Row
+    try:
+        yield connection
+    except sqlite3.Error as error:
+        raise JournalError(f"journal {path} cannot be read: {error}") from error
+    finally:
+        connection.close()
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether SQLite finds a database damaged. Not so one that is not there, or that cannot be read just now."""
+    try:
+        with contextlib.closing(_connected(path)) as db:
+            return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok")
+    except sqlite3.OperationalError:
+        return False
+    except sqlite3.DatabaseError:
+        return True
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    """A full disk has no room for the index that readers share; where no log stands beside the file, it is whole without one."""
+    # A plan and a decision are one read each; nothing here may ever write, so the file is opened so.
+    name = f"file:{quote(str(path))}?mode=ro"
+    connection = sqlite3.connect(name, uri=True, timeout=BUSY_TIMEOUT_S)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    except sqlite3.OperationalError:
+        connection.close()
+        if _has_content(path.with_name(f"{path.name}-wal")):
+            raise
+        return sqlite3.connect(f"{name}&immutable=1", uri=True)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def in_rows(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A connection that belongs to somebody else, for reads as from `opened`: none of them may wait, or the owner would meet it so."""
+    before, connection.row_factory = connection.row_factory, sqlite3.Row
+    try:
+        yield connection
+    finally:
+        connection.row_factory = before
+
+
+def rows(db: sqlite3.Connection, sql: str, values: Sequence[object] = ()) -> list[Row]:
+    return [dict(one) for one in db.execute(sql, tuple(values))]
+
+
+def has_table(db: sqlite3.Connection, name: str) -> bool:
+    """An older journal lacks the newer tables, and an unread one is never changed from here."""
+    return bool(rows(db, "SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (name,)))
+
+
+# -- events
+
+
+def no_such_type(db: sqlite3.Connection, types: Sequence[str]) -> str | None:
+    """What is wrong with types of events that are asked for: one that neither the interface has nor, of another service, the journal."""
+    for one in types:
+        if one in EVENT_FILTERS or events(db, types=(one,), limit=1):
+            continue
+        near = get_close_matches(one, sorted(EVENT_FILTERS), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        known = "; ".join(f"{kind} ({', '.join(subs)})" for kind, subs in EVENT_SUBTYPES.items())
+        return f"{one!r}: there is no such type of event.{hint} There are, each also as type.subtype: {known}"
+    return None
+
+
+def events(
+    db: sqlite3.Connection,
+    *,
+    since_id: str | None = None,
+    since_ms: int | None = None,
+    back_ms: int | None = None,
+    types: Sequence[str] = (),
+    limit: int = 100,
+) -> list[Row]:
+    """Events as they came, oldest first: those after `since_id`, `since_ms` or of the last `back_ms`, from there on; else the newest."""
+    if back_ms is not None:  # The service's clock may be ahead of ours.
+        since_ms = max(SystemClock().now_ms(), newest_event_ms(db) or 0) - back_ms
+    where, values = ["1"], list[object]()
+    if since_id is not None:
+        found = rows(db, "SELECT seq FROM events WHERE id=?", (since_id,))
+        if not found:
+            raise NotFound(f"the journal has no event {since_id}; `bot events` shows the newest")
+        where.append("seq > ?")
+        values.append(found[0]["seq"])
+    if since_ms is not None:
+        where.append("ts >= ?")
+        values.append(since_ms)
+    if types:
+        where.append("(" + " OR ".join("type=? OR type||'.'||subtype=?" for _ in types) + ")")
+        values += [one for kind in types for one in (kind, kind)]
+    forward = since_id is not None or since_ms is not None
+    order = "ASC" if forward else "DESC"
+    sql = f"SELECT payload FROM events WHERE {' AND '.join(where)} ORDER BY seq {order} LIMIT ?"  # noqa: S608 - constants only
+    found = [json.loads(one["payload"]) for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))]
+    return found if forward else found[::-1]
+
+
+def newest_event_ms(db: sqlite3.Connection) -> int | None:
+    found = rows(db, "SELECT ts FROM events ORDER BY seq DESC LIMIT 1")
+    return int(found[0]["ts"]) if found else None
+
+
+def events_like(db: sqlite3.Connection, name: str) -> list[Row]:
+    """Events whose text has this id in it, oldest first; which field it stands in is the caller's to see."""
+    sql = "SELECT payload FROM events WHERE payload LIKE '%\"'||?||'\"%' ORDER BY seq LIMIT ?"
+    return [json.loads(one["payload"]) for one in rows(db, sql, (name, PAGE_MAX))]
+
+
+def events_of_coin(db: sqlite3.Connection, coin: str) -> Iterator[Row]:
+    """Every event of a coin, oldest first."""
+    for one in db.execute("SELECT payload, epoch FROM events WHERE coin=? ORDER BY seq", (coin,)):
+        yield json.loads(one["payload"]) | {"epoch": one["epoch"]}
+
+
+def all_events(db: sqlite3.Connection, types: Sequence[str]) -> Iterator[Row]:
+    marks = ", ".join("?" for _ in types)
+    sql = f"SELECT payload, epoch FROM events WHERE type IN ({marks}) ORDER BY seq"  # noqa: S608 - constants only
+    for one in db.execute(sql, tuple(types)):
+        yield json.loads(one["payload"]) | {"epoch": one["epoch"]}
+
+
+# -- intents
+
+
+def intents(
+    db: sqlite3.Connection, *, states: Sequence[str] = (), strategy: str | None = None, limit: int = 100
+) -> list[Row]:
+    """The newest intents, oldest first."""
+    where, values = ["1"], list[object]()
+    if states:
+        where.append(f"state IN ({', '.join('?' for _ in states)})")
+        values += states
+    if strategy is not None:
+        where.append("strategy=?")
+        values.append(strategy)
+    sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
+    return [_intent(one) for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))][::-1]
+
+
+def intent_where(db: sqlite3.Connection, column: str, value: str) -> Row | None:
+    assert column in ("id", "trade_id")
+    sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE {column}=? ORDER BY seq DESC LIMIT 1"  # noqa: S608 - constants only
+    found = rows(db, sql, (value,))
+    return _intent(found[0]) if found else None
+
+
+def intents_by_prefix(db: sqlite3.Connection, start: str) -> list[Row]:
+    """At most two: one is an answer, two are an ambiguity."""
+    sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE substr(id, 1, ?)=? LIMIT 2"  # noqa: S608 - constants only
+    return [_intent(one) for one in rows(db, sql, (len(start), start))]
+
+
+def strategies_of(db: sqlite3.Connection, keys: Sequence[str]) -> list[str]:
+    """Whose intents these keys are, each once."""
+    found = (rows(db, "SELECT strategy FROM intents WHERE id=?", (key,)) for key in keys)
+    return list(dict.fromkeys(one[0]["strategy"] for one in found if one))
+
+
+def attempts(db: sqlite3.Connection, intent_id: str) -> list[Row]:
+    return rows(
+        db, "SELECT n, sent_ms, outcome, code, order_submitted FROM attempts WHERE intent_id=? ORDER BY n", (intent_id,)
+    )
+
+
+def traces(db: sqlite3.Connection, intent_id: str) -> dict[str, Row]:
+    """kind -> its payload and `at_ms`."""
+    if not has_table(db, "traces"):
+        return {}
+    found = rows(db, "SELECT kind, at_ms, payload FROM traces WHERE intent_id=?", (intent_id,))
+    return {one["kind"]: {"at_ms": one["at_ms"], **json.loads(one["payload"])} for one in found}
+
+
+def refusals(db: sqlite3.Connection, *, strategy: str, cause: str) -> list[Row]:
+    sql = "SELECT at_ms, strategy, market, ordinal, code, message FROM refusals WHERE strategy=? AND cause=? ORDER BY ordinal"
+    return rows(db, sql, (strategy, cause))
+
+
+def _intent(row: Row) -> Row:
+    row["body"] = json.loads(row["body"])
+    return row
+
+
+# -- the whole
+
+
+def last_state(state_dir: Path) -> LastState:
+    """What stood in the journal when it was last written."""
+    files = [file.stat() for file in (state_dir / FILE, state_dir / f"{FILE}-wal") if _has_content(file)]
+    with opened(state_dir) as db:
+        cursor = rows(db, "SELECT last_id, epoch FROM cursor")
+        epoch = cursor[0]["epoch"] if cursor else None
+        return LastState(
+            address=address_of(db),
+            epoch=epoch,
+            last_event_id=cursor[0]["last_id"] if cursor else None,
+            last_event_ms=newest_event_ms(db),
+            written_ms=max(one.st_mtime_ns // 1_000_000 for one in files),
+            last_bars=rows(
+                db, "SELECT market, interval, at_ms FROM progress WHERE market NOT LIKE '@%' ORDER BY market, interval"
+            ),  # What begins with @ is a timer.
+            open_intents=intents(db, states=("opened", "planned", "sending", "quarantined")),
+            positions=_positions(db, epoch),
+        )
+
+
+def address_of(db: sqlite3.Connection) -> str | None:
+    """Of the account that the journal is of."""
+    owner = rows(db, "SELECT value FROM meta WHERE name='address'")
+    return owner[0]["value"] if owner else None
+
+
+def _has_content(file: Path) -> bool:
+    """A reader leaves an empty log behind, which says nothing of when the daemon wrote."""
+    return file.is_file() and file.stat().st_size > 0
+
+
+def _positions(db: sqlite3.Connection, epoch: int | None) -> list[Row]:
+    """By the last fill of each coin. What a liquidation or a settlement took is not a position any more."""
+    sql = (
+        "SELECT coin, max(seq), type, subtype, payload FROM events WHERE epoch=? AND coin IS NOT NULL AND"
+        " (type IN ('fill', 'settlement') OR (type='liquidation' AND subtype!='partial')) GROUP BY coin ORDER BY coin"
+    )
+    found = []
+    for one in rows(db, sql, (epoch,)):
+        data = json.loads(one["payload"])
+        size = data["data"].get("positionSize", "0")
+        if one["type"] == "fill" and size.strip("-0."):
+            found.append({"market": one["coin"], "side": data["data"]["side"], "size": size.lstrip("-"),
+                          "entry_px": data["data"].get("entryPx"), "at_ms": data["ts"]})  # fmt: skip
+    return found

@@ -1,0 +1,145 @@
+"""The journal's tables, as migrations with names. Strict tables; amounts are text, so that no float ever touches one.
+
+A migration is never edited once released: the next one follows it. journal.py alone writes to these tables.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sqlite_utils import Database, Migrations
+
+migrations = Migrations("journal")
+
+
+# Names of migrations that some files have been through and that are none any more.
+RETIRED: Final = frozenset({"m005_checks_without_lists"})
+
+
+def _one_of(column: str, *values: str) -> str:
+    """Each value by itself: for a list of more than two SQLite makes a table in memory at every write, with room for 20 pages."""
+    return " OR ".join(f"{column} = '{value}'" for value in values)
+
+
+# What is not final: the condition of an index, and in its very words of who looks there.
+LIVE: Final = _one_of("state", "opened", "planned", "sending", "quarantined")
+_STATES: Final = _one_of(
+    "state", "opened", "planned", "sending", "accepted", "rejected", "expired", "void", "quarantined"
+)
+
+_TABLES = (
+    """CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT""",
+    f"""CREATE TABLE intents (
+        seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, strategy TEXT NOT NULL, market TEXT NOT NULL,
+        action TEXT NOT NULL CHECK ({_one_of("action", "open", "close", "cancel")}), path TEXT NOT NULL CHECK ({_one_of("path", "plan", "direct")}),
+        cause TEXT NOT NULL, ordinal INTEGER NOT NULL, leg TEXT NOT NULL, epoch INTEGER NOT NULL,
+        body BLOB NOT NULL, body_sha256 TEXT NOT NULL, not_after_ms INTEGER NOT NULL, opened_ms INTEGER NOT NULL,
+        notional_usd TEXT NOT NULL,
+        state TEXT NOT NULL CHECK ({_STATES}),
+        attempts INTEGER NOT NULL DEFAULT 0, confirm_token TEXT, token_expires_ms INTEGER,
+        trade_id TEXT, code TEXT, message TEXT, moved_ms INTEGER NOT NULL) STRICT""",
+    f"CREATE INDEX intents_live ON intents (seq) WHERE {LIVE}",
+    """CREATE INDEX intents_of_market ON intents (market, seq)""",
+    f"""CREATE TABLE attempts (
+        intent_id TEXT NOT NULL REFERENCES intents (id), n INTEGER NOT NULL, sent_ms INTEGER NOT NULL,
+        outcome TEXT CHECK ({_one_of("outcome", "done", "unknown", "no")}), code TEXT, order_submitted TEXT,
+        PRIMARY KEY (intent_id, n)) STRICT""",
+    """CREATE TABLE events (
+        seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, type TEXT NOT NULL, subtype TEXT NOT NULL,
+        ts INTEGER NOT NULL, coin TEXT, idempotency_key TEXT, payload TEXT NOT NULL) STRICT""",
+    """CREATE INDEX events_of_coin ON events (coin, seq)""",
+    """CREATE TABLE cursor (
+        one INTEGER PRIMARY KEY CHECK (one = 1), last_id TEXT NOT NULL, prev_id TEXT, epoch INTEGER NOT NULL) STRICT""",
+    """CREATE TABLE progress (
+        market TEXT NOT NULL, interval TEXT NOT NULL, at_ms INTEGER NOT NULL, PRIMARY KEY (market, interval)) STRICT""",
+    """CREATE TABLE strategy_state (strategy TEXT PRIMARY KEY, state TEXT NOT NULL) STRICT""",
+    """CREATE TABLE refusals (
+        seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, strategy TEXT NOT NULL, market TEXT NOT NULL, cause TEXT NOT NULL,
+        ordinal INTEGER NOT NULL, code TEXT NOT NULL, message TEXT NOT NULL, UNIQUE (strategy, market, cause, ordinal)) STRICT""",
+    """CREATE TABLE arms (
+        name TEXT PRIMARY KEY, serial INTEGER NOT NULL, guardian_id TEXT, body TEXT NOT NULL) STRICT""",
+    # sent_ms is never written: each address has a cursor of its own among the notes (notifier.py).
+    """CREATE TABLE outbox (
+        seq INTEGER PRIMARY KEY, event_id TEXT NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL, created_ms INTEGER NOT NULL,
+        sent_ms INTEGER, UNIQUE (event_id, kind)) STRICT""",
+)
+
+
+@migrations()
+def m001_tables(db: Database) -> None:
+    for statement in _TABLES:
+        db.execute(statement)
+
+
+@migrations()
+def m002_traces(db: Database) -> None:
+    """Why an intent came to be: the bar that it was decided on, what was wished, the plan that it was confirmed by. For people."""
+    db.execute(
+        f"""CREATE TABLE traces (
+        seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK ({_one_of("kind", "bar", "wish", "plan")}),
+        at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT"""
+    )
+
+
+@migrations()
+def m003_books(db: Database) -> None:
+    """Which strategy did what (attribution.py): sums of each, and its share of each open position. Kept apart from the events, which are trimmed."""
+    db.execute(
+        """CREATE TABLE books (
+        strategy TEXT PRIMARY KEY, epoch INTEGER NOT NULL, fills INTEGER NOT NULL, fees_usd TEXT NOT NULL, funding_usd TEXT NOT NULL,
+        realized_usd TEXT NOT NULL, margin_lost_usd TEXT NOT NULL, day_ms INTEGER NOT NULL, base_usd TEXT NOT NULL,
+        halted_day_ms INTEGER NOT NULL) STRICT"""
+    )
+    db.execute(
+        """CREATE TABLE shares (
+        seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, market TEXT NOT NULL, strategy TEXT NOT NULL, side TEXT NOT NULL,
+        size TEXT NOT NULL, cost_usd TEXT NOT NULL, UNIQUE (market, strategy)) STRICT"""
+    )
+
+
+@migrations()
+def m004_seals(db: Database) -> None:
+    """A checksum beside what decides the next step: a changed byte that every constraint would let pass. NULL: written before this."""
+    for table in ("intents", "cursor", "progress", "strategy_state", "arms"):
+        db.execute(f"ALTER TABLE {table} ADD COLUMN seal INTEGER")
+
+
+_LIST: Final = re.compile(r"(\w+) IN\s*\(('\w+'(?:, '\w+')*)\)")
+
+
+def spell_out(db: Database) -> bool:
+    """A file that was begun with lists in its CHECKs says each value by itself from now on, as a new one does. False: nothing to do.
+
+    What is allowed and what an index holds stays the same, so the words alone are written anew: a page, however large the file
+    (sqlite.org/lang_altertable.html, changes that do not affect the content on disk). sqlite3.Error leaves all as it was, and as good.
+    """
+    read = db.conn.execute
+    tables = (
+        "type='table' AND name IN ('intents', 'attempts', 'traces')"  # What a person has made besides is left alone.
+    )
+    found = read(f"SELECT name, sql FROM sqlite_master WHERE ({tables}) OR (type='index' AND name='intents_live')")  # noqa: S608 - constants only
+    fresh = {name: spelled for name, sql in found.fetchall() if (spelled := _LIST.sub(_spelled, sql)) != sql}
+    if not fresh:
+        return False
+    read("BEGIN IMMEDIATE")
+    try:
+        (version,) = read("PRAGMA schema_version").fetchone()
+        read("PRAGMA writable_schema=ON")
+        for name, sql in fresh.items():
+            read("UPDATE sqlite_master SET sql=? WHERE name=? AND type IN ('table', 'index')", (sql, name))
+        read(f"PRAGMA schema_version={version + 1}")
+        read("PRAGMA writable_schema=RESET")
+        read("SELECT 1 FROM intents LIMIT 1").fetchone()  # It is read anew, and only counts when it can be.
+        db.conn.commit()
+    except BaseException:
+        db.conn.rollback()
+        raise
+    finally:
+        read("PRAGMA writable_schema=RESET")
+    return True
+
+
+def _spelled(found: re.Match[str]) -> str:
+    column, values = found.groups()
+    return _one_of(column, *(one.strip("'") for one in values.split(", ")))

@@ -1,0 +1,1306 @@
+"""The loop: learn what happened, decide on one closed bar, act, learn again. Read this first; `recover`, `cycle` and `step` are the whole daemon.
+
+It trusts only what the journal holds and what the service says. Every run begins with `recover`, there is no other
+start. What a pass cannot settle stays written, and the next pass goes on; nothing in here sleeps, reads the machine's
+clock or knows HTTP. Strategies are called through `run`, which live gives each call a thread and a time limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from bot import logs
+from bot.clock import MINUTE_MS
+from bot.errors import ApiError, Refusal, Refused, is_access_lost
+from bot.runtime.account.account_state import Mirror, entry_terms
+from bot.runtime.account.attribution import BOOKED, Attribution
+from bot.runtime.account.event_logging import tell
+from bot.runtime.alerts.health import ORDERS, Health, key_problem
+from bot.runtime.bar_feed import BarFeed, Breathe, Closed, Series, at_once
+from bot.runtime.control_plane.status import ENDING
+from bot.runtime.execution.dispatch import next_wave, one_by_one, side_by_side
+from bot.runtime.execution.in_flight import InFlight
+from bot.runtime.execution.order_sender import UNSETTLED_MS, OrderSender
+from bot.runtime.execution.replan import next_leg
+from bot.runtime.journal.journal import Journal, Notice, is_number
+from bot.runtime.journal.retention import Held
+from bot.runtime.model.intents import FINAL, FIRST_LEG, IN_DOUBT, RUNTIME, Intent, TradeOf, intent_key
+from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest
+from bot.runtime.model.positions import Drift, MirrorPosition
+from bot.runtime.model.shares import Part
+from bot.runtime.ports import Calm, Pacer, VenuePort
+from bot.runtime.reconciliation import guardians
+from bot.runtime.reconciliation import reconciler as repairs
+from bot.runtime.reconciliation.foreign_activity import ForeignActivity, look_closer
+from bot.runtime.reconciliation.guardians import DEAD_MAN, Guardians, WantedGuardian, counted
+from bot.runtime.risk.loss_limits import LossLimits
+from bot.runtime.risk.pauses import Pauses
+from bot.runtime.risk.risk_engine import RiskEngine
+from bot.runtime.strategy_host.event_backlog import EventBacklog
+from bot.runtime.strategy_host.host import Decision, LogLine, Run, Signal, StrategyHost, StrategySpec, run_inline
+from bot.runtime.strategy_host.instance import StrategyInstance
+from bot.runtime.strategy_host.timers import Timers
+from bot.strategy import Bar, Close, Open
+from bot.strategy import Intent as Wish
+from bot.strategy.history import HISTORY_BARS
+from bot.wire import EVENTS_PAGE_MAX, INTERVAL_MS, Event, bare_coin
+from bot.words import many
+
+if TYPE_CHECKING:
+    from bot.wire import AccountSnapshot, Plan
+
+log = logs.Quiet()
+T = TypeVar("T")
+
+BEGUN: Final = "begun_ms"  # the note of when a journal was begun, by the clock of the service
+BEGUN_AHEAD_MS: Final = 10 * MINUTE_MS  # that it may lie ahead of a later start, whose clock was a little behind
+CUT: Final = "begun_cut"  # the note that a run before it was cut off: something stood on the account when it was begun
+RECONCILE_MS: Final = 3 * MINUTE_MS  # of real time between two comparisons when nothing asks for one
+TRIM_MS: Final = MINUTE_MS  # of real time; a look that finds nothing too much is a few questions to an index
+OWNERS_KEPT: Final = 2_000  # the newest keys that were asked for; the journal knows the others
+ENTRIES_HELD: Final = 200  # of one open position, the newest: one is enough to say whose it is
+LATE_MS: Final = MINUTE_MS  # of real time after a start in which requests of an earlier life of ours may still arrive
+REAL_HOLD_MS: Final = 20_000  # of real time that an intent may at least take to leave
+REPLIES_MAX: Final = 50  # intents of event hooks sent in one pass; a hook that answers its own fills waits for the next
+SETTLED_PERIODS: Final = (
+    40  # After so many periods nothing is left of a recursive average's first value: e^-40 is below a float's last bit.
+)
+MARKETS_MAX: Final = 250  # the interface's bound on ?limit
+EXITS_WAIT_MS: Final = (
+    6_000  # of real time that a bar waits for events that cannot be read; then it is decided for its exits alone
+)
+REFUSED_MS: Final = 10_000  # of real time before a comparison that was not answered, or was refused, is asked for again
+MEND_MS: Final = 5_000  # of real time between two tries to write the journal's file again
+# Of real time, after which what takes long makes room for a pass: strategies that live through their past.
+BREATH_MS: Final = 1_000
+PASS_MS: Final = (
+    4_000  # of real time after which a pass begins nothing new: one that hangs proves no progress and stops the beats
+)
+# Of real time that bars of a market, and entries after an exit, wait for the reply to a request. A healthy service replies in less; then
+# what follows is decided on what the order has done. Without a reply the others go on, and the market's own orders are in doubt.
+SLOW_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the loop needs of the config. `guardians` has the dead-man under the name DEAD_MAN when there is one."""
+
+    guardians: Sequence[WantedGuardian] = ()
+    foreign_positions: str = "ignore"  # adopt | ignore | flatten
+    reconcile_ms: int = RECONCILE_MS
+    require_protection: bool = True  # of a position whose strategy runs no more; the others' allowances say it too
+
+
+SCHEDULED: Final = ("bar:", "timer:", "timer.")  # causes that are only as right as the clock
+
+
+def _allowed() -> Refusal | None:
+    return None
+
+
+def _entries_last(intent: Intent) -> bool:
+    return intent.action == "open"
+
+
+def _is_whole(wish: Close) -> bool:
+    return wish.usd is None and wish.size is None and wish.fraction in (None, 1)
+
+
+class Kernel:
+    """`belief` says why the dead-man's deadline is not trusted, if so; `passed` is told the end of each pass (the progress stamp).
+    `ring` asks for another pass: a reply has come.
+
+    `between`: what is done before each pass that a start makes while strategies live through their past.
+    `new_serial`: of the keys of guardians, see Arming.
+    `abreast`: so many questions and orders may be on their way at once; with 1 nothing needs an event loop, as in a session.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: VenuePort,
+        journal: Journal,
+        placed: Sequence[StrategySpec],
+        pacer: Pacer,
+        settings: Settings | None = None,
+        run: Run = run_inline,
+        belief: Callable[[], Refusal | None] = _allowed,
+        passed: Callable[[int | None], None] = lambda _at_ms: None,
+        notices_of: Callable[[Event, Mapping[str, Part]], Iterable[Notice]] | None = None,
+        schedule: Callable[[], Refusal | None] = _allowed,
+        between: Callable[[], Awaitable[None]] = at_once,
+        abreast: int = 1,
+        new_serial: Callable[[int], int] = counted,
+        ring: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.port = port
+        self.now_ms = port.clock.now_ms
+        self.abreast = abreast
+        self.journal = journal
+        self.pacer = pacer
+        self.settings = settings if settings is not None else Settings()
+        self.belief = belief
+        self.schedule = schedule
+        self.passed = passed
+        self.between = between
+        self.notices_of = notices_of
+        self.in_flight = InFlight(ring, SLOW_MS / 1000)
+        self.live: dict[str, Intent] = {}  # not final, or accepted and not seen in the events yet
+        self.owners: dict[str, str] = {}  # idempotency key -> strategy, as far as they were asked for
+        self.mirror = Mirror(self.owner_of, self.keys_of, self._leverage_of)
+        self.feed = BarFeed(wanted_series(placed))
+        self.pauses = Pauses(journal)
+        self.books = Attribution.of_journal(
+            journal, owner_of=self.owner_of, mark_at=self._mark_at, step_of=self._step_of
+        )
+        self.losses = LossLimits(
+            self.books,
+            lambda: self.gate.allowances,
+            self._write_books,
+            journal,
+            is_behind=lambda: self.behind or not self.ready,
+        )
+        self.timers = Timers()
+        self.desk = StrategyHost(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run, books=self.books)
+        self.gate = RiskEngine(
+            self.mirror,
+            {one.strategy.name: one.allowance for one in placed},
+            live=self.live.values,
+            entries_stopped=self.entries_stopped,
+            in_doubt=self._is_doubtful,
+            size_decimals={},
+            judges_freshness=port.clock.speed > 0,
+            foreign_positions=self.settings.foreign_positions,
+            strategy_stopped=self.strategy_stopped,
+            share_of=self.books.share,
+            shares_of=self.books.shares_of,
+            looks_at_plans=self.desk.looks_at_plans,
+        )
+        self.sender = OrderSender(
+            port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
+            time_left_ms=self._entries_left_ms, stopped=self._stopped,
+            entry_wait_ms=port.entry_wait_ms, name=self._name, of_its_own=self._of_its_own,
+            may_go_on=lambda: self.abreast > 1 or self.may_go_on(), ask=self._ask,
+        )  # fmt: skip
+        self.arming = Guardians(
+            port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians, new_serial=new_serial
+        )
+        self.health = Health(journal=journal, now_ms=self.now_ms)
+        self.strangers = ForeignActivity()
+        self.foreign_known: set[str] = set()
+        self.began_ms = 0  # when this run began, by the clock of the service
+        # From then on an order that is not in the journal is none of ours, whatever its key.
+        self.alone_since_ms = 0
+        self.paused: str | None = None  # ENDING, at the end
+        self.ready = False  # recovered: positions, guardians and open intents are known
+        self.warming: str | None = None  # how far the strategies have come through their past, at a start
+        self.behind = False  # the last drain did not reach the end of the feed
+        # It was cut because the strategies took the time of the pass: positions are as they were in the midst of a page, and nothing is repaired.
+        self.is_page_cut = False
+        self.last_bar_ms: int | None = None
+        self._due: list[Closed] = []
+        # Of strategies that live through a past which came late: its bars, and those that are due to them after it.
+        self._catching_up: list[Closed] = []
+        self._replies: list[Intent] = []  # intents of event hooks, written and not sent yet
+        self._reconcile_at_ms = 0
+        self._trim_at_ms = 0
+        self._passed_ms = 0  # of real time: when the newest pass ended
+        self._pass_ends_ms = 0
+        self._takes_entries = True  # in this pass
+        self._is_cut_short = False  # orders or repairs wait that this pass had no time for
+        self._behind_since_ms: int | None = None
+        # The last pass was over when it had asked for its events and bars, as where such questions hang. The next one asks for none before exits
+        # and stops, which would wait for ever.
+        self._is_starved = False
+        # The last pass was over when it had asked for them. The next bars are decided first, whose exits would wait for ever.
+        self.repairs_were_long = False
+        self._mend_at_ms = 0
+        self.rearm_at_ms = 0
+
+    # -- the run
+
+    async def recover(self) -> None:
+        """Every run begins here: account, events, guardians, open intents, history; only then the first bar. May be called again."""
+        self.ready = False
+        self.begin_pass()
+        self._passed_ms = self.pacer.mono_ms()
+        snapshot = await self.port.account()
+        if not self.alone_since_ms:
+            self.began_ms = self.now_ms()
+            self.alone_since_ms = self.began_ms + int(LATE_MS * max(1.0, self.port.clock.speed))
+        await self._learn_markets()
+        self._judge_key(snapshot)
+        self.mirror.of_snapshot(snapshot)
+        self.reload_live()
+        if not self.mirror.events_named and self.journal.has_seen_own_key():
+            self.mirror.keys_proven = self.mirror.events_named = True
+        await self.desk.start(now_ms=self.now_ms())
+        cursor = self.journal.cursor
+        if cursor is None:
+            stood = bool(snapshot.guardians or snapshot.positions or snapshot.orders)
+            with self.journal.together():
+                self.journal.write_note(BEGUN, str(self.now_ms()))
+                self.journal.write_note(CUT, str(int(stood)))
+        self._learn_beginning()
+        if cursor is None or cursor.epoch != snapshot.epoch or not await repairs.overlaps(self):
+            await repairs.restart(self, snapshot)
+        self._find_owners()  # An exit that is wanted on what is told now is of a position of ours.
+        await self._tell_untold()
+        await self.drain()
+        await guardians.arm_all(self)
+        await self.drain()
+        self.ready = True
+        await self.settle()
+        await self.settle_in_flight(SLOW_MS)
+        await self.reconcile()
+        await self._warm_up()
+        self.timers.follow(self.desk.seats, self.journal, now_ms=self.now_ms())
+        self.journal.flush()
+        log.info(
+            "loop.recovered",
+            positions=len(self.mirror.positions),
+            orders=len(self.mirror.orders),
+            open_intents=len(self.live),
+        )
+
+    def _learn_beginning(self) -> None:
+        """Of a damaged note what is the most careful: that an earlier journal may have sent all that was decided until now, and was cut off."""
+        now_ms = self.now_ms()
+        self.journal.set_aside_if_damaged(
+            BEGUN, lambda text: is_number(text, now_ms + BEGUN_AHEAD_MS), instead=str(now_ms)
+        )
+        self.journal.set_aside_if_damaged(CUT, lambda text: text in ("0", "1"), instead="1")
+        self.sender.begun_ms = int(self.journal.note(BEGUN) or 0)
+        self.sender.is_cut = self.journal.note(CUT) == "1"
+
+    async def cycle(self, *, with_bars: bool = True, is_begun: bool = False) -> None:
+        """One pass: drain, due bars, settle, reconcile if due. The service being away or refusing a question ends no pass; lost access or a bad journal does.
+
+        `is_begun`: what was done since `begin_pass` counts. Where it has taken the time of this pass, all is left to the next, which begins at once.
+        """
+        if not is_begun:
+            self.begin_pass()
+        if not is_begun or self.may_go_on():
+            await self._look_and_act(with_bars=with_bars)
+        self._mend()
+        self._housekeep()
+        self.journal.flush()
+        if not self.is_late:
+            self.journal.checkpoint()
+        self._passed_ms = self.pacer.mono_ms()
+        self.passed(self.last_bar_ms)
+
+    async def _look_and_act(self, *, with_bars: bool) -> None:
+        hurries = self._is_starved
+        self._takes_entries = not hurries  # What may be opened is judged on newer events.
+        await self._settle_replies(self.may_go_on)
+        if hurries:
+            await self.settle()
+            if not self.repairs_were_long:
+                await repairs_when_up(self)
+        else:
+            await self.drain()
+        if with_bars and not self._due and self.has_time():
+            found = await self.feed.poll(
+                self.port, self.journal.done_until, self.now_ms(), self.has_time, abreast=self.abreast
+            )
+            self.join_due(found)
+        self._is_starved = not (hurries or self.has_time())
+        if with_bars:
+            await self._decide_due()
+        await self.settle()
+        await repairs_when_up(self)
+        if self.wants_comparison and self.has_time() and not hurries:
+            try:
+                await self.reconcile()
+            except ApiError as error:
+                if is_access_lost(error):
+                    raise
+                log.warning("reconcile.postponed", code=error.code, message=error.message)
+                if isinstance(error, Refused):  # Not away: what is held may differ from what we believe.
+                    self.health.degrade(
+                        "reconcile", f"the service refuses a comparison ({error.code}): {error.message}"
+                    )
+                self.compare_soon()
+        await self._look_closer()
+        self.health.keep("market:", self.feed.gone)
+        self._tell_without_outcome()
+
+    async def _decide_due(self) -> None:
+        """Decide the bars that have closed, and let the timers fire."""
+        if self._due and not self.repairs_were_long:
+            await repairs_when_up(self)  # Guardians stand again before anything is decided, or it would be refused.
+        elif self._due:
+            self.repairs_were_long = False
+        # What there was no time for stays due: no bar is ever skipped.
+        while (ready := self._ready()) and self.has_time():
+            group = ready[: side_by_side(ready, self.desk.listeners()) if self.abreast > 1 else 1]
+            chosen = set(group)
+            self._due = [one for one in self._due if one not in chosen]
+            done = await self._steps(group)
+            self._due = sorted([*group[done:], *self._due])
+            if not done:
+                break
+        if self._catching_up:
+            await self._live_through()
+        if not self._due:
+            await self.fire_timers(self.now_ms())
+        self.losses.watch(self.now_ms())
+
+    async def _live_through(self) -> None:
+        """The past of a market that had no candles at the start, over as many passes as it takes: what is decided elsewhere does not wait for it."""
+        past = [closed for closed in self._catching_up if self.feed.is_past(closed)]
+        after = [closed for closed in self._catching_up if not self.feed.is_past(closed)]
+        while past and self.has_time():
+            await self.desk.rehearse(past.pop(0))
+        self.mend_day()
+        self._catching_up = [*past, *after] if past else []
+        if not past:
+            self.join_due(after)
+
+    async def step(self, closed: Closed) -> bool:
+        """Learn what happened, decide on one closed bar, act, learn again. False: nothing could be learnt, so nothing is decided and the bar stays due.
+
+        When nothing can be learnt for long, the bar is decided all the same: exits of whole positions go, entries are refused.
+        """
+        return await self._steps([closed]) == 1
+
+    async def _steps(self, group: Sequence[Closed]) -> int:
+        """Bars that may be decided side by side: one look at the events, one write, and their orders leave together. How many were decided."""
+        if not await self.drain() and not self._behind_for_long():
+            return 0
+        await self.fire_timers(group[0].at_ms - 1)
+        decided: list[tuple[Decision, Closed]] = []
+        for closed in group:
+            if decided and not self.has_time():
+                break
+            log.info(
+                "bar.closed", market=closed.market, interval=closed.interval, at_ms=closed.at_ms, close=closed.bar.close
+            )
+            # As in `fire_timers`: a session's clock stands in the millisecond before.
+            decision = await self.desk.decide(closed, now_ms=max(self.now_ms(), closed.at_ms))
+            decided.append((decision, closed))
+        await self._act_on(decided)
+        await repairs_when_up(self)
+        self.last_bar_ms = group[0].at_ms
+        return len(decided)
+
+    async def settle(self, *, at_once: bool = False) -> None:
+        """Go on with every intent that is not final: one attempt each, when its time has come, or at once."""
+        await self._dispatch(
+            intent
+            for intent in sorted(self.live.values(), key=_entries_last)
+            if intent.state not in FINAL and ((at_once and intent.state == "sending") or self.sender.is_due(intent))
+        )
+        if self._replies:
+            await self._send_replies()
+
+    async def _settle_replies(self, may_go_on: Callable[[], bool]) -> None:
+        """What the replies that have come mean, before the events are looked at: those tell what the orders did."""
+        if self.in_flight:
+            try:
+                await self.in_flight.settle(self._is_open, may_go_on)
+            finally:  # Also where one of them ends the run: what is known to be accepted is not left in doubt.
+                self._settle_answered()
+
+    async def settle_in_flight(self, within_ms: int) -> None:
+        """Wait for the replies that are still to come, for so long at most: at the beginning and at the end of a run."""
+        if not self.in_flight:
+            return
+        try:
+            async with asyncio.timeout(within_ms / 1000):
+                while self.in_flight:
+                    await self.in_flight.wait()
+                    await self._settle_replies(lambda: True)
+        except TimeoutError:
+            log.warning("replies.late", requests=len(self.in_flight), waited_ms=within_ms)
+
+    async def cancel_in_flight(self) -> None:
+        """Wait for no reply any more: what is on its way is in doubt, as after a crash."""
+        await asyncio.gather(*self.in_flight.cancel(), *self.feed.cancel(), return_exceptions=True)
+
+    def _is_open(self, intent: Intent) -> bool:
+        """Whether its reply still means something: an event, or a reset, may have ended it meanwhile."""
+        known = self.live.get(intent.id)
+        return known is not None and known.state not in FINAL
+
+    def _requests(self) -> list[Intent]:
+        """The intents whose replies something may wait for."""
+        return [one for one in self.in_flight.intents if self._is_open(one)] if self.in_flight else []
+
+    def _awaited(self) -> list[Intent]:
+        """Those of them that what follows waits for. A reply that is slow holds up the orders of its own market alone."""
+        requests = self._requests()
+        slow = self._slow() if requests else ()
+        return [one for one in requests if one.id not in slow]
+
+    def _slow(self) -> set[str]:
+        """Ids of the intents that nothing in another market waits for: also of one that is tried again after a request without a reply."""
+        return self.in_flight.slow | self.sender.without_outcome(SLOW_MS).keys()
+
+    def _ready(self) -> list[Closed]:
+        """The bars that may be decided now: not before a reply that tells what their strategies have. Bars of one series keep their order."""
+        awaited = self._awaited() if self._due else []
+        if not awaited:
+            return self._due
+        markets, names = {one.market for one in awaited}, {one.strategy for one in awaited}
+        listeners = self.desk.listeners()
+        return [
+            one for one in self._due if one.market not in markets and names.isdisjoint(listeners.get(one.market, ()))
+        ]
+
+    def _tell_without_outcome(self) -> None:
+        """The state says where orders have no outcome. Entries are kept out there by what is in doubt, and their own retries are not."""
+        found: dict[str, str] = {}
+        for key, said in self.sender.without_outcome(UNSETTLED_MS).items():
+            if (intent := self.live.get(key)) is not None and intent.state not in FINAL:
+                found[intent.market] = f"the service does not say what became of an order in {intent.market} ({said})"
+        self.health.keep(ORDERS, found)
+
+    def give_up_entries(self) -> None:
+        """The run ends: an entry that was written and of which nothing has left is no longer wanted. One that may have left stays in doubt."""
+        for intent in list(self.live.values()):
+            self.live[intent.id] = self.sender.give_up(intent)
+
+    def release(self) -> None:
+        """A person has looked at what waited for that: its key stands for another request, or nobody could tell whether it became an order
+        before its fence. Either way none of its own will come any more."""
+        for intent in list(self.live.values()):
+            if intent.state == "quarantined":
+                self.live[intent.id] = self.journal.end(
+                    intent, "void", "released", f"a person has looked at it ({intent.message})", now_ms=self.now_ms()
+                )
+                log.warning("intent.released", intent=intent.id, strategy=intent.strategy, market=intent.market)
+
+    async def reconcile(self) -> list[Drift] | None:
+        """Compare with the service and repair; the next time is set before, so that what is found can bring it forward.
+
+        Answers what differed; None where nothing could be compared.
+        """
+        self._reconcile_at_ms = self.pacer.mono_ms() + self.settings.reconcile_ms
+        drifts = await repairs.reconcile(self)
+        if drifts is None:
+            self.compare_soon()
+        else:
+            self.health.restore("reconcile")
+        await self.arming.retire()
+        await self._send_replies()
+        return drifts
+
+    @property
+    def wants_comparison(self) -> bool:
+        """Whether it is time to compare with the service, as it is at once when another hand is on the account."""
+        return self.pacer.mono_ms() >= self._reconcile_at_ms
+
+    def compare_soon(self) -> None:
+        """After a comparison that came to nothing, or whose repairs had no time: what asked for it is not put off until the next one is due."""
+        self._reconcile_at_ms = min(self._reconcile_at_ms, self.pacer.mono_ms() + REFUSED_MS)
+
+    def look_again(self) -> None:
+        """Others listen from now on: a position that was nobody's may be somebody's. The next pass compares."""
+        self.foreign_known.clear()
+        self._reconcile_at_ms = 0
+
+    async def stop(self) -> None:
+        """The end of a run in order: nothing is opened any more, on_stop of every strategy, then what waits is written."""
+        self.paused = ENDING
+        await self.desk.stop(now_ms=self.now_ms())
+        self.journal.flush()
+
+    def begin_pass(self) -> None:
+        """From here a pass has PASS_MS."""
+        self._pass_ends_ms = self.pacer.mono_ms() + PASS_MS
+        self._takes_entries, self._is_cut_short = True, False
+
+    def end_pass(self) -> None:
+        """The pass under way begins nothing new."""
+        self._pass_ends_ms = 0
+
+    def has_time(self) -> bool:
+        """Whether this pass may begin another thing. What it may not is done by the next one."""
+        return self.pacer.mono_ms() < self._pass_ends_ms
+
+    def may_go_on(self) -> bool:
+        """As `has_time`, of a row of things of which one is done: the next pass goes on with it, and begins at once."""
+        has_time = self.has_time()
+        self._is_cut_short = self._is_cut_short or not has_time
+        return has_time
+
+    def _entries_left_ms(self) -> int:
+        """What this pass still has for entries; what it has no time for is carried on by the next one."""
+        left_ms = self._pass_ends_ms - self.pacer.mono_ms() if self._takes_entries else 0
+        self._is_cut_short = self._is_cut_short or left_ms <= 0
+        return left_ms
+
+    @property
+    def is_late(self) -> bool:
+        """Bars, orders or events wait that the last pass had no time for; the next one begins at once, unless the service is away."""
+        waits = bool(self._ready() or self._catching_up) or self._is_cut_short
+        return self.is_page_cut or (waits and not self.behind)
+
+    def join_due(self, due: Iterable[Closed]) -> None:
+        """More bars that wait, in their places. Whoever has a past to live through first gets the others after it."""
+        fresh = sorted(due)
+        if self._catching_up or any(map(self.feed.is_past, fresh)):
+            hearers = self.desk.listeners()
+            behind = {one.market for one in (*self._catching_up, *fresh) if self.feed.is_past(one)}
+            late = frozenset[str]().union(*(hearers.get(market, ()) for market in behind))
+            waits = {one.market for one in fresh if not late.isdisjoint(hearers.get(one.market, ()))} | behind
+            self._catching_up = sorted([*self._catching_up, *(one for one in fresh if one.market in waits)])
+            fresh = [one for one in fresh if one.market not in waits]
+        self._due = sorted([*self._due, *fresh])
+
+    def take_due(self) -> list[Closed]:
+        """The bars that wait to be decided: after `recover`, the newest of each series. They are the caller's from now on."""
+        due, self._due, self._catching_up = sorted([*self._catching_up, *self._due]), [], []
+        return due
+
+    # -- deciding
+
+    def has_bounds(self, series: Series) -> bool:
+        """Whether anything of our own ends `decide_run` there, besides the band that it is given."""
+        return self.timers.next_ms is not None or self.losses.has_limits(series.market)
+
+    def decide_run(
+        self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
+    ) -> tuple[Bar | None, Decision | None]:
+        """A session's hot loop; see Desk.decide_run. Live goes through `step`, one bar at a time.
+
+        It ends before the next timer and before a close that would reach a daily loss: such a bar goes through `step`. `seen`, which
+        comes before them all, is decided wherever it lies: only for a series that has no bounds of ours.
+        """
+        if self.timers.next_ms is not None and self.timers.next_ms < calm.until_ms:
+            calm = calm._replace(until_ms=self.timers.next_ms)
+        return self.desk.decide_run(series, bars, self.losses.narrowed(series, calm), seen)
+
+    def decide_abreast(
+        self, lines: Sequence[LogLine], slots: Iterator[tuple[Bar, ...]], bands: Sequence[Calm], seen: tuple[Bar, ...] | None = None, first: int = 0,
+    ) -> tuple[tuple[Bar, ...] | None, Decision | None, int]:  # fmt: skip
+        """The same of several series abreast; see Desk.decide_abreast. The bands are narrowed by whoever gives them."""
+        until_ms = min([band.until_ms for band in bands])
+        if self.timers.next_ms is not None and self.timers.next_ms < until_ms:
+            until_ms = self.timers.next_ms
+        return self.desk.decide_abreast(lines, slots, bands, until_ms, seen, first)
+
+    async def fire_timers(self, until_ms: int) -> None:
+        """Ask the strategies whose timers are due at or before that instant. A session calls it when the bars of an instant are decided."""
+        if self.port.clock.is_sandbox:  # No other service's time goes back: a clock that does is this machine's.
+            self.timers.go_back(self.journal, now_ms=self.now_ms())
+        for due in self.timers.due(until_ms):
+            if any(one.strategy == due.strategy for one in self._awaited()):
+                return  # It stays due, until it is known what the strategy has.
+            if not self.has_time() or not (await self.drain() or self._behind_for_long()):
+                return
+            log.info("timer.fired", strategy=due.strategy, timer=due.name, at_ms=due.at_ms)
+            # A session's clock stands in the millisecond before the instant of its bars, which is what they are told.
+            decision = await self.desk.ring(due, now_ms=max(self.now_ms(), due.at_ms))
+            intents = self._judge(decision.wishes, trigger=due.trigger, at_ms=due.at_ms)
+            fresh = self.journal.decided(intents, states=decision.states, bars=(due.done,))
+            self.timers.fired(due)
+            await self._send_all(intents, fresh)
+
+    async def decide_late(self, seat: StrategyInstance, closed: Closed) -> None:
+        """A bar that the others have decided, for a strategy that was being built meanwhile."""
+        await self.act(await self.desk.decide_alone(seat, closed, now_ms=self.now_ms()), closed)
+
+    async def tell_late(self, seat: StrategyInstance, breathe: Breathe = at_once) -> None:
+        """What has happened to a strategy while it was being built."""
+        waiting = self.desk.away.get(seat.name)
+        while waiting:
+            await self._send_all(*await self._tell_next(seat, waiting))
+            await breathe()
+
+    async def _tell_untold(self) -> None:
+        """What the last run could not tell any more, because it was ended while it built them. What they want leaves when it may.
+
+        Where that takes long, the rest is told when they have lived through their past.
+        """
+        began_ms = self.pacer.mono_ms()
+        left: dict[str, EventBacklog] = {}
+        for seat in self.desk.working():
+            self.desk.away.pop(seat.name, None)  # Of a start that is tried again: the journal has what it left.
+            waiting = EventBacklog.of_journal(self.journal, seat.name, self.mirror.epoch)
+            for name, why in waiting.damaged.items():
+                with self.journal.together():
+                    said = f"what had happened while it was being built stands in a note that cannot be read ({why}), kept as {self.journal.set_aside(name)}"
+                    self.health.incident("strategy.untold", name, strategy=seat.name, message=said)
+            while waiting and not (self._will_warm_up() and self._is_long(began_ms)):
+                self._forget_unwritten(*await self._tell_next(seat, waiting))
+            if waiting:
+                left[seat.name] = waiting
+        if left:
+            self.desk.away |= left
+            self.desk.seat(self.desk.seats, away=[*self.desk.away])
+
+    async def _tell_next(self, seat: StrategyInstance, waiting: EventBacklog) -> tuple[list[Intent], list[Intent]]:
+        """The first that waits, told and crossed off in one transaction. What it wants, and which of that is new."""
+        event, parts = waiting.first
+        decision = Decision()
+        await self.desk.tell(seat, event, decision, now_ms=self.now_ms(), parts=parts)
+        intents = self._judge(decision.wishes, trigger=self._cause(event), at_ms=event.ts)
+        waiting.drop_first()
+        with self.journal.together():
+            waiting.write(self.mirror.epoch)
+            return intents, self.journal.decided(intents, states=decision.states)
+
+    async def act(self, decision: Decision, closed: Closed) -> None:
+        """Judge, write the whole decision at once, then send what was written."""
+        await self._act_on([(decision, closed)])
+
+    async def _act_on(self, decided: Sequence[tuple[Decision, Closed]]) -> None:
+        intents: list[Intent] = []
+        states: dict[str, str] = {}
+        for decision, closed in decided:
+            bar = closed.bar
+            if bar.at_ms <= self.books.day_ms:  # The day had begun before the price of its midnight came.
+                self.mend_day()
+            self.losses.watch(self.now_ms(), bar.market)
+            judged = self._judge(decision.wishes, trigger=f"bar:{bar.market}:{bar.at_ms}", at_ms=bar.at_ms)
+            if judged and self.journal.keeps_traces:
+                text = json.dumps(bar._asdict() | {"interval": closed.interval})
+                for intent in judged:
+                    self.journal.trace(intent.id, "bar", text, at_ms=bar.at_ms)
+            intents += judged
+            states |= decision.states
+        bars = [(closed.market, closed.interval, closed.at_ms) for _, closed in decided]
+        await self._send_all(intents, self.journal.decided(intents, states=states, bars=bars))
+
+    # -- learning
+
+    async def drain(self) -> bool:
+        """Take every event there is. False when the service could not be asked, or a pass has no time for all that the strategies do on them;
+        then nothing is opened until it could."""
+        self.is_page_cut = False
+        try:
+            try:
+                self.is_page_cut = not await self._pages()
+            except Refused as error:
+                if not repairs.is_cursor_lost(error):
+                    raise
+                log.warning("drift.cursor_lost", message=error.message)
+                await repairs.restart(self, await self.port.account())
+        except ApiError as error:
+            if is_access_lost(error):
+                raise
+            self.behind = True
+            if self._behind_since_ms is None:
+                self._behind_since_ms = self.pacer.mono_ms()
+            log.warning("feed.behind", code=error.code, message=error.message)
+            return False
+        self.behind = self.is_page_cut
+        self._behind_since_ms = None
+        if self.is_page_cut:
+            return False
+        for intent in self._requests():
+            if self.sender.is_seen(intent):  # The event came before the reply, which may never come.
+                self.live[intent.id] = self.sender.accept_seen(self.live[intent.id])
+        if self.live:
+            for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
+                del self.live[key]
+        if self.mirror.closed:
+            self.mirror.closed &= self.live.keys()
+        return True
+
+    async def _pages(self) -> bool:
+        """False: not to the end, for want of time."""
+        while True:
+            cursor = self.journal.cursor
+            assert cursor is not None, "recover sets the cursor"
+            events = (await self.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)).events
+            for event in events:
+                if event.type == "account" and _begins_epoch(event, cursor.epoch):
+                    # Nothing of the page is taken: were the cursor past it and the snapshot lost, the reset would be forgotten.
+                    await repairs.restart(self, await self.port.account())
+                    return True
+            # The cursor is what was taken, whatever else the page says is the last.
+            if events and not await self._take(events, events[-1].id, cursor.epoch):
+                return False
+            if len(events) < EVENTS_PAGE_MAX or events[-1].id == cursor.last_id:
+                return True
+
+    async def _take(self, events: Sequence[Event], last_id: str, epoch: int) -> bool:
+        """One page: fold, tell the strategies, and write it with all that it changed, in one transaction. False: a part of it, up to an event on
+        which a strategy has taken the time of the pass."""
+        fresh = self.journal.unseen(events)
+        if not self.mirror.events_named:
+            fresh = self.mirror.named(fresh)
+        is_written = False
+        self.books.begin_page()
+        try:
+            opened, is_whole = await self._fold(fresh, last_id, epoch)
+            is_written = True
+        finally:
+            self.books.end_page(is_written=is_written)
+        if opened:
+            self._replies += opened
+        for position in self.mirror.positions.values():
+            if position.owner is None and position.market not in self.foreign_known:
+                self._reconcile_at_ms = 0  # Another hand is on the account: the end of this pass looks closer.
+        return is_whole
+
+    async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> tuple[list[Intent], bool]:
+        decision: Decision | None = None
+        intents: list[Intent] = []
+        notices: list[Notice] = []
+        heard, is_said = self.desk.heard, logs.is_said(logs.INFO)
+        began_ms, taken = self.pacer.mono_ms(), len(fresh)
+        for n, event in enumerate(fresh, start=1):
+            parts: Mapping[str, Part] = {}
+            if event.type in BOOKED:
+                parts = self.books.apply(event)
+                self.mirror.apply(event)
+                self._pass_on(event.coin)
+            else:
+                self.mirror.apply(event)
+            self.strangers.see(event, self.owner_of)
+            if self.notices_of is not None:
+                notices += self.notices_of(event, parts)
+            if is_said:
+                tell(event)
+            if event.type not in heard:  # As most are: then nothing is built for nobody.
+                continue
+            decision = decision or Decision()
+            wishes = await self.desk.hear(event, decision, now_ms=self.now_ms(), parts=parts)
+            if wishes:
+                intents += self._judge(wishes, trigger=self._cause(event), at_ms=event.ts)
+            if n < taken and self._is_long(began_ms):
+                fresh, last_id = fresh[:n], event.id
+                break
+        with self.journal.together() if self.desk.away else nullcontext():
+            for waiting in self.desk.away.values():
+                waiting.write(epoch)
+            opened = self.journal.take(
+                fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices,
+                books=self.books.changes(), now_ms=self.now_ms(),
+            )  # fmt: skip
+        self._forget_unwritten(intents, opened)
+        return opened, len(fresh) == taken
+
+    def _is_long(self, began_ms: int) -> bool:
+        """Whether what strategies have done since then has taken what the pass had left: nobody else is told anything in it."""
+        return not self.has_time() and self.pacer.mono_ms() - began_ms >= BREATH_MS
+
+    # -- judging and sending
+
+    def _cause(self, event: Event) -> str:
+        """Where the service went back and gives an id again, what was wanted on the first one has the keys of the id alone."""
+        return f"event:{event.id}:{event.ts}" if event.id in self.journal.retold else f"event:{event.id}"
+
+    def _judge(self, wishes: Sequence[Signal], *, trigger: str, at_ms: int) -> list[Intent]:
+        """The gate's answer to each wish: an intent, or a no that is kept."""
+        intents: list[Intent] = []
+        is_said = logs.is_said(logs.INFO)
+        ordinals: dict[str, int] = {}
+        closing: set[str] = set()
+        now_ms = self.now_ms()
+        for seat, wish in wishes:
+            ordinal = ordinals[seat.name] = ordinals.get(seat.name, -1) + 1
+            market = wish.market or ""
+            mark = self.mirror.marks.get(market)
+            price = None if mark is None else Decimal(repr(mark))
+            answer = self._not_now(wish, trigger) or self.gate.judge(
+                # As in `fire_timers`: the bar of midnight is of the day that begins.
+                seat.name,
+                RiskRequest(wish, at_ms, max(now_ms, at_ms), price, frozenset(closing)),
+            )
+            if isinstance(answer, Refusal):
+                self.journal.refused(
+                    answer, strategy=seat.name, market=market, trigger=trigger, ordinal=ordinal, at_ms=now_ms
+                )
+                log.warning(
+                    "intent.refused", strategy=seat.name, market=market, code=answer.code, message=answer.message
+                )
+                continue
+            if isinstance(wish, Close) and wish.fraction is None and wish.usd is None and wish.size is None:
+                closing.add(market)
+            intent = self._intent(seat, answer, trigger=trigger, ordinal=ordinal, now_ms=now_ms)
+            self.live.setdefault(intent.id, intent)
+            self.owners[intent.id] = seat.name
+            intents.append(intent)
+            if self.journal.keeps_traces:
+                self.journal.trace(intent.id, "wish", json.dumps({"wish": str(wish)}), at_ms=now_ms)
+            if is_said:
+                log.info(
+                    "intent.decided",
+                    intent=intent.id,
+                    strategy=seat.name,
+                    market=market,
+                    action=intent.action,
+                    wish=str(wish),
+                )
+        return intents
+
+    def _intent(
+        self, seat: StrategyInstance, permit: ApprovedOrder, *, trigger: str, ordinal: int, now_ms: int
+    ) -> Intent:
+        epoch = self.mirror.epoch
+        key = intent_key(
+            address=self.journal.address, epoch=epoch, strategy=seat.name, market=permit.market, trigger=trigger, ordinal=ordinal,
+            leg=FIRST_LEG[permit.action],
+        )  # fmt: skip
+        return Intent(
+            id=key, strategy=seat.name, market=permit.market, action=permit.action, path=permit.path, trigger=trigger,
+            ordinal=ordinal, leg=FIRST_LEG[permit.action], epoch=epoch, body=permit.request.body() if self.journal.keeps_bodies else b"", request=permit.request,
+            not_after_ms=now_ms + self.hold_ms(FRESH_INTERVALS * INTERVAL_MS[seat.interval]), opened_ms=now_ms,
+            notional_usd=permit.notional_usd,
+        )  # fmt: skip
+
+    async def open_and_send(self, intents: Sequence[Intent]) -> None:
+        """Write intents of our own (repairs) and send them."""
+        for intent in intents:
+            self.live.setdefault(intent.id, intent)
+        await self._send_all(intents, self.journal.decided(intents))
+
+    async def _send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
+        """Send what was written, in its order, as far as it may leave now."""
+        self._forget_unwritten(intents, fresh)
+        await self._dispatch(one_by_one(fresh) if self.abreast == 1 else fresh, learns=True)
+        if self._replies:
+            await self._send_replies()
+
+    async def _dispatch(self, waiting: Iterable[Intent], *, learns: bool = False) -> None:
+        """Start what may leave now (dispatch.py). That it is about to leave is on disk before. What may not waits for a later pass.
+
+        One at a time, as in a session, each waits for its reply; with `learns` also for what it caused: a reversal opens against what its
+        close has left.
+        """
+        if self.abreast == 1:
+            for intent in waiting:
+                if not self.has_time():
+                    break  # It is written and live: the next pass goes on with it.
+                await self._send(intent)
+                if learns:
+                    await self.drain()
+            return
+        requests = self._requests()
+        busy = {one.id for one in requests}
+        waiting = [one for one in waiting if one.id not in busy and self._is_open(one)]
+        while waiting and self.may_go_on():
+            # A request that nobody waits for any more keeps its place: it has its connection.
+            room = self.abreast - (len(self.in_flight) - len(requests))
+            wave = next_wave(waiting, room, requests, self._slow())
+            if not wave:
+                return
+            if wave[0].action == "open" and not self._takes_entries:
+                self._is_cut_short = True
+                return
+            with self.journal.together():  # One wait for the disk.
+                marked = self.sender.mark(wave)
+            for one in wave:
+                await self.in_flight.start(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
+            gone = {one.id for one in wave}
+            waiting = [one for one in waiting if one.id not in gone]
+            requests = self._requests()
+
+    async def _ask(self, intent: Intent, request: Coroutine[Any, Any, T]) -> T:
+        """The reply to a request, while which the intent stands as it was written."""
+        if intent.id in self.live:
+            self.live[intent.id] = intent
+        return await self.in_flight.ask(intent, request)
+
+    def _settle_answered(self) -> None:
+        for done in self.sender.settle_answered():
+            self.live[done.id] = done
+
+    async def _send(self, intent: Intent, *, is_marked: bool = False) -> None:
+        """As far as it goes now; an entry whose plan has gone stale goes on under a new one.
+
+        One that has ended since it was asked for (an event told, an account was reset) goes nowhere.
+        """
+        if not is_marked:
+            known = self.live.get(intent.id)
+            if known is None or known.state in FINAL:
+                return
+            intent = known
+        while True:
+            send = self.sender.send_marked if is_marked else self.sender.send
+            sent = self.live[intent.id] = await send(intent)
+            is_marked = False
+            leg = next_leg(sent, address=self.journal.address, now_ms=self.now_ms())
+            if leg is None or not self.journal.decided([leg]):
+                return
+            self.live[leg.id] = intent = leg
+            self.owners[leg.id] = leg.strategy
+            log.info(
+                "intent.replanned", intent=leg.id, before=sent.id, strategy=leg.strategy, market=leg.market, leg=leg.leg
+            )
+            if not self.has_time():
+                return
+
+    def _name(self, done: Intent) -> None:
+        """Its events came before the answer that says which trade it is, and show no key: they, and what they opened, are ours all the same."""
+        events = self.journal.name_events(done)
+        self.books.name(map(Event.model_validate, events), done.strategy)
+        self._write_books()
+        if events:
+            self.foreign_known.discard(done.market)
+            self._reconcile_at_ms = 0  # It takes the position and the orders for ours.
+
+    async def _send_replies(self) -> None:
+        if self.abreast > 1:
+            await self._dispatch(self._replies)
+        else:
+            for _ in range(REPLIES_MAX):
+                if not self._replies or not self.has_time():
+                    break
+                await self._dispatch([self._replies.pop(0)], learns=True)
+        self._replies.clear()  # They are written and live: the next pass goes on with them.
+
+    def _forget_unwritten(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
+        """An intent that was written before stands as the journal has it."""
+        if len(fresh) == len(intents):
+            return
+        written = {intent.id for intent in fresh}
+        for intent in intents:
+            if intent.id not in written:
+                known = self.journal.find(intent.id)
+                if known is None or known.state in FINAL:
+                    self.live.pop(intent.id, None)
+                else:
+                    self.live[intent.id] = known
+
+    # -- what the gate and the repairs ask
+
+    def hold_ms(self, wanted_ms: int) -> int:
+        """At least REAL_HOLD_MS of real time, whatever the speed of the service's clock."""
+        return max(wanted_ms, int(REAL_HOLD_MS * max(1.0, self.port.clock.speed)))
+
+    def in_doubt(self, market: str, besides: str | None = None) -> bool:
+        """Whether an order of ours may exist there that we have not seen. `besides`: an intent that is looked at by itself."""
+        for intent in self.live.values():  # A generator costs more than the look, three times an order.
+            if intent.market == market and intent.state in IN_DOUBT and intent.id != besides:
+                return True
+        return False
+
+    def _is_doubtful(self, market: str, besides: str | None = None) -> bool:
+        """Whether nothing may be opened there for want of an outcome. A reply that is still to come in time is waited for before an entry leaves."""
+        if not self.in_flight:
+            return self.in_doubt(market, besides)
+        awaited = {one.id for one in self._awaited()}
+        late = {one.id for one in self._requests()} - awaited
+        return any(
+            i.market == market and i.id not in awaited and i.id != besides and (i.state in IN_DOUBT or i.id in late)
+            for i in self.live.values()
+        )
+
+    def is_closing(self, market: str) -> bool:
+        """Whether all of that position is about to be closed. A part of it is not enough, nor is a close that waits for a person, or for long."""
+        now_ms, hold_ms = self.now_ms(), self.hold_ms(0)
+        return any(
+            i.market == market and i.action == "close" and i.state not in FINAL and i.state != "quarantined" and i.is_whole
+            and abs(now_ms - i.opened_ms) <= hold_ms
+            for i in self.live.values()
+        )  # fmt: skip
+
+    def entries_stopped(self, now_ms: int) -> Refusal | None:
+        """Why nothing may be opened just now, in any market."""
+        if not self.ready:
+            return Refusal("not_ready", "the run has not recovered yet", {"action": "wait"})
+        if self.paused is not None:
+            return Refusal("paused", self.paused)
+        if self.behind:
+            return Refusal("behind", "the service's events could not be read to their end", {"action": "wait"})
+        if self.journal.fault is not None:
+            return Refusal("journal_fault", f"closes only: {self.journal.fault}", {"action": "wait"})
+        if self.health.degraded and (no := self.health.no_entry()) is not None:
+            return no
+        fallen = self.arming.fallen()
+        if fallen:
+            code = "dead_man_gone" if fallen[0].name == DEAD_MAN else "guardian_gone"
+            return Refusal(
+                code,
+                f"guardian {fallen[0].name} of the config does not stand; it is armed anew first",
+                {"action": "wait"},
+            )
+        return self.belief()
+
+    def strategy_stopped(self, strategy: str, now_ms: int) -> Refusal | None:
+        """Why this strategy may open nothing just now."""
+        return self.pauses.refusal(strategy) or self.losses.refusal(strategy, now_ms)
+
+    @property
+    def degraded(self) -> dict[str, str]:
+        """Reason -> sentence, while there is one that keeps entries out; a reason of one market ends in its name."""
+        return self.health.degraded
+
+    def _not_now(self, wish: Wish, trigger: str) -> Refusal | None:
+        """What the run itself, and not a risk rule, has against a wish."""
+        if isinstance(wish, Open):
+            return self._no_entry(wish.market, trigger)
+        if isinstance(wish, Close) and not _is_whole(wish):
+            if self.behind:
+                return Refusal(
+                    "behind", "a part of a position is not closed while the events cannot be read; all of it is"
+                )
+            if self.journal.fault is not None and not self.mirror.keys_proven:
+                return Refusal(
+                    "journal_fault", "a part cannot be closed exactly once without the journal; all of it can"
+                )
+        return None
+
+    def _no_entry(self, market: str, trigger: str) -> Refusal | None:
+        no = self.health.no_entry(market) if self.health.degraded else None
+        return no if no is not None or not trigger.startswith(SCHEDULED) else self.schedule()
+
+    def _judge_key(self, snapshot: AccountSnapshot) -> None:
+        problem = key_problem(snapshot)
+        if problem is None:
+            self.health.restore("scope")
+        else:
+            self.health.degrade("scope", problem)
+
+    def _stopped(self, intent: Intent) -> Refusal | None:
+        """Asked again right before an entry leaves."""
+        return self.desk.no_entry(intent.strategy) or self._no_entry(intent.market, intent.trigger)
+
+    def _of_its_own(self, intent: Intent) -> Refusal | None:
+        """What keeps only its strategy from an entry, while others of its market might go."""
+        return self.desk.no_entry(intent.strategy) or self.gate.of_its_own(intent, self.now_ms())
+
+    def cursor_lag_s(self) -> float:
+        """How long the events could not be read to their end, of real time; 0 when they could."""
+        since_ms = self._behind_since_ms
+        return 0.0 if since_ms is None else (self.pacer.mono_ms() - since_ms) / 1000
+
+    def _behind_for_long(self) -> bool:
+        since_ms = self._behind_since_ms
+        return self.ready and since_ms is not None and self.pacer.mono_ms() - since_ms >= EXITS_WAIT_MS
+
+    async def _look_closer(self) -> None:
+        try:
+            await look_closer(self)
+        except ApiError as error:
+            if is_access_lost(error):
+                raise
+            log.warning("strangers.postponed", code=error.code, message=error.message)
+            if isinstance(error, Refused):  # Who else trades here is not known, and that may stay so.
+                self.health.degrade("strangers", f"the service refuses its trades ({error.code}): {error.message}")
+        else:
+            self.health.restore("strangers")
+
+    def _mend(self) -> None:
+        """Notice that the journal's file has gone, and try to write it again, now and then."""
+        self.journal.look(now_ms=self.now_ms())
+        fault, now_ms = self.journal.fault, self.pacer.mono_ms()
+        if fault is None:
+            return
+        self.health.degrade("journal", fault)
+        if now_ms >= self._mend_at_ms:
+            self._mend_at_ms = now_ms + MEND_MS
+            if self.journal.mend():
+                self.health.restore("journal")
+
+    def owner_of(self, key: str) -> str | None:
+        """The strategy whose intent this key is."""
+        owner = self.owners.get(key)
+        if owner is None:
+            intent = self.journal.find(key)
+            if intent is None:
+                return None
+            owner = self.owners[key] = intent.strategy
+        return owner
+
+    def keys_of(self, trade_ids: Iterable[str]) -> Mapping[TradeOf, str]:
+        """The keys of our orders among these trades: what tells whose they are where the service shows no keys."""
+        return self.journal.keys_of_trades(trade_ids, epoch=self.mirror.epoch)
+
+    def _leverage_of(self, key: str) -> int | None:
+        """Of an entry of ours; None where it asked for none."""
+        intent = self.live.get(key) or self.journal.find(key)
+        return None if intent is None or intent.action != "open" else intent.order().leverage
+
+    def own_positions(self, *, events_skipped: bool = False) -> None:
+        """After a snapshot, which names no owners: a position is its opener's, by the entries that the journal has of it.
+
+        Where the feed began anew, those may be missing; then it is that of our newest accepted entry before it.
+        """
+        self._find_owners(events_skipped=events_skipped)
+        self.align_books()
+
+    def _find_owners(self, *, events_skipped: bool = False) -> None:
+        for position in list(self.mirror.positions.values()):
+            # The interface does not show it; without it every earlier entry would be one of this position.
+            if not position.opened_ms:
+                position = self.mirror.date(
+                    position.market, self.journal.opened_ms(position.market, epoch=self.mirror.epoch)
+                )
+            if position.owner is not None:
+                continue
+            keys = self.journal.entry_keys(position.market, epoch=self.mirror.epoch, since_ms=position.opened_ms)
+            owner = next(filter(None, map(self.owner_of, keys)), None)
+            if owner is None and events_skipped and not keys:
+                opener = self.journal.last_open(position.market, self.mirror.epoch)
+                owner = opener.strategy if opener is not None and opener.opened_ms <= position.opened_ms else None
+            if owner is not None:
+                self.mirror.adopt(position.market, owner)
+
+    def align_books(self) -> None:
+        """After a snapshot, or when a position was given an owner: the shares fit what there is. Only where the events have told all that the
+        positions are made of: a fill that is still to be booked would be booked as nobody's."""
+        self.books.align(self.mirror.positions, self.mirror.epoch, self.now_ms())
+        self._write_books()
+        for market in self.mirror.positions:
+            self._pass_on(market)
+
+    def _write_books(self, *notices: Notice) -> None:
+        changes = self.books.changes()
+        if changes is not None or notices:
+            self.journal.write_books(changes, notices, now_ms=self.now_ms())
+
+    def mend_day(self) -> None:
+        self.books.mend_day()
+        self._write_books()
+
+    def _pass_on(self, market: str | None) -> None:
+        """A shared position whose owner has closed its share is the next holder's to answer for."""
+        position = self.mirror.positions.get(market or "")
+        if position is None or position.owner is None:
+            return
+        shares = self.books.shares.get(position.market, {})
+        if position.owner not in shares:
+            heir = next((name for name in shares if not name.startswith("@")), None)
+            if heir is not None:
+                self.mirror.adopt(position.market, heir)
+
+    def _step_of(self, market: str) -> Decimal:
+        return self.gate.step(market)
+
+    def _mark_at(self, market: str, at_ms: int | None) -> Decimal | None:
+        """The close of the last bar by that instant, as far back as the bars are kept; else the mark as it is."""
+        found: float | None = None
+        if at_ms is not None:
+            newest = -1
+            for series, history in self.feed.histories.items():
+                past = history.close_at(at_ms) if series.market == market else None
+                if past is not None and past[0] > newest:
+                    newest, found = past
+        mark = self.mirror.marks.get(market) if found is None else found
+        return None if mark is None else Decimal(repr(mark))
+
+    def reload_live(self) -> None:
+        self.live.clear()
+        self._replies.clear()
+        self.live.update((intent.id, intent) for intent in self.journal.live())
+        self.sender.inherited = frozenset(self.live)
+        # The run before may have been killed between the event that told of one and its acceptance.
+        unsure = [key for key, one in self.live.items() if one.state in IN_DOUBT and one.action != "cancel"]
+        if unsure:
+            for key, trade_id in self.journal.trades_told(unsure, epoch=self.mirror.epoch).items():
+                self.mirror.see_trade(key, trade_id)
+
+    def requires_protection(self, position: MirrorPosition) -> bool:
+        allowance = self.gate.allowances.get(position.owner or "")
+        return self.settings.require_protection if allowance is None else allowance.require_protection
+
+    async def _may_confirm(self, intent: Intent, plan: Plan) -> bool:
+        return intent.strategy == RUNTIME or await self.desk.may_confirm(intent.strategy, plan)
+
+    # -- bars and rest
+
+    async def _warm_up(self) -> None:
+        """Bars of the past, with their intents dropped; the newest one that was not decided is due.
+
+        However long that takes, the account is looked after meanwhile; what happens waits for the strategies.
+        """
+        if not self._will_warm_up():
+            return
+        seats, names = self.desk.seats, [seat.name for seat in self.desk.seats]
+        others = [name for name in self.desk.away if name not in names]  # of a reload under way
+        self.desk.seat(seats, away=[*others, *names])
+        self.warming = "their bars are asked for"
+        try:
+            warm = await self.feed.warm_up(self.port, self.journal.done_until, self.now_ms(), self._watch_over)
+            for number, closed in enumerate(warm.past, start=1):
+                await self.desk.rehearse(closed)
+                self.warming = f"{number:,} of {many(len(warm.past), 'bar')}"
+                await self._watch_over()
+            self.mend_day()
+            self.begin_pass()
+            for seat in seats:
+                await self.tell_late(seat, self._watch_over)
+                del self.desk.away[seat.name]  # It hears again: what the next one does may concern it.
+        except ApiError:  # The next try tells what waits. Where the run ends here, the next run does.
+            self.desk.seat(seats, away=others)
+            raise
+        finally:
+            self.warming = None
+        self.desk.seat(seats, away=others)
+        self._due = warm.due
+
+    def _will_warm_up(self) -> bool:
+        return not any(len(history) for history in self.feed.histories.values())
+
+    async def _watch_over(self) -> None:
+        """A pass without bars, when the last one is BREATH_MS ago."""
+        if self.pacer.mono_ms() - self._passed_ms < BREATH_MS:
+            return
+        try:
+            await self.between()
+            await self.cycle(with_bars=False)
+        except ApiError as error:
+            if is_access_lost(error):
+                raise
+            log.warning("pass.failed", code=error.code, message=error.message)
+            self._passed_ms = self.pacer.mono_ms()
+
+    async def _learn_markets(self) -> None:
+        if not self.gate.size_decimals:
+            answer = await self.port.markets(view="all", limit=MARKETS_MAX)
+            self.gate.size_decimals = {bare_coin(one.coin): one.sz_decimals for one in answer.markets}
+            self.mirror.terms = {bare_coin(one.coin): entry_terms(one) for one in answer.markets}
+
+    def _housekeep(self) -> None:
+        now_ms = self.pacer.mono_ms()
+        is_known = not self.behind and self.journal.fault is None  # what the account holds, which keeps its keys
+        if is_known and now_ms >= self._trim_at_ms:
+            self._trim_at_ms = now_ms + TRIM_MS
+            self.journal.trim(self.held, now_ms=self.now_ms())
+            for key in list(islice(self.owners, max(0, len(self.owners) - OWNERS_KEPT))):
+                del self.owners[key]
+            self.sender.forget(self.live)
+            self.arming.forget(self.mirror.positions)
+
+    def held(self) -> Held:
+        """What the journal must not forget, because the account has it."""
+        positions = {one.market: one.opened_ms for one in self.mirror.positions.values()}
+        keys = {order.key for order in self.mirror.orders.values() if order.key is not None} | {*self.live}
+        for market, opened_ms in positions.items():
+            keys.update(self.journal.entry_keys(market, epoch=self.mirror.epoch, since_ms=opened_ms)[-ENTRIES_HELD:])
+        return Held(frozenset(keys), positions)
+
+
+async def repairs_when_up(loop: Kernel) -> None:
+    """Stops and guardians, before a decision and right after acting; a service that is away is asked again at the end of the pass."""
+    if not loop.has_time() or loop.is_page_cut or repairs.nothing_to_do(loop):
+        return
+    try:
+        await repairs.protect(loop)
+        if loop.has_time():
+            await guardians.stand(loop)
+    except ApiError as error:
+        if is_access_lost(error):
+            raise
+        log.warning("repair.postponed", code=error.code, message=error.message)
+    loop.repairs_were_long = not loop.has_time()
+
+
+def wanted_series(placed: Sequence[StrategySpec]) -> dict[Series, int]:
+    """So many bars that a restart sees what an unbroken run sees: the whole history that a view keeps, and averages that have settled."""
+    wanted: dict[Series, int] = {}
+    for one in placed:
+        for market in one.strategy.markets:
+            series = Series(market, one.interval)
+            wanted[series] = max(wanted.get(series, HISTORY_BARS), one.strategy.warmup_bars * SETTLED_PERIODS)
+    return wanted
+
+
+def _begins_epoch(event: Event, epoch: int) -> bool:
+    """A reset that came as an event, before the feed could say that our cursor is gone."""
+    return (event.type, event.subtype) == ("account", "reset") and event.data.epoch != epoch

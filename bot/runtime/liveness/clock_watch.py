@@ -1,0 +1,165 @@
+"""Timekeeping: what the machine's clocks are trusted with. Notices a suspend, a wall clock that jumped, and one that differs from the service's.
+
+Judges and remembers; the daemon looks, and recovers after a lapse. No deadline stands on a wall clock: it is a second opinion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from bot.clock import HOUR_MS, SystemClock, boot_ns, monotonic_ns
+from bot.errors import Refusal
+from bot.runtime.journal.journal import Journal, is_number
+
+log = structlog.get_logger()
+
+SUSPEND_MS: Final = 1_000  # boot time that ran ahead of monotonic time by more: the host slept
+JUMP_MS: Final = 2_000  # the wall clock against boot time between two looks; NTP slews far slower
+SKEW_WARN_MS: Final = 2_000
+SKEW_STOP_MS: Final = 30_000
+BOOT_ID: Final = "boot_id"  # notes of the journal
+WALL_HIGH: Final = "wall_high_ms"
+WALL_MAX_MS: Final = 10**13  # in the year 2286
+
+
+class ClockWatch:
+    """`skew_ms` is how far the service's clock is ahead of ours, None while nobody knows or where ours follows it. `stale` counts answers of
+    the service that told no time, because they came out of a cache."""
+
+    def __init__(
+        self,
+        *,
+        skew_ms: Callable[[], int | None] = lambda: None,
+        boot_ns: Callable[[], int] = boot_ns,
+        mono_ns: Callable[[], int] = monotonic_ns,
+        wall_ms: Callable[[], int] | None = None,
+        stale: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._skew_ms = skew_ms
+        self._stale = stale
+        self._has_told_stale = False
+        self._clocks = (boot_ns, mono_ns, SystemClock().now_ms if wall_ms is None else wall_ms)
+        self._seen = self._read()
+        self.lapses = 0
+        self._acknowledged = 0
+        self._level = 0
+
+    def look(self) -> int:
+        """Compare the clocks with the last look; how often they have lapsed so far."""
+        before, self._seen = self._seen, self._read()
+        boot, mono, wall = (now - then for now, then in zip(self._seen, before, strict=True))
+        if boot - mono > SUSPEND_MS:
+            self.lapses += 1
+            log.warning("clock.suspended", seconds=round((boot - mono) / 1000, 1))
+        elif abs(wall - boot) > JUMP_MS:
+            self.lapses += 1
+            log.warning("clock.jumped", seconds=round((wall - boot) / 1000, 1))
+        self._tell_skew()
+        self._tell_stale()
+        return self.lapses
+
+    @property
+    def lapsed(self) -> bool:
+        """What was believed before may be past: account, guardians and events are read again before anything is opened."""
+        return self.lapses > self._acknowledged
+
+    def acknowledge(self, lapses: int) -> None:
+        """`lapses` as `look` answered before the reading began: a later one asks again."""
+        self._acknowledged = max(self._acknowledged, lapses)
+
+    def belief(self) -> Refusal | None:
+        """Looks first: an order must not leave in the moment after the host woke up."""
+        self.look()
+        if not self.lapsed:
+            return None
+        return Refusal(
+            "clock_lapsed", "the host slept or its clock jumped; the account is read again first", {"action": "wait"}
+        )
+
+    def schedule(self) -> Refusal | None:
+        """Why nothing may be opened on a schedule's word: our clock and the service's differ too much to say what is due."""
+        problem = self.skew_problem
+        return None if problem is None else Refusal("clock_skewed", problem, {"action": "wait"})
+
+    @property
+    def skew_problem(self) -> str | None:
+        skew_ms = self._skew_ms()
+        if skew_ms is None or abs(skew_ms) <= SKEW_STOP_MS:
+            return None
+        return f"this machine's clock is {_said(skew_ms)} the service's; set it right (NTP)"
+
+    def _tell_skew(self) -> None:
+        skew_ms = self._skew_ms() or 0
+        level = 2 if abs(skew_ms) > SKEW_STOP_MS else 1 if abs(skew_ms) > SKEW_WARN_MS else 0
+        if level != self._level:
+            self._level = level
+            tell = (log.info, log.warning, log.error)[level]
+            tell(
+                "clock.skew",
+                skew_ms=skew_ms,
+                message=None if level == 0 else f"this machine's clock is {_said(skew_ms)} the service's",
+            )
+
+    def _tell_stale(self) -> None:
+        """Once: what is asked next may be as old."""
+        if self._stale() > 0 and not self._has_told_stale:
+            self._has_told_stale = True
+            log.warning(
+                "clock.stale_answers",
+                message="something on the way to the service answers out of a cache: its Date is not taken for the time, but what it says is as"
+                " old. No cache may lie between the daemon and its service",
+            )
+
+    def _read(self) -> tuple[float, float, float]:
+        boot, mono, wall = self._clocks
+        return boot() / 1e6, mono() / 1e6, float(wall())
+
+
+def _said(skew_ms: int) -> str:
+    return f"{abs(skew_ms) / 1000:.1f} s {'behind' if skew_ms > 0 else 'ahead of'}"
+
+
+def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
+    """At a start in real time: after a new boot (one without a name may be) with a wall clock behind what was stored, entries that never left are taken for too old.
+
+    Nobody knows how old they are then. What may have left stays in doubt: its fence is the service's. Answers how many there were.
+    """
+    before = journal.note(BOOT_ID)
+    is_damaged = _is_high_damaged(journal)
+    high_ms = max(journal.newest_ms(), int(journal.note(WALL_HIGH) or 0))
+    if before != boot_id:
+        journal.write_note(BOOT_ID, boot_id)
+    note_wall(journal, wall_ms)
+    is_same_boot = before is None or before == boot_id != ""
+    if is_same_boot or (wall_ms >= high_ms - JUMP_MS and not is_damaged):
+        return 0
+    if is_damaged:
+        message = "whether the wall clock is behind what was stored before this boot is not known"
+    else:
+        message = "the wall clock is behind what was stored before this boot"
+    log.error("clock.behind", seconds=max(0, round((high_ms - wall_ms) / 1000)), message=message)
+    journal.write_note(WALL_HIGH, str(wall_ms))  # One that was once far ahead counts at one start.
+    held = [one for one in journal.live() if one.action == "open" and journal.is_unsent(one)]
+    for one in held:
+        journal.end(
+            one,
+            "expired",
+            "clock_behind",
+            "the clock went back over a boot: nobody knows how old it is",
+            now_ms=wall_ms,
+        )
+    return len(held)
+
+
+def note_wall(journal: Journal, wall_ms: int) -> None:
+    """Remember the highest wall clock, now and then."""
+    _is_high_damaged(journal)
+    if wall_ms > int(journal.note(WALL_HIGH) or 0) + HOUR_MS:
+        journal.write_note(WALL_HIGH, str(wall_ms))
+
+
+def _is_high_damaged(journal: Journal) -> bool:
+    return journal.set_aside_if_damaged(WALL_HIGH, lambda text: is_number(text, WALL_MAX_MS))

@@ -1,0 +1,220 @@
+"""The heartbeat as the daemon holds it: starts the process, reads its belief, stops it. Run as a module it IS that process.
+
+The rule is in `beat`, the process's loop in `beater`, the proof of life in `progress`. This module stays light, because
+the process imports it: nothing but the standard library and those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bot.clock import boot_ns, monotonic_ns
+from bot.runtime.liveness import heartbeat_rule
+from bot.runtime.liveness.heartbeat_process import LeaseFile, Orders, main
+from bot.runtime.liveness.heartbeat_rule import Heart, Rhythm
+
+if TYPE_CHECKING:
+    import subprocess
+
+END_S: Final = 0.5  # to end when asked; it has nothing to put away, so that then it is ended
+
+
+class Lease(NamedTuple):
+    """What the brain may believe now. Instants ending in _boot_ns are CLOCK_BOOTTIME."""
+
+    deadline_boot_ns: int | None  # sending of the newest good beat + D; None: nothing is armed as far as we know
+    armed: bool
+    lapsed: bool  # the switch may have fired unseen: read account, guardians, events again, then acknowledge()
+    past: bool  # the deadline less the margin has passed without a beat; the next good one makes it a lapse
+    may_open: bool  # armed, not lapsed, not within the margin of the deadline
+    lapses: int
+    guardians: int
+    failures: int  # in a row
+    beats: int  # attempts
+    boot_beats: int  # spent on starts that are not over, of any run
+    error: str  # of the newest attempt: "timeout", "http_503", "nothing_armed", "unauthorized" ...; "" after a good one
+    next_deadline_ms: int | None  # as the service last said, on its clock
+    alive: bool  # the process runs
+    overdue: bool = False  # two periods have passed without a beat that counted: nothing is opened until one does
+
+
+class HeartbeatProcess:
+    """Start it on the main thread: the kernel ends the child together with the thread that started it."""
+
+    def __init__(
+        self, *, base_url: str, api_key: str, stamp_path: str, belief_path: str, lengths: Rhythm, fence: int
+    ) -> None:
+        """`lengths` is beat.rhythm(heartbeat_seconds / speed); `fence` is the ProgressWriter's."""
+        self.lengths = lengths
+        self._base_url = base_url
+        self._orders = _orders(base_url, api_key)._replace(
+            stamp_path=stamp_path, belief_path=belief_path, lengths=list(lengths), parent_pid=os.getpid(), fence=fence
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._file = LeaseFile(belief_path)
+        self.may_beat = False  # the process that runs is not only a witness
+        self.acknowledged = 0  # lapses after which the brain has read everything again
+        self._noted = 0, 0  # what the process noted last, and since when in monotonic time
+
+    def __repr__(self) -> str:
+        return f"HeartbeatProcess(pid={self.pid}, base_url={self._base_url!r})"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; 7 after the service refused the credential."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self, *, may_beat: bool = True) -> None:
+        """Start the process, or start it again after it has ended. It beats as soon as the stamp allows; or never, and is only the
+        witness of what holds the brain's interpreter (call_record.py)."""
+        assert threading.current_thread() is threading.main_thread(), (
+            "the kernel ends the child with the thread that started it"
+        )
+        assert not self.alive
+        self.may_beat = may_beat
+        self._noted = 0, monotonic_ns()
+        import subprocess  # The child imports this module too and starts nothing.
+
+        from bot.descriptors import reserved
+
+        with reserved():
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", "-m", "bot.runtime.liveness.heartbeat"],  # -S: no site-packages, it needs none.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env=_environment(),
+                close_fds=True,
+            )
+        assert self._process.stdin is not None
+        # A process that ends at once is seen by `alive`.
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(json.dumps(self._orders._replace(may_beat=may_beat)._asdict()).encode() + b"\n")
+
+    def belief(self, now_boot_ns: int | None = None) -> Lease:
+        """As of now. Reads a mapped file: no wait, no system call."""
+        now = boot_ns() if now_boot_ns is None else now_boot_ns
+        record = self._file.read()
+        # Another run's belief is none of ours: it was about another reading of the account.
+        heart = record.heart if record is not None and record.fence == self._orders.fence else Heart()
+        return Lease(
+            deadline_boot_ns=heartbeat_rule.believed_deadline_ns(self.lengths, heart),
+            armed=heart.guardians > 0,
+            lapsed=heart.lapses > self.acknowledged,
+            past=heartbeat_rule.is_past(self.lengths, heart, now_ns=now),
+            may_open=heartbeat_rule.may_open(self.lengths, heart, now_ns=now, acknowledged=self.acknowledged),
+            lapses=heart.lapses,
+            guardians=heart.guardians,
+            failures=heart.failures,
+            beats=heart.beats,
+            boot_beats=heart.boot_beats,
+            error=heart.error,
+            next_deadline_ms=heart.deadline_ms or None,
+            alive=self.alive,
+            overdue=heartbeat_rule.is_overdue(self.lengths, heart, now_ns=now),
+        )
+
+    def is_stuck(self) -> bool:
+        """Whether the process runs and does not work: it has noted nothing for STUCK_NS, or a beat is overdue and it does not try. Ask in every pass.
+
+        A suspend of the host is no sign: monotonic time stands still in it.
+        """
+        self._file.renew()
+        record = self._file.read()
+        noted = 0 if record is None else record.written_ns
+        now = monotonic_ns()
+        if noted != self._noted[0]:
+            self._noted = noted, now
+        if not self.alive:
+            return False
+        if now - self._noted[1] >= heartbeat_rule.STUCK_NS:
+            return True
+        if record is None or record.fence != self._orders.fence or not self.may_beat:
+            return False
+        return heartbeat_rule.does_not_try(self.lengths, record.heart, now_ns=boot_ns())
+
+    def kill(self) -> None:
+        """End a process that does not answer. `start` may follow, unless the kernel cannot end it yet: then it is still `alive`."""
+        import subprocess
+
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
+
+    def acknowledge(self, lapses: int) -> None:
+        """The brain has resynchronised. `lapses` is belief().lapses as read BEFORE it began: a later lapse asks again."""
+        self.acknowledged = max(self.acknowledged, lapses)
+
+    def stop(self, timeout_s: float = END_S) -> None:
+        """End the beats. The switch stays armed at the service: disarming it is a decision of on_exit."""
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        import subprocess
+
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        self.stop()
+        self._file.close()
+
+
+def _orders(base_url: str, api_key: str) -> Orders:
+    """Where the client's requests go, by the names and the certificates that it goes by."""
+    import certifi  # These are megabytes, and the child imports this module.
+    import httpx
+
+    from bot.client.http import checked_base_url
+    from bot.errors import ConfigError
+
+    url = httpx.URL(checked_base_url(base_url))
+    if not api_key.isascii() or not api_key.isprintable() or " " in api_key:
+        raise ConfigError("api_key: has characters that no header may carry")
+    tls = url.scheme == "https"
+    path = f"{url.raw_path.decode('ascii').rstrip('/')}/v1/heartbeat"
+    return Orders(
+        url.raw_host.decode("ascii"),
+        url.port or (443 if tls else 80),
+        tls,
+        url.netloc.decode("ascii"),
+        path,
+        api_key,
+        "",
+        "",
+        [],
+        0,
+        0,
+        ca_file=certifi.where() if tls else None,
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Only what the process needs: a secret in the daemon's environment is none of its business."""
+    from pathlib import Path
+
+    kept = ("PATH", "PYTHONHOME", "LANG", "LC_ALL")
+    code = str(Path(__file__).resolve().parents[3])  # The very package that the daemon runs.
+    return {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": code, "PYTHONSAFEPATH": "1"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

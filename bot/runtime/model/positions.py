@@ -1,0 +1,106 @@
+"""The mirror's values: a position, an order, a guardian, and the kinds of drift between mirror and service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, Literal, NamedTuple, TypeVar
+
+from bot.wire import Event
+
+DriftKind = Literal[
+    "missing_fill", "foreign_order", "foreign_position", "naked_position", "guardian_gone", "order_gone", "cursor_lost"
+]
+
+
+PROTECTIVE: Final = ("stop_loss", "take_profit")
+
+
+EVENT: Final = "event:"  # what the names of markets begin with whose long is a Yes and whose short is a No
+
+
+Px = TypeVar("Px", Decimal, float)
+
+
+def is_no(market: str, side: str) -> bool:
+    return side == "short" and market.startswith(EVENT)
+
+
+def unit_px(market: str, side: str, px: Px) -> Px:
+    """What one unit of this side is worth: the price, of a No what is missing to 1 USD."""
+    return 1 - px if is_no(market, side) else px
+
+
+class MirrorPosition(NamedTuple):
+    """An open position. `owner` is the strategy whose order opened it; None: none of ours did."""
+
+    market: str
+    side: str
+    size: Decimal
+    entry_px: Decimal | None
+    leverage: float = 1
+    first_stop_px: Decimal | None = None  # of its newest bracket; 1R is measured from it, also when it has gone
+    opened_ms: int = 0
+    owner: str | None = None
+
+    @property
+    def notional_usd(self) -> Decimal:
+        """At entry: what the position takes of a budget."""
+        if self.entry_px is None:
+            return Decimal(0)
+        return self.size * unit_px(self.market, self.side, self.entry_px)
+
+
+class MirrorOrder(NamedTuple):
+    """A resting entry (`limit`) or an armed leg of a bracket (`stop_loss`, `take_profit`); in a session also what waits for the next open (`market`, `close`)."""
+
+    oid: str
+    market: str
+    kind: str
+    side: str
+    action: str
+    size: Decimal
+    filled: Decimal
+    limit_px: Decimal | None
+    trigger_px: Decimal | None
+    trade_id: str | None
+    key: str | None
+    created_ms: int = 0
+    leverage: float = 1  # that an entry of ours has asked for
+
+    def resting_usd(self, mark: float | None) -> Decimal:
+        """Notional of what is left of an entry at its limit; of one at market, which waits for the next price, at the mark."""
+        px = self.limit_px
+        if px is None:
+            px = None if mark is None else Decimal(repr(mark))
+        return Decimal(0) if px is None else (self.size - self.filled) * unit_px(self.market, self.side, px)
+
+    @property
+    def could_open(self) -> bool:
+        return self.action == "open" and self.kind not in PROTECTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorGuardian:
+    id: str
+    type: str
+    market: str | None
+    latched: bool = False
+    blocks_opens: bool = False
+    active: bool | None = True  # False: a trailing stop that sleeps, which is no stop yet; None: nobody has told
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One difference between what the service says and what we believed."""
+
+    kind: DriftKind
+    market: str | None = None
+    subject: str = ""  # the order's or guardian's id, or a guardian's name in the config
+    message: str = ""
+
+
+class Named(Event):
+    """An event that came without a key, with that of our order: the id of its trade has told. It proves nothing of the service."""
+
+    key_from: str = "trade"  # by this the journal tells it from one that the service has named

@@ -1,0 +1,129 @@
+"""Foreign writers: another agent, or another daemon, that trades on this account. It keeps entries out until `bot resume` or a reset, over restarts too.
+
+Orders whose keys are not in our journal are noted, and their trades say who made them. A person at the dashboard is no writer in this sense, and
+what the service does by itself has no source. What another writer has done is treated as foreign_positions says.
+
+Another daemon may have our config, and then its keys are those of our decisions. A lost journal explains such an order only when it was made
+before `Loop.alone_since_ms`. The same holds for a dead-man that another hand arms: each daemon arms its own (arming.py), so that one which
+starts beside us is known by it before it trades.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bot.runtime.journal.halt_flags import FOREIGN
+from bot.runtime.reconciliation.guardians import SWITCH, stands_for
+from bot.runtime.reconciliation.key_recovery import FORM, claimed
+from bot.wire import TRADES_PAGE_MAX
+
+if TYPE_CHECKING:
+    from bot.runtime.kernel import Kernel
+    from bot.wire import Event
+
+log = structlog.get_logger()
+
+TYPES: Final = ("fill", "order")  # with one of these subtypes: a fill, or an order that rests
+SUBTYPES: Final = ("entry", "exit", "open")
+SOURCES: Final = frozenset({"agent", "api"})
+BY_REQUEST: Final = frozenset(
+    {"market", "limit", "close"}
+)  # kinds of order that somebody asks for; stops fire by themselves
+WAITING_MAX: Final = 100  # orders that are looked at together; of a flood the first ones tell enough
+
+
+class ForeignActivity:
+    """What is not ours, until somebody has looked at it: trades of orders, id -> (market, key, instant), and armed dead-men, id -> instant."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, tuple[str, str | None, int]] = {}
+        self.switches: dict[str, int] = {}
+        self.has_late_switch = False  # One that a lost journal had asked for has come late; there is one at most.
+
+    def clear(self) -> None:
+        """The account was reset."""
+        self.waiting.clear()
+        self.switches.clear()
+
+    def see(self, event: Event, owner_of: Callable[[str], str | None]) -> None:
+        """Note a fill or an order that rests, when its key is not in our journal; and a dead-man, whose request may be one of ours."""
+        if (event.type, event.subtype) == ("guardian", "armed"):
+            if event.data.guardian_type == SWITCH and len(self.switches) < WAITING_MAX:
+                self.switches[event.data.guardian_id] = event.ts
+            return
+        if event.subtype not in SUBTYPES or event.type not in TYPES:
+            return
+        data = event.data
+        if data.trade_id is None or data.kind not in BY_REQUEST or len(self.waiting) >= WAITING_MAX:
+            return
+        key = event.idempotency_key
+        if key is None or owner_of(key) is None:
+            self.waiting[data.trade_id] = (event.coin or "", key, event.ts)
+
+
+async def look_closer(loop: Kernel) -> None:
+    """Ask who made them. One page of trades a market: it is looked at within a pass of their coming."""
+    if loop.strangers.switches:
+        await _look_at_switches(loop)
+    if not loop.strangers.waiting:
+        return
+    for market in sorted({market for market, _, _ in loop.strangers.waiting.values()}):
+        if not loop.has_time():
+            return  # The rest of them wait for the next pass.
+        page = await loop.port.trades(limit=TRADES_PAGE_MAX, coin=market)
+        trades = {trade.id: trade for trade in page.trades}
+        for trade_id, (of_market, key, at_ms) in list(loop.strangers.waiting.items()):
+            if of_market != market:
+                continue
+            del loop.strangers.waiting[trade_id]
+            trade = trades.get(trade_id)
+            if trade is None or trade.source not in SOURCES:
+                continue
+            made_ms = at_ms if trade.ts is None else min(at_ms, trade.ts)
+            shown, key = key, key or trade.idempotency_key  # Events may show none where trades do.
+            if (key is None and not loop.mirror.keys_proven) or (
+                key is not None and _is_ours(loop, key, market, made_ms, was_unknown=shown is not None)
+            ):
+                continue
+            who = f"another {trade.source}" if key is None or FORM.fullmatch(key) is None else "another daemon"
+            _flag(loop, trade_id, f"trade {trade_id} was made by {who} on this account", market=market)
+
+
+def _is_ours(loop: Kernel, key: str, market: str, made_ms: int, *, was_unknown: bool) -> bool:
+    """In the journal, or a decision of ours that the journal has lost. `was_unknown`: its event came before the journal had it, so that another
+    daemon has made our own decision before us."""
+    if loop.owner_of(key) is not None:
+        return not was_unknown or made_ms < loop.alone_since_ms
+    return claimed(loop, key, market, made_ms) is not None
+
+
+async def _look_at_switches(loop: Kernel) -> None:
+    """Whose they are. While a request of ours has no answer nobody can tell."""
+    strangers, arming = loop.strangers, loop.arming
+    for guardian_id, at_ms in list(strangers.switches.items()):
+        if at_ms < loop.began_ms or arming.is_ours(guardian_id):  # What stood when the run began: see Arming.
+            del strangers.switches[guardian_id]
+    if not strangers.switches or arming.awaits_dead_man():
+        return
+    there = {one.id: one for one in await arming.listed()}
+    for guardian_id, at_ms in list(strangers.switches.items()):
+        del strangers.switches[guardian_id]
+        guardian = there.get(guardian_id)
+        if at_ms < loop.alone_since_ms and not strangers.has_late_switch:
+            if guardian is None:
+                continue
+            if any(stands_for(one.request, guardian) for one in arming.wanted):
+                strangers.has_late_switch = True
+                arming.take_over(guardian_id)
+                continue
+        _flag(
+            loop, guardian_id, f"the dead-man switch {guardian_id} was armed by another daemon or agent on this account"
+        )
+
+
+def _flag(loop: Kernel, ref: str, message: str, *, market: str | None = None) -> None:
+    loop.health.incident("account.foreign", ref, market=market, message=message)
+    loop.health.degrade(FOREIGN, f"{message}; no entries until bot resume")

@@ -1,0 +1,152 @@
+"""Daily losses: a strategy that has lost its `daily_loss_usd` since 00:00 UTC opens nothing more until the next day. Exits go on.
+
+The books know what it has lost; here is when that is too much. Reached once, it holds for the day whatever the price does
+afterwards, and over a restart, also one that begins with a new journal (safety.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+
+import structlog
+
+from bot.clock import DAY_MS, iso, next_utc_day_ms
+from bot.errors import Refusal
+from bot.money import format_decimal
+from bot.runtime.account.attribution import Attribution
+from bot.runtime.alerts.messages import notice
+from bot.runtime.bar_feed import Series
+from bot.runtime.journal.halt_flags import HALTED
+from bot.runtime.journal.journal import Journal, Notice
+from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.ports import Calm
+
+log = structlog.get_logger()
+
+
+class LossLimits:
+    """`halted` is told the notice of a limit that was just reached; the books have changed then and want to be written with it.
+
+    `is_behind`: whether events may wait that were not read yet. Some may be of the day before, so no day begins until they are.
+    """
+
+    def __init__(
+        self, books: Attribution, allowances: Callable[[], Mapping[str, StrategyLimits]], halted: Callable[[Notice], object], journal: Journal,
+        *, is_behind: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self.books = books
+        self.allowances = allowances
+        self.halted = halted
+        self._journal = journal
+        self._is_behind = is_behind
+        self._noted: dict[str, list[int]] = json.loads(journal.note(HALTED) or "{}")  # strategy -> [epoch, day]
+
+    def watch(self, now_ms: int, market: str | None = None) -> None:
+        """Halt whoever has reached its limit; with a market, whoever holds something there, because its price has moved."""
+        if market is not None and not self.has_limits(market):
+            return
+        for name in list(self.allowances() if market is None else self.books.shares.get(market, ())):
+            limit = self._limit(name)
+            if limit is None or not self._is_of_today(now_ms):
+                continue
+            if not self.books.is_halted(name) and not self._was_halted(name) and self.books.day_usd(name) <= -limit:
+                self._halt(name, limit, now_ms)
+
+    def refusal(self, strategy: str, now_ms: int) -> Refusal | None:
+        """Why the strategy may not open anything today."""
+        limit = self._limit(strategy)
+        if limit is None or not self._is_of_today(now_ms):
+            return None
+        # Just reached, it counts at once; `watch` will write that it holds, which may not be done in the middle of a page.
+        if (
+            not self.books.is_halted(strategy)
+            and not self._was_halted(strategy)
+            and self.books.day_usd(strategy) > -limit
+        ):
+            return None
+        until = next_utc_day_ms(self.books.day_ms)
+        return Refusal(
+            "daily_loss",
+            f"{strategy} has reached its daily_loss_usd {format_decimal(limit)}; nothing is opened until {iso(until)}",
+            {"action": "wait"},
+            {"resetsAt": until},
+        )
+
+    def narrowed(self, series: Series, calm: Calm) -> Calm:
+        """The band of a session's fast path, without the closes that would reach a limit: those go through `watch`.
+
+        The next day begins at other values, so the fast path ends there for a market in which somebody with a limit stands.
+        """
+        if not self.has_limits(series.market):
+            return calm
+        lo, hi, until_ms = calm
+        for share in self.books.shares[series.market].values():
+            limit = self._limit(share.strategy)
+            if limit is None or self.books.is_halted(share.strategy) or not share.size:
+                continue
+            until_ms = min(until_ms, next_utc_day_ms(self.books.day_ms))
+            mark = self.books.mark_at(series.market, None)
+            if mark is None:
+                continue
+            px = float(
+                mark
+                - (self.books.day_usd(share.strategy) + limit) / (share.size if share.side == "long" else -share.size)
+            )
+            if share.side == "long":
+                lo = max(lo, px)
+            else:
+                hi = min(hi, px)
+        return Calm(lo, hi, until_ms)
+
+    @property
+    def are_limited(self) -> bool:
+        """Whether any strategy has a limit at all."""
+        return any(allowance.daily_loss_usd is not None for allowance in self.allowances().values())
+
+    def has_limits(self, market: str) -> bool:
+        """Whether anybody with a limit has a share there."""
+        held = self.books.shares.get(market)
+        if not held:
+            return False
+        allowances = self.allowances()
+        for name in held:
+            allowance = allowances.get(name)
+            if allowance is not None and allowance.daily_loss_usd is not None:
+                return True
+        return False
+
+    def _is_of_today(self, now_ms: int) -> bool:
+        """Whether what the books have lost is today's; a day that has begun begins for them, too."""
+        if self._is_behind():  # Nothing is opened then, whatever the limits say.
+            return now_ms - self.books.day_ms < DAY_MS
+        self.books.roll(now_ms)
+        return True
+
+    def _limit(self, strategy: str) -> Decimal | None:
+        allowance = self.allowances().get(strategy)
+        return None if allowance is None else allowance.daily_loss_usd
+
+    def _was_halted(self, name: str) -> bool:
+        """Today, by the notes; the books say it again then. Books that were begun anew have forgotten what it had lost."""
+        if self._noted.get(name) != [self.books.epoch, self.books.day_ms]:
+            return False
+        self.books.halt(name)
+        return True
+
+    def _halt(self, name: str, limit: Decimal, now_ms: int) -> None:
+        lost = -self.books.day_usd(name)
+        self.books.halt(name)
+        today = [self.books.epoch, self.books.day_ms]
+        self._noted = {one: on for one, on in self._noted.items() if on == today} | {name: today}
+        until = iso(next_utc_day_ms(self.books.day_ms))
+        message = (
+            f"{lost:.2f} USD lost since 00:00 UTC, daily_loss_usd is {format_decimal(limit)}; no entries until {until}"
+        )
+        log.error("strategy.halted", strategy=name, message=message)
+        ref = f"daily_loss:{name}:{self.books.day_ms}"
+        # Noted and not told, it would never be told: the note says that it was halted before.
+        with self._journal.together():
+            self._journal.write_note(HALTED, json.dumps(self._noted))
+            self.halted(notice("strategy.daily_loss", ref, at_ms=now_ms, strategy=name, message=message))

@@ -1,0 +1,128 @@
+"""From an approved size to the request that is sent: price grid, rounding, bracket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, Decimal
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from bot.money import format_decimal
+from bot.runtime.model.positions import unit_px
+from bot.strategy import Bracket, MaxHold, Number, Open, TrailingStop
+from bot.wire import (
+    BracketRequest,
+    InlineGuardian,
+    LegRequest,
+    OrderRequest,
+)
+
+REQUESTS_KEPT: Final = 256  # entries that were wanted before, whose requests need not be made again
+
+
+SIZE_DECIMALS: Final = 8  # until the market's own are known
+
+
+PX_FIGURES: Final = 5  # of a price; a whole one may have more
+
+
+PX_DECIMALS: Final = 6  # of a price and of its market's sizes together
+
+
+EVENT_PX_DECIMALS: Final = 3  # of a price between 0 and 1
+
+
+class Grid(NamedTuple):
+    """The prices that a market takes. The interface does not tell them: it is the venue's rule, by the decimals of a size. No figures: a fixed tick."""
+
+    decimals: int
+    figures: int | None = None
+
+    def down(self, px: Decimal) -> Decimal:
+        return self._whole(px, ROUND_FLOOR)
+
+    def up(self, px: Decimal) -> Decimal:
+        return self._whole(px, ROUND_CEILING)
+
+    def _whole(self, px: Decimal, rounding: str) -> Decimal:
+        px = px.quantize(_UNIT)  # 0.1 + 0.2 is 0.3, not the tick above.
+        least = -self.decimals
+        power = least if self.figures is None else max(least, min(0, px.adjusted() - self.figures + 1))
+        return px.quantize(Decimal(1).scaleb(power), rounding)
+
+
+Rounding: TypeAlias = Callable[[Decimal], Decimal]
+
+
+_CENT: Final = Decimal("0.01")
+
+
+_UNIT: Final = Decimal("0.00000001")  # the finest that a request may hold
+
+
+def _exact(value: Number) -> Decimal:
+    """A number of a strategy as the decimal that it prints as."""
+    return value if isinstance(value, Decimal) else Decimal(repr(value))
+
+
+def _maybe(value: Number | None) -> Decimal | None:
+    return None if value is None else _exact(value)
+
+
+@lru_cache(maxsize=REQUESTS_KEPT)
+def _order_request(wish: Open, size: str | None, require_protection: bool, grid: Grid) -> OrderRequest:
+    """The request of an entry. It follows from these alone, and a strategy of fixed sizes wants the same again and again.
+
+    Prices go to the market's grid: a long's limit and target down and its stop up, a short's the other way. So no entry is worse than was
+    wanted, and stop and target are nearer to it.
+    """
+    down, up = (grid.down, grid.up) if wish.side == "long" else (grid.up, grid.down)
+    return OrderRequest(
+        market=wish.market,
+        side=wish.side,
+        usd_amount=None if wish.usd is None else _exact(wish.usd).quantize(_CENT, ROUND_DOWN),
+        size=size,
+        leverage=wish.leverage,
+        type="market" if wish.limit_px is None else "limit",
+        limit_px=_price(wish.limit_px, down),
+        max_slippage_bps=wish.max_slippage_bps,
+        require_protection=require_protection,
+        bracket=None if wish.bracket is None else _bracket(wish.bracket, stop=up, target=down),
+        guardians=tuple(map(_inline, wish.guardians)),
+        source="agent",
+    )
+
+
+def _inline(guardian: TrailingStop | MaxHold) -> InlineGuardian:
+    if isinstance(guardian, MaxHold):
+        return InlineGuardian(type="max_hold", seconds=guardian.seconds)
+    return InlineGuardian(
+        type="trailing_stop",
+        trail_pct=_maybe(guardian.trail_pct),
+        trail_r=_maybe(guardian.trail_r),
+        activate_at_r=_maybe(guardian.activate_at_r),
+    )
+
+
+def _notional(wish: Open, price: Decimal | None) -> Decimal | None:
+    if wish.usd is not None:
+        return _exact(wish.usd)
+    assert wish.size is not None
+    px = _maybe(wish.limit_px) or price
+    return None if px is None else _exact(wish.size) * unit_px(wish.market, wish.side, px)
+
+
+def _bracket(bracket: Bracket, *, stop: Rounding, target: Rounding) -> BracketRequest:
+    return BracketRequest(
+        stop_loss=_leg(bracket.stop_pct, _price(bracket.stop_px, stop)),
+        take_profit=_leg(bracket.target_pct, _price(bracket.target_px, target), bracket.target_r),
+    )
+
+
+def _price(px: Number | None, rounded: Rounding) -> str | None:
+    return None if px is None else format_decimal(rounded(_exact(px)))
+
+
+def _leg(pct: Number | None, px: str | None, r: Number | None = None) -> LegRequest | None:
+    given: dict[str, Any] = {"pct": _maybe(pct), "px": px, "r": _maybe(r)}
+    return None if not any(value is not None for value in given.values()) else LegRequest(**given)

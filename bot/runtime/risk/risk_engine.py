@@ -1,0 +1,433 @@
+"""The gate: our own risk rules, between a strategy and the journal. Pure: it reads the mirror and answers a request or a no.
+
+The rules are a list, tried in order; exits are bound only by the rules that name them. Nothing here sends, and nothing
+but the gate makes the request that is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_DOWN, Decimal
+from typing import Final
+
+from pydantic import ValidationError
+
+from bot.errors import Refusal
+from bot.money import format_decimal
+from bot.runtime.account.account_state import Mirror
+from bot.runtime.model.intents import FINAL, CancelOrders, Intent, Path
+from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest, StrategyLimits
+from bot.runtime.model.positions import EVENT, PROTECTIVE, MirrorOrder, unit_px
+from bot.runtime.model.shares import Share
+from bot.runtime.risk.exposure import _staying_usd
+from bot.runtime.risk.order_builder import (
+    EVENT_PX_DECIMALS,
+    PX_DECIMALS,
+    PX_FIGURES,
+    SIZE_DECIMALS,
+    Grid,
+    _exact,
+    _notional,
+    _order_request,
+)
+from bot.strategy import Cancel, Close, Open, TrailingStop
+from bot.wire import (
+    CloseRequest,
+    bare_coin,
+    fields_of,
+    message_of,
+)
+
+LEAST_USD: Final = Decimal(10)  # the interface's minimum of an order, and of a part of a position that is closed
+WHOLE: Final = CloseRequest(fraction=Decimal(1), source="agent")  # the request that closes all of any position
+
+
+def _goes_on(strategy: str, now_ms: int) -> Refusal | None:
+    return None
+
+
+def _no_share(market: str, strategy: str) -> Share | None:
+    return None
+
+
+def _no_shares(strategy: str) -> Sequence[Share]:
+    return ()
+
+
+def _looks_at_none(strategy: str) -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class RiskEngine:
+    """`live` are the intents that may yet become positions; `entries_stopped` says why nothing may be opened just now."""
+
+    mirror: Mirror
+    allowances: Mapping[str, StrategyLimits]
+    live: Callable[[], Iterable[Intent]]
+    entries_stopped: Callable[[int], Refusal | None]
+    in_doubt: Callable[[str, str | None], bool]  # in this market, besides this intent
+    size_decimals: Mapping[str, int] = field(default_factory=dict)
+    grids: Mapping[str, Grid] = field(default_factory=dict)  # of a session, which may have been told another tick
+    judges_freshness: bool = True  # not under a manual clock, nor in a session
+    foreign_positions: str = "ignore"
+    strategy_stopped: Callable[[str, int], Refusal | None] = _goes_on  # why this strategy may open nothing just now
+    share_of: Callable[[str, str], Share | None] = _no_share  # (market, strategy): what the books say it holds
+    shares_of: Callable[[str], Sequence[Share]] = _no_shares  # all that they say it holds
+    looks_at_plans: Callable[[str], bool] = _looks_at_none  # whether this strategy has a `confirm` of its own
+
+    def judge(self, strategy: str, ask: RiskRequest) -> ApprovedOrder | Refusal:
+        """The first rule that says no, or the request."""
+        try:
+            return self._judge(self.allowances[strategy], ask)
+        except (ValueError, ArithmeticError) as error:  # A number that is one, and that no order can carry.
+            return Refusal("invalid_input", f"no order can be made of {ask.wish!r:.200}: {_why(error)}")
+
+    def _judge(self, allowance: StrategyLimits, ask: RiskRequest) -> ApprovedOrder | Refusal:
+        wish = ask.wish
+        for rule in RULES[type(wish)]:
+            no = rule(self, allowance, ask)
+            if no is not None:
+                return no
+        if isinstance(wish, Open):
+            return self._open(allowance, wish, ask)
+        return self._close(allowance, wish, ask) if isinstance(wish, Close) else self._cancel(allowance, wish)
+
+    def may_still_open(self, intent: Intent, now_ms: int) -> Refusal | None:
+        """Asked again right before an entry leaves: the world may have moved since it was written."""
+        stopped = self.entries_stopped(now_ms)
+        if stopped is not None:
+            return stopped
+        if self.in_doubt(intent.market, intent.id):
+            return _doubt(intent.market)
+        return self.of_its_own(intent, now_ms)
+
+    def of_its_own(self, intent: Intent, now_ms: int) -> Refusal | None:
+        """The part of it that keeps out its strategy alone."""
+        allowance = self.allowances.get(intent.strategy)
+        if allowance is not None and (no := self.over_leverage(allowance, intent.market, intent.order().leverage)):
+            return no
+        return self.strategy_stopped(intent.strategy, now_ms)
+
+    def used_usd(self, strategy: str, closing: frozenset[str] = frozenset()) -> Decimal:
+        """Entry notional of what stays of the strategy's positions, of its resting entries and live intents."""
+        mirror = self.mirror
+        used = Decimal(0)
+        if (allowance := self.allowances.get(strategy)) is not None and allowance.nets:
+            shares = (
+                one for one in self.shares_of(strategy) if one.market not in closing and one.market in mirror.positions
+            )
+            for share in shares:
+                used += _staying_usd(share.notional_usd, share.size, mirror.leaving(share.market, strategy))
+        else:
+            for p in mirror.positions.values():
+                if p.owner == strategy and p.market not in closing:
+                    used += _staying_usd(p.notional_usd, p.size, mirror.leaving(p.market))
+        for order in mirror.orders.values():
+            if order.action == "open" and order.key is not None and mirror.owner_of(order.key) == strategy:
+                used += order.resting_usd(mirror.marks.get(order.market))
+        return used + sum((one.notional_usd for one in self.live() if one.strategy == strategy), Decimal(0))
+
+    def over_leverage(self, allowance: StrategyLimits, market: str, leverage: int | None) -> Refusal | None:
+        """An order without a leverage of its own takes that of the position, which another strategy or an earlier config may have chosen."""
+        most, position = allowance.max_leverage, self.mirror.positions.get(market)
+        if leverage is not None:
+            if leverage <= most:
+                return None
+            return Refusal(
+                "over_leverage",
+                f"leverage {leverage} is above max_leverage {most}",
+                {"field": "leverage", "value": most},
+            )
+        has = position.leverage if position is not None else self._accepted_leverage(market)
+        if has <= most:
+            return None
+        return Refusal(
+            "over_leverage",
+            f"the {market} position has a leverage of {has:g}, which an entry takes over; max_leverage is {most}",
+        )
+
+    def _accepted_leverage(self, market: str) -> float:
+        """Of a position that the events have not told yet: of what was accepted there by now."""
+        accepted = (one for one in self.live() if (one.market, one.action, one.state) == (market, "open", "accepted"))
+        return max((one.order().leverage or 1 for one in accepted), default=1)
+
+    # -- requests
+
+    def _open(self, allowance: StrategyLimits, wish: Open, ask: RiskRequest) -> ApprovedOrder | Refusal:
+        notional = _notional(wish, ask.price)
+        if notional is None:
+            return Refusal("no_price", f"the size of an order in {wish.market} cannot be judged without a price")
+        size = None if wish.size is None else self._size(wish.market, _exact(wish.size))
+        if size is not None and not size:
+            return Refusal("below_min_notional", f"a size of {wish.size} {wish.market} rounds down to nothing")
+        sized = None if size is None else format_decimal(size)
+        request = _order_request(wish, sized, allowance.require_protection, self._grid(wish.market))
+        # One request settles only where the service is known to give our key back; before that it is planned, then confirmed.
+        # So is the entry of a strategy that wants to see the plan first.
+        is_direct = allowance.path == "direct" and self.mirror.keys_proven
+        path: Path = "direct" if is_direct and not self.looks_at_plans(allowance.strategy) else "plan"
+        return ApprovedOrder(request, "open", wish.market, path, notional)
+
+    def _close(self, allowance: StrategyLimits, wish: Close, ask: RiskRequest) -> ApprovedOrder | Refusal:
+        """All of it, or an absolute size: both can be sent again without closing more. Of a shared position never more than the share."""
+        position = self.mirror.positions[wish.market]
+        if not allowance.nets:
+            whole = position.size - self.mirror.leaving(wish.market)
+        else:
+            share = self.share_of(wish.market, allowance.strategy)
+            assert share is not None, "has_position has judged this"
+            whole = min(position.size, share.size) - self._closing_size(wish.market, allowance.strategy)
+            if whole <= 0:
+                return Refusal(
+                    "closing", f"its share of the {wish.market} position is being closed", {"action": "wait"}
+                )
+            whole = self._size(wish.market, whole)  # An older version has cut shares finer.
+            if not whole:
+                return Refusal("below_min_notional", f"its share of the {wish.market} position is less than a step")
+        price = None if ask.price is None else unit_px(wish.market, position.side, ask.price)
+        size = self._part(wish, whole, price)
+        if isinstance(size, Refusal):
+            return size
+        if allowance.nets:
+            if size is None or size >= whole or (price and (whole - size) * price < LEAST_USD):
+                size = whole  # A share that is worth less could not be closed by itself any more.
+        elif size is None or size >= whole:
+            return ApprovedOrder(WHOLE, "close", wish.market, "direct")
+        return ApprovedOrder(CloseRequest(size=format_decimal(size), source="agent"), "close", wish.market, "direct")
+
+    def _closing_size(self, market: str, strategy: str) -> Decimal:
+        """What closes of the strategy may still take, of which not all fills have come, so that two of them never take another's share."""
+        waiting = self.mirror.closing(market, strategy)
+        told = {*self.mirror.closed, *(one.key for one in waiting)}
+        return sum((one.size - one.filled for one in waiting), Decimal(0)) + sum(
+            (
+                Decimal(one.close().size or 0)
+                for one in self.live()
+                if (one.market, one.strategy, one.action) == (market, strategy, "close")
+                and one.state not in ("rejected", "expired", "void")
+                and one.id not in told
+            ),
+            Decimal(0),
+        )
+
+    def _part(self, wish: Close, whole: Decimal, price: Decimal | None) -> Decimal | Refusal | None:
+        if wish.fraction is not None:
+            size = whole * _exact(wish.fraction)
+        elif wish.size is not None:
+            size = _exact(wish.size)
+        elif wish.usd is not None:
+            if not price:
+                return Refusal(
+                    "no_price", f"usd of a close in {wish.market} cannot be turned into a size without a price"
+                )
+            size = _exact(wish.usd) / price
+        else:
+            return None
+        size = self._size(wish.market, size)
+        return size or Refusal("below_min_notional", f"that part of the {wish.market} position rounds down to nothing")
+
+    def _cancel(self, allowance: StrategyLimits, wish: Cancel) -> ApprovedOrder | Refusal:
+        """Resting entries only: a position keeps its stop, whatever a strategy cancels, and what goes at market goes, in a session as live."""
+        if wish.market is not None:
+            oids = tuple(
+                o.oid
+                for o in self.mirror.entries(wish.market)
+                if o.kind != "market" and not self._is_left_alone(o) and not self._is_anothers(o, allowance)
+            )
+            if not oids:
+                return Refusal("nothing_to_cancel", f"no entry rests in {wish.market}")
+            return ApprovedOrder(CancelOrders(oids), "cancel", wish.market, "direct")
+        order = self.mirror.orders.get(wish.oid or "")
+        if order is None or order.market not in allowance.markets:
+            return Refusal("not_found", f"no order {wish.oid} in this strategy's markets")
+        if self._is_anothers(order, allowance):
+            return Refusal("anothers_order", f"order {order.oid} is another strategy's of this shared market")
+        if self._is_left_alone(order):
+            return Refusal("foreign_order", f"order {order.oid} was not placed by us (foreign_positions: ignore)")
+        if order.kind == "stop_loss" and allowance.require_protection and order.market in self.mirror.positions:
+            return Refusal(
+                "no_protection",
+                f"order {order.oid} is the stop of the {order.market} position; close the position instead",
+            )
+        return ApprovedOrder(CancelOrders((order.oid,)), "cancel", order.market, "direct")
+
+    def _is_left_alone(self, order: MirrorOrder) -> bool:
+        """Another hand's entry, where the config says that such are ignored."""
+        return self.foreign_positions == "ignore" and order.kind not in PROTECTIVE and self.mirror.is_foreign(order.key)
+
+    def _is_anothers(self, order: MirrorOrder, allowance: StrategyLimits) -> bool:
+        """A resting entry of a strategy that shares this market."""
+        if not allowance.nets or order.kind in PROTECTIVE or order.key is None:
+            return False
+        return self.mirror.owner_of(order.key) not in (None, allowance.strategy)
+
+    def step(self, market: str) -> Decimal:
+        """What the sizes of a market are whole numbers of."""
+        return Decimal(1).scaleb(-self.size_decimals.get(bare_coin(market), SIZE_DECIMALS))
+
+    def _size(self, market: str, size: Decimal) -> Decimal:
+        """Down to what the market trades in: never more than was wanted."""
+        return size.quantize(self.step(market), ROUND_DOWN)
+
+    def _grid(self, market: str) -> Grid:
+        coin = bare_coin(market)
+        if coin in self.grids:
+            return self.grids[coin]
+        if market.startswith(EVENT):
+            return Grid(EVENT_PX_DECIMALS)
+        decimals = self.size_decimals.get(coin)
+        return Grid(SIZE_DECIMALS) if decimals is None else Grid(max(0, PX_DECIMALS - decimals), PX_FIGURES)
+
+
+def _why(error: ValueError | ArithmeticError) -> str:
+    if isinstance(error, ValidationError):
+        return message_of(fields_of(error))
+    return "a number in it has too many digits" if isinstance(error, ArithmeticError) else str(error)
+
+
+# -- rules: each answers a no, or nothing
+
+
+def own_market(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    market = ask.wish.market
+    if market is None or market in allowance.markets:
+        return None
+    return Refusal(
+        "market_not_yours", f"{market} is not one of this strategy's markets ({', '.join(sorted(allowance.markets))})"
+    )
+
+
+def fresh(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    if not gate.judges_freshness or ask.now_ms - ask.at_ms <= FRESH_INTERVALS * allowance.interval_ms:
+        return None
+    return Refusal(
+        "stale_bar", f"its cause is {(ask.now_ms - ask.at_ms) / 1000:.1f} s old, older than {FRESH_INTERVALS} intervals"
+    )
+
+
+def not_stopped(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    return gate.entries_stopped(ask.now_ms)
+
+
+def not_in_doubt(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    market = ask.wish.market
+    return _doubt(market) if market is not None and gate.in_doubt(market, None) else None
+
+
+def not_foreign(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    position = gate.mirror.positions.get(ask.wish.market or "")
+    if position is None or position.owner is not None:
+        return None
+    return Refusal(
+        "foreign_position",
+        f"the {position.market} position was not opened by us (foreign_positions: {gate.foreign_positions})",
+    )
+
+
+def strategy_not_stopped(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    return gate.strategy_stopped(allowance.strategy, ask.now_ms)
+
+
+def not_anothers(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    """A position of another strategy, which no longer runs or trades here: neither grown nor closed by this one."""
+    position = gate.mirror.positions.get(ask.wish.market or "")
+    if allowance.nets or position is None or position.owner in (None, allowance.strategy):
+        return None
+    return Refusal(
+        "anothers_position",
+        f"the {position.market} position is that of {position.owner}; let that run again, or close it by hand",
+        {"action": "close_first"},
+    )
+
+
+def not_against_others(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    """Who shares a market goes the same way as the others: an entry against them would close what is theirs."""
+    wish = ask.wish
+    assert isinstance(wish, Open)
+    if not allowance.nets:
+        return None
+    mirror, name = gate.mirror, allowance.strategy
+    position = mirror.positions.get(wish.market)
+    if position is not None and position.side != wish.side:
+        share = gate.share_of(wish.market, name)
+        own = Decimal(0) if share is None else share.size - mirror.leaving(wish.market, name)
+        if own < position.size - mirror.leaving(wish.market):
+            return Refusal(
+                "against_others",
+                f"the {wish.market} position is {position.side}, and others have a share of it; an entry {wish.side} would close theirs",
+            )
+    waiting = {o.side for o in mirror.entries(wish.market) if o.key is not None and mirror.owner_of(o.key) != name}
+    waiting |= {
+        str(one.order().side)
+        for one in gate.live()
+        if one.market == wish.market and one.action == "open" and one.strategy != name and one.state not in FINAL
+    }
+    if waiting - {wish.side}:
+        return Refusal(
+            "against_others", f"another strategy's entry waits on the other side in {wish.market}", {"action": "wait"}
+        )
+    return None
+
+
+def protected(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    wish = ask.wish
+    assert isinstance(wish, Open)
+    if not allowance.require_protection or (wish.bracket is not None and wish.bracket.has_stop):
+        return None
+    if any(isinstance(one, TrailingStop) for one in wish.guardians):
+        return None
+    if wish.market in gate.mirror.positions and gate.mirror.is_protected(wish.market):
+        return None
+    return Refusal(
+        "no_protection", "an entry needs a stop: bracket=Bracket(stop_pct=...) or guardians=(TrailingStop(...),)"
+    )
+
+
+def leverage_bound(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    wish = ask.wish
+    assert isinstance(wish, Open)
+    return gate.over_leverage(allowance, wish.market, wish.leverage)
+
+
+def within_budget(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    wish = ask.wish
+    assert isinstance(wish, Open)
+    notional = _notional(wish, ask.price)
+    if notional is None:
+        return None
+    left = allowance.budget_usd - gate.used_usd(allowance.strategy, ask.closing)
+    if notional <= left:
+        return None
+    return Refusal("over_budget", f"{notional:.2f} USD is more than the {max(left, Decimal(0)):.2f} USD left of budget_usd {allowance.budget_usd}",
+                   {"field": "usd", "value": format_decimal(max(left, Decimal(0)))})  # fmt: skip
+
+
+def has_position(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    market = ask.wish.market or ""
+    position = gate.mirror.positions.get(market)
+    if position is None or gate.mirror.leaving(market) >= position.size:
+        return Refusal("no_position", f"there is no position in {market} to close")
+    if allowance.nets and gate.share_of(market, allowance.strategy) is None:
+        return Refusal("no_position", f"this strategy has no share of the {market} position")
+    return None
+
+
+Rule = Callable[[RiskEngine, StrategyLimits, RiskRequest], Refusal | None]
+RULES: Final[Mapping[type, tuple[Rule, ...]]] = {
+    Open: (
+        own_market, fresh, not_stopped, strategy_not_stopped, not_in_doubt, not_foreign, not_anothers, not_against_others, protected,
+        leverage_bound, within_budget,
+    ),
+    Close: (own_market, fresh, has_position, not_foreign, not_anothers),
+    Cancel: (own_market,),
+}  # fmt: skip
+
+
+def _doubt(market: str) -> Refusal:
+    return Refusal(
+        "market_in_doubt",
+        f"an earlier order in {market} is not settled yet; no new entry before that",
+        {"action": "wait"},
+    )

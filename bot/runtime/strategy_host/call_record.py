@@ -1,0 +1,137 @@
+"""Calls: which strategies are being asked right now, in a mapped file that outlives the process.
+
+A strategy that never gives the interpreter back (a loop inside C code) stops the loop that would put it in quarantine, and
+the next life would ask it the same again. So each call is noted when it begins and when it ends; the heartbeat process, which
+nothing in the daemon can stop, writes down how long it has seen the daemon live. Both together are the evidence. One that ends the process
+itself leaves its call noted, too: once that may be chance, a kill of any kind, and not again and again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import threading
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bot.clock import boot_ns
+from bot.runtime.liveness.heartbeat_process import BELIEF, LeaseFile
+
+FILE: Final = "calls"
+# A call that began so long before the last sign of life was given no answer in: the limit of a call is 5 s, and the heartbeat process
+# may outlive the daemon by one attempt of 2 s.
+STUCK_S: Final = 8.0
+ROWS: Final = 1_000  # more than a config may name
+_HEAD: Final = struct.Struct("<8sQ")  # what it is, and the run that wrote it
+_ROW: Final = struct.Struct("<40s16sQ")  # name, version, CLOCK_BOOTTIME at which the call began (0: none)
+_BEGAN: Final = struct.Struct("<Q")
+_MAGIC: Final = b"BBCALLS\x01"
+SIZE: Final = _HEAD.size + ROWS * _ROW.size
+
+
+class Asked(NamedTuple):
+    """A strategy that the last run was still asking when it was ended, for `seconds` at least; not above 0 where nobody saw it in the call."""
+
+    strategy: str
+    version: str
+    seconds: float
+
+    @property
+    def stood_still(self) -> bool:
+        """It held the whole daemon up, for so long that it was no chance."""
+        return self.seconds >= STUCK_S
+
+
+class Row:
+    """One strategy's place in the file. Its own thread writes it; whoever gives that thread up leaves it first, also in the middle of a note."""
+
+    __slots__ = ("_at", "_calls", "_said", "_turn")
+
+    def __init__(self, calls: CallRecord, at: int) -> None:
+        self._calls: CallRecord | None = calls
+        self._at = at
+        self._said = b""
+        self._turn = threading.Lock()
+
+    def begin(self, name: str, version: str) -> None:
+        said = _ROW.pack(name.encode()[:40], version.encode()[:16], 0)
+        with self._turn:
+            if self._calls is None:
+                return
+            if said != self._said:
+                self._said = said
+                self._calls.write(self._at, said)
+            self._calls.write(self._at + _ROW.size - _BEGAN.size, _BEGAN.pack(boot_ns()))
+
+    def end(self) -> None:
+        with self._turn:
+            self._end()
+
+    def leave(self) -> None:
+        """Nothing that this row's thread still does is noted: its strategy was given up, or has a new thread."""
+        with self._turn:
+            self._end()
+            calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.free.append(self._at)
+
+    def _end(self) -> None:
+        if self._calls is not None:
+            self._calls.write(self._at + _ROW.size - _BEGAN.size, _BEGAN.pack(0))
+
+
+class CallRecord:
+    """The daemon's side. OSError when the file cannot be made: then nothing is noted, which is all that is lost."""
+
+    def __init__(self, path: Path, *, fence: int) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, SIZE)
+            self._map = mmap.mmap(fd, SIZE)
+        finally:
+            os.close(fd)
+        self._map[:] = _HEAD.pack(_MAGIC, fence).ljust(SIZE, b"\0")
+        self.free = list(range(SIZE - _ROW.size, _HEAD.size - 1, -_ROW.size))
+
+    def row(self) -> Row | None:
+        """None when there are no more: that strategy is not noted."""
+        return Row(self, self.free.pop()) if self.free else None
+
+    def write(self, at: int, part: bytes) -> None:
+        with contextlib.suppress(ValueError):  # Closed: a thread that was left behind has come back at last.
+            self._map[at : at + len(part)] = part
+
+    def close(self) -> None:
+        self._map.close()
+
+
+def asked(folder: Path) -> tuple[int, list[Asked]]:
+    """The run that noted the newest calls in this folder, and the strategies that it was asking when it was ended, longest first."""
+    with contextlib.suppress(OSError, ValueError):
+        raw = (folder / FILE).read_bytes()
+        magic, fence = _HEAD.unpack_from(raw) if len(raw) == SIZE else (b"", 0)
+        if magic != _MAGIC:
+            return 0, []
+        seen_ns = _seen_ns(folder, fence)
+        found = [
+            Asked(name.rstrip(b"\0").decode(), version.rstrip(b"\0").decode(), (seen_ns - began_ns) / 1e9)
+            for name, version, began_ns in _ROW.iter_unpack(raw[_HEAD.size :])
+            if began_ns
+        ]
+        return fence, sorted(found, key=lambda one: -one.seconds)
+    return 0, []
+
+
+def _seen_ns(folder: Path, fence: int) -> int:
+    """When the heartbeat process has last seen that run live; 0: it never has."""
+    try:
+        belief = LeaseFile(str(folder / BELIEF))
+    except (OSError, ValueError):
+        return 0
+    try:
+        record = belief.read()
+    finally:
+        belief.close()
+    return 0 if record is None or record.fence != fence else record.written_ns

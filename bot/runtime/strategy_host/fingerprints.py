@@ -1,0 +1,181 @@
+"""Provenance: which code and config a run began with, noted in the journal, so that a replay can say later what has changed since.
+
+Digests, never values: params may hold secrets, and one whose name says so is left out. Nothing here decides; a start, a reload and a resume write a mark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from bot import __version__
+from bot.config import Settings, StrategySettings
+from bot.errors import ConfigError, StrategyError
+from bot.logs import is_secret_name
+from bot.money import format_decimal
+from bot.runtime.strategy_host.loader import load
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from bot.runtime.journal.journal import Journal
+
+log = structlog.get_logger()
+
+NOTE: Final = "runs"  # of the journal: a list of marks, oldest first
+MARKS_KEPT: Final = 100  # starts and reloads; the first of an account stays, because a replay begins there
+SECTIONS: Final = ("orders", "safety", "dead_man", "guardians")  # of a config, as far as they change what is decided
+LIMITS: Final = ("use", "markets", "interval", "budget_usd", "max_leverage", "daily_loss_usd", "netting")
+
+Mark = Mapping[str, Any]
+Changes = Mapping[str, list[tuple[str, str]]]
+
+
+def mark_of(settings: Settings, sources: Mapping[str, str | None]) -> dict[str, Any]:
+    """The digests of a config and of its strategies' sources; `sources` are theirs by name, as they were loaded (Placed.sha256)."""
+    plain = settings.model_dump(mode="json", include=set(SECTIONS))
+    return {
+        "version": __version__,
+        "config": {name: _digest(plain[name]) for name in SECTIONS},
+        "strategies": {one.name: _strategy(one, sources.get(one.name)) for one in settings.strategies},
+    }
+
+
+def note_run(
+    journal: Journal, mark: Mark, *, at_ms: int, epoch: int, balance_usd: Decimal | None = None, config: Path | None = None
+) -> None:  # fmt: skip
+    """A run begins with this mark's config, or goes on with it after a reload. `at_ms` is the service's clock."""
+    mark = {**mark, "atMs": at_ms, "epoch": epoch, "file": None if config is None else str(config.absolute())}
+    if balance_usd is not None:
+        mark["balanceUsd"] = format_decimal(balance_usd)
+    text = journal.note(NOTE)
+    before = marks_in(text)
+    if text and not before:
+        log.error(
+            "runs.damaged",
+            kept_as=journal.set_aside(NOTE),
+            message="which config earlier runs had cannot be read; a replay asks for it",
+        )
+    kept = [*before, mark]
+    if len(kept) > MARKS_KEPT:
+        kept = [kept[0], *kept[1 - MARKS_KEPT :]]
+    journal.write_note(NOTE, json.dumps(kept, separators=(",", ":")))
+
+
+def note_source(journal: Journal, one: StrategySettings, sha256: str | None, *, at_ms: int, epoch: int) -> None:
+    """A strategy goes on with what its file is by now, and everything else as it was."""
+    marks = marks_in(journal.note(NOTE))
+    if marks:
+        last = {name: value for name, value in marks[-1].items() if name != "balanceUsd"}
+        mark = {**last, "strategies": {**last["strategies"], one.name: _strategy(one, sha256)}}
+        note_run(journal, mark, at_ms=at_ms, epoch=epoch)
+
+
+def marks_in(text: str | None) -> list[dict[str, Any]]:
+    """The marks of a note; none of a journal that was written before there were any, or whose note is damaged."""
+    try:
+        found = [] if text is None else json.loads(text)
+    except ValueError:
+        return []
+    return found if isinstance(found, list) and all(map(_is_mark, found)) else []
+
+
+def is_start(mark: Mark) -> bool:
+    """Whether a daemon was started then; one that goes on, with another config or source, does not note its balance."""
+    return "balanceUsd" in mark
+
+
+def config_of(marks: Sequence[Mark]) -> str | None:
+    """The config of the last start, where it stood then."""
+    return next((str(mark["file"]) for mark in reversed(marks) if mark.get("file")), None)
+
+
+def _is_mark(found: Any) -> bool:
+    """Whether it has what is read of one; another version's may have more."""
+    return (
+        isinstance(found, dict)
+        and all(isinstance(found.get(name), int) for name in ("atMs", "epoch"))
+        and isinstance(found.get("version"), str)
+        and isinstance(found.get("config"), dict)
+        and isinstance(found.get("strategies"), dict)
+        and all(map(_is_strategy, found["strategies"].values()))
+    )
+
+
+def _is_strategy(found: Any) -> bool:
+    return (
+        isinstance(found, dict)
+        and "source" in found
+        and all(isinstance(found.get(name), dict) for name in ("limits", "params"))
+    )
+
+
+def changes_since(marks: Sequence[Mark], now: Mark, *, known_ms: int) -> list[tuple[int, Changes]]:
+    """(instant, what differs between the mark that is in force from then on and `now`), oldest first. Nothing is told of the time before `known_ms`."""
+    found: list[tuple[int, Changes]] = [(one["atMs"], changes(one, now)) for one in marks if one["atMs"] >= known_ms]
+    return [(0, {}), *found] if known_ms else found
+
+
+def known_since(marks: Sequence[Mark]) -> int:
+    """From when on a journal has every mark: those after its first one are dropped for newer ones."""
+    return int(marks[1]["atMs"]) if len(marks) >= MARKS_KEPT else 0
+
+
+def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
+    """Strategy -> [(`code` or `config`, sentence)], what differs between two marks; what concerns all of them stands under ""."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name in SECTIONS:
+        if then["config"].get(name) != now["config"].get(name):
+            found.setdefault("", []).append(("config", f"the config's {name} is another"))
+    if then["version"] != now["version"]:
+        found.setdefault("", []).append(("code", f"bot was version {then['version']}, this is {now['version']}"))
+    for name in sorted({*then["strategies"], *now["strategies"]}):
+        one, other = then["strategies"].get(name), now["strategies"].get(name)
+        if one is None or other is None:
+            said = (
+                "is in this config and was not in that of the run"
+                if one is None
+                else "was in the config of the run and is not in this one"
+            )
+            found.setdefault(name, []).append(("config", f"strategy {name} {said}"))
+            continue
+        if one["source"] != other["source"]:
+            found.setdefault(name, []).append(("code", f"the source of strategy {name} is another"))
+        params = [
+            key
+            for key in sorted({*one["params"], *other["params"]})
+            if one["params"].get(key) != other["params"].get(key)
+        ]
+        found.setdefault(name, []).extend(("config", f"strategy {name}: params.{key} is another") for key in params)
+        limits = [key for key in LIMITS if one["limits"].get(key) != other["limits"].get(key)]
+        found[name].extend(("config", f"strategy {name}: {key} is another") for key in limits)
+    return {name: said for name, said in found.items() if said}
+
+
+def sources_of(settings: Settings) -> dict[str, str | None]:
+    """The digests of the strategies' sources as they are now; None of one that cannot be loaded. Their code is run for it."""
+    found: dict[str, str | None] = {}
+    for one in settings.strategies:
+        found[one.name] = None
+        with contextlib.suppress(ConfigError, StrategyError):
+            found[one.name] = load(one.use, settings.strategies_dir).sha256
+    return found
+
+
+def _strategy(one: StrategySettings, sha256: str | None) -> dict[str, Any]:
+    plain = one.model_dump(mode="json", include=set(LIMITS))
+    return {
+        "source": (sha256 or "")[:16],
+        "limits": {name: _digest(plain[name]) for name in LIMITS},
+        "params": {name: _digest(value) for name, value in one.params.items() if not is_secret_name(name)},
+    }
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()[:16]

@@ -1,0 +1,365 @@
+"""A seat is one strategy at work: its view of the mirror and of history, its durable state, and whether it is quarantined.
+
+The view's source reads; nothing here sends or writes. State is handed out as a working copy: what a hook leaves in it
+counts only when the journal has taken it.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Context, Decimal, localcontext
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import structlog
+
+from bot.errors import StrategyError
+from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.attribution import Attribution
+from bot.runtime.bar_feed import BarFeed, Series
+from bot.runtime.model.positions import MirrorOrder, MirrorPosition, unit_px
+from bot.runtime.model.shares import EXACT, Part, Share
+from bot.strategy import (
+    Cancel,
+    Close,
+    Fill,
+    GuardianNote,
+    History,
+    Intent,
+    Open,
+    OrderView,
+    PositionView,
+    Strategy,
+    Trigger,
+    View,
+)
+from bot.strategy.intents import Side
+
+if TYPE_CHECKING:
+    from bot.wire import Plan
+
+log = structlog.get_logger()
+
+INTENTS_MAX: Final = 100  # of one hook call; more is a runaway
+STATE_BYTES_MAX: Final = 64_000  # a small mapping, not a database
+LINES_OWN: Final = frozenset(  # names that a line of the log has, or that its making takes, for itself
+    {"exc_info", "exception", "level", "method_name", "stack", "strategy", "timestamp"}
+)
+
+
+Says: TypeAlias = Callable[[int, str, str, Mapping[str, Any]], None]  # at, strategy, event, fields
+HOOKS: Final = {"fill": "on_fill", "trigger": "on_trigger", "guardian": "on_guardian"}  # type of event -> who is told
+
+
+class ViewSource:
+    """What the View of one strategy reads. `now_ms` and `state` are set by the seat before each hook."""
+
+    def __init__(
+        self, mirror: Mirror, histories: Mapping[str, History], name: str, books: Attribution | None = None
+    ) -> None:
+        self._mirror = mirror
+        self._books = books  # of a strategy that may share a market; None: a position is whoever's it is, whole
+        self._name = name
+        self.histories = histories
+        self._log = log.bind(strategy=name)
+        self.now_ms = 0
+        self.state: dict[str, Any] = {}
+        self.is_rehearsing = False
+        self.says: Says | None = None  # who takes the strategy's own lines; None: the log
+
+    @property
+    def equity_usd(self) -> float:
+        return self._mirror.equity_usd
+
+    @property
+    def free_margin_usd(self) -> float:
+        with localcontext(EXACT):  # Its caller may have made its own context a coarse one.
+            return self._mirror.free_margin_usd
+
+    def all_in_usd(self, market: str, leverage: int) -> float:
+        with localcontext(EXACT):
+            return self._mirror.all_in_usd(market, leverage)
+
+    def position(self, market: str) -> PositionView | None:
+        found = self._mirror.positions.get(market)
+        if found is None or self._books is None:
+            return None if found is None else _position_view(found, self._mirror)
+        share = self._books.share(market, self._name)
+        return None if share is None else _position_view(_shared(found, share), self._mirror)
+
+    def orders(self, market: str) -> Sequence[OrderView]:
+        return [_order_view(one) for one in self._mirror.orders.values() if one.market == market]
+
+    def history(self, market: str) -> History:
+        found = self.histories.get(market)
+        if found is None:
+            raise StrategyError(f"{market} is not one of this strategy's markets ({', '.join(sorted(self.histories))})")
+        return found
+
+    def log(self, event: str, fields: dict[str, Any]) -> None:
+        if self.is_rehearsing:  # What it says of bars long past was said when they were new.
+            return
+        if self.says is None:
+            self._log.info(event, **{_field(name): value for name, value in fields.items()})
+        else:
+            self.says(self.now_ms, self._name, event, fields)
+
+
+class StrategyInstance:
+    """One configured strategy. Its hooks are called one at a time, through `call`."""
+
+    def __init__(
+        self, strategy: Strategy, *, interval: str, mirror: Mirror, feed: BarFeed, state: dict[str, Any] | None = None, version: str = "",
+        books: Attribution | None = None,
+    ) -> None:  # fmt: skip
+        self.strategy = strategy
+        self.name = strategy.name
+        self.interval = interval
+        self.markets = frozenset(strategy.markets)
+        # As they were when it was built: a hook may give these names to something of its own.
+        self.indicators = strategy.indicators
+        self.timers = strategy.timers
+        # Nobody is told what nobody has asked for: a hook that is still the base's own wants nothing.
+        self.hears = frozenset(
+            type_ for type_, hook in HOOKS.items() if getattr(type(strategy), hook) is not getattr(Strategy, hook)
+        )
+        self.looks_at_plans = getattr(strategy.confirm, "__func__", None) is not Strategy.confirm
+        self.series = [Series(market, interval) for market in strategy.markets]
+        self.version = version
+        self.nets = books is not None
+        self.source = ViewSource(mirror, {}, strategy.name, books)
+        self.look_at(feed)
+        self.view = View(self.source)
+        self.quarantined: str | None = None
+        self.context = (
+            Context()
+        )  # in which it reckons decimals where it is called in our thread: ours is none of its business
+        self._kept(_json(state or {}, self.name), None)
+        self.source.state = json.loads(self._state_text)
+
+    def look_at(self, feed: BarFeed) -> None:
+        """Read the past from this feed."""
+        self.source.histories = {s.market: feed.histories[s] for s in self.series}
+
+    def call(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> list[Intent]:
+        """What the hook wants, all of it or StrategyError: a strategy that raises half-way wants nothing."""
+        self.source.now_ms = now_ms
+        try:
+            wishes = hook()
+            found = [] if wishes is None else list(islice(wishes, INTENTS_MAX + 1))
+            for wish in found:
+                if type(wish) not in (Open, Close, Cancel):
+                    raise StrategyError(f"{self.name}: wanted {wish!r:.200}; a hook gives Open, Close or Cancel")
+        except BaseException as error:
+            # A plug-in may raise anything; it gets a name here, and nothing goes on with it.
+            raise self.blame(error) from error
+        if len(found) > INTENTS_MAX:
+            raise StrategyError(f"{self.name}: more than {INTENTS_MAX} intents at once")
+        return found
+
+    def tell(self, hook: Callable[[], None], *, now_ms: int) -> None:
+        """As `call`, of a hook that can want nothing: StrategyError when it does, for nobody would act on it."""
+        wanted = self.call(hook, now_ms=now_ms)
+        if wanted:
+            raise StrategyError(
+                f"{self.name}: on_start and on_stop can want nothing, so {wanted[0]!r:.200} would be lost; want it in on_bar"
+            )
+
+    def changed_state(self) -> str | None:
+        """The state's JSON when a hook has changed it, else None. StrategyError when it is no JSON."""
+        state = self.source.state
+        if not state and not self.has_state:
+            return None
+        packed = _packed(state)
+        if (
+            packed is not None and packed == self._packed
+        ):  # What could not be kept was not remembered: it is refused again.
+            return None
+        text = _json(state, self.name)
+        is_changed = text != self._state_text
+        if is_changed:
+            _check_keys(state, self.name)
+        self._kept(text, packed)
+        return text if is_changed else None
+
+    def _kept(self, text: str, packed: bytes | None) -> None:
+        self._state_text = text
+        self._packed: bytes | None = packed  # as it was looked at last, and found as the text says
+        self.has_state: bool = text != "{}"  # with an empty state in hand there is then something to compare
+
+    def rehearse(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> None:
+        """Call a hook on the past: what it wants is dropped, and what it does to the state too."""
+        self.source.is_rehearsing = True
+        try:
+            self.call(hook, now_ms=now_ms)
+        finally:
+            self.source.is_rehearsing = False
+        self.restore_state()
+
+    def confirms(self, plan: Plan) -> bool:
+        """Whether the strategy stands by an entry, given its plan."""
+        try:
+            return bool(self.strategy.confirm(plan))
+        except BaseException as error:  # As in `call`: named, and it ends the strategy's part.
+            raise self.blame(error) from error
+
+    def blame(self, error: BaseException) -> StrategyError:
+        """What a plug-in raised, as an error that names the strategy and the deepest line of its own file. A person's Ctrl-C is raised again."""
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        told = traceback.TracebackException.from_exception(error, lookup_lines=False)  # Has a text where str() raises.
+        if isinstance(error, StrategyError) and str(told).startswith(f"{self.name}: "):
+            return StrategyError(str(told))
+        file = getattr(sys.modules.get(type(self.strategy).__module__), "__file__", None)
+        own = [one for one in told.stack if one.filename == file]
+        place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+        if not own and isinstance(error, TypeError) and str(told).endswith("object is not iterable"):
+            place = "; a hook yields what it wants, or returns a list of it"
+        return StrategyError(f"{self.name}: {type(error).__name__}: {told}{place}")
+
+    def restore_state(self) -> None:
+        """In place: a strategy may have kept `view.state` in a name of its own."""
+        state = self.source.state
+        if state or self.has_state:
+            state.clear()
+            state |= json.loads(self._state_text)
+
+    def quarantine(self, why: str) -> None:
+        """It is asked nothing more in this run; its positions keep their stops."""
+        self.quarantined = why
+        self.source.state = json.loads(self._state_text)  # Its thread, given up, may still write to the other.
+
+
+def _packed(state: dict[str, Any]) -> bytes | None:
+    """Equal where all values are, with their types, and an eighth of what the text costs. None where something in it has a type of its own."""
+    try:
+        return marshal.dumps(state, 2)
+    except ValueError:
+        return None
+
+
+def _json(state: Mapping[str, Any], name: str) -> str:
+    try:
+        text = json.dumps(dict(state), allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StrategyError(f"{name}: view.state holds numbers, texts, lists and dicts of them: {error}") from error
+    if len(text) > STATE_BYTES_MAX:
+        raise StrategyError(f"{name}: view.state is {len(text)} bytes, at most {STATE_BYTES_MAX}")
+    return text
+
+
+def _check_keys(state: Mapping[str, Any], name: str) -> None:
+    """JSON makes texts of numbers that are keys: they would be found until the restart, and then no more."""
+    waiting: list[Any] = [state]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            for key in one:
+                if not isinstance(key, str):
+                    raise StrategyError(
+                        f"{name}: the keys of view.state are texts, and {key!r:.200} is none: str() makes one of it"
+                    )
+            waiting += one.values()
+        elif isinstance(one, (list, tuple)):
+            waiting += one
+
+
+def _field(name: str) -> str:
+    """What a strategy's field is called in the log: structlog's own begin with _, and are not looked through for secrets."""
+    return f"said_{name}" if name in LINES_OWN or name.startswith("_") else name
+
+
+# -- the mirror's values in a strategy's terms
+
+
+def _shared(position: MirrorPosition, share: Share) -> MirrorPosition:
+    """The position as its share-holder has it: its size at its own entry, under the stop and target of all."""
+    return position._replace(size=share.size, entry_px=share.entry_px)
+
+
+def _float(value: Decimal | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _position_view(p: MirrorPosition, mirror: Mirror) -> PositionView:
+    entry = float(p.entry_px or 0)
+    mark = mirror.marks.get(p.market, entry)
+    stop, target = mirror.stop_of(p.market), mirror.target_of(p.market)
+    risk = None if p.first_stop_px is None else abs(entry - float(p.first_stop_px)) * float(p.size)
+    return PositionView(
+        market=p.market,
+        side=cast(Side, p.side),
+        size=float(p.size),
+        entry_px=entry,
+        mark_px=mark,
+        stop_px=None if stop is None else _float(stop.trigger_px),
+        target_px=None if target is None else _float(target.trigger_px),
+        unrealized_usd=mirror.unrealized_usd(p),
+        notional_usd=unit_px(p.market, p.side, mark) * float(p.size),
+        leverage=p.leverage,
+        risk_usd=risk,
+        opened_at_ms=p.opened_ms,
+    )
+
+
+def _order_view(o: MirrorOrder) -> OrderView:
+    return OrderView(
+        oid=o.oid,
+        market=o.market,
+        side=cast(Side, o.side),
+        kind=o.kind,
+        size=float(o.size),
+        limit_px=_float(o.limit_px),
+        trigger_px=_float(o.trigger_px),
+        created_at_ms=o.created_ms,
+    )
+
+
+def hook_of(
+    seat: StrategyInstance, event: Any, parts: Mapping[str, Part] = MappingProxyType({})
+) -> Callable[[], Iterable[Intent]] | None:
+    """The hook that an event is told to, with its argument; None for what a strategy is not told."""
+    if event.type not in seat.hears:
+        return None
+    strategy, view, data = seat.strategy, seat.view, event.data
+    if event.type == "guardian":
+        if event.coin is not None and event.coin not in seat.markets:
+            return None
+        note = GuardianNote(event.coin, event.ts, event.subtype, data.guardian_type, data.guardian_id, data.reason)
+        return lambda: strategy.on_guardian(view, note)
+    if event.coin not in seat.markets:
+        return None
+    if event.type == "fill":
+        part = (
+            parts.get(seat.name)
+            if seat.nets
+            else Part(data.size, data.fee_usd, data.realized_pnl_usd, data.position_size)
+        )
+        if part is None:
+            return None
+        fill = Fill(
+            market=event.coin,
+            at_ms=event.ts,
+            side=data.side,
+            action=data.intent,
+            kind=data.kind,
+            size=float(part.size),
+            px=float(data.px),
+            fee_usd=float(part.fee_usd),
+            realized_usd=_float(part.realized_usd),
+            position_size=float(part.left),
+            oid=data.oid,
+        )
+        return lambda: strategy.on_fill(view, fill)
+    if event.type == "trigger":
+        touched = Trigger(
+            event.coin, event.ts, event.subtype, data.side, float(data.size), float(data.trigger_px), data.oid
+        )
+        return lambda: strategy.on_trigger(view, touched)
+    return None

@@ -1,0 +1,191 @@
+"""Timers: when a strategy's `timers` are due on the service's clock, and which of them have fired. Arithmetic and the journal's progress; asks no strategy.
+
+An instant fires once: the newest that was fired is kept in the journal's progress, beside the bars, and is written in one
+transaction with what the strategy wanted on it. Of the instants that passed while nobody looked only the newest fires.
+
+A sandbox may go back to an earlier state: then a timer goes on from there, and instants that come again fire again. How often it went back
+is kept too, and is part of what their orders are known by: under the keys of before they would be taken for those that were sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import structlog
+from cronsim import CronSim, CronSimError
+
+from bot.clock import MINUTE_MS, SECOND_MS, datetime_of, ms_of
+from bot.errors import StrategyError
+from bot.runtime.journal.journal import Journal
+from bot.runtime.strategy_host.instance import StrategyInstance
+from bot.strategy import Strategy
+from bot.strategy.view import Timer
+
+log = structlog.get_logger()
+
+BACK_MS: Final = MINUTE_MS  # that the newest instant may lie ahead of a clock that was only set a little
+TIMERS_MAX: Final = 20  # of one strategy
+SECONDS_MAX: Final = 31 * 86_400
+NAME_MAX: Final = 40
+
+Spec = str | int
+
+
+class Due(NamedTuple):
+    """A timer that is due; the order of the fields is the order of firing."""
+
+    at_ms: int
+    strategy: str
+    name: str
+    backs: int = 0  # how often the service has gone back
+
+    @property
+    def trigger(self) -> str:
+        return trigger_of(self.name, self.at_ms, self.backs)
+
+    @property
+    def timer(self) -> Timer:
+        return Timer(self.name, self.at_ms)
+
+    @property
+    def done(self) -> tuple[str, str, int]:
+        """Its row of the journal's progress; no market is called like that."""
+        return (progress_name(self.strategy, self.backs), self.name, self.at_ms)
+
+
+@dataclass(slots=True)
+class _Clocked:
+    strategy: str
+    name: str
+    spec: Spec
+    last_ms: int
+    next_ms: int
+    backs: int
+
+
+class Timers:
+    """The timers of all seats. `next_ms` is the first instant at which one of them is due."""
+
+    def __init__(self) -> None:
+        self._timers: list[_Clocked] = []
+        self.next_ms: int | None = None
+
+    def follow(self, seats: Iterable[StrategyInstance], journal: Journal, *, now_ms: int) -> None:
+        """From now on the timers of these seats. One that was never seen before begins now: its first instant lies ahead."""
+        self._timers = []
+        for seat in seats:
+            for name, spec in seat.timers.items():
+                backs = backs_of(journal, seat.name, name)
+                done = (progress_name(seat.name, backs), name)
+                last_ms = journal.done_until(*done)
+                if last_ms is None:
+                    last_ms = now_ms
+                    journal.bar_done(*done, now_ms)
+                self._timers.append(_Clocked(seat.name, name, spec, last_ms, next_after(spec, last_ms), backs))
+        self._look()
+
+    def go_back(self, journal: Journal, *, now_ms: int) -> None:
+        """Where the service went back, its timers go on from now."""
+        ahead = [one for one in self._timers if one.last_ms > now_ms + BACK_MS]
+        for one in ahead:
+            log.warning("timer.went_back", strategy=one.strategy, timer=one.name, from_ms=one.last_ms, to_ms=now_ms)
+            one.last_ms, one.next_ms, one.backs = now_ms, next_after(one.spec, now_ms), one.backs + 1
+            journal.bar_done(progress_name(one.strategy, one.backs), one.name, now_ms)
+            journal.bar_done(_backs_name(one.strategy), one.name, one.backs)
+        if ahead:
+            self._look()
+
+    def due(self, until_ms: int) -> list[Due]:
+        """What is due at or before that instant, in its order; of each timer only the newest."""
+        if self.next_ms is None or self.next_ms > until_ms:
+            return []
+        found = [
+            Due(newest_until(one.spec, until_ms), one.strategy, one.name, one.backs)
+            for one in self._timers
+            if one.next_ms <= until_ms
+        ]
+        return sorted(found)
+
+    def fired(self, due: Due) -> None:
+        for one in self._timers:
+            if (one.strategy, one.name) == (due.strategy, due.name):
+                one.last_ms = due.at_ms
+                one.next_ms = next_after(one.spec, due.at_ms)
+        self._look()
+
+    def _look(self) -> None:
+        self.next_ms = min((one.next_ms for one in self._timers), default=None)
+
+
+def progress_name(strategy: str, backs: int) -> str:
+    """Anew each time that the service went back: a row of the progress only goes forward."""
+    return f"@timer:{strategy}" if backs == 0 else f"@timer.{backs}:{strategy}"
+
+
+def _backs_name(strategy: str) -> str:
+    """Where the journal's progress has how often the service went back."""
+    return f"@timer_backs:{strategy}"
+
+
+def backs_of(journal: Journal, strategy: str, name: str) -> int:
+    return journal.done_until(_backs_name(strategy), name) or 0
+
+
+def trigger_of(name: str, at_ms: int, backs: int) -> str:
+    """The count stands before the name, which may have colons."""
+    return f"timer:{name}:{at_ms}" if backs == 0 else f"timer.{backs}:{name}:{at_ms}"
+
+
+def next_after(spec: Spec, at_ms: int) -> int:
+    """The first instant after that one. Seconds count from the epoch, so that every run has the same instants."""
+    if isinstance(spec, int):
+        step = spec * SECOND_MS
+        return at_ms // step * step + step
+    return ms_of(next(CronSim(spec, datetime_of(at_ms))))
+
+
+def newest_until(spec: Spec, at_ms: int) -> int:
+    """The newest instant that is not after that one."""
+    if isinstance(spec, int):
+        step = spec * SECOND_MS
+        return at_ms // step * step
+    after = datetime_of((at_ms // MINUTE_MS + 1) * MINUTE_MS)
+    return ms_of(next(CronSim(spec, after, reverse=True)))
+
+
+def instants(spec: Spec, first_ms: int, last_ms: int) -> Iterable[int]:
+    """Every instant in (first, last]."""
+    at_ms = first_ms
+    while (at_ms := next_after(spec, at_ms)) <= last_ms:
+        yield at_ms
+
+
+def check_timers(strategy: type[Strategy], where: str) -> None:
+    """StrategyError names the timer that could never be kept."""
+    timers: Any = strategy.timers  # The type is the author's word; this is what there is.
+    at = f"{where}: {strategy.__name__}.timers"
+    if not isinstance(timers, Mapping):
+        raise StrategyError(f'{at}: is a mapping such as {{"rebalance": "0 * * * *"}}, not {timers!r}')
+    if len(timers) > TIMERS_MAX:
+        raise StrategyError(f"{at}: has {len(timers)}, at most {TIMERS_MAX}")
+    for name, spec in timers.items():
+        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= NAME_MAX:
+            raise StrategyError(f"{at}: a timer's name is a text of 1 to {NAME_MAX} characters, not {name!r}")
+        if isinstance(spec, int) and not isinstance(spec, bool):
+            if not 1 <= spec <= SECONDS_MAX:
+                raise StrategyError(f"{at}[{name!r}]: seconds are 1 to {SECONDS_MAX}, not {spec}")
+            continue
+        _check_cron(spec, f"{at}[{name!r}]")
+
+
+def _check_cron(line: Any, what: str) -> None:
+    try:
+        if not isinstance(line, str) or len(line.split()) != 5:
+            raise CronSimError("five fields are wanted (minute hour day month weekday), or a whole number of seconds")
+        next(CronSim(line, datetime_of(0)))
+    except StopIteration:
+        raise StrategyError(f"{what}: {line!r} names a day that never comes") from None
+    except CronSimError as error:
+        raise StrategyError(f"{what}: {line!r} is not a cron line: {error}") from error

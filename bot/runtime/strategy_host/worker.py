@@ -1,0 +1,120 @@
+"""A strategy's own thread: its calls run off the loop, one at a time, each with a limit. A call that is too late is given up, the loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar, cast
+
+import structlog
+
+from bot.clock import monotonic_ns
+from bot.errors import StrategyError
+from bot.runtime.strategy_host.call_record import Row
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+QUICK_S: Final = 0.005  # The loop stands still for an answer so long: most come sooner than a turn of it takes.
+LATE_S: Final = 1.0
+LIMIT_S: Final = 5.0
+
+
+class _Call(Generic[T]):
+    """One call and, once `ended` is free, what came of it. Who waits longer than that sets `waiter`, and then looks once more."""
+
+    __slots__ = ("ended", "error", "fn", "result", "version", "waiter")
+
+    def __init__(self, fn: Callable[[], T], version: str) -> None:
+        self.fn = fn
+        self.version = version
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def end(self) -> None:
+        self.ended.release()
+        if self.waiter is not None:
+            loop, waiter = self.waiter
+            with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits for this answer any more.
+                loop.call_soon_threadsafe(_wake, waiter)
+
+    async def wait(self) -> None:
+        if self.ended.acquire(timeout=QUICK_S):
+            return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self.waiter = loop, waiter
+        if not self.ended.acquire(blocking=False):
+            async with asyncio.timeout(LIMIT_S - QUICK_S):
+                await waiter
+
+
+class Worker:
+    """One daemon thread a strategy: a plug-in that never returns holds up nobody, not even the end of the process."""
+
+    def __init__(self, name: str, row: Row | None = None) -> None:
+        """`row`: where its calls are noted for the next life."""
+        self.name = name
+        self._row = row
+        self._calls: queue.SimpleQueue[_Call[Any] | None] = queue.SimpleQueue()
+        self.given_up = False  # a call has not returned in time
+        self._turn = asyncio.Lock()
+        threading.Thread(target=self._work, name=f"strategy-{name}", daemon=True).start()
+
+    async def call(self, fn: Callable[[], T], version: str = "") -> T:
+        """The call's result or its exception; StrategyError when it takes longer than LIMIT_S, and from then on."""
+        async with self._turn:  # The limit is of the call itself, not of what it waits behind.
+            if self.given_up:
+                raise StrategyError(f"{self.name}: an earlier call has not returned")
+            call = _Call(fn, version)
+            started_ns = monotonic_ns()
+            self._calls.put(call)
+            try:
+                await call.wait()
+            except TimeoutError:
+                self.given_up = True
+                self._leave_row()
+                raise StrategyError(f"{self.name}: took longer than {LIMIT_S:g} s; its answer is discarded") from None
+            finally:
+                took_s = (monotonic_ns() - started_ns) / 1e9
+                if LATE_S < took_s < LIMIT_S:
+                    log.warning("strategy.late", strategy=self.name, seconds=round(took_s, 3))
+            if call.error is not None:
+                raise call.error
+            return cast(T, call.result)
+
+    def close(self) -> None:
+        self._leave_row()
+        self._calls.put(None)
+
+    def _leave_row(self) -> None:
+        row, self._row = self._row, None
+        if row is not None:
+            row.leave()
+
+    def _work(self) -> None:
+        row = self._row
+        while (call := self._calls.get()) is not None:
+            if row is not None:
+                row.begin(self.name, call.version)
+            try:
+                call.result = call.fn()
+            except Exception as error:  # noqa: BLE001 - handed to the caller as it is; it names whose fault it was
+                call.error = error
+            except BaseException as error:  # noqa: BLE001 - sys.exit() in a plug-in ends the plug-in's part, not the daemon
+                call.error = StrategyError(f"{self.name}: {type(error).__name__}: {error}")
+            if row is not None:
+                row.end()
+            call.end()
+            del call  # What a strategy has answered is not kept until its next call.
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

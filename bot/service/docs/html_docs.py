@@ -1,0 +1,285 @@
+"""The documentation for people: three pages drawn from the OpenAPI description and the table of errors. Works offline; no script."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from bot.errors import CODES
+from bot.service.docs.html import page, text
+from bot.service.views.responses import CONFLICTS
+
+Json = dict[str, Any]
+
+# What each code means and what to do next.
+MEANINGS: Final[dict[str, tuple[str, str]]] = {
+    "invalid_input": ("The request cannot be read or breaks a rule of its fields.", "Correct what details.fields names. 405, 413 and 415 keep their own status."),
+    "unauthorized": ("No credential, or one that is not known, malformed or revoked.", "Send Authorization: Bearer with a valid key; open a sandbox account for one."),
+    "session_expired": ("The session, key or device code has expired.", "Sign in again, or make a new key."),
+    "forbidden": ("The credential lacks the scope, or only the owner may do this.", "Use a key with the scope in details.requiredScope. A device code that a person has not approved yet is retryable."),
+    "key_limit_exceeded": ("A cap of the key itself would be broken.", "Order less, or use another key; fix has the largest value that passes."),
+    "not_found": ("No such route, market, order, guardian or id on this account. 410: the event cursor was wiped or lies beyond the newest.", "Check the id; after 410 resync from fix.lastEventId."),
+    "rate_limited": ("Too many requests.", "Wait Retry-After seconds, then the same request again."),
+    "insufficient_funds": ("Free margin does not carry this.", "Order less, or add funds; fix has the largest value that passes."),
+    "limit_exceeded": ("A self-limit, a platform limit or a guardian says no.", "See details: resetsAt for daily caps, guardianId when a guardian blocks opens."),
+    "below_min_notional": ("The order is under the venue minimum of about 10 USD.", "fix has the smallest value that passes."),
+    "leverage_too_high": ("More leverage than the market or the key allows.", "fix has the largest; leverageMode clamp takes it by itself."),
+    "insufficient_depth": ("The book cannot fill this within the slippage bound.", "Try again, order less, or allow more slippage or a part."),
+    "market_closed": ("The market does not trade now.", "details.opensAt says when it does, where that is known."),
+    "plan_stale": ("The plan has expired, drifted, lost its depth, or its confirm was refused before.", "Plan again."),
+    "idempotency_conflict": ("The key or token was used before, or is in use now.", "See details.reason in the table below."),
+    "trade_failed": (
+        "The order was not executed (422), or its outcome is not known (502). Only a service that trades at an outside venue answers this; this one never does.",
+        "After 502 send the same key again; never a new one.",
+    ),
+    "service_unavailable": (
+        "The service ends after an error of its own, went to another state while the request came in, or cannot read a snapshot. Nothing was done.",
+        "Wait Retry-After seconds, then the same request again.",
+    ),
+    "internal_error": ("A fault of the service. The outcome may be unknown.", "Send the same request with the same key again."),
+}  # fmt: skip
+
+REASONS: Final = {
+    "in_flight": "A copy of this request is being executed: ask again.",
+    "fingerprint": "The key was used for another request: make a new key for a new request.",
+    "used_token": "The confirmToken was used: details.tradeId is what it made.",
+    "account_reset": "The account was reset after the key was used: resync.",
+    "expired": "X-Expires-After had passed: decide anew.",
+}
+
+START: Final = """curl -X POST {base}/v1/sandbox/accounts -H 'Content-Type: application/json' -d '{{}}'
+
+curl -X POST {base}/v1/orders -H 'Authorization: Bearer <apiKey>' \\
+  -H 'Content-Type: application/json' -d '{{
+  "market": "perp:BTC", "side": "long", "usdAmount": 100,
+  "bracket": {{"stopLoss": {{"pct": 2}}, "takeProfit": {{"r": 2}}}},
+  "requireProtection": true, "dryRun": true
+}}'
+
+curl -X POST {base}/v1/orders/confirm -H 'Authorization: Bearer <apiKey>' \\
+  -H 'Idempotency-Key: my-first-order' -H 'Content-Type: application/json' -d '{{"confirmToken": "<confirmToken>"}}'"""
+
+
+def docs_page(document: Json) -> str:
+    """All operations by group, each with its parameters, body, answer and failures."""
+    info = document["info"]
+    base = document["servers"][0]["url"]
+    groups: dict[str, list[tuple[str, str, Json]]] = {tag["name"]: [] for tag in document["tags"]}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            groups[operation["tags"][0]].append((method, path, operation))
+    notes = {tag["name"]: tag["description"] for tag in document["tags"]}
+    body = [
+        f"<h1>{text(info['title'])}</h1>",
+        f'<p class="soft">Version {text(info["version"])} &middot; {_MACHINES}</p>',
+        f"<p>{text(info['description'])}</p>",
+        f"<h2 id=start>In one minute</h2><pre><code>{text(START.format(base=base))}</code></pre>",
+        "<h2 id=conventions>Conventions</h2>", _CONVENTIONS,
+    ]  # fmt: skip
+    for group, operations in groups.items():
+        body.append(f'<h2 id="{_anchor(group)}">{text(group)}</h2><p class="soft">{text(notes[group])}</p>')
+        body += [_operation(method, path, operation, document) for method, path, operation in operations]
+    return _layout("Documentation", "".join(body), _contents(groups))
+
+
+_MACHINES: Final = '<a href="/openapi.json">openapi.json</a> &middot; <a href="/llms.txt">llms.txt</a> &middot; <a href="/agent.json">agent.json</a>'
+
+_CONVENTIONS: Final = (
+    "<ul><li>Amounts, prices and sizes in answers are strings: <code>[-]digits[.digits]</code>. Instants are unix milliseconds on the service's clock; "
+    "a clock that is not the real one is told in <code>X-Sandbox-Clock</code>.</li>"
+    "<li>A market is <code>perp:BTC</code>, <code>event:SLUG</code> or the bare coin, in any case.</li>"
+    "<li><code>Idempotency-Key</code> on orders, confirm, close, guardians, webhooks, keys and kill: the same key with the same body gets the first answer again, "
+    "with <code>Idempotency-Replayed: true</code>.</li>"
+    "<li><code>X-Expires-After</code>: a request that would execute later is refused.</li>"
+    "<li>Unknown fields and query names are refused by name; a null means something only where the field says so.</li>"
+    '<li>Every failure is one <a href="/docs/models#ErrorEnvelope">error object</a>; <a href="/docs/errors">all codes</a>.</li>'
+    "<li>Every answer carries <code>X-API-Version</code>, <code>X-Request-Id</code>, <code>RateLimit</code> and <code>RateLimit-Policy</code>.</li></ul>"
+)
+
+
+def errors_page(document: Json) -> str:
+    """Every code with its status, meaning and next move; each row is the anchor that docsUrl names."""
+    rows = []
+    for code, row in CODES.items():
+        meaning, move = MEANINGS[code]
+        status = "see reason" if code == "idempotency_conflict" else str(row.status)
+        again = "yes" if row.retryable else "no"
+        rows.append(
+            f'<tr id="{text(code)}"><td><code>{text(code)}</code></td><td>{status}</td><td>{again}</td>'
+            f'<td>{text(meaning)}<br><span class="soft">{text(move)}</span></td></tr>'
+        )
+    reasons = "".join(
+        f"<tr><td><code>{text(reason)}</code></td><td>{status}</td><td>{'yes' if again else 'no'}</td><td>{text(REASONS[reason])}</td></tr>"
+        for reason, (status, again) in CONFLICTS.items()
+    )
+    body = (
+        "<h1>Error codes</h1><p>Every failure body has an <code>error</code> object: <code>code</code>, <code>message</code>, <code>requestId</code>, "
+        "<code>retryable</code>, and where they apply <code>orderSubmitted</code>, <code>details</code>, <code>fix</code>. "
+        "<code>retryable</code> says whether the very same request may be sent again.</p>"
+        f'<div class="scroll"><table><tr><th>Code<th>Status<th>Retry<th>Meaning and next move</tr>{"".join(rows)}</table></div>'
+        "<h2 id=reasons>Reasons of idempotency_conflict</h2>"
+        f'<div class="scroll"><table><tr><th>Reason<th>Status<th>Retry<th>Meaning</tr>{reasons}</table></div>'
+    )
+    links = "".join(f'<li><a href="#{code}">{code}</a></li>' for code in CODES)
+    return _layout("Error codes", body, f'<div class="group">Codes</div><ul>{links}</ul>')
+
+
+def models_page(document: Json) -> str:
+    """Every body with its fields."""
+    schemas: dict[str, Json] = document["components"]["schemas"]
+    body = [
+        "<h1>Bodies</h1><p>Requests are strict: an unknown field is refused. Answers may gain fields; a reader passes over what it does not know.</p>"
+    ]
+    for name, schema in schemas.items():
+        words = schema.get("description", "")
+        body.append(
+            f'<h2 id="{text(name)}">{text(_shown(name))}</h2><p class="soft">{text(words)}</p>{_fields(schema)}'
+        )
+    links = "".join(f'<li><a href="#{text(name)}">{text(_shown(name))}</a></li>' for name in schemas)
+    return _layout("Bodies", "".join(body), f'<div class="group">Bodies</div><ul>{links}</ul>')
+
+
+# ── Parts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _layout(title: str, body: str, contents: str) -> str:
+    links = (
+        '<ul><li><a href="/docs">Operations</a></li><li><a href="/docs/errors">Error codes</a></li>'
+        '<li><a href="/docs/models">Bodies</a></li></ul>'
+    )
+    nav = (
+        f'<nav><a class="name" href="/docs">Trading Service</a><span class="soft">Sandbox</span>{links}{contents}</nav>'
+    )
+    return page(f"{title} \u2014 Trading Service Interface", f'<div class="layout">{nav}<main>{body}</main></div>')
+
+
+def _contents(groups: dict[str, list[tuple[str, str, Json]]]) -> str:
+    parts = []
+    for group, operations in groups.items():
+        rows = "".join(
+            f'<li><a href="#{operation["operationId"]}" title="{text(operation["summary"])}">{_verb(method)}{text(path.removeprefix("/v1"))}</a></li>'
+            for method, path, operation in operations
+        )
+        parts.append(f'<div class="group"><a href="#{_anchor(group)}">{text(group)}</a></div><ul>{rows}</ul>')
+    return "".join(parts)
+
+
+def _verb(method: str) -> str:
+    return f'<span class="verb {method}">{method.upper()}</span>'
+
+
+def _anchor(name: str) -> str:
+    return name.lower().replace(" ", "-")
+
+
+def _operation(method: str, path: str, operation: Json, document: Json) -> str:
+    scope = operation.get("x-scope")
+    if scope is None:
+        scope = "control token" if operation["security"] else "no credential"
+    parts = [f"<h3>{text(operation['summary'])}</h3>"]
+    if "description" in operation:
+        parts.append(f"<p>{text(operation['description'])}</p>")
+    parameters = [one for one in operation["parameters"] if one["in"] != "header"]
+    if parameters:
+        parts.append(_label("Parameters") + _rows([(p["name"], p["schema"], p["required"]) for p in parameters]))
+    if "requestBody" in operation:
+        content = operation["requestBody"]["content"]["application/json"]
+        schema = _resolved(content["schema"], document)
+        parts.append(_label("Body") + _fields(schema))
+        if "example" in content:
+            parts.append(
+                f"<details><summary>Example</summary><pre><code>{text(json.dumps(content['example'], indent=2))}</code></pre></details>"
+            )
+    parts.append(_label("Answer") + f"<p>{_answer(operation['responses']['200'])}</p>")
+    failures = [
+        f"<b>{status}</b> "
+        + ", ".join(f'<a href="/docs/errors#{code}">{code}</a>' for code in one["description"].split(" or "))
+        for status, one in operation["responses"].items()
+        if status != "200"
+    ]
+    parts.append(f"<details><summary>Failures</summary><p>{'<br>'.join(failures)}</p></details>")
+    return (
+        f'<section class="op" id="{operation["operationId"]}"><div class="head">{_verb(method)}<span class="path">{text(path)}</span>'
+        f'<span class="needs">{text(scope)}</span></div><div class="body">{"".join(parts)}</div></section>'
+    )
+
+
+def _label(words: str) -> str:
+    return f'<div class="label">{words}</div>'
+
+
+def _answer(success: Json) -> str:
+    kind, content = next(iter(success["content"].items()))
+    schema = content["schema"]
+    if kind != "application/json":
+        return f"<code>{text(kind)}</code>"
+    return _kind(schema)
+
+
+def _fields(schema: Json) -> str:
+    must = set(schema.get("required", ()))
+    properties = schema.get("properties", {})
+    return _rows([(name, part, name in must) for name, part in properties.items()]) if properties else ""
+
+
+def _rows(fields: list[tuple[str, Json, bool]]) -> str:
+    rows = "".join(
+        f"<tr><td><code>{text(name)}</code>{' <span class=must>required</span>' if must else ''}</td>"
+        f'<td>{_kind(part)}</td><td class="soft">{text(_bounds(part))}</td></tr>'
+        for name, part, must in fields
+    )
+    return f'<div class="scroll"><table><tr><th>Name<th>Type<th>Bounds</tr>{rows}</table></div>'
+
+
+def _kind(schema: Json) -> str:
+    """The type in words, bodies as links."""
+    if "$ref" in schema:
+        name = schema["$ref"].rsplit("/", 1)[1]
+        return f'<a href="/docs/models#{text(name)}">{text(_shown(name))}</a>'
+    for many in ("anyOf", "oneOf"):
+        if many in schema:
+            return " or ".join(dict.fromkeys(_kind(one) for one in schema[many]))
+    if "enum" in schema:
+        return " ".join(f"<code>{text(json.dumps(word))}</code>" for word in schema["enum"])
+    if "const" in schema:
+        return f"<code>{text(json.dumps(schema['const']))}</code>"
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"array of {_kind(schema.get('items', {}))}"
+    return text(kind)
+
+
+def _bounds(schema: Json) -> str:
+    """Bounds and default in words."""
+    said: list[str] = []
+    for one in [schema, *schema.get("anyOf", ())]:
+        low, high = one.get("minimum"), one.get("maximum")
+        if "exclusiveMinimum" in one:
+            said.append(f"> {one['exclusiveMinimum']}" + ("" if high is None else f", max {high}"))
+        elif low is not None or high is not None:
+            said.append(f"{'' if low is None else low}..{'' if high is None else high}")
+        if "maxLength" in one or "minLength" in one:
+            said.append(f"{one.get('minLength', 0)}..{one.get('maxLength', '')} characters")
+        if "pattern" in one:
+            said.append(one["pattern"])
+        if "maxItems" in one or "minItems" in one:
+            said.append(f"{one.get('minItems', 0)}..{one.get('maxItems', '')} entries")
+    if "default" in schema:
+        said.append(f"default {json.dumps(schema['default'])}")
+    if "description" in schema:
+        said.append(schema["description"])
+    return "; ".join(said)
+
+
+def _resolved(schema: Json, document: Json) -> Json:
+    reference = schema.get("$ref")
+    if reference is None:
+        return schema
+    found = document["components"]["schemas"][reference.rsplit("/", 1)[1]]
+    assert isinstance(found, dict)
+    return found
+
+
+def _shown(name: str) -> str:
+    """Warning_ is called so because Python has taken the name."""
+    return name.rstrip("_")

@@ -1,0 +1,523 @@
+"""The OpenAPI 3.1 description, made from the rules that the edge holds every request to, so that it cannot say anything else. Reads models; knows no state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+from bot.errors import CODES
+from bot.service.docs.operation_texts import DESCRIBED, EXAMPLES, GROUPS, OUTSIDE, STREAM, Described
+from bot.service.http.gateway import Rule
+from bot.service.http.operation_names import operation_name
+from bot.service.security.auth import Access
+from bot.service.views.responses import CONFLICTS
+from bot.wire import headers as wire_headers
+from bot.wire.base import Request, Resource, aliases
+from bot.wire.errors import ErrorEnvelope
+from bot.wire.events import DATA_OF, Event
+from bot.wire.guardian_requests import GUARDIAN_RULES, GuardianFields, GuardianRequest
+from bot.wire.queries import EmptyQuery
+from bot.wire.requests import CLEARS_CAP, EmptyRequest
+from bot.wire.vocabulary import EVENT_FILTERS
+
+Json = dict[str, Any]
+
+REF: Final = "#/components/schemas/{model}"
+JSON: Final = "application/json"
+
+PATH_PARAMETERS: Final[dict[str, Json]] = {
+    "address": {
+        "description": "An account's address: 0x and 40 hexadecimal digits.",
+        "schema": {"type": "string", "pattern": "^0x[0-9a-fA-F]{40}$"},
+        "example": "0x" + "0" * 40,
+    },
+    "coin": {"description": "A market by its coin: BTC, AAPL, event:SLUG.", "schema": {"type": "string", "minLength": 1}, "example": "BTC"},
+    "market": {
+        "description": "A market: perp:SYMBOL, event:SLUG or the bare symbol.",
+        "schema": {"type": "string", "minLength": 1},
+        "example": "perp:BTC",
+    },
+    "oid": {"description": "The venue's order id.", "schema": {"type": "string", "minLength": 1}},
+    "id": {"description": "An id as the service gave it.", "schema": {"type": "string", "minLength": 1}},
+}  # fmt: skip
+
+_FILTER: Final = "|".join(sorted(EVENT_FILTERS)).replace(".", "[.]")
+QUERY_FORMS: Final[dict[str, Json]] = {
+    f"{model}.{name}": {"pattern": pattern}
+    for model in ("EventsQuery", "EventStreamQuery")
+    for name, pattern in (("since", "^evt_[0-9]{1,18}$"), ("types", f"^(({_FILTER})(,({_FILTER}))*)?$"))
+}
+
+IDEMPOTENCY_KEY: Final[Json] = {
+    "name": wire_headers.IDEMPOTENCY_KEY_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The same key with the same body gets the first answer again. 1 to 255 visible ASCII characters.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": wire_headers.IDEMPOTENCY_KEY_MAX, "pattern": "^[!-~]+$"},
+}
+EXPIRES_AFTER: Final[Json] = {
+    "name": wire_headers.EXPIRES_AFTER_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "Unix milliseconds on the service's clock; a request that would execute later is refused, and stays refused.",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 9_999_999_999_999_999},
+}
+CONFIRM: Final[Json] = {
+    "name": wire_headers.CONFIRM_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "Of the plan that showed the order of a schedule: without that plan, open and of the same order, nothing is armed.",
+    "schema": {"type": "string", "minLength": 8, "maxLength": 128, "pattern": "^[!-~]+$"},
+}
+LAST_EVENT_ID: Final[Json] = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "The id of the last event that was read; it goes before since.",
+    "schema": {"type": "string", "pattern": "^evt_[0-9]{1,18}$"},
+}
+STREAM_EXAMPLE: Final = (
+    'retry: 2000\n\nid: evt_000000000002\nevent: fill\ndata: {"id":"evt_000000000002","type":"fill","subtype":"entry","ts":1767225600000,"data":{}}\n\n'
+    ': ping\n\nevent: error\ndata: {"error":{"code":"unauthorized","message":"the API key has been revoked","requestId":"req_0"}}\n\n'
+)
+VERSION: Final[Json] = {
+    "name": wire_headers.API_VERSION_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The date version that the caller was written for.",
+    "schema": {"type": "string", "enum": [wire_headers.API_VERSION]},
+}
+
+# Headers of every answer.
+ANSWER_HEADERS: Final[dict[str, Json]] = {
+    wire_headers.API_VERSION_HEADER: {"description": "Date version of the interface.", "schema": {"type": "string"}},
+    wire_headers.REQUEST_ID_HEADER: {"description": "The request's number, as in error.requestId.", "schema": {"type": "string"}},
+    "RateLimit": {"description": "What is left of the quota.", "schema": {"type": "string"}},
+    "RateLimit-Policy": {"description": "The quota.", "schema": {"type": "string"}},
+}  # fmt: skip
+RETRY_AFTER: Final[Json] = {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 0}}
+CHALLENGE: Final[Json] = {"description": "The scheme asked for.", "schema": {"type": "string"}}
+REPLAYED: Final[Json] = {"description": "true when this is the first answer again.", "schema": {"type": "string"}}
+
+# Words that our service writes where the tolerant models read any text.
+_SIDES: Final = ("long", "short")
+_INTENTS: Final = ("open", "close")
+_BOOKS: Final = ("main", "stocks", "events")
+_FIRED: Final = ("flatten", "block_opens", "cancel_orders")
+WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "Position.side": _SIDES,
+    "Position.book": _BOOKS,
+    "Trade.side": _SIDES,
+    "Trade.intent": _INTENTS,
+    "Trade.source": ("dashboard", "agent", "api"),
+    "Trade.kind": (
+        "market", "limit", "close", "stop_loss", "take_profit", "guardian", "kill", "liquidation", "settlement",
+    ),
+    "Trade.fillStatus": ("none", "partial", "filled"),
+    "Trade.status": ("open", "done", "canceled"),
+    "Order.side": _SIDES,
+    "Order.intent": _INTENTS,
+    "Order.kind": ("limit", "stop_loss", "take_profit"),
+    "Order.status": ("open", "armed"),
+    "Guardian.scope": ("account", "position"),
+    "Guardian.status": ("armed", "latched"),
+    "Guardian.onMiss": _FIRED,
+    "Guardian.action": _FIRED,
+    "Key.source": ("sandbox", "session", "device", "key"),
+    "Webhook.status": ("active", "disabled"),
+    "Market.assetClass": ("stocks", "bonds", "crypto", "prediction"),
+    "Market.book": _BOOKS,
+    "Market.status": ("open", "closed", "halted", "settled"),
+    "Market.marginMode": ("cross", "isolated", "full"),
+    "Market.external": ("open", "closed"),
+    "Health.status": ("ok", "restricted", "liquidating"),
+    "Health.venue": ("ok", "degraded", "halted"),
+    "Rate.scope": ("key", "account", "ip"),
+    "StatusClock.mode": ("real", "accelerated", "manual"),
+    "ClockState.mode": ("real", "accelerated", "manual"),
+    "Plan.side": _SIDES,
+    "Plan.intent": _INTENTS,
+    "Plan.type": ("market", "limit"),
+    "Warning_.code": (
+        "leverage_clamped", "partial_depth", "wide_spread", "external_closed", "near_liquidation", "unprotected", "rounded",
+    ),
+    "WalletNavResult.range": ("1d", "7d", "30d", "all"),
+    "Event.type": ("fill", "order", "trigger", "guardian", "funding", "liquidation", "settlement", "account"),
+    "ErrorBody.code": tuple(CODES),
+}  # fmt: skip
+
+
+def description(rules: Iterable[Rule], base_url: str) -> Json:
+    """The whole document. Rules that OUTSIDE names stay out; every other is in, described or not."""
+    schemas = _Schemas()
+    paths: dict[str, Json] = {}
+    for rule in rules:
+        if not is_outside(rule):
+            paths.setdefault(rule.path, {})[rule.method.lower()] = _operation(rule, schemas)
+    used = {operation["tags"][0] for methods in paths.values() for operation in methods.values()}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Trading Service Interface",
+            "version": wire_headers.DESCRIPTION_VERSION,
+            "summary": "Stocks, bonds, crypto and event markets for agents and people.",
+            "description": "A sandbox: balances are play money. Amounts, prices and sizes in answers are strings; instants are unix milliseconds "
+            "on the service's clock. Every failure has the error object. Date version "
+            f"{wire_headers.API_VERSION}, limits version {wire_headers.LIMITS_VERSION}.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": base_url}],
+        "externalDocs": {"url": f"{base_url}/docs"},
+        "tags": [{"name": name, "description": text} for name, text in GROUPS.items() if name in used],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.finished(),
+            "headers": ANSWER_HEADERS,
+            "securitySchemes": {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "An API key or a session's access token: Authorization: Bearer <API_KEY or ACCESS_TOKEN>.",
+                },
+                "control": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The control token of this sandbox; none over its own local socket.",
+                },
+            },
+        },
+    }
+
+
+def is_outside(rule: Rule) -> bool:
+    """Whether the description leaves this route out."""
+    return any(rule.path == path or (path.endswith("/") and rule.path.startswith(path)) for path in OUTSIDE)
+
+
+def _operation(rule: Rule, schemas: _Schemas) -> Json:
+    said = DESCRIBED.get((rule.method, rule.path), Described("Documents", f"{rule.method} {rule.path}", Resource))
+    made: Json = {
+        "operationId": operation_id(rule),
+        "tags": [said.group],
+        "summary": said.title,
+        "parameters": _parameters(rule, schemas),
+        "responses": {"200": _success(rule, said, schemas)} | _failures(rule, said, schemas),
+    }
+    if said.note:
+        made["description"] = said.note
+    needs: list[Json] = {Access.NONE: [], Access.CONTROL: [{"control": []}]}.get(rule.access, [{"bearer": []}])
+    made["security"] = needs
+    if rule.access not in (Access.NONE, Access.CONTROL):
+        made["x-scope"] = NEEDS.get(rule.access, rule.access.value)
+    if rule.body is not None and rule.body is not EmptyRequest and rule.body.model_fields:
+        required = any(field.is_required() for field in rule.body.model_fields.values())
+        content: Json = {"schema": schemas.ref(rule.body)}
+        example = EXAMPLES.get(rule.body.__name__)
+        if example is not None:
+            content["example"] = example
+        made["requestBody"] = {"required": required, "content": {JSON: content}}
+    return made
+
+
+NEEDS: Final[dict[Access, str]] = {
+    Access.READ: "read",
+    Access.TRADE: "trade",
+    Access.SHRINK: "trade, or trade:close_only for what only shrinks a position, or outcomes alone for event markets",
+    Access.OWNER: "the owner",
+    Access.ANY: "any credential",
+}
+
+
+def operation_id(rule: Rule) -> str:
+    """`GET /v1/markets/{coin}/book` -> get_markets_coin_book."""
+    return operation_name(rule.method, rule.path)
+
+
+def _parameters(rule: Rule, schemas: _Schemas) -> list[Json]:
+    found: list[Json] = []
+    for name in re.findall(r"\{([a-z_]+)\}", rule.path):
+        known = PATH_PARAMETERS.get(name, {"schema": {"type": "string", "minLength": 1}})
+        found.append({"name": name, "in": "path", "required": True, **known})
+    if rule.query is not EmptyQuery:
+        model = schemas.inline(rule.query)
+        _tell_request(rule.query, model)
+        must = set(model.get("required", ()))
+        for name, schema in model.get("properties", {}).items():
+            told = schema | QUERY_FORMS.get(f"{rule.query.__name__}.{name}", {})
+            found.append({"name": name, "in": "query", "required": name in must, "schema": told})
+    if rule.keyed:
+        found += [IDEMPOTENCY_KEY, EXPIRES_AFTER]
+    if rule.body is GuardianRequest:
+        found.append(CONFIRM)
+    if _streams(rule):
+        found.append(LAST_EVENT_ID)
+    return [*found, VERSION]
+
+
+def _streams(rule: Rule) -> bool:
+    said = DESCRIBED.get((rule.method, rule.path))
+    return said is not None and said.answer == STREAM
+
+
+def _success(rule: Rule, said: Described, schemas: _Schemas) -> Json:
+    answer = said.answer
+    headers: Json = {name: {"$ref": f"#/components/headers/{name}"} for name in ANSWER_HEADERS}
+    if rule.keyed:
+        headers[wire_headers.IDEMPOTENCY_REPLAYED_HEADER] = REPLAYED
+    if isinstance(answer, str):
+        content: Json = {"schema": {"type": "object"} if answer == JSON else {"type": "string"}}
+        if answer == STREAM:
+            content["schema"]["description"] = (
+                "Server-sent events. Of each: id is the event's id, event its type, data one Event. A last one may have event: error, no id, "
+                "and an ErrorEnvelope as its data; then the stream ends."
+            )
+            content["example"] = STREAM_EXAMPLE
+            # What data holds, by the name of the event; `*` is every other name.
+            content["x-event-data"] = {"error": schemas.ref(ErrorEnvelope), "*": schemas.ref(Event)}
+        return {"description": said.title, "headers": headers, "content": {answer: content}}
+    models = answer if isinstance(answer, tuple) else (answer,)
+    refs = [schemas.ref(model) for model in models]
+    return {
+        "description": said.title,
+        "headers": headers,
+        "content": {JSON: {"schema": refs[0] if len(refs) == 1 else {"anyOf": refs}}},
+    }
+
+
+def codes_of(rule: Rule, said: Described) -> list[str]:
+    """Every error code that this operation can answer with, in the order of the table."""
+    found = {"invalid_input", "internal_error", "service_unavailable", *said.codes}
+    if rule.access is not Access.NONE:
+        found |= {"unauthorized"}
+    if rule.access not in (Access.NONE, Access.CONTROL):
+        found |= {"session_expired", "forbidden"}
+    if rule.policy is not None:
+        found.add("rate_limited")
+    if rule.keyed:
+        found.add("idempotency_conflict")
+    return [code for code in CODES if code in found]
+
+
+def _failures(rule: Rule, said: Described, schemas: _Schemas) -> Json:
+    by_status: dict[int, list[str]] = {}
+    for code in codes_of(rule, said):
+        statuses = {CODES[code].status}
+        if code == "idempotency_conflict":
+            statuses = {status for status, _ in CONFLICTS.values()}
+        if code == "trade_failed":
+            statuses = {422, 502}
+        if code == "not_found" and (rule.method, rule.path) in GONE:
+            statuses = {404, 410}
+        if code == "invalid_input" and rule.body is not None:
+            statuses = {400, 413, 415}
+        for status in statuses:
+            by_status.setdefault(status, []).append(code)
+    return {str(status): _failure(status, codes, schemas) for status, codes in sorted(by_status.items())}
+
+
+GONE: Final = {("GET", "/v1/events"), ("GET", "/v1/events/stream")}  # a cursor that a reset wiped
+
+
+def _failure(status: int, codes: list[str], schemas: _Schemas) -> Json:
+    headers: Json = {name: {"$ref": f"#/components/headers/{name}"} for name in ANSWER_HEADERS}
+    if status in (429, 503):
+        headers["Retry-After"] = RETRY_AFTER
+    if status == 401:
+        headers["WWW-Authenticate"] = CHALLENGE
+    return {
+        "description": " or ".join(codes),
+        "headers": headers,
+        "content": {JSON: {"schema": schemas.ref(ErrorEnvelope)}},
+    }
+
+
+class _Writer(GenerateJsonSchema):
+    """pydantic's writer; a field that only code checks may be anything until `_take` says what it is."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Json:
+        return {}
+
+
+class _Schemas:
+    """Components as they are asked for."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Json] = {}
+
+    def ref(self, model: type[BaseModel]) -> Json:
+        """A reference to a model's schema, which is among the components from now on."""
+        name = model.__name__
+        if name not in self._found:
+            self._take(name, self.inline(model))
+        return {"$ref": REF.format(model=name)}
+
+    def inline(self, model: type[BaseModel]) -> Json:
+        """A model's schema; those that it refers to are among the components from now on."""
+        is_request = issubclass(model, Request)
+        made = model.model_json_schema(
+            by_alias=True,
+            ref_template=REF,
+            schema_generator=_Writer,
+            mode="validation" if is_request else "serialization",
+        )
+        for name, part in made.pop("$defs", {}).items():
+            self._take(name, part)
+        return made
+
+    def _take(self, name: str, schema: Json) -> None:
+        if name in self._found:
+            return
+        self._found[name] = schema
+        if name == "Event":
+            data = list(dict.fromkeys(DATA_OF.values()))
+            schema["properties"]["data"] = {"anyOf": [self.ref(model) for model in data]}
+
+    def finished(self) -> dict[str, Json]:
+        models = _models(Request) | _models(Resource)
+        for name, schema in self._found.items():
+            model = models.get(name)
+            if model is not None and issubclass(model, Request):
+                _tell_request(model, schema)
+            elif model is not None:
+                _tell_resource(model, schema)
+        return dict(sorted(self._found.items()))
+
+
+def _models(root: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    found: dict[str, type[BaseModel]] = {}
+    for model in root.__subclasses__():
+        found |= {model.__name__: model} | _models(model)
+    return found
+
+
+def _tell_request(model: type[Request], schema: Json) -> None:
+    """What the strict door does besides: null is refused except where it means something, and rules between fields hold."""
+    for name, part in schema.get("properties", {}).items():
+        part.pop("title", None)
+        if part.get("default", 0) is None:
+            del part["default"]
+        if name not in model.nullable:
+            _drop_null(part)
+    schema.pop("title", None)
+    rules = RULES.get(model.__name__)
+    if rules is not None:
+        schema.update(rules)
+    if model.__name__ == "SettingsRequest":
+        for part in schema["properties"].values():
+            part["anyOf"] += [
+                {"type": "string", "enum": list(CLEARS_CAP)},
+                {"type": "string", "maxLength": 64, **_ABOVE_ZERO},
+            ]
+
+
+def _drop_null(part: Json) -> None:
+    choices = part.get("anyOf")
+    if choices is None:
+        return
+    kept = [choice for choice in choices if choice != {"type": "null"}]
+    if len(kept) == 1:
+        del part["anyOf"]
+        part.update(kept[0])
+    else:
+        part["anyOf"] = kept
+
+
+def _tell_resource(model: type[BaseModel], schema: Json) -> None:
+    """Every field is always there, null when it does not apply; only what the model leaves out by itself may be absent."""
+    required = []
+    for name, field in model.model_fields.items():
+        alias = field.serialization_alias or field.alias or name
+        part = schema["properties"][alias]
+        part.pop("title", None)
+        part.pop("default", None)
+        if field.exclude_if is None:
+            required.append(alias)
+        else:
+            _drop_null(part)
+        words = WORDS.get(f"{model.__name__}.{alias}") or next(
+            (WORDS[key] for base in model.__mro__ if (key := f"{base.__name__}.{alias}") in WORDS), None
+        )
+        if words is not None:
+            _hold_to(part, words)
+    schema["required"] = required
+    schema.pop("title", None)
+
+
+def _hold_to(part: Json, words: tuple[str, ...]) -> None:
+    for choice in part.get("anyOf", [part]):
+        if choice.get("type") == "string":
+            choice["enum"] = list(words)
+
+
+def _exactly_one(*names: str) -> Json:
+    return {"oneOf": [{"required": [name]} for name in names]}
+
+
+def _at_most_one(*names: str) -> list[Json]:
+    pairs = [(a, b) for at, a in enumerate(names) for b in names[at + 1 :]]
+    return [{"not": {"required": [a, b]}} for a, b in pairs]
+
+
+_ABOVE_ZERO: Final[Json] = {"pattern": r"^(0*[1-9][0-9]*(\.[0-9]+)?|0+\.[0-9]*[1-9][0-9]*)$"}
+
+
+def _guardian_kinds(*, market_implied: bool) -> Json:
+    """One branch a type: which fields belong to it, from the table that the requests are held to."""
+    own = [name for name in aliases(GuardianFields) if name not in ("type", "scope")]
+    kinds: list[Json] = []
+    for kind, rule in GUARDIAN_RULES.items():
+        allowed = rule.fields | ({"market"} if market_implied else set())
+        properties: Json = {name: False for name in own if name not in allowed}
+        branch: Json = {"properties": {"type": {"const": kind}, "scope": {"const": rule.scope}} | properties}
+        branch["required"] = ["type", *(name for name in rule.required if not (market_implied and name == "market"))]
+        if rule.one_of:
+            branch |= _exactly_one(*rule.one_of)
+        kinds.append(branch)
+    return {"anyOf": kinds}
+
+
+# Rules between the fields of one request, as far as JSON Schema can say them.
+RULES: Final[dict[str, Json]] = {
+    "OrderRequest": {
+        **_exactly_one("usdAmount", "size"),
+        "anyOf": [
+            {
+                "properties": {"type": {"const": "market"}, "size": _ABOVE_ZERO, "limitPx": False},
+            },
+            {
+                "properties": {
+                    "type": {"const": "limit"},
+                    "size": _ABOVE_ZERO,
+                    "limitPx": _ABOVE_ZERO,
+                    "maxSlippageBps": False,
+                    "allowPartial": {"const": False},
+                },
+                "required": ["type", "limitPx"],
+            },
+        ],
+    },
+    "BracketRequest": {
+        "anyOf": [
+            {"properties": {"stopLoss": {"not": {"required": ["r"]}}}, "required": ["stopLoss"]},
+            {
+                "properties": {"stopLoss": False, "takeProfit": {"not": {"required": ["r"]}}},
+                "required": ["takeProfit"],
+            },
+        ]
+    },
+    "LegRequest": {
+        "allOf": [{"properties": {"pct": {"exclusiveMinimum": 0}, "px": _ABOVE_ZERO}}],
+        **_exactly_one("pct", "px", "r"),
+    },
+    "CloseRequest": {"allOf": [{"properties": {"size": _ABOVE_ZERO}}, *_at_most_one("fraction", "usdAmount", "size")]},
+    "SuggestRequest": {"allOf": [{"properties": {"size": _ABOVE_ZERO}}]},
+    "KeyRequest": {"allOf": [{"properties": {"scopes": {"uniqueItems": True}}}]},
+    "SettingsRequest": {"minProperties": 1},
+    "AdvanceRequest": _exactly_one("ms", "toMs", "toNext"),
+    "GuardianRequest": _guardian_kinds(market_implied=False),
+    "InlineGuardian": _guardian_kinds(market_implied=True),
+}

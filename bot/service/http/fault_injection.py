@@ -1,0 +1,240 @@
+"""Faults on demand: what the sandbox does to callers of /v1 so that their error handling meets it. Holds no state of the venue; forgotten at a restart.
+
+A request meets one fault at most, the oldest that fits it; the feed may repeat an event besides. Time is real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from starlette.types import Message, Receive, Scope, Send
+
+from bot.errors import Refusal
+from bot.service.http.connections import CONNECTION
+from bot.service.http.operation_names import operation_name
+from bot.service.views.responses import Refused, invalid
+from bot.wire.control import FaultRequest
+
+ANY: Final = "*"
+FEED: Final = "get_events"  # the operations that repeat an event
+STREAM: Final = "get_events_stream"
+FAULTS_MAX: Final = 100
+COUNT_MAX: Final = 1_000_000
+READ_S: Final = 5.0  # for the rest of a request whose connection is to be closed
+INJECTED: Final = "bracketbot.injected"  # scope key: the refusal that the edge answers with instead of the operation
+
+Run = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Rule(Protocol):
+    """Method and path of a route."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+
+def _operation(rule: Rule) -> str:
+    return operation_name(rule.method, rule.path)
+
+
+@dataclass(slots=True)
+class Fault:
+    id: str
+    op: str
+    kind: str
+    remaining: int
+    ms: int | None
+
+    def view(self) -> dict[str, Any]:
+        return {"id": self.id, "op": self.op, "kind": self.kind, "remaining": self.remaining, "ms": self.ms}
+
+
+class Faults:
+    """The faults that are set. A fault names an operation as the OpenAPI document does, or "*"."""
+
+    def __init__(self) -> None:
+        self._operations: frozenset[str] = frozenset()
+        self._rule_of: Callable[[Scope], Rule | None] = lambda scope: None
+        self._faults: list[Fault] = []
+        self._seq = 0
+
+    def follow(self, rules: Sequence[Rule], rule_of: Callable[[Scope], Rule | None]) -> None:
+        """Know the operations: all rules, and which of them a request falls under."""
+        self._operations = frozenset(_operation(rule) for rule in rules if rule.path.startswith("/v1/"))
+        self._rule_of = rule_of
+
+    def _operation_of(self, scope: Scope) -> str | None:
+        rule = self._rule_of(scope) if scope["path"].startswith("/v1/") else None
+        return None if rule is None else _operation(rule)
+
+    def views(self) -> dict[str, Any]:
+        return {"faults": [fault.view() for fault in self._faults]}
+
+    def clear(self) -> None:
+        self._faults = []
+
+    def add(self, request: FaultRequest) -> None:
+        op, kind = request.op, request.kind
+        if op != ANY and op not in self._operations:
+            raise Refused(invalid("op", f"names no operation: {op!r}", [ANY, *sorted(self._operations)]))
+        if kind == "delay" and request.ms is None:
+            raise Refused(invalid("ms", "is required for a delay", "0..600000"))
+        if kind == "duplicate_event" and op not in (ANY, FEED, STREAM):
+            raise Refused(invalid("op", "only the event feed repeats an event", [ANY, FEED, STREAM]))
+        if request.count > COUNT_MAX:
+            raise Refused(invalid("count", "is too many", f"1..{COUNT_MAX}"))
+        if len(self._faults) >= FAULTS_MAX:
+            raise Refused(invalid("op", f"at most {FAULTS_MAX} faults are set at a time; clear them first"))
+        self._seq += 1
+        self._faults.append(Fault(f"flt_{self._seq:06d}", op, kind, request.count, request.ms))
+
+    def _find(self, op: str, *, repeats: bool) -> Fault | None:
+        return next(
+            (f for f in self._faults if f.op in (ANY, op) and (f.kind == "duplicate_event") == repeats),
+            None,
+        )
+
+    def _use(self, fault: Fault) -> None:
+        fault.remaining -= 1
+        if not fault.remaining:
+            self._faults = [one for one in self._faults if one is not fault]
+
+    # ── Doing it ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def is_idle(self, scope: Scope) -> bool:
+        """Whether nothing can happen to this request. A stream may meet a fault that is set while it is open."""
+        return not self._faults and scope["path"] != "/v1/events/stream"
+
+    async def around(self, scope: Scope, receive: Receive, send: Send, run: Run) -> None:
+        """Let a request run, with what its fault does to it."""
+        op = None
+        if self._faults or scope["path"] == "/v1/events/stream":
+            op = self._operation_of(scope)
+        if op is None:
+            await run(scope, receive, send)
+            return
+        if op == STREAM:
+            send = self._repeating_stream(send)
+        elif op == FEED and self._find(op, repeats=True) is not None:
+            send = self._repeating_page(send)
+        fault = self._find(op, repeats=False)
+        if fault is None:
+            await run(scope, receive, send)
+            return
+        self._use(fault)
+        if fault.ms:
+            await asyncio.sleep(fault.ms / 1000)
+        if fault.kind == "drop":
+            await _hang_up(scope, Whole(receive))
+            return
+        if fault.kind == "lose_reply":
+            await _without_reply(scope, Whole(receive), run)
+            return
+        if fault.kind in ("status_429", "status_500"):
+            scope[INJECTED] = _refusal(fault.kind)
+        await run(scope, receive, send)
+
+    def _repeating_page(self, send: Send) -> Send:
+        """A page of the feed with its last event twice; a page without events leaves the fault to the next one."""
+        start: Message | None = None
+        parts: list[bytes] = []
+
+        async def repeat(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            parts.append(message.get("body", b""))
+            if message.get("more_body", False) or start is None:
+                return
+            body = b"".join(parts)
+            fault = self._find(FEED, repeats=True)
+            if start["status"] == 200 and fault is not None:
+                page = json.loads(body)
+                if page["events"]:
+                    self._use(fault)
+                    page["events"].append(page["events"][-1])
+                    body = json.dumps(page, ensure_ascii=False, separators=(",", ":")).encode()
+            length = (b"content-length", str(len(body)).encode())
+            headers = [
+                length if name.lower() == b"content-length" else (name, value) for name, value in start["headers"]
+            ]
+            await send({**start, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+        return repeat
+
+    def _repeating_stream(self, send: Send) -> Send:
+        async def repeat(message: Message) -> None:
+            body = message.get("body", b"")
+            fault = self._find(STREAM, repeats=True) if self._faults and body.startswith(b"id: evt_") else None
+            if fault is not None:
+                self._use(fault)
+                first, end, _ = body.partition(b"\n\n")  # Several may leave as one piece.
+                await send({**message, "body": first + end})
+            await send(message)
+
+        return repeat
+
+
+def _refusal(kind: str) -> Refused:
+    if kind == "status_429":
+        text = "a fault that was set through the sandbox's control: too many requests"
+        return Refused(Refusal("rate_limited", text, fix={"action": "wait", "seconds": 1}), None, {"Retry-After": "1"})
+    return Refused(Refusal("internal_error", "a fault that was set through the sandbox's control"), 500)
+
+
+class Whole:
+    """A request's `receive` that knows whether all of the request has come."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_read = False
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self.is_read = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        return message
+
+
+async def _hang_up(scope: Scope, receive: Whole) -> None:
+    """End the connection without an answer. The request is read to its end before: closed with bytes unread, a connection is
+    reset instead, and whether the caller sees one or the other would be chance."""
+    connection = (scope.get("extensions") or {}).get(CONNECTION)
+    if connection is None:
+        raise ConnectionResetError("a fault that was set through the sandbox's control closed this connection")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(READ_S):
+            while not receive.is_read:
+                await receive()
+    connection["close"]()
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _without_reply(scope: Scope, receive: Whole, run: Run) -> None:
+    """Do all of it, up to the commit, and answer nothing."""
+    answered = asyncio.Event()
+
+    async def swallow(message: Message) -> None:
+        # The edge sends after the commit: from the first message on, what was asked for is done.
+        answered.set()
+
+    running = asyncio.ensure_future(run(scope, receive, swallow))
+    waiting = asyncio.create_task(answered.wait())
+    both: set[asyncio.Future[Any]] = {running, waiting}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (running, waiting):
+            task.cancel()
+        await asyncio.gather(running, waiting, return_exceptions=True)
+    await _hang_up(scope, receive)

@@ -1,0 +1,34 @@
+"""The routes of webhooks: read the request, call the operation, send its answer."""
+
+from __future__ import annotations
+
+from fastapi import Request, Response
+
+from bot.service.http.gateway import check_still
+from bot.service.http.routes_v1 import EMPTY, Router, call_of, respond
+from bot.service.operations.webhooks import WebhookOperations
+from bot.service.security.auth import Access
+from bot.wire.requests import WebhookRequest
+
+
+def add_webhooks(router: Router, desk: WebhookOperations) -> None:
+    """The routes of webhooks."""
+    route = router.route
+
+    @route("POST", "/v1/webhooks", Access.OWNER, "default", body=WebhookRequest, keyed=True)
+    async def create_webhook(http: Request) -> Response:
+        call = call_of(http)
+        request = call.read(WebhookRequest)
+        generation = desk.machine.generation
+        await desk.check_names(request.url)
+        check_still(desk.machine, generation, call.principal)
+        return respond(desk.create(call.principal, request, call.context))
+
+    @route("GET", "/v1/webhooks", Access.OWNER, "default")
+    async def webhooks(http: Request) -> Response:
+        return respond(desk.webhooks(call_of(http).principal))
+
+    @route("DELETE", "/v1/webhooks/{id}", Access.OWNER, "default", body=EMPTY)
+    async def remove_webhook(http: Request) -> Response:
+        call = call_of(http)
+        return respond(desk.remove(call.principal, http.path_params["id"], call.context))

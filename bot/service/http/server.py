@@ -1,0 +1,98 @@
+"""The server: uvicorn as the service needs it, and a listener on a free port for a service inside another one. Knows no operation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from bot.service.http.connections import Protocol
+
+Headers = Callable[[], Mapping[str, str]]
+
+STOP_SECONDS: Final = 1  # for requests under way when the service is told to stop
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its signal handling, which would end the process before the snapshot is kept."""
+
+    on_started: Callable[[], None] | None = None
+    on_stop: Callable[[], None] = staticmethod(lambda: None)  # open streams end now: nothing else would end them
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self.on_stop()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.on_started is not None and self.started:
+            self.on_started()
+
+
+def server_of(app: ASGIApp, headers: Headers = dict, *, loop: str = "uvloop") -> Server:
+    """A server that serves this app on sockets that it is given. `headers`: more of them for answers of its own, to what never gets to the app."""
+
+    class Stamping(Protocol):
+        more_headers = staticmethod(headers)
+
+    return Server(
+        uvicorn.Config(
+            app,
+            loop=loop,
+            http=Stamping,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+    )
+
+
+def free_port(host: str = "127.0.0.1") -> socket.socket:
+    """A socket bound to a port that nobody uses. Of one that is not said to be TCP asyncio does not take Nagle's delay off: each answer that is
+    written in two parts would wait 40 ms for the caller's delayed acknowledgement."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock.bind((host, 0))
+    return sock
+
+
+class Listener:
+    """An app on a socket, in the running loop."""
+
+    def __init__(self, app: ASGIApp, sock: socket.socket, headers: Headers = dict) -> None:
+        self.server = server_of(app, headers)
+        self._sock = sock
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns when the app can be reached."""
+        started = asyncio.Event()
+        self.server.on_started = started.set
+        self._task = asyncio.create_task(self.server.serve(sockets=[self._sock]), name="service-listener")
+        waiting = asyncio.create_task(started.wait())
+        try:
+            await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if not started.is_set():
+            await self._task
+            raise RuntimeError("the server ended before it could be reached")
+
+    async def stop(self) -> None:
+        """Returns when the last request is answered and the port is free."""
+        self.server.stop()
+        if self._task is not None:
+            await self._task
+        self._sock.close()

@@ -1,0 +1,189 @@
+"""Candles of one market in six intervals, the running bars included, fed by the very points that fill orders. Keeps the last 5,000 of each."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from bot.service.market_data.simulator import Candle
+from bot.wire.queries import CANDLES_MAX
+from bot.wire.vocabulary import INTERVAL_MS
+
+STEPS: Final = tuple(INTERVAL_MS.items())
+
+
+# The last closed candles of an interval, oldest first, as they were when the store was made; at most so many.
+History = Callable[[str, int], list[Candle]]
+HELPING: Final = 32  # candles of history that a first small question makes; a larger one makes all
+PAGE: Final = (
+    64  # candles packed together: 25 bytes each instead of 300, and the newest ones, that everybody asks for, stay open
+)
+PACKING: Final = 1  # zlib's fastest: a page is packed while callers wait
+
+
+class _Running:
+    """The bar of one interval that is still open."""
+
+    __slots__ = ("close", "high", "low", "open", "ts", "volume")
+
+    def __init__(self, ts: int, px: int) -> None:
+        self.ts = ts
+        self.open = self.high = self.low = self.close = px
+        self.volume = 0
+
+    def candle(self) -> Candle:
+        return Candle(self.ts, self.open, self.high, self.low, self.close, self.volume)
+
+
+class _Closed:
+    """The last 5,000 closed candles of an interval, oldest first; those before the newest 64 to 127 are packed in pages."""
+
+    __slots__ = ("_newest", "_pages")
+
+    def __init__(self, candles: Iterable[Candle] = ()) -> None:
+        self._pages: deque[bytes] = deque()  # whole ones, except that the oldest may be short
+        self._newest = list(candles)
+        self._pack()
+
+    def append(self, candle: Candle) -> None:
+        self._newest.append(candle)
+        if len(self._newest) >= 2 * PAGE:
+            self._pack()
+
+    def prepend(self, older: list[Candle]) -> None:
+        """Put history before all that there is."""
+        if not self._pages:
+            self._newest[:0] = older
+            self._pack()
+            return
+        for end in range(len(older), 0, -PAGE):
+            self._pages.appendleft(_packed(older[max(0, end - PAGE) : end]))
+        self._drop()
+
+    def last(self, most: int) -> list[Candle]:
+        """At most so many of the newest."""
+        found = self._newest
+        for page in reversed(self._pages):
+            if len(found) >= most:
+                break
+            found = [*_unpacked(page), *found]
+        return found[max(0, len(found) - most) :]
+
+    def _pack(self) -> None:
+        while len(self._newest) >= 2 * PAGE:
+            self._pages.append(_packed(self._newest[:PAGE]))
+            del self._newest[:PAGE]
+        self._drop()
+
+    def _drop(self) -> None:
+        while (len(self._pages) - 1) * PAGE + len(self._newest) >= CANDLES_MAX:
+            self._pages.popleft()
+
+
+def _packed(candles: Sequence[Candle]) -> bytes:
+    return zlib.compress(array("q", [value for candle in candles for value in candle]), PACKING)
+
+
+def _unpacked(page: bytes) -> list[Candle]:
+    values = iter(array("q", zlib.decompress(page)))
+    return list(map(Candle, *[values] * len(Candle._fields)))
+
+
+class CandleStore:
+    """Closed candles and the running one of each interval. A candle is visible once the clock has passed its end."""
+
+    def __init__(self, base_ms: int = STEPS[0][1], history: History | None = None) -> None:
+        self._history = history
+        self._helped: dict[str, tuple[int, int]] = {}  # interval -> (limit asked of the history, candles it gave)
+        self._steps = tuple((name, step) for name, step in STEPS if step >= base_ms)
+        self._closed: dict[str, _Closed] = {name: _Closed() for name in INTERVAL_MS}
+        self._running: dict[str, _Running | None] = dict.fromkeys(INTERVAL_MS)
+
+    @property
+    def last_px(self) -> int | None:
+        """The latest price seen."""
+        running = self._running[self._steps[0][0]]
+        if running is not None:
+            return running.close
+        self._help(self._steps[0][0], 1)
+        closed = self._closed[self._steps[0][0]].last(1)
+        return closed[0].close if closed else None
+
+    def load(self, interval: str, candles: Iterable[Candle], running: Candle | None = None) -> None:
+        """History of one interval, oldest first, and what is known of its open bar."""
+        self._closed[interval] = _Closed(candles)
+        if running is not None:
+            bar = _Running(running.ts, running.open)
+            bar.high, bar.low, bar.close, bar.volume = running.high, running.low, running.close, running.volume
+            self._running[interval] = bar
+
+    def point(self, at_ms: int, px: int, volume: int = 0) -> None:
+        """A price was seen at `at_ms`, with what was traded since the one before."""
+        for name, step in self._steps:
+            running = self._running[name]
+            start = at_ms - at_ms % step
+            if running is None or running.ts != start:
+                if running is not None:
+                    self._closed[name].append(running.candle())
+                running = self._running[name] = _Running(start, px)
+            elif px > running.high:
+                running.high = px
+            elif px < running.low:
+                running.low = px
+            running.close = px
+            running.volume += volume
+
+    def page(self, interval: str, limit: int, now_ms: int) -> list[tuple[Candle, bool]]:
+        """The last `limit` candles with whether each is closed, oldest first."""
+        self._help(interval, limit)
+        step = INTERVAL_MS[interval]
+        running = self._running[interval]
+        found: list[tuple[Candle, bool]] = []
+        if running is not None:
+            found.append((running.candle(), running.ts + step <= now_ms))
+        rest = self._closed[interval].last(limit - len(found))
+        return [*((candle, True) for candle in rest), *found]
+
+    def _help(self, interval: str, limit: int) -> None:
+        """Make as much history as `limit` candles may need."""
+        asked, had = self._helped.get(interval, (0, 0))
+        if self._history is None or asked >= limit:
+            return
+        helping = HELPING if limit <= HELPING else CANDLES_MAX
+        found = self._history(interval, helping)
+        self._closed[interval].prepend(found[: len(found) - had])
+        self._helped[interval] = (helping, len(found))
+
+    def day(self, now_ms: int) -> tuple[int, int, int, int] | None:
+        """(first open, high, low, quote volume in USD scaled 1e8) of the last 24 hours by hourly candles; None without any."""
+        since = now_ms - INTERVAL_MS["1d"]
+        bars = [
+            c
+            for c, _ in self.page("1h", 25, now_ms)
+            if c.ts > since - INTERVAL_MS["1h"] and c.ts + INTERVAL_MS["1h"] > since
+        ]
+        if not bars:
+            return None
+        usd = sum((c.high + c.low + c.close) // 3 * c.volume // 100_000_000 for c in bars)
+        return bars[0].open, max(c.high for c in bars), min(c.low for c in bars), usd
+
+
+def merge(parts: Iterable[Candle], ts: int) -> Candle | None:
+    """One candle that opens at `ts` out of finer ones in order; None without any."""
+    whole: Candle | None = None
+    for part in parts:
+        if whole is None:
+            whole = part._replace(ts=ts)
+        else:
+            whole = Candle(
+                ts,
+                whole.open,
+                max(whole.high, part.high),
+                min(whole.low, part.low),
+                part.close,
+                whole.volume + part.volume,
+            )
+    return whole

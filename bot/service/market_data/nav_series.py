@@ -1,0 +1,107 @@
+"""Net asset value through time: what `venue.nav` wrote down, priced with the candles. Reads only; the same history always gives the same series."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from bot.service.market_data.candles import CandleStore
+from bot.service.market_data.price_feed import Feed
+from bot.venue import ledger
+from bot.venue import nav as stands
+from bot.venue.state import DAY_MS, HOUR_MS, Account, State
+from bot.wire.vocabulary import INTERVAL_MS
+
+# range of the interface -> (its length, its step)
+RANGES: Final = {
+    "1d": (DAY_MS, stands.STEP_MS),
+    "7d": (7 * DAY_MS, HOUR_MS),
+    "30d": (30 * DAY_MS, 4 * HOUR_MS),
+    "all": (stands.DAYS_KEPT * DAY_MS, DAY_MS),
+}
+
+
+class Point(NamedTuple):
+    ts: int
+    nav: int
+
+
+def series(state: State, account: Account, feed: Feed, span: str, now_ms: int) -> list[Point]:
+    """A point on each boundary of the range's step since the account began, then now.
+
+    A boundary's point is what the step before it ended with; the last point is the account's value at this instant.
+    """
+    length, step = RANGES[span]
+    first = _first_boundary(account, length, step, now_ms)
+    at = range(first, now_ms, step)
+    points = [Point(ts, nav) for ts, nav in zip(at, _values(account, feed, at, step, now_ms), strict=True)]
+    return [*points, Point(now_ms, ledger.account_value(state, account))]
+
+
+def gains(state: State, account: Account, feed: Feed, now_ms: int) -> dict[str, int]:
+    """What was gained within each range: the value now less that of the range's first point, or less the starting balance when the account is younger."""
+    value = ledger.account_value(state, account)
+    found: dict[str, int] = {}
+    for span, (length, step) in RANGES.items():
+        if span == "all" or now_ms - length <= begun_ms(account):
+            found[span] = value - account.start_balance
+            continue
+        first = _first_boundary(account, length, step, now_ms)
+        found[span] = value - _values(account, feed, range(first, first + 1, step), step, now_ms)[0]
+    return found
+
+
+def begun_ms(account: Account) -> int:
+    return account.begun_ms or account.created_ms
+
+
+def _first_boundary(account: Account, length: int, step: int, now_ms: int) -> int:
+    begun = begun_ms(account)
+    if now_ms - length <= begun:
+        return begun - begun % step + step  # the opening itself is no step's end
+    return -(-(now_ms - length) // step) * step
+
+
+def _values(account: Account, feed: Feed, at: range, step: int, now_ms: int) -> list[int]:
+    """The account's value at each of these boundaries."""
+    history = account.history
+    closes: dict[str, _Closes] = {}
+    values: list[int] = []
+    for ts in at:
+        after = bisect_right(history, ts, key=lambda stand: stand.ts)
+        if after == 0:
+            values.append(account.start_balance)
+            continue
+        stand = history[after - 1]
+        sizes: list[tuple[int, int]] = []
+        for coin, size, mark in stand.held:
+            known = closes.get(coin)
+            if known is None:
+                known = closes[coin] = _Closes(feed.store(coin), step, at.start, now_ms)
+            sizes.append((size, known.before(ts, not_before_ms=stand.ts, otherwise=mark)))
+        values.append(stands.value(stand.cash, sizes))
+    return values
+
+
+class _Closes:
+    """Closes of one market by the instant at which they were final, from the last one at or before `since_ms` on."""
+
+    def __init__(self, store: CandleStore, step: int, since_ms: int, now_ms: int) -> None:
+        self._ends: list[int] = []
+        self._closes: list[int] = []
+        for interval, length in INTERVAL_MS.items():
+            # A market recorded in hours has no five minutes: then the finest that it has.
+            if length < step:
+                continue
+            page = store.page(interval, (now_ms - since_ms) // length + 3, now_ms)
+            if page:
+                self._ends = [candle.ts + length for candle, _ in page]
+                self._closes = [candle.close for candle, _ in page]
+                return
+
+    def before(self, ts: int, *, not_before_ms: int, otherwise: int) -> int:
+        """The last close at or before `ts`; the price at which the stand was written where no later close is known."""
+        after = bisect_right(self._ends, ts)
+        if after == 0 or self._ends[after - 1] <= not_before_ms:
+            return otherwise
+        return self._closes[after - 1]

@@ -1,0 +1,313 @@
+"""What drives the markets: simulated, recorded and pushed prices behind one feed of points in time order. Applies nothing; machine.py does.
+
+Each candle is four points in the adaptive order: its open at once, its extremes after a third and two thirds, its close in its last
+millisecond. The feed's place is (instant, market): everything up to there has been taken, and a restart goes on from it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from typing import Final, NamedTuple, Protocol
+
+from bot.service.market_data.candles import CandleStore, merge
+from bot.service.market_data.event_odds import EventMarket
+from bot.service.market_data.simulator import Candle, SimulatedMarket, path_of
+from bot.wire.vocabulary import INTERVAL_MS
+
+HISTORY_BARS: Final = 1_000  # of each interval before a simulated market's start
+RECORDED_HISTORY_BARS: Final = 200  # of a recorded file, when it has twice as many
+MINUTE_MS: Final = INTERVAL_MS["1m"]
+FOREVER_MS: Final = 1 << 62
+LADDER: Final = tuple(INTERVAL_MS.items())
+
+
+class Point(NamedTuple):
+    """One price of a market. `volume` is the whole bar's; `part` of it was traded since the point before."""
+
+    at_ms: int
+    coin: str
+    px: int
+    step: int
+    bar_ms: int
+    volume: int | None
+    part: int
+
+
+class Source(Protocol):
+    """Where the prices of one market come from."""
+
+    base_ms: int
+    lot: int
+
+    def bar_at(self, at_ms: int) -> Candle | None:
+        """The base candle that is open at `at_ms`, or None in a hole of the data."""
+        ...
+
+    def next_bar(self, after_ms: int) -> Candle | None:
+        """The first base candle that opens after `after_ms`; None at the end of the data."""
+        ...
+
+    def closed(self, interval: str, until_ms: int, limit: int) -> list[Candle]:
+        """The last `limit` candles that had closed by `until_ms`, oldest first."""
+        ...
+
+
+class SimulatedSource:
+    """A simulated market, endless but for an event's settlement."""
+
+    base_ms = MINUTE_MS
+
+    def __init__(self, market: SimulatedMarket | EventMarket, start_ms: int) -> None:
+        self._market = market
+        self._start_ms = start_ms
+        self._end_ms = market.expires_ms if isinstance(market, EventMarket) else FOREVER_MS
+        self.lot = market.lot
+
+    def bar_at(self, at_ms: int) -> Candle | None:
+        return self._market.minute(at_ms - at_ms % MINUTE_MS) if at_ms < self._end_ms else None
+
+    def next_bar(self, after_ms: int) -> Candle | None:
+        ts = after_ms - after_ms % MINUTE_MS + MINUTE_MS
+        return self._market.minute(ts) if ts < self._end_ms else None
+
+    def forget(self) -> None:
+        self._market.forget()
+
+    def closed(self, interval: str, until_ms: int, limit: int) -> list[Candle]:
+        step = INTERVAL_MS[interval]
+        end = until_ms - until_ms % step
+        first = max(end - limit * step, self._start_ms - self._start_ms % step - HISTORY_BARS * step)
+        return self._market.candles(interval, first, end)
+
+
+class RecordedSource:
+    """Candles of a file, in the file's interval; coarser ones are made of them."""
+
+    def __init__(self, candles: list[Candle], base_ms: int, lot: int = 1) -> None:
+        self.base_ms = base_ms
+        self.lot = lot
+        self.candles = candles
+        self._opens = [candle.ts for candle in candles]
+
+    @property
+    def history(self) -> int:
+        """How many candles are past when trading starts."""
+        return min(RECORDED_HISTORY_BARS, len(self.candles) // 2)
+
+    def bar_at(self, at_ms: int) -> Candle | None:
+        index = bisect_right(self._opens, at_ms) - 1
+        if index < 0 or self._opens[index] + self.base_ms <= at_ms:
+            return None
+        return self.candles[index]
+
+    def next_bar(self, after_ms: int) -> Candle | None:
+        index = bisect_right(self._opens, after_ms)
+        return self.candles[index] if index < len(self.candles) else None
+
+    def closed(self, interval: str, until_ms: int, limit: int) -> list[Candle]:
+        step = INTERVAL_MS[interval]
+        if step < self.base_ms:
+            return []
+        end = until_ms - until_ms % step
+        first = bisect_left(self._opens, end - limit * step)
+        last = bisect_left(self._opens, end)
+        found: list[Candle] = []
+        group: list[Candle] = []
+        for candle in self.candles[first:last]:
+            start = candle.ts - candle.ts % step
+            if group and start != group[0].ts - group[0].ts % step:
+                found.extend(filter(None, [merge(group, group[0].ts - group[0].ts % step)]))
+                group = []
+            group.append(candle)
+        if group:
+            found.extend(filter(None, [merge(group, group[0].ts - group[0].ts % step)]))
+        return found
+
+
+def points_of(coin: str, candle: Candle, base_ms: int, lot: int = 1) -> tuple[Point, Point, Point, Point]:
+    """The four points of a candle, with the volume dealt out evenly in lots."""
+    third = base_ms // 3
+    quarter = candle.volume // 4 // lot * lot
+    times = (0, third, 2 * third, base_ms - 1)
+    parts = (quarter, quarter, quarter, candle.volume - 3 * quarter)
+    ts, volume = candle.ts, candle.volume
+    a, b, c, d = (
+        Point(ts + times[step], coin, px, step, ts, volume, parts[step]) for step, px in enumerate(path_of(candle))
+    )
+    return a, b, c, d
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One market on its way through its source."""
+
+    coin: str
+    source: Source
+    pending: list[Point]  # points of the present candle that lie ahead, the next one last
+    store: CandleStore | None = None  # made when first asked for: history takes longer to make than to start without
+    passed_ms: int = 0  # every point up to here has been taken
+    pushed: bool = False
+
+    def advance(self, after_ms: int) -> None:
+        """Have the next point ready."""
+        if not self.pending and not self.pushed and (bar := self.source.next_bar(after_ms)) is not None:
+            self.pending = list(reversed(points_of(self.coin, bar, self.source.base_ms, self.source.lot)))
+
+
+class Feed:
+    """The points of all markets, by time and then in the order of the markets."""
+
+    def __init__(self, sources: dict[str, Source]) -> None:
+        self._order = {coin: index for index, coin in enumerate(sources)}
+        self._lanes = {coin: _Lane(coin, source, []) for coin, source in sources.items()}
+        self._heap: list[tuple[int, int, str]] = []
+
+    def start(self, at_ms: int, upto: str | None = None, *, inclusive: bool = True) -> None:
+        """Take the place right after every point at or before `at_ms`; of that very instant only the markets up to `upto` when it is given.
+
+        `inclusive=False` leaves the points of that instant to come.
+        """
+        limit = len(self._order) if upto is None else self._order[upto]
+        for coin, lane in self._lanes.items():
+            self._place(lane, at_ms if inclusive and self._order[coin] <= limit else at_ms - 1)
+        self._stack()
+
+    def add(self, coin: str, source: Source, at_ms: int) -> None:
+        """One more market, whose points begin at this very instant; in it they come after those of all others."""
+        self._order[coin] = len(self._order)
+        lane = self._lanes[coin] = _Lane(coin, source, [])
+        self._place(lane, at_ms - 1)
+        self._stack()
+
+    def _place(self, lane: _Lane, passed_ms: int) -> None:
+        source = lane.source
+        lane.store, lane.passed_ms = None, passed_ms
+        bar = source.bar_at(passed_ms)
+        ahead = (
+            []
+            if bar is None
+            else [p for p in points_of(lane.coin, bar, source.base_ms, source.lot) if p.at_ms > passed_ms]
+        )
+        lane.pending = ahead[::-1]
+        lane.advance(passed_ms)
+
+    def _stack(self) -> None:
+        self._heap = [
+            (lane.pending[-1].at_ms, self._order[coin], coin) for coin, lane in self._lanes.items() if lane.pending
+        ]
+        heapify(self._heap)
+
+    def _fill(self, lane: _Lane) -> CandleStore:
+        """History of all intervals as it was right after the last point taken, running bars included."""
+        source, passed_ms = lane.source, lane.passed_ms
+        bar, seen = self._seen(lane)
+        running = None
+        if bar is not None and seen:
+            pxs = [p.px for p in seen]
+            running = Candle(bar.ts, pxs[0], max(pxs), min(pxs), pxs[-1], sum(p.part for p in seen))
+        store = CandleStore(source.base_ms, lambda name, limit: source.closed(name, passed_ms, limit))
+        finer, now = "", None
+        for name, step in LADDER:
+            if step < source.base_ms:
+                continue
+            if step == source.base_ms:
+                now = running
+            else:
+                start = passed_ms - passed_ms % step
+                parts = [c for c in source.closed(finer, passed_ms, step // INTERVAL_MS[finer]) if c.ts >= start]
+                if now is not None and now.ts >= start:
+                    parts.append(now)
+                now = merge(parts, start)
+            store.load(name, (), now)
+            finer = name
+        lane.store = store
+        return store
+
+    def _seen(self, lane: _Lane) -> tuple[Candle | None, list[Point]]:
+        """The present base candle and those of its points that have been taken."""
+        source, passed_ms = lane.source, lane.passed_ms
+        bar = source.bar_at(passed_ms)
+        if bar is None:
+            return None, []
+        return bar, [p for p in points_of(lane.coin, bar, source.base_ms, source.lot) if p.at_ms <= passed_ms]
+
+    # ── Taking points ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def next_ms(self) -> int | None:
+        """When the next point is; None when nothing comes by itself."""
+        return self._heap[0][0] if self._heap else None
+
+    def opens(self, at_ms: int) -> tuple[tuple[str, int], ...]:
+        """The markets whose next point is the open of a bar at this instant, each with its price."""
+        nexts = [lane.pending[-1] for lane in self._lanes.values() if lane.pending]
+        return tuple((point.coin, point.px) for point in nexts if point.at_ms == at_ms and point.step == 0)
+
+    def pop(self) -> Point:
+        """Take the next point; it is in the candles from now on."""
+        _, order, coin = self._heap[0]
+        lane = self._lanes[coin]
+        point = lane.pending.pop()
+        lane.passed_ms = point.at_ms
+        if lane.store is not None:
+            lane.store.point(point.at_ms, point.px, point.part)
+        if not lane.pending:
+            lane.advance(point.at_ms)
+        if lane.pending:
+            heapreplace(self._heap, (lane.pending[-1].at_ms, order, coin))
+        else:
+            heappop(self._heap)
+        return point
+
+    def has_ended(self, coin: str) -> bool:
+        """Whether a recorded market has no point left."""
+        lane = self._lanes[coin]
+        return not lane.pending and not lane.pushed
+
+    def hold(self, coin: str) -> None:
+        """From now on the prices of this market are pushed; its own are not played any more."""
+        lane = self._lanes[coin]
+        if not lane.pushed:
+            lane.pushed = True
+            lane.pending = []
+            self._stack()
+
+    def push(self, coin: str, at_ms: int, px: int, volume: int) -> None:
+        """A price from outside."""
+        self.hold(coin)
+        self.store(coin).point(at_ms, px, volume)
+
+    def store(self, coin: str) -> CandleStore:
+        """The candles of a market."""
+        lane = self._lanes[coin]
+        return lane.store if lane.store is not None else self._fill(lane)
+
+    def warm(self) -> bool:
+        """Make the history of one more market; False when all have theirs."""
+        lane = next((lane for lane in self._lanes.values() if lane.store is None), None)
+        if lane is not None:
+            self._fill(lane)
+        return lane is not None
+
+    def forget(self, coin: str) -> None:
+        """Let the candles of a market that is over go; whoever asks for them has them made again."""
+        lane = self._lanes[coin]
+        if not lane.pushed and isinstance(lane.source, SimulatedSource):
+            lane.store = None
+            lane.source.forget()
+
+    def last_px(self, coin: str) -> int | None:
+        """The latest price of a market."""
+        lane = self._lanes[coin]
+        if lane.store is None:
+            _, seen = self._seen(lane)
+            if seen:
+                return seen[-1].px
+        return self.store(coin).last_px
+
+    def rewind(self, coin: str, at_ms: int) -> None:
+        """The candles of one market as they were at `at_ms`, before its prices began to be pushed."""
+        lane = self._lanes[coin]
+        lane.passed_ms = at_ms
+        self._fill(lane)

@@ -1,0 +1,236 @@
+"""/mcp: the door for agents. The edge asks every POST for its credential; each call of a tool is then a request of its own, through the same edge."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import Request, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bot.service.http.gateway import check_form
+from bot.service.http.routes_v1 import Router, respond
+from bot.service.mcp.tools import Reply, Sent
+from bot.service.operations.accounts import BODY_BYTES_MAX
+from bot.service.operations.operations import Operations
+from bot.service.security.auth import OWNER_SCOPES, Access
+from bot.service.views import strict_json
+from bot.service.views.responses import Answer, Refused, invalid
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+PATH: Final = "/mcp"
+METADATA: Final = "/.well-known/oauth-protected-resource/mcp"
+SERVER_METADATA: Final = "/.well-known/oauth-authorization-server"
+CONTENT_TYPE: Final = b"content-type"
+POLICY: Final = "default"  # what each POST costs; a tool of the same policy costs no more
+
+# What an inner request takes over from the POST that carries it.
+_CARRIED: Final = frozenset({b"host", b"authorization", b"x-api-version"})
+# What the POST's answer takes over from the inner one.
+_RETURNED: Final = frozenset({b"x-request-id", b"idempotency-replayed"})
+
+
+class McpRoute:
+    """Opens when the first agent comes, and stays open until the service stops."""
+
+    def __init__(self, docs: str) -> None:
+        self._docs = docs
+        self._service: ASGIApp | None = None
+        self._manager: StreamableHTTPSessionManager | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._closing = asyncio.Event()
+
+    def lead_to(self, service: ASGIApp) -> None:
+        """Where the requests go that calls stand for: the whole service, edge included."""
+        self._service = service
+
+    async def answer(self, http: Request) -> Response:
+        """Hand one POST to the protocol."""
+        headers = dict(http.scope["headers"])
+        check_form(headers.get(CONTENT_TYPE), headers.get(b"content-encoding"))
+        body = await _body(http)
+        try:
+            said = strict_json.parse(body)  # What nobody could read in one way only is refused here as everywhere.
+        except strict_json.BadJson as error:
+            raise Refused(invalid("body", str(error))) from None
+        if isinstance(said, dict) and "id" in said and type(said["id"]) not in (str, int):
+            # The protocol's library would take it for a notification, which gets no answer.
+            raise Refused(invalid("id", "must be a string or an integer", ["a string", "an integer"]))
+        return _Handed(await self._open(), body)
+
+    async def close(self) -> None:
+        """End with the service."""
+        self._closing.set()
+        if self._task is not None:
+            await self._task
+            self._task = None
+
+    async def _open(self) -> StreamableHTTPSessionManager:
+        async with self._opening:
+            if self._manager is None:
+                # The import takes most of a second: in a thread, so that prices and heartbeats go on.
+                over_http = await asyncio.to_thread(_imported)
+                manager = over_http(self._carry, self._docs, _scopes_of)
+                ready = asyncio.Event()
+                self._task = task = asyncio.create_task(self._hold(manager, ready), name="service-mcp")
+                await ready.wait()
+                if task.done():  # It could not begin: the next agent finds another one.
+                    self._task = None
+                    await task
+                self._manager = manager
+            return self._manager
+
+    async def _hold(self, manager: StreamableHTTPSessionManager, ready: asyncio.Event) -> None:
+        try:
+            async with manager.run():
+                ready.set()
+                await self._closing.wait()
+        finally:
+            ready.set()
+
+    async def _carry(self, context: Any, sent: Sent) -> Reply:
+        """A tool's request through the edge, with the credential of the POST that it came in."""
+        assert self._service is not None
+        outer: Scope = context.request.scope
+        headers = [(name, value) for name, value in outer["headers"] if name in _CARRIED]
+        headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in sent.headers.items()]
+        scope: Scope = {
+            "type": "http",
+            "asgi": outer["asgi"],
+            "http_version": "1.1",
+            "method": sent.method,
+            "scheme": outer["scheme"],
+            "path": sent.path,
+            "raw_path": sent.target.encode("ascii"),
+            "query_string": sent.query.encode("ascii"),
+            "root_path": "",
+            "headers": headers,
+            "client": outer.get("client"),
+            "server": outer.get("server"),
+            "state": {},
+            "paid": POLICY,
+        }
+        status: int = 500
+        returned: dict[bytes, bytes] = {}
+        parts: list[bytes] = []
+        unread = True
+
+        async def receive() -> Message:
+            nonlocal unread
+            if not unread:
+                return {"type": "http.disconnect"}
+            unread = False
+            return {"type": "http.request", "body": sent.body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            nonlocal status, returned
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                returned = {bytes(name).lower(): bytes(value) for name, value in message["headers"]}
+            else:
+                parts.append(message.get("body", b""))
+
+        try:
+            await self._service(scope, receive, send)
+        except ConnectionResetError:
+            status, returned, parts = 500, {}, []  # a fault that the sandbox was told to have: the answer is lost
+        outer["mcp.returned"] = [(name, value) for name, value in returned.items() if name in _RETURNED]
+        named = {name.decode("latin-1"): value.decode("latin-1") for name, value in returned.items()}
+        return Reply(status, b"".join(parts), named)
+
+
+async def _scopes_of(context: Any) -> frozenset[str]:
+    """The scopes of the POST's caller."""
+    scopes: frozenset[str] = context.request.scope["call"].principal.scopes
+    return scopes
+
+
+def _imported() -> Any:
+    from bot.service.mcp.server import over_http  # on first use: see there
+
+    return over_http
+
+
+async def _body(http: Request) -> bytes:
+    """The whole body, bounded like every other."""
+    parts, size = [], 0
+    async for part in http.stream():
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            raise Refused(invalid("body", f"is larger than {BODY_BYTES_MAX} bytes"), 413)
+        parts.append(part)
+    return b"".join(parts)
+
+
+class _Handed(Response):
+    """An answer that the protocol writes."""
+
+    def __init__(self, manager: StreamableHTTPSessionManager, body: bytes) -> None:
+        super().__init__()
+        self._manager = manager
+        self._read = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        unread = True
+        if CONTENT_TYPE not in dict(scope["headers"]):  # Taken as JSON, as everywhere here; the protocol wants it said.
+            scope = {**scope, "headers": [*scope["headers"], (CONTENT_TYPE, b"application/json")]}
+
+        async def again() -> Message:
+            nonlocal unread
+            if unread:
+                unread = False
+                return {"type": "http.request", "body": self._read, "more_body": False}
+            return await receive()
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *scope.get("mcp.returned", [])]
+            await send(message)
+
+        await self._manager.handle_request(scope, again, answer)
+
+
+def add_mcp(router: Router, operations: Operations, origins: frozenset[str] = frozenset()) -> McpRoute:
+    """The door and the pages that say how to get in. `origins`: web pages besides our own that may ask."""
+    base = operations.base_url
+    door = McpRoute(operations.docs)
+    pages = origins | {base.lower()}
+
+    @router.route("POST", PATH, Access.ANY, POLICY, is_rpc=True, metadata=f"{base}{METADATA}", origins=pages)
+    async def mcp(http: Request) -> Response:
+        return await door.answer(http)
+
+    @router.route("GET", METADATA, Access.NONE, "public")
+    async def protected_resource(http: Request) -> Response:
+        return respond(
+            Answer.ok(
+                {
+                    "resource": f"{base}{PATH}",
+                    "resource_name": "Trading service",
+                    "authorization_servers": [base],
+                    "scopes_supported": [*OWNER_SCOPES, "trade:close_only"],
+                    "bearer_methods_supported": ["header"],
+                    "resource_documentation": operations.docs,
+                }
+            )
+        )
+
+    @router.route("GET", SERVER_METADATA, Access.NONE, "public")
+    async def authorization_server(http: Request) -> Response:
+        # A client that looks here for a way to sign in learns that there is none yet: keys come from the interface.
+        return respond(
+            Answer.ok(
+                {
+                    "issuer": base,
+                    "response_types_supported": [],
+                    "grant_types_supported": [],
+                    "scopes_supported": [*OWNER_SCOPES, "trade:close_only"],
+                    "service_documentation": operations.docs,
+                }
+            )
+        )
+
+    return door

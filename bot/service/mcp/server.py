@@ -1,0 +1,105 @@
+"""The tools as an MCP server of the official SDK. Imported when the first agent comes: the SDK costs more memory than the service itself may at its start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from mcp import types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+
+from bot.service.mcp.tools import (
+    INSTRUCTIONS,
+    TOOLS,
+    Reply,
+    Result,
+    Sent,
+    Tool,
+    input_schema,
+    refused,
+    request_of,
+    result_of,
+    tools_of,
+    unknown,
+)
+from bot.service.operations.accounts import BODY_BYTES_MAX
+from bot.service.views.responses import Refused
+from bot.wire.headers import DESCRIPTION_VERSION
+
+Context = ServerRequestContext[Any, Any]
+Send = Callable[[Context, Sent], Awaitable[Reply]]  # carries a request to the service, with the caller's credential
+ScopesOf = Callable[[Context], Awaitable[frozenset[str] | None]]  # of the caller; None: not known
+
+SERVER_NAME = "bracketbot"
+
+
+def build(send: Send, docs: str, scopes_of: ScopesOf) -> Server[Any]:
+    """A server whose calls go out by `send`. `docs`: where its own errors are explained."""
+    offered = {tool.name: _offered(tool) for tool in TOOLS.values()}
+    schemas = {name: tool.input_schema for name, tool in offered.items()}
+
+    async def list_tools(ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[offered[tool.name] for tool in tools_of(await scopes_of(ctx))])
+
+    async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        tool = TOOLS.get(params.name)
+        if tool is None:
+            return _said(refused(unknown(params.name), docs))
+        try:
+            request = request_of(tool, params.arguments or {})
+        except Refused as no:
+            return _said(refused(no.refusal, docs, is_order=tool.is_order))
+        return _said(result_of(await send(ctx, request), request, docs))
+
+    return Server(
+        SERVER_NAME,
+        version=DESCRIPTION_VERSION,
+        title="Trading service",
+        instructions=INSTRUCTIONS,
+        get_tool_input_schema=schemas.get,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def over_http(send: Send, docs: str, scopes_of: ScopesOf) -> StreamableHTTPSessionManager:
+    """The server behind an address: no sessions, each answer one JSON body. Caller, Host and Origin are the edge's, which stands in front."""
+    return StreamableHTTPSessionManager(
+        build(send, docs, scopes_of),
+        json_response=True,
+        stateless=True,
+        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        max_request_body_size=BODY_BYTES_MAX,
+    )
+
+
+def _offered(tool: Tool) -> types.Tool:
+    scope = "Needs no scope." if tool.scope == "none" else f"Needs the scope {tool.scope}."
+    hints = types.ToolAnnotations(
+        title=tool.title,
+        read_only_hint=tool.read_only,
+        destructive_hint=tool.destructive,
+        idempotent_hint=tool.idempotent,
+        open_world_hint=False,
+    )
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=f"{tool.note} {scope} ({tool.method} {tool.path})",
+        input_schema=input_schema(tool),
+        annotations=hints,
+    )
+
+
+def _said(result: Result) -> types.CallToolResult:
+    text = json.dumps(result.body, ensure_ascii=False, separators=(",", ":"))
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=text)],
+        structured_content=result.body,
+        is_error=result.failed,
+        meta=result.meta,
+    )

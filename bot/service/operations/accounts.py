@@ -1,0 +1,239 @@
+"""Operations on accounts: opening, resetting, the snapshot, limits, events, trades. Reads come with the marks of their instant."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Any, Final
+
+from bot.errors import Refusal
+from bot.money import format_e8
+from bot.service.operations.executor import Context, OperationExecutor
+from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact
+from bot.service.security.auth import OWNER_SCOPES, Minted, Principal, mint
+from bot.service.views import account_views, event_views
+from bot.service.views.responses import Answer, Refused, invalid
+from bot.venue import ledger, pages
+from bot.venue.commands import OpenAccount, ResetAccount
+from bot.venue.events import AccountChanged, Event
+from bot.venue.state import EVENTS_KEPT, GUARDIANS_MAX, KEYS_MAX, OPEN_ORDERS_MAX, Account, Key, event_id
+from bot.wire.headers import LIMITS_VERSION
+from bot.wire.queries import EventsQuery, TradesQuery
+from bot.wire.requests import ResetRequest, SandboxAccountRequest
+
+BODY_BYTES_MAX: Final = 64 * 1024
+WEBHOOKS_MAX: Final = 20
+IDEMPOTENCY_TTL_MS: Final = 7 * 86_400_000
+
+_EVENT_ID: Final = re.compile(r"evt_([0-9]{1,18})", re.ASCII)
+
+
+class AccountOperations(OperationExecutor):
+    """One account as a whole."""
+
+    def open_account(self, request: SandboxAccountRequest, context: Context) -> Answer:
+        """POST /v1/sandbox/accounts."""
+        now = self.machine.catch_up()
+        balance = exact(request.starting_balance_usd, "startingBalanceUsd")
+        if balance <= 0:
+            raise Refused(invalid("startingBalanceUsd", "must be at least 0.00000001", "> 0"))
+        account, minted = self.new_account(request.name, balance, key_name="owner")
+        return Answer.ok(
+            {
+                "apiKey": minted.secret,
+                "keyId": minted.key_id,
+                "accountId": account.id,
+                "address": account.address,
+                "name": account.name,
+                "balanceUsd": format_e8(account.balance),
+                "environment": "sandbox",
+                "scopes": list(OWNER_SCOPES),
+                "lastEventId": event_id(account.event_seq),
+                "createdAt": now,
+                "apis": self.apis(),
+                "docs": self.docs,
+            }
+        )
+
+    def new_account(self, name: str | None, balance: int, *, key_name: str) -> tuple[Account, Minted]:
+        """Open an account with an owner's key."""
+        account_id = f"acc_{self.machine.state.account_seq + 1:08d}"
+        key, minted = self.new_key(account_id, key_name)
+        command = OpenAccount(account_id, f"0x{secrets.token_hex(20)}", name, balance, key)
+        account = self.machine.run(command)
+        assert isinstance(account, Account)
+        return account, minted
+
+    def new_key(self, account: str, name: str) -> tuple[Key, Minted]:
+        """An owner's key, not written down yet."""
+        minted = mint(len(self.machine.state.keys) + 1)
+        now = self.machine.clock.now_ms()
+        return Key(
+            minted.key_id, account, name, minted.prefix, minted.digest, OWNER_SCOPES, now, "sandbox", owner=True
+        ), minted
+
+    def reset(self, principal: Principal, request: ResetRequest, context: Context) -> Answer:
+        """POST /v1/sandbox/accounts/reset."""
+        balance = None if request.balance_usd is None else exact(request.balance_usd, "balanceUsd")
+
+        def view(account: Account, now: int) -> Any:
+            return {
+                "accountId": account.id,
+                "address": account.address,
+                "balanceUsd": format_e8(account.balance),
+                "environment": "sandbox",
+                "epoch": account.epoch,
+                "lastEventId": event_id(account.event_seq),
+                "resetAt": now,
+            }
+
+        return self.decide(principal, context, lambda now: ResetAccount(principal.account, balance), view)
+
+    # ── Reads ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def snapshot(self, principal: Principal, context: Context) -> Answer:
+        """GET /v1/account: everything at one instant."""
+        now = self.look()
+        state, account = self.machine.state, self.account(principal)
+        limits = self._limits(principal, context, now)
+        return Answer.ok(
+            {
+                "accountId": account.id,
+                "address": account.address,
+                "epoch": account.epoch,
+                "nickname": account.name,
+                "environment": "sandbox",
+                "accountValueUsd": format_e8(ledger.account_value(state, account)),
+                "balanceUsd": format_e8(account.balance),
+                "freeMarginUsd": format_e8(ledger.free_margin(state, account)),
+                "marginUsedUsd": format_e8(ledger.margin_used(state, account)),
+                "unrealizedPnlUsd": format_e8(ledger.unrealized(state, account)),
+                "positions": account_views.positions(state, account),
+                "orders": account_views.orders(state, account),
+                "guardians": account_views.guardians(account),
+                "limits": limits,
+                "budget": limits["account"],
+                "credit": account_views.credit(state, account),
+                "lastEventId": event_id(account.event_seq),
+                "health": account_views.health(state, account),
+                "serverTime": now,
+            }
+        )
+
+    def limits(self, principal: Principal, context: Context) -> Answer:
+        """GET /v1/limits."""
+        return Answer.ok(self._limits(principal, context, self.look()))
+
+    def _limits(self, principal: Principal, context: Context, now: int) -> dict[str, Any]:
+        state, account = self.machine.state, self.account(principal)
+        return {
+            "limitsVersion": LIMITS_VERSION,
+            "platform": self.platform(),
+            "account": account_views.account_limits(state, account, now),
+            "key": None if (key := self.key(principal)) is None else account_views.key_limits(state, account, key, now),
+            "rate": self.quota.views(principal.caller, context.ip),
+        }
+
+    def platform(self) -> dict[str, Any]:
+        """What bounds everybody."""
+        return {
+            "maxNotionalUsd": None,
+            "minNotionalUsd": "10",
+            "usdAmountMax": "1000000",
+            "leverageMax": 50,
+            "slippageBpsMax": 1000,
+            "slippageBpsDefault": {"main": 100, "stocks": 200, "events": 500, "close": 500},
+            "driftBpsDefault": 50,
+            "driftBpsMax": 5000,
+            "planTtlMs": int(PLAN_TTL_REAL_MS * (self.machine.clock.speed or 1)),
+            "heartbeatSecondsMin": 60,
+            "heartbeatSecondsMax": 86_400,
+            "guardianSecondsMin": 60,
+            "openOrdersMax": OPEN_ORDERS_MAX,
+            "guardiansMax": GUARDIANS_MAX,
+            "keysMax": KEYS_MAX,
+            "webhooksMax": WEBHOOKS_MAX,
+            "eventsKept": EVENTS_KEPT,
+            "idempotencyTtlMs": IDEMPOTENCY_TTL_MS,
+            "bodyBytesMax": BODY_BYTES_MAX,
+        }
+
+    def apis(self) -> dict[str, Any]:
+        base = self.base_url
+        return {
+            "rest": {"baseUrl": base, "openapi": f"{base}/openapi.json", "docs": self.docs},
+            "mcp": {"url": f"{base}/mcp", "protocolVersions": ["2026-07-28", "2025-11-25"]},
+        }
+
+    def events(self, principal: Principal, query: EventsQuery, context: Context) -> Answer:
+        """GET /v1/events."""
+        self.look()
+        account = self.account(principal)
+        first = account.events_first
+        start = first - 1 if query.since is None else self.place_of(account, query.since)
+        page: list[dict[str, Any]] = []
+        examined = start
+        wanted = query.filters
+        for happened in pages.after(account, start):
+            examined = happened.seq
+            if wanted is not None:
+                kind, subtype = event_views.kind_of(happened)
+                if kind not in wanted and f"{kind}.{subtype}" not in wanted:
+                    continue
+            page.append(event_views.event(happened))
+            if len(page) == query.limit:
+                break
+        last = event_id(examined) if examined > start or query.since is None else query.since
+        return Answer.ok({"events": page, "lastEventId": last})
+
+    def place_of(self, account: Account, since: str, *, name: str = "since") -> int:
+        """The number of the event to go on behind; Refused when it is no id or, with 410, not in the feed."""
+        form = _EVENT_ID.fullmatch(since)
+        if form is None:
+            raise Refused(invalid(name, "must be an event id", "evt_ and digits"))
+        at = int(form[1])
+        lost = lost_place(account, at)
+        if lost is not None:
+            raise Refused(lost, 410)
+        return at
+
+    def trades(self, principal: Principal, query: TradesQuery) -> Answer:
+        """GET /v1/trades: newest first."""
+        self.look()
+        account = self.account(principal)
+        coin = None if query.coin is None else self.coin(query.coin)
+        found: list[dict[str, Any]] = []
+        more = False
+        for made in pages.trades_before(account, query.before):
+            if coin is not None and made.coin != coin:
+                continue
+            if len(found) == query.limit:
+                more = True
+                break
+            found.append(account_views.trade(account, made))
+        return Answer.ok({"trades": found, "nextBefore": found[-1]["seq"] if found and more else None})
+
+
+def lost_place(account: Account, at: int) -> Refusal | None:
+    """Why a reader cannot go on behind event number `at`, if so."""
+    # What falls out of the feed by age leaves a cursor just before it whole; a reset wipes also the event that the cursor stands on.
+    first = pages.oldest(account)
+    oldest = account.events_first if first is not None and _is_reset(first) else account.events_first - 1
+    if oldest <= at <= account.event_seq:
+        return None
+    newest = event_id(account.event_seq)
+    text = f"no event {event_id(at)} in this account's feed: it was wiped, or never was"
+    fix = {"action": "resync", "lastEventId": newest}
+    return Refusal("not_found", text, fix=fix, details={"lastEventId": newest, "epoch": account.epoch})
+
+
+def another_feed(account: Account) -> Refusal:
+    """Why nobody can go on: the whole service went back to another state."""
+    newest = event_id(account.event_seq)
+    text = "the service went back to another state: what was told last need not have happened"
+    fix = {"action": "resync", "lastEventId": newest}
+    return Refusal("not_found", text, fix=fix, details={"lastEventId": newest, "epoch": account.epoch})
+
+
+def _is_reset(happened: Event) -> bool:
+    return isinstance(happened, AccountChanged) and happened.subtype == "reset"

@@ -1,0 +1,139 @@
+"""What all operations stand on: the machine, the caller's context, and the one way a command becomes an answer (idempotency included)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from bot.clock import SystemClock
+from bot.errors import Refusal
+from bot.service.security.auth import Principal
+from bot.service.security.rate_limits import RateLimits
+from bot.service.state_machine.command_log import Reply
+from bot.service.state_machine.machine import Machine
+from bot.service.views.read_access import peek
+from bot.service.views.responses import Answer, Refused, invalid, refuse, status_of
+from bot.venue.commands import Command
+from bot.venue.refusals import no_market
+from bot.venue.state import Account, Key
+from bot.wire.headers import IDEMPOTENCY_REPLAYED_HEADER, REQUEST_ID_HEADER
+from bot.wire.order_requests import bare_coin
+
+NAME_SHOWN_MAX: Final = 80  # of a market that there is none of
+
+
+class Context(NamedTuple):
+    """What came with a request besides its body."""
+
+    request_id: str
+    idempotency_key: str | None = None
+    expires_ms: int | None = None
+    fingerprint: str = ""
+    is_order: bool = False
+    ip: str = "local"
+
+
+class OperationExecutor:
+    """Shared by all families of operations. Every method is synchronous: between two awaits the whole service stands still."""
+
+    def __init__(self, machine: Machine, quota: RateLimits, base_url: str) -> None:
+        self.machine = machine
+        self.quota = quota
+        self.base_url = base_url
+
+    @property
+    def docs(self) -> str:
+        return f"{self.base_url}/docs"
+
+    def account(self, principal: Principal) -> Account:
+        return peek(self.machine.state, principal.account)
+
+    def key(self, principal: Principal) -> Key | None:
+        """The caller's key; None for a session."""
+        return None if principal.key is None else self.machine.state.keys[principal.key]
+
+    def look(self) -> int:
+        """Before a read: bring the state up to now and let its marks be seen. Answers now."""
+        now = self.machine.catch_up()
+        self.machine.show_marks()
+        return now
+
+    def coin(self, market: str) -> str:
+        """The coin of a market's name in any of its spellings; Refused when there is none."""
+        coin = bare_coin(market)
+        if coin not in self.machine.state.markets:
+            raise Refused(no_market(coin[:NAME_SHOWN_MAX], self.machine.state.markets))
+        return coin
+
+    def refusal(self, refusal: Refusal, context: Context) -> Answer:
+        return refuse(refusal, request_id=context.request_id, docs=self.docs, is_order=context.is_order)
+
+    def decide(
+        self,
+        principal: Principal,
+        context: Context,
+        command: Callable[[int], Command | Refusal],
+        view: Callable[[Any, int], Any],
+        *,
+        replay: Callable[[Any, int], Any] | None = None,
+    ) -> Answer:
+        """Run a caller's command once: `command(now)` is applied unless it is a no, `view(answer, now)` is the body of a yes.
+
+        With an idempotency key the answer is kept in the same transaction, when it is final; the same request again gets the very same bytes,
+        or what `replay(answer, now)` made of it: a secret is not kept.
+        """
+        now = self.machine.catch_up()
+        key = context.idempotency_key
+        if key is not None:
+            kept = self._kept(principal, key, context)
+            if kept is not None:
+                return kept
+        asked = command(now)
+        answer = asked if isinstance(asked, Refusal) else self.machine.run(asked)
+        if isinstance(answer, Refusal):
+            said = self.refusal(answer, context)
+            final = not status_of(answer)[1]
+        else:
+            said, final = Answer.ok(view(answer, now)), True
+        if key is not None and final:
+            shown = replay is None or isinstance(answer, Refusal)
+            body = said.body if shown or replay is None else Answer.ok(replay(answer, now)).body
+            reply = Reply(self.account(principal).epoch, context.fingerprint, context.request_id, said.status, body)
+            self.machine.log.keep_reply(principal.account, key, reply, SystemClock().now_ms())
+        return said
+
+    def _kept(self, principal: Principal, key: str, context: Context) -> Answer | None:
+        reply = self.machine.log.reply(principal.account, key)
+        if reply is None:
+            return None
+        epoch = self.account(principal).epoch
+        if reply.epoch != epoch:
+            details = {"reason": "account_reset", "epoch": epoch}
+            text = "the account was reset after this Idempotency-Key was used"
+            return self.refusal(
+                Refusal("idempotency_conflict", text, fix={"action": "resync"}, details=details), context
+            )
+        if reply.fingerprint != context.fingerprint:
+            details = {"reason": "fingerprint"}
+            text = "this Idempotency-Key was used for another request"
+            return self.refusal(
+                Refusal("idempotency_conflict", text, fix={"action": "new_key"}, details=details), context
+            )
+        headers = {IDEMPOTENCY_REPLAYED_HEADER: "true", REQUEST_ID_HEADER: reply.request_id}
+        return Answer(reply.status, reply.body, headers)
+
+
+def expired(context: Context, now_ms: int) -> Refusal | None:
+    """Why a request that came after its X-Expires-After is not carried out; for commands that the venue itself does not fence."""
+    if context.expires_ms is None or now_ms <= context.expires_ms:
+        return None
+    text = "the request arrived after its X-Expires-After"
+    return Refusal("idempotency_conflict", text, details={"reason": "expired"})
+
+
+def scaled(text: str, name: str, parse: Callable[[str], int]) -> int:
+    """An amount of a body as a scaled integer; Refused when it is finer than 1e-8."""
+    try:
+        return parse(text)
+    except ValueError:
+        raise Refused(invalid(name, "has more than 8 decimals", "at most 8 decimals")) from None

@@ -1,0 +1,200 @@
+"""Keys and settings: what an owner hands out and what an owner caps. A key never makes one wider than itself; its secret is shown once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bot.errors import Refusal
+from bot.money import format_e8
+from bot.service.operations.accounts import AccountOperations
+from bot.service.operations.executor import Context, expired
+from bot.service.operations.orders import exact
+from bot.service.security.auth import Minted, Principal, mint
+from bot.service.security.rate_limits import RateLimits
+from bot.service.state_machine.machine import Machine
+from bot.service.views import account_views
+from bot.service.views.responses import Answer, Refused, invalid
+from bot.venue.apply import Revoked
+from bot.venue.commands import ChangeSettings, Command, CreateKey, RevokeKey
+from bot.venue.state import Account, Key
+from bot.wire.order_requests import bare_coin
+from bot.wire.requests import KeyRequest, SettingsRequest
+
+SECONDS_MAX: Final = 10**11  # an instant below this is one in seconds: in milliseconds it lies in 1973
+_KEY_ID: Final = re.compile(r"key_[0-9]{1,20}", re.ASCII)
+
+
+class KeyOperations(AccountOperations):
+    """The owner's keys and self-limits."""
+
+    def __init__(self, machine: Machine, quota: RateLimits, base_url: str) -> None:
+        super().__init__(machine, quota, base_url)
+        # When each key was last seen since the service started, or went to another state; nothing hangs on it.
+        self._used: dict[str, int] = {}
+        self._generation = machine.generation
+
+    def key_used(self, key_id: str) -> None:
+        """A request came with this key."""
+        self._forget_another_state()
+        self._used[key_id] = self.machine.clock.now_ms()
+
+    def _forget_another_state(self) -> None:
+        """After a restore a key's id may be another key's, and its time one that is still to come."""
+        if self._generation != self.machine.generation:
+            self._generation = self.machine.generation
+            self._used.clear()
+
+    def create_key(self, principal: Principal, request: KeyRequest, context: Context) -> Answer:
+        """POST /v1/keys."""
+        now = self.machine.catch_up()
+        minted = mint(len(self.machine.state.keys) + 1)
+        key = key_of(request, minted, principal.account, now, "key" if principal.key is not None else "session")
+        parent = self.key(principal)
+        if parent is not None:
+            self.check_width(parent, key)
+
+        def view(made: Key, now: int) -> Any:
+            return {**account_views.key(made, None), "apiKey": minted.secret}
+
+        def replay(made: Key, now: int) -> Any:
+            return {**account_views.key(made, None), "apiKey": None}
+
+        def command(now: int) -> Command | Refusal:
+            return expired(context, now) or refuse_past(key.expires_ms, now) or CreateKey(key)
+
+        return self.decide(principal, context, command, view, replay=replay)
+
+    @staticmethod
+    def check_width(parent: Key, key: Key) -> None:
+        """Refuse a key that may more than the one that makes it."""
+        wider = wider_than(parent, key)
+        if wider is not None:
+            field, most = wider
+            text = f"a key may not make a wider one: {field} must be within its own"
+            raise Refused(
+                Refusal("key_limit_exceeded", text, fix={"field": field, "value": most}, details={"cap": field})
+            )
+
+    def keys(self, principal: Principal) -> Answer:
+        """GET /v1/keys: those that were not revoked, by creation."""
+        self.look()
+        self._forget_another_state()
+        listed = [
+            account_views.key(key, self._used.get(key.id))
+            for key in self.machine.state.keys.values()
+            if key.account == principal.account and not key.revoked
+        ]
+        return Answer.ok({"keys": listed})
+
+    def revoke_key(self, principal: Principal, key_id: str, context: Context) -> Answer:
+        """DELETE /v1/keys/{id}: with the key go its resting entries and its schedules. What protects a position stays."""
+        if not _KEY_ID.fullmatch(key_id):
+            # It may be the key itself, sent by mistake: what is no id goes into no log and no answer.
+            return self.refusal(Refusal("not_found", "no key has such an id: they begin with key_"), context)
+        command = RevokeKey(principal.account, key_id, sweeps=True)
+
+        def view(gone: Revoked, now: int) -> Any:
+            return {
+                "id": gone.key.id,
+                "revoked": True,
+                "canceledOids": list(gone.canceled),
+                "disarmedGuardianIds": list(gone.disarmed),
+            }
+
+        return self.decide(principal, context, lambda now: command, view)
+
+    def settings(self, principal: Principal) -> Answer:
+        """GET /v1/settings."""
+        self.look()
+        return Answer.ok(_settings(self.account(principal)))
+
+    def change_settings(self, principal: Principal, request: SettingsRequest, context: Context) -> Answer:
+        """PATCH /v1/settings: what is named changes, the rest stays."""
+        account, named = self.account(principal), request.model_fields_set
+        trade, daily = account.max_trade, account.daily_cap
+        if "max_trade_usd" in named:
+            trade = cap(request.max_trade_usd, "maxTradeUsd")
+        if "daily_trade_cap_usd" in named:
+            daily = cap(request.daily_trade_cap_usd, "dailyTradeCapUsd")
+        return self.decide(
+            principal,
+            context,
+            lambda now: ChangeSettings(principal.account, trade, daily),
+            lambda changed, now: _settings(changed),
+        )
+
+
+def refuse_past(expires_ms: int | None, now_ms: int) -> Refusal | None:
+    """Why a key may not end at this instant, if so: it would end before its first request. Seconds are taken for milliseconds most often."""
+    if expires_ms is None or expires_ms > now_ms:
+        return None
+    problem = f"{expires_ms} lies in the past, the service's clock is at {now_ms}: milliseconds?"
+    seconds = expires_ms if expires_ms < SECONDS_MAX else 0
+    fix = {"field": "expiresAt", "value": seconds * 1000} if seconds * 1000 > now_ms else None
+    fields = [{"field": "expiresAt", "problem": problem, "allowed": f"> {now_ms}"}]
+    return Refusal("invalid_input", f"expiresAt: {problem}", fix=fix, details={"fields": fields})
+
+
+def _settings(account: Account) -> dict[str, Any]:
+    return {
+        "maxTradeUsd": account_views.opt(account.max_trade),
+        "dailyTradeCapUsd": account_views.opt(account.daily_cap),
+    }
+
+
+def cap(value: Any, name: str) -> int | None:
+    """An amount of a cap, scaled; None is no cap."""
+    if value is None:
+        return None
+    scaled = exact(value, name)
+    if scaled <= 0:
+        raise Refused(invalid(name, "must be at least 0.00000001", "> 0"))
+    return scaled
+
+
+def key_of(request: KeyRequest, minted: Minted, account: str, now_ms: int, source: str) -> Key:
+    """A key as asked for, not written down yet."""
+    coins = request.allowed_coins
+    return Key(
+        minted.key_id,
+        account,
+        request.name,
+        minted.prefix,
+        minted.digest,
+        tuple(request.scopes),
+        now_ms,
+        source,
+        max_exposure=cap(request.max_exposure_usd, "maxExposureUsd"),
+        max_daily_notional=cap(request.max_daily_notional_usd, "maxDailyNotionalUsd"),
+        max_leverage=request.max_leverage,
+        allowed_coins=None if coins is None else tuple(dict.fromkeys(bare_coin(coin) for coin in coins)),
+        max_open_positions=request.max_open_positions,
+        expires_ms=request.expires_at,
+    )
+
+
+def covers(own: Sequence[str], scope: str) -> bool:
+    """Whether these scopes include one; who may trade may also only shrink."""
+    return scope in own or (scope == "trade:close_only" and "trade" in own)
+
+
+def wider_than(parent: Key, key: Key) -> tuple[str, Any] | None:
+    """The first respect in which `key` may more than `parent`, and the most that it may have."""
+    if not all(covers(parent.scopes, scope) for scope in key.scopes):
+        return "scopes", list(parent.scopes)
+    caps = (
+        ("maxExposureUsd", parent.max_exposure, key.max_exposure, format_e8),
+        ("maxDailyNotionalUsd", parent.max_daily_notional, key.max_daily_notional, format_e8),
+        ("maxLeverage", parent.max_leverage, key.max_leverage, int),
+        ("maxOpenPositions", parent.max_open_positions, key.max_open_positions, int),
+        ("expiresAt", parent.expires_ms, key.expires_ms, int),
+    )
+    for field, own, asked, shown in caps:
+        if own is not None and (asked is None or asked > own):
+            return field, shown(own)
+    coins = parent.allowed_coins
+    if coins is not None and (key.allowed_coins is None or not set(key.allowed_coins) <= set(coins)):
+        return "allowedCoins", list(coins)
+    return None

@@ -1,0 +1,43 @@
+"""The kill switch by its own route: entries canceled, with `flatten` every position closed, openings blocked until the owner lifts it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bot.service.operations.executor import Context, OperationExecutor
+from bot.service.security.auth import Principal
+from bot.service.views import account_views
+from bot.service.views.responses import Answer
+from bot.venue.commands import Kill
+from bot.venue.firing import Killed
+from bot.venue.state import event_id
+from bot.wire.requests import KillRequest
+
+
+class KillOperations(OperationExecutor):
+    """POST /v1/account/kill."""
+
+    def kill(self, principal: Principal, request: KillRequest, context: Context) -> Answer:
+        """Stop now, as a kill_switch guardian does. Never refused for what the account is or owes; orderSubmitted says whether there was anything to do."""
+
+        def view(killed: Killed, now: int) -> Any:
+            state = self.machine.state
+            account = self.account(principal)
+            return {
+                "guardian": account_views.guardian(account, killed.guardian),
+                "flatten": request.flatten,
+                "canceledOids": list(killed.canceled),
+                "trades": [account_views.trade(account, account.trade(made)) for made in killed.trades],
+                "positions": account_views.positions(state, account),
+                "orderSubmitted": bool(killed.canceled or killed.trades),
+                "lastEventId": event_id(account.event_seq),
+            }
+
+        return self.decide(
+            principal,
+            context,
+            lambda now: Kill(
+                principal.account, request.flatten, context.idempotency_key, context.expires_ms, principal.key
+            ),
+            view,
+        )

@@ -1,0 +1,503 @@
+"""Operations on orders, positions and guardians: a wire request becomes a command, its answer a body. No rule of trading lives here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Collection, Iterable
+from decimal import ROUND_HALF_EVEN, Decimal
+from itertools import islice
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from bot.errors import Refusal
+from bot.money import e8_of_decimal, format_e8, parse_e8
+from bot.service.operations.executor import Context, OperationExecutor, expired, scaled
+from bot.service.security.auth import Principal, refuse_blocking, refuse_market
+from bot.service.views import account_views
+from bot.service.views.responses import Answer, Refused, invalid
+from bot.venue.commands import (
+    ArmGuardian,
+    CancelCoin,
+    CancelOrder,
+    ClosePosition,
+    Command,
+    ConfirmPlan,
+    DisarmGuardian,
+    Heartbeat,
+    PlaceOrder,
+    StorePlan,
+)
+from bot.venue.limits import BRAKES
+from bot.venue.orders import OrderCanceled, OrderPlaced, unprotected
+from bot.venue.quote import Quote, Suggestion, suggest
+from bot.venue.state import (
+    Account,
+    Guardian,
+    GuardianSpec,
+    LegSpec,
+    Order,
+    OrderSpec,
+    State,
+    event_id,
+    guardian_id,
+    oid_text,
+)
+from bot.wire.base import aliases, encode
+from bot.wire.errors import FIELDS_SHOWN_MAX, clean, fields_of, message_of, unknown
+from bot.wire.guardian_requests import GuardianFields, GuardianRequest
+from bot.wire.order_requests import (
+    CancelCoinRequest,
+    CloseRequest,
+    ConfirmRequest,
+    LegRequest,
+    OrderRequest,
+    SuggestRequest,
+    bare_coin,
+)
+
+PLAN_TTL_REAL_MS: Final = 60_000
+AMOUNT_MAX: Final = Decimal(10**12)  # of any number in a body: beyond any balance
+BLOCKING: Final = frozenset({"flatten", "block_opens"})  # actions that block openings
+CLOSE_ONLY_GUARDIANS: Final = frozenset({"trailing_stop", "max_hold", "dead_man_switch"})
+
+ORDER_FIELDS: Final = aliases(OrderRequest)
+GUARDIAN_FIELDS: Final = aliases(GuardianFields)
+
+_FINEST: Final = Decimal("0.00000001")
+_OID: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+_GUARDIAN_ID: Final = re.compile(r"grd_[0-9]{1,20}", re.ASCII)
+
+
+class OrderOperations(OperationExecutor):
+    """Place, plan, confirm, close, cancel; guardians and the heartbeat."""
+
+    # ── Orders ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def place(self, principal: Principal, request: OrderRequest, context: Context) -> Answer:
+        """POST /v1/orders."""
+        spec = order_spec(request, reduce_only=principal.close_only)
+        self._check_market(principal, spec.coin)
+        for inline in spec.guardians:
+            self._check_guarded(principal, inline)
+        if request.dry_run:
+            return self._plan(principal, request, spec, context)
+
+        def command(now: int) -> Command:
+            return PlaceOrder(
+                principal.account, spec, principal.key, context.request_id, context.idempotency_key, context.expires_ms
+            )
+
+        def view(placed: OrderPlaced, now: int) -> Any:
+            made = self.order_result(principal, placed)
+            made["warnings"] += _of_guardians(request)
+            return made
+
+        return self.decide(principal, context, command, view)
+
+    def _plan(self, principal: Principal, request: OrderRequest, spec: OrderSpec, context: Context) -> Answer:
+        token = f"cft_{secrets.token_urlsafe(24)}"
+        self.machine.catch_up()
+        ttl = self.plan_ttl_ms()
+        command = StorePlan(principal.account, spec, token_digest(token), ttl, request.max_drift_bps, principal.key)
+        quoted = self.machine.run(command)
+        if isinstance(quoted, Refusal):
+            return self.refusal(quoted, context)
+        assert isinstance(quoted, Quote)
+        plan = account_views.plan(quoted)
+        plan["warnings"] += _of_guardians(request)
+        return Answer.ok(
+            {
+                "dryRun": True,
+                "orderSubmitted": False,
+                "confirmToken": token,
+                "expiresAt": self.machine.state.now_ms + ttl,
+                "plan": plan,
+            }
+        )
+
+    def plan_ttl_ms(self) -> int:
+        """A plan lives a minute of real time, or a minute of a clock that stands still."""
+        return int(PLAN_TTL_REAL_MS * (self.machine.clock.speed or 1))
+
+    def confirm(self, principal: Principal, request: ConfirmRequest, context: Context) -> Answer:
+        """POST /v1/orders/confirm."""
+        token = token_digest(request.confirm_token)
+        plan = self.machine.state.plans.get(token)
+        if plan is not None and plan.account != principal.account:
+            plan = None  # The venue says that there is none: another account's token is no news to anybody.
+        if plan is not None:
+            self._check_market(principal, plan.order.coin)
+            for inline in plan.order.guardians:
+                self._check_guarded(principal, inline)
+        if principal.close_only and plan is not None and not plan.shrinks:
+            text = "this key may only shrink positions, and the plan opens or grows one"
+            return self.refusal(Refusal("forbidden", text, fix={"action": "replan"}), context)
+
+        def command(now: int) -> Command:
+            return ConfirmPlan(
+                principal.account,
+                token,
+                principal.key,
+                context.request_id,
+                context.idempotency_key,
+                context.expires_ms,
+                reduce_only=principal.close_only,
+            )
+
+        return self.decide(principal, context, command, lambda placed, now: self.order_result(principal, placed))
+
+    def close(self, principal: Principal, market: str, request: CloseRequest, context: Context) -> Answer:
+        """POST /v1/positions/{market}/close."""
+        coin = bare_coin(market)
+        self._check_market(principal, coin)
+        fraction = None if request.fraction is None else exact(request.fraction, "fraction")
+        usd = None if request.usd_amount is None else _usd(request.usd_amount, "usdAmount")
+        size = None if request.size is None else scaled(request.size, "size", parse_e8)
+
+        def command(now: int) -> Command:
+            return ClosePosition(
+                principal.account,
+                coin,
+                fraction=fraction,
+                usd=usd,
+                size=size,
+                slippage_bps=request.slippage_bps,
+                source=request.source or "api",
+                key=principal.key,
+                request_id=context.request_id,
+                idempotency_key=context.idempotency_key,
+                expires_ms=context.expires_ms,
+            )
+
+        return self.decide(principal, context, command, lambda placed, now: self.order_result(principal, placed))
+
+    def order_result(self, principal: Principal, placed: OrderPlaced) -> Any:
+        state = self.machine.state
+        account = self.account(principal)
+        coin = placed.trade.coin
+        held = account.positions.get(coin)
+        listed = [o for o in account.orders.values() if o.coin == coin and account_views.is_listed(o)]
+        return {
+            "dryRun": False,
+            "orderSubmitted": True,
+            "trade": account_views.trade(account, placed.trade),
+            "position": None if held is None else account_views.position(state, account, held),
+            "orders": [account_views.order(state, account, o) for o in listed],
+            "guardians": [
+                account_views.guardian(account, account.guardians[number])
+                for number in placed.guardians
+                if number in account.guardians
+            ],
+            "leverage": placed.trade.leverage,
+            "leverageClamped": placed.leverage_clamped,
+            "protected": _is_protected(state, account, placed, listed),
+            "warnings": account_views.warnings(placed.warnings),
+            "lastEventId": event_id(account.event_seq),
+        }
+
+    def open_orders(self, principal: Principal, coin: str | None) -> Answer:
+        """GET /v1/orders."""
+        self.look()
+        wanted = None if coin is None else self.coin(coin)
+        return Answer.ok({"orders": account_views.orders(self.machine.state, self.account(principal), wanted)})
+
+    def suggest(self, principal: Principal, request: SuggestRequest, context: Context) -> Answer:
+        """POST /v1/orders/suggest. Reads only."""
+        self.look()
+        found = suggest(
+            self.machine.state,
+            self.account(principal),
+            self.key(principal),
+            coin=bare_coin(request.coin),
+            intent=request.intent,
+            side=1 if request.side == "long" else -1,
+            notional=None if request.notional_usd is None else _usd(request.notional_usd, "notionalUsd"),
+            size=None if request.size is None else scaled(request.size, "size", parse_e8),
+            leverage=request.leverage,
+            slippage_bps=request.slippage_bps,
+        )
+        if isinstance(found, Refusal):
+            return self.refusal(found, context)
+        assert isinstance(found, Suggestion)
+        return Answer.ok(account_views.suggestion(found))
+
+    def cancel(self, principal: Principal, oid: str, context: Context) -> Answer:
+        """DELETE /v1/orders/{oid}."""
+        if not _OID.fullmatch(oid):
+            return self.refusal(Refusal("not_found", f"no open order {oid[:32]!r}"), context)
+        self.machine.catch_up()
+        named = next(
+            (o.coin for o in self.account(principal).orders.values() if _oid(self.account(principal), o) == oid), ""
+        )
+        if named:
+            self._check_coin(principal, named)
+        if principal.close_only and any(_oid(self.account(principal), o) == oid for o in self._protection(principal)):
+            text = "this key may cancel entries only: the order protects a position"
+            return self.refusal(Refusal("forbidden", text), context)
+
+        def view(canceled: OrderCanceled, now: int) -> Any:
+            return {
+                "oid": oid,
+                "coin": canceled.coin,
+                "canceled": True,
+                "filledSize": format_e8(canceled.filled),
+                "unprotected": canceled.unprotected,
+            }
+
+        return self.decide(principal, context, lambda now: CancelOrder(principal.account, oid), view)
+
+    def cancel_coin(self, principal: Principal, request: CancelCoinRequest, context: Context) -> Answer:
+        """DELETE /v1/orders: all open orders of one market."""
+        coin = self.coin(request.coin)
+        self._check_coin(principal, coin)
+        if principal.close_only:
+            return self._cancel_entries(principal, coin)
+
+        def view(canceled: OrderCanceled, now: int) -> Any:
+            return {"coin": canceled.coin, "canceledOids": list(canceled.oids), "unprotected": canceled.unprotected}
+
+        return self.decide(principal, context, lambda now: CancelCoin(principal.account, coin), view)
+
+    def _cancel_entries(self, principal: Principal, coin: str) -> Answer:
+        """What a key that only shrinks may cancel: entries, never protection."""
+        self.machine.catch_up()
+        account = self.account(principal)
+        oids = [_oid(account, account.orders[n]) for n in account.resting if account.orders[n].coin == coin]
+        for oid in oids:
+            self.machine.run(CancelOrder(principal.account, oid))
+        bare = unprotected(self.machine.state, account, coin)
+        return Answer.ok({"coin": coin, "canceledOids": oids, "unprotected": bare})
+
+    @staticmethod
+    def _check_market(principal: Principal, market: str) -> None:
+        """Event markets want a scope of their own."""
+        refused = refuse_market(principal, market)
+        if refused is not None:
+            raise Refused(refused)
+
+    def _protection(self, principal: Principal) -> list[Order]:
+        account = self.account(principal)
+        return [o for o in account.orders.values() if o.number not in account.resting]
+
+    # ── Guardians ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def guardians(self, principal: Principal) -> Answer:
+        """GET /v1/guardians."""
+        self.look()
+        return Answer.ok({"guardians": account_views.guardians(self.account(principal))})
+
+    def arm(
+        self, principal: Principal, request: GuardianRequest, context: Context, confirm_token: str | None = None
+    ) -> Answer:
+        """POST /v1/guardians. `confirm_token`: of the plan that showed a schedule's order; nothing is armed without that plan then."""
+        if principal.close_only and request.type not in CLOSE_ONLY_GUARDIANS:
+            text = f"this key may arm only {', '.join(sorted(CLOSE_ONLY_GUARDIANS))}"
+            return self.refusal(Refusal("forbidden", text, details={"requiredScope": "trade"}), context)
+        spec = guardian_spec(request)
+        self._check_guarded(principal, spec)
+
+        said = _of_template(request.order_template)
+
+        def view(armed: Guardian, now: int) -> Any:
+            return account_views.guardian(self.account(principal), armed) | ({"warnings": said} if said else {})
+
+        def command(now: int) -> Command | Refusal:
+            plan = None if confirm_token is None else token_digest(confirm_token)
+            armed = ArmGuardian(principal.account, spec, context.idempotency_key, principal.key, plan)
+            return expired(context, now) or armed
+
+        return self.decide(principal, context, command, view)
+
+    def _check_guarded(self, principal: Principal, spec: GuardianSpec) -> None:
+        """A guardian trades for its key: only where the key itself may; and it blocks only for a key that may open."""
+        blocks = spec.type in BRAKES or BLOCKING & {spec.action, spec.on_miss}
+        refused = refuse_blocking(principal, is_brake=spec.type in BRAKES) if blocks else None
+        if refused is not None:
+            raise Refused(refused)
+        self._check_reach(principal, spec)
+
+    def _check_reach(self, principal: Principal, spec: GuardianSpec) -> None:
+        """The markets that a guardian names are the caller's to trade."""
+        template = json.loads(spec.order_template) if spec.order_template is not None else {}
+        inside = template.get("market") if isinstance(template, dict) else None
+        for market in (spec.coin, inside):
+            if isinstance(market, str):
+                self._check_coin(principal, market)
+
+    def _check_coin(self, principal: Principal, market: str) -> None:
+        """What stands in a market is only for who may trade there: with a stop gone, a position is as good as traded."""
+        self._check_market(principal, market)
+        coin, key = bare_coin(market), self.key(principal)
+        if key is not None and key.allowed_coins is not None and coin not in key.allowed_coins:
+            details = {"cap": "allowedCoins", "allowed": list(key.allowed_coins)}
+            raise Refused(Refusal("key_limit_exceeded", f"this key may not trade {coin}", details=details))
+
+    def disarm(self, principal: Principal, guardian: str, context: Context) -> Answer:
+        """DELETE /v1/guardians/{id}. A latched one is lifted by the owner only."""
+        self.machine.catch_up()
+        account = self.account(principal)
+        found = next((g for g in account.guardians.values() if guardian_id(account, g.number) == guardian), None)
+        if found is None or not _GUARDIAN_ID.fullmatch(guardian):
+            return self.refusal(Refusal("not_found", f"no guardian {guardian[:40]!r}"), context)
+        self._check_reach(principal, found.spec)
+        if (found.status == "latched" or found.spec.type == "kill_switch") and not principal.owner:
+            text = "only the owner's key may lift a guardian that blocks"
+            return self.refusal(Refusal("forbidden", text, details={"requiredScope": "owner"}), context)
+
+        def view(disarmed: Guardian, now: int) -> Any:
+            return {"id": guardian, "type": disarmed.spec.type, "disarmed": True}
+
+        return self.decide(principal, context, lambda now: DisarmGuardian(principal.account, guardian), view)
+
+    def heartbeat(self, principal: Principal) -> Answer:
+        """POST /v1/heartbeat."""
+        now = self.machine.catch_up()
+        beaten: tuple[Guardian, ...] = self.machine.run(Heartbeat(principal.account))
+        account = self.account(principal)
+        listed = [{"id": guardian_id(account, g.number), "nextDeadline": g.deadline_ms} for g in beaten]
+        return Answer.ok({"guardians": listed, "serverTime": now})
+
+
+# ── Requests as the venue speaks ────────────────────────────────────────────────────────────────────────────────────
+
+
+def order_spec(request: OrderRequest, *, reduce_only: bool = False) -> OrderSpec:
+    """An order of the wire in scaled integers; Refused when an amount is finer than the service reckons."""
+    bracket = request.bracket
+    stop = bracket.stop_loss if bracket is not None else None
+    target = bracket.take_profit if bracket is not None else None
+    return OrderSpec(
+        coin=bare_coin(request.market),
+        side=1 if request.side == "long" else -1,
+        usd=None if request.usd_amount is None else _usd(request.usd_amount, "usdAmount"),
+        size=None if request.size is None else scaled(request.size, "size", parse_e8),
+        leverage=request.leverage,
+        leverage_mode=request.leverage_mode,
+        type=request.type,
+        limit_px=None if request.limit_px is None else scaled(request.limit_px, "limitPx", parse_e8),
+        slippage_bps=request.max_slippage_bps,
+        allow_partial=request.allow_partial,
+        require_protection=request.require_protection,
+        stop=_leg(stop, "bracket.stopLoss"),
+        target=_leg(target, "bracket.takeProfit"),
+        guardians=tuple(guardian_spec(inline) for inline in request.guardians),
+        acknowledge_leverage_change=request.acknowledge_leverage_change,
+        source=request.source or "api",
+        reduce_only=reduce_only,
+    )
+
+
+def _leg(leg: LegRequest | None, name: str) -> LegSpec | None:
+    if leg is None:
+        return None
+    return LegSpec(
+        pct=None if leg.pct is None else exact(leg.pct, f"{name}.pct"),
+        px=None if leg.px is None else scaled(leg.px, f"{name}.px", parse_e8),
+        r=None if leg.r is None else exact(leg.r, f"{name}.r"),
+    )
+
+
+def guardian_spec(request: GuardianFields) -> GuardianSpec:
+    template = request.order_template
+    return GuardianSpec(
+        type=request.type,
+        scope=request.scope,
+        coin=None if request.market is None else bare_coin(request.market),
+        heartbeat_seconds=request.heartbeat_seconds,
+        on_miss=request.on_miss,
+        seconds=request.seconds,
+        trail_pct=None if request.trail_pct is None else exact(request.trail_pct, "trailPct"),
+        trail_r=None if request.trail_r is None else exact(request.trail_r, "trailR"),
+        activate_at_r=None if request.activate_at_r is None else exact(request.activate_at_r, "activateAtR"),
+        max_loss_pct=None
+        if request.max_loss_pct_from_day_start is None
+        else exact(request.max_loss_pct_from_day_start, "maxLossPctFromDayStart"),
+        action=request.action,
+        cron=request.cron,
+        order_template=None if template is None else encode(template),
+        order=None if template is None else template_spec(template),
+        bounded=True,
+    )
+
+
+def template_spec(template: dict[str, Any]) -> OrderSpec:
+    """The order of a schedule, held to the schema of POST /v1/orders; Refused when it is none. It is the service's own unless it says otherwise.
+
+    Members that POST /v1/orders does not have are kept in the text and mean nothing.
+    """
+    try:
+        request = _template_order(template)
+    except ValidationError as error:
+        fields = [problem | {"field": f"orderTemplate.{problem['field']}"} for problem in fields_of(error)]
+        raise Refused(Refusal("invalid_input", message_of(fields), details={"fields": fields})) from None
+    if request.dry_run:
+        raise Refused(invalid("orderTemplate.dryRun", "must be false: a schedule executes its order", [False]))
+    spec = order_spec(request)
+    spec.source = request.source
+    return spec
+
+
+def _template_order(template: dict[str, Any]) -> OrderRequest:
+    return OrderRequest.from_wire({name: value for name, value in template.items() if name in ORDER_FIELDS})
+
+
+def _of_template(template: dict[str, Any] | None) -> list[dict[str, str]]:
+    """A warning for each member of a template that means nothing; those of its guardians too."""
+    if template is None:
+        return []
+    ignored = _ignored("orderTemplate", (name for name in template if name not in ORDER_FIELDS), ORDER_FIELDS)
+    return ignored + _of_guardians(_template_order(template), "orderTemplate.")
+
+
+def _of_guardians(request: OrderRequest, at: str = "") -> list[dict[str, str]]:
+    """A warning for each member of an order's guardians that means nothing."""
+    return [
+        warning
+        for index, inline in enumerate(request.guardians)
+        for warning in _ignored(f"{at}guardians.{index}", inline.model_extra or {}, GUARDIAN_FIELDS)
+    ]
+
+
+def _ignored(at: str, names: Iterable[str], known: Collection[str]) -> list[dict[str, str]]:
+    return [
+        {"code": "unknown_member", "message": f"the service ignores {at}.{name}, which {unknown(name, known)[0]}"}
+        for name in map(clean, islice(names, FIELDS_SHOWN_MAX))
+    ]
+
+
+def token_digest(token: str) -> str:
+    """All that venue and log ever see of a confirm token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def exact(value: Decimal, name: str) -> int:
+    """A number of a body as a scaled integer, the nearest one: 100 / 3 is a double of 16 digits. Refused when it is none, or beyond any balance."""
+    if value > AMOUNT_MAX:
+        raise Refused(invalid(name, "is out of range", f"<= {AMOUNT_MAX}"))
+    try:
+        return e8_of_decimal(value)
+    except ValueError:
+        made = e8_of_decimal(value.quantize(_FINEST, ROUND_HALF_EVEN))
+    if not made:
+        raise Refused(invalid(name, "must be at least 0.00000001", ">= 0.00000001"))
+    return made
+
+
+def _usd(value: Decimal, name: str) -> int:
+    """An amount of an order. One below the smallest unit counts as that unit: the venue judges it, by its minimum notional."""
+    return exact(max(value, _FINEST), name)
+
+
+def _oid(account: Account, order: Order) -> str:
+    return oid_text(account, order.number)
+
+
+def _is_protected(state: State, account: Account, placed: OrderPlaced, listed: list[Order]) -> bool:
+    """Whether a stop stands that can fire, or will at the first fill of what waits of this order; nothing held and nothing waiting needs none."""
+    if unprotected(state, account, placed.trade.coin):
+        return False
+    return placed.protected or not any(o.number in account.resting and o.trade == placed.trade.id for o in listed)

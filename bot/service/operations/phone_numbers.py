@@ -1,0 +1,236 @@
+"""Phone numbers and countries: what a person writes becomes E.164. Pure; the number tables are large, so they are imported on first use."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from bot.service.views.responses import Refused, invalid
+
+# A country before its number. Other letters are no part of a number, so what they name is asked of the list of countries.
+_COUNTRY: Final = re.compile(r"([^\W\d_][^\d+(]*)(.*)", re.DOTALL)
+_ALLOWED: Final = re.compile(r"\+?[0-9 ().\-/\t]+", re.ASCII)
+_CODE: Final = re.compile(r"(?:\+|00)?([0-9]{1,3})", re.ASCII)
+_DIGITS_MIN: Final = 3
+
+# What people call a country whose official name is long, changed or not theirs; the first is the one we show.
+ALIASES: Final[dict[str, tuple[str, ...]]] = {
+    "AE": ("United Arab Emirates", "UAE", "Emirates"),
+    "BA": ("Bosnia and Herzegovina", "Bosnia"),
+    "BN": ("Brunei", "Brunei Darussalam"),
+    "BO": ("Bolivia",),
+    "BQ": ("Caribbean Netherlands", "Bonaire"),
+    "BS": ("Bahamas", "The Bahamas"),
+    "CC": ("Cocos Islands", "Keeling Islands"),
+    "CD": ("DR Congo", "Democratic Republic of the Congo", "DRC", "Congo-Kinshasa", "Zaire"),
+    "CG": ("Congo", "Republic of the Congo", "Congo-Brazzaville"),
+    "CI": ("Ivory Coast", "Cote d'Ivoire"),
+    "CN": ("China", "People's Republic of China", "PRC"),
+    "CV": ("Cape Verde", "Cabo Verde"),
+    "CZ": ("Czechia", "Czech Republic"),
+    "DE": ("Germany", "Deutschland"),
+    "ES": ("Spain", "España"),
+    "FK": ("Falkland Islands", "Malvinas"),
+    "FM": ("Micronesia",),
+    "GB": ("United Kingdom", "UK", "Great Britain", "Britain", "England", "Scotland", "Wales", "Northern Ireland"),
+    "GM": ("Gambia", "The Gambia"),
+    "HK": ("Hong Kong",),
+    "IR": ("Iran",),
+    "KP": ("North Korea", "DPRK"),
+    "KR": ("South Korea", "Korea"),
+    "LA": ("Laos",),
+    "MD": ("Moldova",),
+    "MF": ("Saint Martin", "St Martin"),
+    "MK": ("North Macedonia", "Macedonia"),
+    "MM": ("Myanmar", "Burma"),
+    "MO": ("Macao", "Macau"),
+    "NL": ("Netherlands", "The Netherlands", "Holland"),
+    "PS": ("Palestine",),
+    "RU": ("Russia",),
+    "SH": ("Saint Helena", "St Helena"),
+    "SX": ("Sint Maarten",),
+    "SY": ("Syria",),
+    "SZ": ("Eswatini", "Swaziland"),
+    "TL": ("Timor-Leste", "East Timor"),
+    "TR": ("Turkey", "Türkiye"),
+    "TW": ("Taiwan",),
+    "TZ": ("Tanzania",),
+    "US": ("United States", "United States of America", "USA", "US", "America"),
+    "VA": ("Vatican City", "Vatican", "Holy See"),
+    "VE": ("Venezuela",),
+    "VG": ("British Virgin Islands",),
+    "VI": ("US Virgin Islands", "U.S. Virgin Islands"),
+    "VN": ("Vietnam",),
+    "XK": ("Kosovo",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Country:
+    """ISO 3166 alpha-2 code, a name, the calling code's digits."""
+
+    code: str
+    name: str
+    calling_code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phone:
+    """A number in E.164, and its country when the number alone tells it."""
+
+    e164: str
+    country: str | None
+
+
+@cache
+def countries() -> tuple[Country, ...]:
+    """All countries that have phone numbers of their own, by name."""
+    import iso3166
+    import phonenumbers
+
+    found = []
+    for code in phonenumbers.SUPPORTED_REGIONS:
+        listed = iso3166.countries_by_alpha2.get(code)
+        if listed is None and code not in ALIASES:
+            continue
+        name = ALIASES[code][0] if code in ALIASES else listed.name if listed is not None else code
+        found.append(Country(code, name, str(phonenumbers.country_code_for_region(code))))
+    return tuple(sorted(found, key=lambda country: _folded(country.name)))
+
+
+@cache
+def _by_word() -> dict[str, frozenset[str]]:
+    """Every word that names a country, folded, and the countries that it names."""
+    import iso3166
+
+    words: dict[str, set[str]] = {}
+    for country in countries():
+        names = {country.code, country.name, *ALIASES.get(country.code, ())}
+        listed = iso3166.countries_by_alpha2.get(country.code)
+        if listed is not None:
+            names |= {listed.alpha3, listed.name, listed.apolitical_name}
+        for name in names:
+            words.setdefault(_folded(name), set()).add(country.code)
+        words.setdefault(country.calling_code, set()).add(country.code)
+    return {word: frozenset(codes) for word, codes in words.items()}
+
+
+def _folded(name: str) -> str:
+    """A name without case, marks and punctuation: "Côte d'Ivoire" and "cote divoire" are one."""
+    plain = unicodedata.normalize("NFKD", name).replace("’", "'").casefold()
+    letters = "".join(letter for letter in plain if letter.isalnum() or letter in " -")
+    return " ".join(letters.replace("-", " ").split())
+
+
+def countries_of(text: str, field: str) -> frozenset[str]:
+    """The countries that an ISO code, a calling code or a name stands for; Refused when it stands for none."""
+    stripped = text.strip()
+    calling = _CODE.fullmatch(stripped)
+    found = _by_word().get(calling[1] if calling is not None else _folded(stripped))
+    if not found:
+        allowed = "an ISO 3166 code, a calling code or a country's name: see GET /v1/auth/countries"
+        raise Refused(invalid(field, "names no known country", allowed))
+    return found
+
+
+def parse_phone(text: str, country: str | None = None, country_code: str | None = None) -> Phone:
+    """A number as E.164. Refused when it is none, or when it and the countries given do not agree."""
+    regions = _regions(country, country_code)
+    field = "country" if country is not None else "countryCode"
+    plain = text.strip()
+    if (written := _COUNTRY.fullmatch(plain)) is not None:
+        named, plain = countries_of(written[1].rstrip(" :.-\t"), "phoneNumber"), written[2]
+        if regions is not None and not regions & named:
+            raise Refused(invalid(field, "does not agree with phoneNumber"))
+        regions, field = named if regions is None else regions & named, "phoneNumber"
+    digits = re.sub(r"[^0-9]", "", plain) if _ALLOWED.fullmatch(plain) else ""
+    if len(digits) < _DIGITS_MIN:
+        raise Refused(_bad("is not a phone number"))
+    if plain.startswith("+") or digits.startswith("00"):
+        # The whole number: a zero in brackets after the country's code is how some write it.
+        whole = plain if plain.startswith("+") else "+" + digits[2:]
+        found = _parsed(whole, None)
+        if found is None:
+            raise Refused(_bad("is not a possible phone number"))
+        if regions is not None and not regions & _regions_of_code(found.country_code):
+            raise Refused(invalid(field, "does not agree with phoneNumber"))
+        return _phone(found)
+    if regions is None:
+        found = _parsed("+" + digits, None)
+        if found is None or not _is_valid(found):
+            raise Refused(
+                _bad("needs its country: write it as +<country code><number>, or give country", field_fix="country")
+            )
+        return _phone(found)
+    region = _main_region(regions)
+    local, prefixed = _parsed(digits, region), _parsed("+" + digits, None)
+    if prefixed is not None and not regions & _regions_of_code(prefixed.country_code):
+        prefixed = None
+    for candidate in (local, prefixed):
+        if candidate is not None and _is_valid(candidate):
+            return _phone(candidate)
+    possible = local or prefixed
+    if possible is None:
+        raise Refused(_bad("is not a possible phone number of this country"))
+    return _phone(possible)
+
+
+def _regions(country: str | None, country_code: str | None) -> frozenset[str] | None:
+    named = None if country is None else countries_of(country, "country")
+    coded = None if country_code is None else countries_of(country_code, "countryCode")
+    if named is None or coded is None:
+        return named if coded is None else coded
+    both = named & coded
+    if not both:
+        raise Refused(invalid("countryCode", "does not agree with country"))
+    return both
+
+
+def _regions_of_code(code: int) -> frozenset[str]:
+    import phonenumbers
+
+    return frozenset(phonenumbers.region_codes_for_country_code(code))
+
+
+def _main_region(regions: frozenset[str]) -> str:
+    """Of countries that share a calling code, the one that its plan is named for."""
+    import phonenumbers
+
+    first = min(regions)
+    main: str = phonenumbers.region_code_for_country_code(phonenumbers.country_code_for_region(first))
+    return main if main in regions else first
+
+
+def _parsed(text: str, region: str | None) -> Any:
+    import phonenumbers
+
+    try:
+        number = phonenumbers.parse(text, region)
+    except phonenumbers.NumberParseException:
+        return None
+    return number if phonenumbers.is_possible_number(number) else None
+
+
+def _is_valid(number: Any) -> bool:
+    import phonenumbers
+
+    return phonenumbers.is_valid_number(number)
+
+
+def _phone(number: Any) -> Phone:
+    import phonenumbers
+
+    e164 = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
+    region = phonenumbers.region_code_for_number(number)
+    if region is None:  # A number that nobody has been given yet still has a country, unless several share the code.
+        sharing = phonenumbers.region_codes_for_country_code(number.country_code)
+        region = sharing[0] if len(sharing) == 1 else None
+    return Phone(e164, region if region in {country.code for country in countries()} else None)
+
+
+def _bad(text: str, *, field_fix: str | None = None) -> Any:
+    allowed = "E.164 (+447911123456), a local number with country, or a country-prefixed one (00447911123456)"
+    return invalid("phoneNumber", text, allowed, fix=None if field_fix is None else {"field": field_fix})

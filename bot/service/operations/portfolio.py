@@ -1,0 +1,133 @@
+"""The account in words for people: portfolio, home, funding, and the changelog of the interface."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bot.money import format_e8
+from bot.service.operations.executor import OperationExecutor
+from bot.service.security.auth import Principal
+from bot.service.views import account_views
+from bot.service.views.responses import Answer
+from bot.venue import ledger, limits
+from bot.venue.state import DAY_MS, Account
+from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION, LIMITS_VERSION
+
+HOME_POSITIONS: Final = 5  # the interface's "portfolio slice"
+RESET_MAX_USD: Final = "100000"  # the bound on a reset's balanceUsd
+
+# Newest first.
+CHANGES: Final = (
+    {
+        "version": API_VERSION,
+        "date": API_VERSION,
+        "limitsVersion": LIMITS_VERSION,
+        "changes": [
+            f"Interface description {DESCRIPTION_VERSION}: stocks, bonds, crypto and event markets through one order route.",
+            "Limits version 2: no notional cap by default; self-limits in /v1/settings, caps on each key.",
+            "Orders: brackets, inline guardians, dry run with a single-use confirmToken, Idempotency-Key.",
+            "Guardians: trailing_stop, max_hold, account_drawdown, dead_man_switch, schedule, kill_switch.",
+            "Events: cursor feed, stream and signed webhooks in one gapless order.",
+        ],
+    },
+)
+
+
+class PortfolioOperations(OperationExecutor):
+    """What a person asks first: how much is there, is it safe, what next."""
+
+    def changelog(self) -> Answer:
+        """GET /v1/changelog."""
+        return Answer.ok(
+            {"currentVersion": API_VERSION, "limitsVersion": LIMITS_VERSION, "entries": [dict(e) for e in CHANGES]}
+        )
+
+    def portfolio(self, principal: Principal) -> Answer:
+        """GET /v1/portfolio."""
+        now = self.look()
+        state, account = self.machine.state, self.account(principal)
+        today = account.day_realized if account.day == now // DAY_MS else 0
+        return Answer.ok(
+            {
+                "address": account.address,
+                "accountValueUsd": format_e8(ledger.account_value(state, account)),
+                "balanceUsd": format_e8(account.balance),
+                "freeMarginUsd": format_e8(ledger.free_margin(state, account)),
+                "marginUsedUsd": format_e8(ledger.margin_used(state, account)),
+                "unrealizedPnlUsd": format_e8(ledger.unrealized(state, account)),
+                "realizedPnlTodayUsd": format_e8(today),
+                "positions": account_views.positions(state, account),
+                "funding": self._funding(account),
+                "guidance": self._guidance(account),
+                "webWatch": self.web_watch(account),
+            }
+        )
+
+    def home(self, principal: Principal) -> Answer:
+        """GET /v1/home."""
+        self.look()
+        state, account = self.machine.state, self.account(principal)
+        largest = sorted(account.positions.values(), key=lambda held: (-limits.worth(state, held), held.coin))
+        return Answer.ok(
+            {
+                "nickname": account.name,
+                "wallet": {"address": account.address, "environment": "sandbox"},
+                "portfolio": {
+                    "accountValueUsd": format_e8(ledger.account_value(state, account)),
+                    "unrealizedPnlUsd": format_e8(ledger.unrealized(state, account)),
+                    "openPositions": len(account.positions),
+                    "positions": [account_views.position(state, account, held) for held in largest[:HOME_POSITIONS]],
+                },
+                "guidance": self._guidance(account),
+                "webWatch": self.web_watch(account),
+            }
+        )
+
+    def funding(self, principal: Principal) -> Answer:
+        """GET /v1/funding."""
+        self.look()
+        return Answer.ok(self._funding(self.account(principal)))
+
+    def web_watch(self, account: Account) -> str:
+        """Where a browser sees this account, without a credential."""
+        return f"{self.base_url}/watch/{account.address}"
+
+    def _funding(self, account: Account) -> dict[str, Any]:
+        return {
+            "environment": "sandbox",
+            "playMoney": True,
+            "address": account.address,
+            "instructions": [
+                "This is a sandbox: the balance is play money and cannot be withdrawn.",
+                "To set the balance anew, send POST /v1/sandbox/accounts/reset with balanceUsd; trades, events and guardians are wiped.",
+            ],
+            "methods": [
+                {
+                    "kind": "sandbox_reset",
+                    "method": "POST",
+                    "path": "/v1/sandbox/accounts/reset",
+                    "maxUsd": RESET_MAX_USD,
+                }
+            ],
+            "withdrawals": False,
+        }
+
+    def _guidance(self, account: Account) -> list[str]:
+        """What is worth doing now, the most urgent first."""
+        state = self.machine.state
+        health = account_views.health(state, account)
+        said: list[str] = []
+        if health["status"] == "liquidating":
+            said.append("A liquidation is under way: add margin or reduce positions.")
+        elif health["marginRatio"] is not None and health["marginRatio"] > 0.5:
+            said.append("More than half of the margin above liquidation is used: reduce positions or leverage.")
+        if health["blockedBy"]:
+            said.append(f"Opening is blocked by {', '.join(health['blockedBy'])}; see GET /v1/guardians.")
+        if health["unprotected"]:
+            coins = ", ".join(health["unprotected"])
+            said.append(f"No stop stands at the service for {coins}: arm a trailing_stop guardian, or close.")
+        if not any(guardian.spec.type == "dead_man_switch" for guardian in account.guardians.values()):
+            said.append("No dead-man switch is armed: POST /v1/guardians with type dead_man_switch, then heartbeats.")
+        if not account.positions:
+            said.append("No open positions: GET /v1/markets shows what trades; POST /v1/orders/suggest sizes an order.")
+        return said

@@ -1,0 +1,224 @@
+"""Public wallet views: what anybody may read of an address. Nothing here carries what belongs to the owner alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final
+
+from bot.money import format_e8
+from bot.service.market_data import nav_series
+from bot.service.operations.executor import OperationExecutor
+from bot.service.security.rate_limits import RateLimits
+from bot.service.state_machine.machine import Machine
+from bot.service.views import account_views
+from bot.service.views.read_access import peek, peek_all
+from bot.service.views.responses import Answer, Refused, invalid
+from bot.venue import ledger, pages
+from bot.venue.state import Account, State, Trade
+from bot.wire.queries import NavQuery, WalletTradesQuery
+
+_ADDRESS: Final = re.compile(r"0x[0-9a-f]{40}", re.ASCII)
+
+# What a stranger may not see of a position or a trade: the plan behind it, and what ties it to requests and credentials.
+HIDDEN_OF_POSITION: Final = dict.fromkeys(("stopPx", "takeProfitPx", "riskUsd"))
+HIDDEN_OF_TRADE: Final = dict.fromkeys(("requestId", "idempotencyKey", "source", "venueOid", "guardianId"))
+
+
+@dataclass(slots=True)
+class _Count:
+    """Trades that filled, the closing ones among them, and those of them that gained."""
+
+    filled: int = 0
+    closing: int = 0
+    won: int = 0
+
+    def add(self, trades: Iterable[Trade]) -> None:
+        for trade in trades:
+            if trade.filled:
+                self.filled += 1
+                if trade.realized is not None:
+                    self.closing += 1
+                    self.won += trade.realized > 0
+
+    def win_rate(self) -> int | float | None:
+        """Percent of the closing ones that gained."""
+        if not self.closing:
+            return None
+        rate = round(100 * self.won / self.closing, 2)
+        return int(rate) if rate == int(rate) else rate
+
+
+@dataclass(slots=True)
+class _Tally:
+    """An account's count. `over`: of the trades up to number `upto`, which change no more; `total`: with the newer ones, as of `event_seq`."""
+
+    trade_first: int
+    upto: int
+    over: _Count = field(default_factory=_Count)
+    total: _Count = field(default_factory=_Count)
+    event_seq: int = -1
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was found out about one state; a restored one is found out anew."""
+
+    state: State
+    ids: dict[str, str] = field(default_factory=dict)  # address -> account id
+    count: int = 0  # accounts that are in `ids`
+    tallies: dict[str, _Tally] = field(default_factory=dict)  # by account id
+
+
+class WalletOperations(OperationExecutor):
+    """The views of one address. Any well-formed address answers; one that is no account here is not registered."""
+
+    def __init__(self, machine: Machine, quota: RateLimits, base_url: str) -> None:
+        super().__init__(machine, quota, base_url)
+        self._known = _Known(machine.state)
+
+    def wallet(self, address: str) -> Answer:
+        """GET /v1/wallets/{address}."""
+        return Answer.ok(self.wallet_body(address))
+
+    def wallet_body(self, address: str) -> dict[str, Any]:
+        now = self.look()
+        state = self.machine.state
+        name, account = self._wallet(address)
+        return {
+            "address": name,
+            "registered": account is not None,
+            "nickname": None if account is None else account.name,
+            "environment": "sandbox",
+            "accountValueUsd": "0" if account is None else format_e8(ledger.account_value(state, account)),
+            "unrealizedPnlUsd": "0" if account is None else format_e8(ledger.unrealized(state, account)),
+            "positions": public_positions(state, account),
+            "updatedAt": now,
+        }
+
+    def wallet_positions(self, address: str) -> Answer:
+        """GET /v1/wallets/{address}/positions."""
+        self.look()
+        name, account = self._wallet(address)
+        positions = public_positions(self.machine.state, account)
+        return Answer.ok({"address": name, "registered": account is not None, "positions": positions})
+
+    def wallet_pnl(self, address: str) -> Answer:
+        """GET /v1/wallets/{address}/pnl."""
+        return Answer.ok(self.wallet_pnl_body(address))
+
+    def wallet_pnl_body(self, address: str) -> dict[str, Any]:
+        now = self.look()
+        state = self.machine.state
+        name, account = self._wallet(address)
+        unrealized = realized = fees = funding = lost = absorbed = 0
+        gains = dict.fromkeys(nav_series.RANGES, 0)
+        count = _Count()
+        if account is not None:
+            unrealized, realized = ledger.unrealized(state, account), account.realized
+            fees, funding = account.fees, account.funding
+            lost, absorbed = account.margin_lost, account.absorbed
+            gains = nav_series.gains(state, account, self.machine.feed, now)
+            count = self._tally(account)
+        return {
+            "address": name,
+            "registered": account is not None,
+            "realizedPnlUsd": format_e8(realized),
+            "unrealizedPnlUsd": format_e8(unrealized),
+            "feesUsd": format_e8(fees),
+            "fundingUsd": format_e8(funding),
+            "marginLostUsd": format_e8(lost),
+            "absorbedUsd": format_e8(absorbed),
+            "netPnlUsd": format_e8(realized + unrealized - fees + funding - lost + absorbed),
+            "ranges": {span: format_e8(gain) for span, gain in gains.items()},
+            "trades": count.filled,
+            "winRatePct": count.win_rate(),
+        }
+
+    def wallet_nav(self, address: str, query: NavQuery) -> Answer:
+        """GET /v1/wallets/{address}/nav."""
+        return Answer.ok(self.wallet_nav_body(address, query.range))
+
+    def wallet_nav_body(self, address: str, span: str) -> dict[str, Any]:
+        now = self.look()
+        name, account = self._wallet(address)
+        points = (
+            None if account is None else nav_series.series(self.machine.state, account, self.machine.feed, span, now)
+        )
+        return {
+            "address": name,
+            "registered": account is not None,
+            "range": span,
+            "navUsd": "0" if points is None else format_e8(points[-1].nav),
+            "series": None if points is None else [{"ts": at, "navUsd": format_e8(worth)} for at, worth in points],
+        }
+
+    def wallet_trades(self, address: str, query: WalletTradesQuery) -> Answer:
+        """GET /v1/wallets/{address}/trades: newest first."""
+        return Answer.ok(self.wallet_trades_body(address, query))
+
+    def wallet_trades_body(self, address: str, query: WalletTradesQuery) -> dict[str, Any]:
+        self.look()
+        _, account = self._wallet(address)
+        if account is None:
+            return {"trades": [], "nextBefore": None}
+        # What has not filled is an order, which is the owner's alone.
+        filled = (trade for trade in pages.trades_before(account, query.before) if trade.filled)
+        made = list(islice(filled, query.limit + 1))
+        page = [public_trade(account, trade) for trade in made[: query.limit]]
+        return {"trades": page, "nextBefore": page[-1]["seq"] if len(made) > query.limit else None}
+
+    # ── Addresses ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _wallet(self, address: str) -> tuple[str, Account | None]:
+        """The address in its one spelling, and whose it is; Refused when it is none."""
+        name = address.lower()
+        if _ADDRESS.fullmatch(name) is None:
+            raise Refused(invalid("address", "must be 0x and 40 hexadecimal digits", "0x and 40 hexadecimal digits"))
+        state = self.machine.state
+        account_id = self._address_book(state).get(name)
+        return name, None if account_id is None else peek(state, account_id)
+
+    def _address_book(self, state: State) -> dict[str, str]:
+        """Address -> account id; accounts only ever come, so only the new ones are added."""
+        known = self._known
+        if known.state is not state:
+            known = self._known = _Known(state)
+        if known.count < len(state.accounts):
+            for account in islice(peek_all(state), known.count, None):
+                known.ids[account.address.lower()] = account.id
+            known.count = len(state.accounts)
+        return known.ids
+
+    # ── Trades counted ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tally(self, account: Account) -> _Count:
+        """The account's trades counted: up to the oldest that may still change once only, the rest whenever the account has moved."""
+        tallies = self._known.tallies
+        known = tallies.get(account.id)
+        if known is None or known.trade_first != account.trade_first:
+            known = tallies[account.id] = _Tally(account.trade_first, account.trade_first - 1)
+        if known.event_seq != account.event_seq:
+            newer = list(islice(pages.trades_before(account), account.trade_seq - known.upto))[::-1]
+            over = next((at for at, trade in enumerate(newer) if trade.status == "open"), len(newer))
+            known.over.add(newer[:over])
+            known.upto += over
+            known.total = replace(known.over)
+            known.total.add(newer[over:])
+            known.event_seq = account.event_seq
+        return known.total
+
+
+def public_trade(account: Account, made: Trade) -> dict[str, Any]:
+    """A trade as a stranger sees it: of one whose rest still waits, what has filled of it, as if that were all."""
+    seen = account_views.trade(account, made) | HIDDEN_OF_TRADE
+    return (
+        seen if made.status != "open" else seen | {"size": seen["filledSize"], "fillStatus": "filled", "status": "done"}
+    )
+
+
+def public_positions(state: State, account: Account | None) -> list[dict[str, Any]]:
+    """Positions as a stranger sees them."""
+    return [] if account is None else [held | HIDDEN_OF_POSITION for held in account_views.positions(state, account)]

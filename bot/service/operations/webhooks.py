@@ -1,0 +1,136 @@
+"""Operations on webhooks, owner only: registered, listed, removed. What is sent there is the courier's; the secret leaves once, at creation."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from typing import Any, Final
+
+from bot.errors import Refusal
+from bot.service.operations.executor import Context, OperationExecutor, expired
+from bot.service.security.auth import Principal
+from bot.service.security.rate_limits import RateLimits
+from bot.service.security.secret_sealing import Sealer
+from bot.service.state_machine.machine import Machine
+from bot.service.views.responses import Answer, Refused, invalid
+from bot.service.webhooks.address_policy import (
+    RESOLVE_SECONDS,
+    Resolve,
+    TargetRefused,
+    addresses_of,
+    system_resolve,
+    target_of,
+)
+from bot.service.webhooks.outbox import Outbox
+from bot.venue.commands import AddWebhook, RemoveWebhook
+from bot.venue.state import Webhook
+from bot.wire import signing
+from bot.wire.errors import clean
+from bot.wire.requests import WebhookRequest
+from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
+
+Body = dict[str, Any]
+
+_WEBHOOK_ID: Final = re.compile(r"whk_[0-9]{1,20}", re.ASCII)
+
+
+class WebhookOperations(OperationExecutor):
+    """The webhooks of one account. `private`: the service is on loopback itself, so that receivers on this machine are right."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        quota: RateLimits,
+        base_url: str,
+        *,
+        outbox: Outbox,
+        sealer: Sealer,
+        private: bool,
+        resolve: Resolve = system_resolve,
+    ) -> None:
+        super().__init__(machine, quota, base_url)
+        self._outbox = outbox
+        self._sealer = sealer
+        self._private = private
+        self._resolve = resolve
+
+    async def check_names(self, url: str) -> None:
+        """Refused when the address leads where nothing is sent. A name that does not resolve yet may do so later: each attempt asks anew."""
+        try:
+            target = target_of(url, private=self._private)
+            async with asyncio.timeout(RESOLVE_SECONDS):
+                await addresses_of(target, self._resolve, private=self._private)
+        except TargetRefused as no:
+            raise Refused(invalid("url", str(no), self._allowed())) from None
+        except (OSError, UnicodeError):  # TimeoutError is an OSError.
+            return
+
+    def _allowed(self) -> str:
+        if self._private:
+            return "http or https, a public address or one of this machine or network"
+        return "https, port 443, a public address"
+
+    def create(self, principal: Principal, request: WebhookRequest, context: Context) -> Answer:
+        """POST /v1/webhooks. `check_names` has judged the address."""
+        types = None if not request.types else tuple(dict.fromkeys(request.types))
+        unknown = [_unknown(name) for name in types or () if name not in EVENT_FILTERS]
+        said = {"warnings": unknown} if unknown else {}
+        secret = request.secret or signing.secret_of(secrets.token_bytes(signing.GENERATED_BYTES))
+        try:
+            key = signing.key_of(secret)
+        except ValueError as error:
+            raise Refused(invalid("secret", str(error), "8..128 characters, or whsec_ and base64")) from None
+        sealed = self._sealer.seal(key, principal.account)
+        # The fingerprint is of the whole body: bare, short secrets could be tried out against it.
+        context = context._replace(fingerprint=self._sealer.mark(context.fingerprint))
+
+        def view(hook: Webhook, now: int) -> Body:
+            self._outbox.add(hook)
+            return {**self._view(hook), "secret": secret, **said}
+
+        return self.decide(
+            principal,
+            context,
+            lambda now: expired(context, now) or AddWebhook(principal.account, request.url, types, sealed),
+            view,
+            replay=lambda hook, now: {**self._view(hook), "secret": None, **said},
+        )
+
+    def webhooks(self, principal: Principal) -> Answer:
+        """GET /v1/webhooks: by creation."""
+        self.look()
+        hooks = self.machine.state.webhooks.values()
+        return Answer.ok({"webhooks": [self._view(hook) for hook in hooks if hook.account == principal.account]})
+
+    def remove(self, principal: Principal, webhook: str, context: Context) -> Answer:
+        """DELETE /v1/webhooks/{id}: what was still owed there is forgotten."""
+        if not _WEBHOOK_ID.fullmatch(webhook):
+            # It may be the secret, sent by mistake: what is no id goes into no log and no answer.
+            return self.refusal(Refusal("not_found", "no webhook has such an id: they begin with whk_"), context)
+
+        def view(hook: Webhook, now: int) -> Body:
+            self._outbox.drop(hook.id)
+            return {"id": hook.id, "revoked": True}
+
+        return self.decide(principal, context, lambda now: RemoveWebhook(principal.account, webhook), view)
+
+    def _view(self, hook: Webhook) -> Body:
+        health = self._outbox.health(hook.id)
+        return {
+            "id": hook.id,
+            "url": hook.url,
+            "types": None if hook.types is None else list(hook.types),
+            "status": "active" if hook.disabled is None else "disabled",
+            "createdAt": hook.created_ms,
+            "lastDeliveryAt": None if health is None else health.last_ms,
+            "lastStatus": None if health is None else health.last_status,
+            "failures": 0 if health is None else health.failures,
+            "disabledReason": hook.disabled,
+        }
+
+
+def _unknown(name: str) -> Body:
+    """The warning of a filter that matches no event of today's; a later one may have it."""
+    text = f"no event has the type {clean(name)}; there are {', '.join(EVENT_SUBTYPES)}"
+    return {"code": "unknown_type", "message": text}

@@ -1,0 +1,270 @@
+"""The sandbox's own control, /sandbox/v1: clock, prices, digest, seed, faults, snapshots, keys for an embedded daemon. No hosted service has it; the edge guards its door."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from fastapi import Request, Response
+
+from bot.errors import Refusal
+from bot.money import format_e8, parse_e8
+from bot.service.http.fault_injection import Faults
+from bot.service.http.routes_v1 import Router, call_of, respond
+from bot.service.operations.executor import scaled
+from bot.service.operations.operations import Operations
+from bot.service.sandbox.forks import Forks
+from bot.service.security.auth import Access
+from bot.service.state_machine.named_snapshots import Kept
+from bot.service.state_machine.restore import Generations
+from bot.service.views import account_views
+from bot.service.views.responses import Answer, Refused, invalid
+from bot.venue import index, outcome
+from bot.venue.commands import CreateKey, RevokeKey
+from bot.venue.numbers import E8
+from bot.venue.state import Account, Key, MarketSpec
+from bot.wire import base as wire
+from bot.wire.control import (
+    AdvanceRequest,
+    ClockRequest,
+    FaultRequest,
+    MintKeyRequest,
+    NameRequest,
+    PriceRequest,
+    SeedRequest,
+)
+from bot.wire.requests import EmptyRequest
+
+R = TypeVar("R", bound=wire.Request)
+
+ROOT: Final = "/sandbox/v1"
+EMBEDDED: Final = "embedded"  # name of the account that a daemon's own service keeps for it
+EMBEDDED_BALANCE: Final = 10_000 * E8
+MINTED: Final = "embedded daemon"  # name of the keys that come from here; the one before goes when the next comes
+STORED_MAX: Final = 2**63 - 1  # in 1e-8: what the file holds of a pushed price and its volume
+ADVANCE_MAX_MS: Final = 400 * 86_400_000  # of one call: beyond a year of simulated prices nobody waits for the answer
+
+
+class Control:
+    """What may be done to a sandbox besides trading on it."""
+
+    def __init__(self, operations: Operations, generations: Generations, faults: Faults, forks: Forks) -> None:
+        self._operations = operations
+        self._machine = operations.machine
+        self._generations = generations
+        self._faults = faults
+        self._forks = forks
+
+    def clock(self) -> Answer:
+        self._machine.catch_up()
+        return Answer.ok(self._clock())
+
+    def _clock(self) -> dict[str, Any]:
+        clock = self._machine.clock
+        return {
+            "mode": clock.mode,
+            "speed": int(clock.speed) if clock.speed == int(clock.speed) else clock.speed,
+            "now": clock.now_ms(),
+            "nextDeadlineMs": index.next_deadline_ms(self._machine.state),
+        }
+
+    def set_speed(self, request: ClockRequest) -> Answer:
+        self._machine.catch_up()
+        self._machine.clock.set_speed(float(request.speed))
+        self._machine.save_clock()
+        self._machine.moved.set()
+        return Answer.ok(self._clock())
+
+    def advance(self, request: AdvanceRequest) -> Answer:
+        machine = self._machine
+        if machine.clock.speed != 0:
+            raise Refused(
+                Refusal("invalid_input", "only a manual clock is advanced", fix={"field": "speed", "value": 0})
+            )
+        now = machine.catch_up()
+        before = machine.processed
+        machine.last_price_ms = None
+        if request.to_next:
+            at = machine.next_instant_ms()
+            target = now if at is None else max(at, now)
+        elif request.to_ms is not None:
+            target = request.to_ms
+            if target < now:
+                raise Refused(invalid("toMs", f"lies before now ({now})", f">= {now}"))
+        else:
+            target = now + (request.ms or 0)
+        if target - now > ADVANCE_MAX_MS:
+            text = "is too far ahead for one call"
+            if request.to_next:
+                raise Refused(invalid("toNext", f"{text}: {target}", fix={"field": "ms", "value": ADVANCE_MAX_MS}))
+            field, most = ("ms", ADVANCE_MAX_MS) if request.to_ms is None else ("toMs", now + ADVANCE_MAX_MS)
+            raise Refused(invalid(field, text, f"<= {most}"))
+        machine.clock.move_to(target)
+        machine.catch_up()
+        machine.save_clock()
+        machine.snapshot_if_due()
+        return Answer.ok(
+            {**self._clock(), "processed": machine.processed - before, "lastPriceMs": machine.last_price_ms}
+        )
+
+    def price(self, market: str, request: PriceRequest) -> Answer:
+        operations, machine = self._operations, self._machine
+        coin = operations.coin(market)
+        px = _price(request.px, "px")
+        listed = machine.state.markets[coin]
+        _hold_to_range(listed.spec, px, "px")
+        if listed.status == "settled":
+            raise Refused(Refusal("market_closed", f"{coin} is settled", details={"opensAt": None}))
+        oracle = None if request.oracle_px is None else _price(request.oracle_px, "oraclePx")
+        mid: int | None = None
+        if (request.bid_px is None) != (request.ask_px is None):
+            missing = "bidPx" if request.bid_px is None else "askPx"
+            raise Refused(invalid(missing, "is required: bidPx and askPx come together"))
+        if request.bid_px is not None and request.ask_px is not None:
+            bid, ask = _price(request.bid_px, "bidPx"), _price(request.ask_px, "askPx")
+            _hold_to_range(listed.spec, bid, "bidPx")
+            _hold_to_range(listed.spec, ask, "askPx")
+            if bid > ask:
+                raise Refused(invalid("bidPx", "is above askPx"))
+            mid = (bid + ask) // 2
+        volume = 0 if request.volume is None else scaled(request.volume, "volume", parse_e8)
+        if volume > STORED_MAX:
+            raise Refused(invalid("volume", "is too large", f"<= {format_e8(STORED_MAX)}"))
+        machine.push_price(coin, px, mid=mid, oracle=oracle, volume=volume)
+        now = machine.clock.now_ms()
+        return Answer.ok(account_views.market(machine.state, listed, machine.feed.store(coin), now))
+
+    def digest(self) -> Answer:
+        now = self._machine.catch_up()
+        return Answer.ok({"digest": self._machine.chain.hex(), "events": self._machine.events, "now": now})
+
+    def mint_key(self, request: MintKeyRequest) -> Answer:
+        """A fresh owner's key of an account; the one minted before stops working."""
+        operations, machine = self._operations, self._machine
+        machine.catch_up()
+        account = self._account(request.account_id)
+        if account is None:
+            account, minted = operations.new_account(EMBEDDED, EMBEDDED_BALANCE, key_name=MINTED)
+        else:
+            old = [k.id for k in self._minted() if k.account == account.id and not k.revoked]
+            for key_id in old:
+                machine.run(RevokeKey(account.id, key_id))
+            key, minted = operations.new_key(account.id, MINTED)
+            made = machine.run(CreateKey(key))
+            if isinstance(made, Refusal):
+                raise Refused(made)
+        body = {
+            "apiKey": minted.secret,
+            "keyId": minted.key_id,
+            "accountId": account.id,
+            "address": account.address,
+        }
+        return Answer.ok(body)
+
+    # ── The whole service ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def seed(self, request: SeedRequest) -> Answer:
+        self._generations.seed(request.seed)
+        return Answer.ok({"seed": request.seed})
+
+    def snapshot(self, request: NameRequest) -> Answer:
+        return Answer.ok(_kept(self._generations.keep(request.name)))
+
+    def restore(self, request: NameRequest) -> Answer:
+        return Answer.ok(_kept(self._generations.restore(request.name)))
+
+    async def fork(self, request: NameRequest) -> Answer:
+        kept = self._generations.find(request.name)
+        replies = self._generations.archive.replies(request.name)
+        base_url = await self._forks.add(kept, replies, self._machine.clock.speed)
+        return Answer.ok({"baseUrl": base_url, "name": kept.name, "digest": kept.chain.hex()})
+
+    async def reset(self) -> Answer:
+        await self._forks.stop()
+        self._faults.clear()
+        self._generations.reset()
+        return Answer.ok({"digest": self._machine.chain.hex(), "now": self._machine.clock.now_ms()})
+
+    # ── Faults ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def faults(self) -> Answer:
+        return Answer.ok(self._faults.views())
+
+    def add_fault(self, request: FaultRequest) -> Answer:
+        self._faults.add(request)
+        return Answer.ok(self._faults.views())
+
+    def clear_faults(self) -> Answer:
+        self._faults.clear()
+        return Answer.ok(self._faults.views())
+
+    def _minted(self) -> list[Key]:
+        """The keys that came from here. What owners make for themselves has another source, whatever its name."""
+        return [k for k in self._machine.state.keys.values() if k.name == MINTED and k.source == "sandbox"]
+
+    def _account(self, wanted: str | None) -> Account | None:
+        accounts = self._machine.state.accounts
+        if wanted is None:  # Anybody may give an account that name; its first key tells whose it is.
+            return next((accounts[k.account] for k in self._minted() if accounts[k.account].name == EMBEDDED), None)
+        if wanted not in accounts:
+            raise Refused(Refusal("not_found", f"no account {wanted!r} in this service"))
+        return accounts[wanted]
+
+
+def _kept(kept: Kept) -> dict[str, Any]:
+    return {"name": kept.name, "digest": kept.chain.hex(), "at": kept.at_ms}
+
+
+def _price(text: str, name: str) -> int:
+    px = scaled(text, name, parse_e8)
+    if not 0 < px <= STORED_MAX:
+        raise Refused(invalid(name, f"must be above 0 and at most {format_e8(STORED_MAX)}"))
+    return px
+
+
+def _hold_to_range(spec: MarketSpec, px: int, name: str) -> None:
+    """A share of an event market costs no more than it may pay."""
+    if outcome.clamp(spec, px) != px:
+        raise Refused(invalid(name, "does not lie within 0.001..0.999", "0.001..0.999"))
+
+
+def add_control(router: Router, operations: Operations, generations: Generations, faults: Faults, forks: Forks) -> None:
+    """The routes of the control."""
+    control = Control(operations, generations, faults, forks)
+
+    def plain(method: str, tail: str, act: Callable[[], Answer | Awaitable[Answer]]) -> None:
+        """A route that is told nothing."""
+        body = None if method == "GET" else EmptyRequest
+
+        @router.route(method, f"{ROOT}{tail}", Access.CONTROL, None, body=body)
+        async def endpoint(http: Request) -> Response:
+            return respond(await _made(act()))
+
+    def told(method: str, tail: str, model: type[R], act: Callable[[R], Answer | Awaitable[Answer]]) -> None:
+        """A route with a body."""
+
+        @router.route(method, f"{ROOT}{tail}", Access.CONTROL, None, body=model)
+        async def endpoint(http: Request) -> Response:
+            return respond(await _made(act(call_of(http).read(model))))
+
+    plain("GET", "/clock", control.clock)
+    told("PATCH", "/clock", ClockRequest, control.set_speed)
+    told("POST", "/clock/advance", AdvanceRequest, control.advance)
+    plain("GET", "/digest", control.digest)
+    told("POST", "/keys", MintKeyRequest, control.mint_key)
+    told("POST", "/seed", SeedRequest, control.seed)
+    plain("GET", "/faults", control.faults)
+    told("POST", "/faults", FaultRequest, control.add_fault)
+    plain("DELETE", "/faults", control.clear_faults)
+    told("POST", "/snapshot", NameRequest, control.snapshot)
+    told("POST", "/restore", NameRequest, control.restore)
+    told("POST", "/fork", NameRequest, control.fork)
+    plain("POST", "/reset", control.reset)
+
+    @router.route("POST", f"{ROOT}/markets/{{coin}}/price", Access.CONTROL, None, body=PriceRequest)
+    async def push_price(http: Request) -> Response:
+        return respond(control.price(http.path_params["coin"], call_of(http).read(PriceRequest)))
+
+
+async def _made(answer: Answer | Awaitable[Answer]) -> Answer:
+    return answer if isinstance(answer, Answer) else await answer

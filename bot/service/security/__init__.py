@@ -1,0 +1,3 @@
+"""Credentials, scopes, rate limits, and secrets at rest.
+
+Start with `auth.py`."""

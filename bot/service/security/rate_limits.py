@@ -1,0 +1,111 @@
+"""Rate limits: token buckets in real time, one a policy and caller. Says how much is left; the edge refuses."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from bot.clock import monotonic_ns
+
+CALLERS_MAX: Final = 10_000  # buckets kept; the one unused longest goes first
+
+
+class Policy(NamedTuple):
+    """`per_second` tokens flow in, up to `burst`."""
+
+    name: str
+    scope: str  # key | ip
+    per_second: float
+    burst: int
+
+
+POLICIES: Final[dict[str, Policy]] = {
+    policy.name: policy
+    for policy in (
+        Policy("default", "key", 100, 400),
+        Policy("orders", "key", 50, 200),
+        Policy("heartbeat", "key", 10, 40),
+        Policy("kill", "key", 5, 20),
+        Policy("public", "ip", 100, 400),
+        Policy("accounts", "ip", 1, 60),
+    )
+}
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    at_ns: int
+
+
+class Verdict(NamedTuple):
+    """What one request found. `retry_after` is in whole seconds, 0 when it may pass."""
+
+    policy: Policy
+    remaining: int
+    reset_seconds: int
+    retry_after: int
+
+
+class RateLimits:
+    """All buckets of a service. `enabled=False` lets everything pass."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self._buckets: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
+
+    def take(self, name: str, caller: str) -> Verdict:
+        """Take one token of a policy."""
+        policy = POLICIES[name]
+        if not self.enabled:
+            return Verdict(policy, policy.burst, 0, 0)
+        bucket = self._bucket(policy, caller)
+        if bucket.tokens < 1:
+            wait = int((1 - bucket.tokens) / policy.per_second) + 1
+            return Verdict(policy, 0, wait, wait)
+        bucket.tokens -= 1
+        return Verdict(policy, int(bucket.tokens), int((policy.burst - bucket.tokens) / policy.per_second) + 1, 0)
+
+    def _bucket(self, policy: Policy, caller: str) -> _Bucket:
+        now = monotonic_ns()
+        key = (policy.name, caller)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = _Bucket(policy.burst, now)
+            if len(self._buckets) > CALLERS_MAX:
+                self._buckets.popitem(last=False)
+            return bucket
+        self._buckets.move_to_end(key)
+        bucket.tokens = min(policy.burst, bucket.tokens + (now - bucket.at_ns) / 1e9 * policy.per_second)
+        bucket.at_ns = now
+        return bucket
+
+    def views(self, key: str | None, ip: str | None) -> list[dict[str, Any]]:
+        """The Rate records of a caller."""
+        found: list[dict[str, Any]] = []
+        for policy in POLICIES.values():
+            caller = key if policy.scope == "key" else ip
+            bucket = self._bucket(policy, caller) if caller is not None else None
+            found.append(
+                {
+                    "policy": policy.name,
+                    "scope": policy.scope,
+                    "perSecond": policy.per_second,
+                    "burst": policy.burst,
+                    "remaining": policy.burst if bucket is None or not self.enabled else int(bucket.tokens),
+                }
+            )
+        return found
+
+
+def headers_of(verdict: Verdict, *, enabled: bool) -> list[tuple[bytes, bytes]]:
+    """RateLimit-Policy and RateLimit of an answer; a service without limits says so by a policy of that name."""
+    if not enabled:
+        return [(b"ratelimit-policy", b'"unlimited";q=1000000;w=1'), (b"ratelimit", b'"unlimited";r=1000000;t=0')]
+    policy = verdict.policy
+    window = max(1, round(policy.burst / policy.per_second))
+    return [
+        (b"ratelimit-policy", f'"{policy.name}";q={policy.burst};w={window}'.encode()),
+        (b"ratelimit", f'"{policy.name}";r={verdict.remaining};t={verdict.reset_seconds}'.encode()),
+    ]

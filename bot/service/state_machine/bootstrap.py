@@ -1,0 +1,310 @@
+"""From options to a machine: which markets and prices, which clock, what the file already knows. Done once, at the start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from bot.clock import SystemClock
+from bot.errors import BotError, ConfigError
+from bot.service.market_data.event_series import Series
+from bot.service.market_data.instruments import CATALOGUE, Listing, listing_at, select, starting_at
+from bot.service.market_data.price_feed import Feed, RecordedSource, SimulatedSource, Source
+from bot.service.market_data.recorded import coin_of, interval_of, read_candles
+from bot.service.market_data.simulator import SimulatedMarket
+from bot.service.state_machine.clock import ServiceClock
+from bot.service.state_machine.command_log import CommandLog, Push, Recovered, SavedClock
+from bot.service.state_machine.machine import Machine
+from bot.service.state_machine.named_snapshots import Kept
+from bot.service.state_machine.replay import EMPTY_CHAIN, Place, replay
+from bot.venue import codec, index
+from bot.venue.commands import ListMarket
+from bot.venue.outcome import is_paid
+from bot.venue.state import Market, MarketSpec, State
+from bot.wire.order_requests import bare_coin
+from bot.wire.vocabulary import INTERVAL_MS
+
+MINUTE_MS: Final = INTERVAL_MS["1m"]
+
+
+@dataclass(frozen=True, slots=True)
+class PriceOptions:
+    """Where prices come from. `data` holds (coin or None, candle file); `seed` and `markets` None or empty: what the file knows, else the default."""
+
+    seed: int | None = None
+    data: tuple[tuple[str | None, Path], ...] = ()
+    markets: tuple[str, ...] = ()
+    start_ms: int | None = None
+    hold: bool = False  # simulated history, and from the start on only prices that are pushed
+    specs: dict[str, MarketSpec] = field(default_factory=dict)  # a market's rules other than the catalogue's, for tests
+
+
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    sources: dict[str, Source]
+    listings: dict[str, Listing]
+    start_ms: int
+    hold: bool
+    known: str
+    series: Series
+
+
+def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions) -> Machine:
+    """A machine as it was when its file was last written, or a new one. A BotError when that cannot be; of what passes by itself it is no ConfigError."""
+    recovered = command_log.open()
+    name = str(command_log.path)
+    try:
+        stored = json.loads(recovered.meta["prices"]) if "prices" in recovered.meta else None
+        made = _prices(prices, stored, speed, name)
+        replayed = replay(recovered, name)
+        clock = _clock(
+            speed, made, recovered.clock, real_start=not prices.data and prices.start_ms is None and stored is None
+        )
+        machine = Machine(
+            clock=clock,
+            command_log=command_log,
+            feed=Feed(made.sources | _later(made, replayed.state)),
+            state=replayed.state,
+            seq=replayed.seq,
+            chain=replayed.chain,
+            events=replayed.events,
+            kept_seq=0 if recovered.snapshot is None else recovered.snapshot.seq,
+        )
+        machine.known, machine.series = made.known, made.series
+        if recovered.clock is None:
+            _begin(machine, made)
+        else:
+            _go_on(machine, made, recovered, recovered.clock, replayed.place)
+    except BotError:
+        command_log.close()
+        raise
+    return machine
+
+
+def _begin(machine: Machine, made: _Prices) -> None:
+    """The first start of a file: list the markets at the price they had just before."""
+    machine.feed.start(made.start_ms, inclusive=False)
+    machine.caught_ms = made.start_ms
+    for coin, listing in made.listings.items():
+        px = machine.feed.last_px(coin) or listing.px
+        machine.run(ListMarket(listing_at(listing, px).spec, px))
+        if made.hold:
+            machine.feed.hold(coin)
+    machine.follow_sessions(made.start_ms)
+    machine.log.save_meta("prices", made.known)
+    machine.save_clock()
+
+
+def _go_on(machine: Machine, made: _Prices, recovered: Recovered, saved: SavedClock, place: Place | None) -> None:
+    """A later start: prices go on from where the last one had taken them."""
+    if place is None or saved.alive_ms >= place.at_ms:
+        place = Place(saved.alive_ms)
+    _take_up(machine, made, place, recovered.pushes)
+    machine.follow_sessions(saved.alive_ms)
+    machine.down_since_ms = saved.alive_ms
+
+
+def _take_up(machine: Machine, made: _Prices, place: Place, pushes: Sequence[Push]) -> None:
+    """Have the feed stand where the prices had been taken to."""
+    machine.feed.start(place.at_ms, place.upto)
+    pushed: set[str] = set()
+    coins = list(machine.state.markets)
+    if made.hold:
+        pushed = set(coins)
+        for coin in coins:
+            machine.feed.hold(coin)
+            listed_ms = (
+                made.start_ms if coin in made.sources else made.series.start_of(machine.state.markets[coin].spec)
+            )
+            machine.feed.rewind(coin, listed_ms - 1)
+    for push in pushes:
+        if push.coin not in pushed:
+            pushed.add(push.coin)
+            machine.feed.rewind(push.coin, push.at_ms)
+        machine.feed.push(push.coin, push.at_ms, push.px, push.volume)
+    for coin in coins:
+        px = machine.feed.last_px(coin)
+        if px is not None and coin not in pushed:
+            machine.see_price(coin, px)
+
+
+def _later(made: _Prices, state: State) -> dict[str, Source]:
+    """The event markets that were listed after the start."""
+    return {coin: made.series.source(market.spec) for coin, market in state.markets.items() if coin not in made.sources}
+
+
+# ── Another state in a running machine ──────────────────────────────────────────────────────────────────────────────
+
+
+def begin_again(
+    machine: Machine,
+    options: PriceOptions,
+    *,
+    speed: float,
+    seed: int | None,
+    start_ms: int | None,
+    real: bool,
+    rewind_log: Callable[[], None],
+) -> None:
+    """As at the first start; with another seed, and from another instant, where they are given. ConfigError changes nothing."""
+    stored = json.loads(machine.known)
+    if seed is not None:
+        stored |= {"seed": seed, "seeded": True}
+    if start_ms is not None:
+        stored["start"] = start_ms
+    made = _stored_prices(options, stored, str(machine.log.path))
+    rewind_log()
+    clock = ServiceClock.start(speed, None if real else made.start_ms)
+    machine.become(
+        clock=clock, feed=Feed(made.sources), state=State(), seq=0, chain=EMPTY_CHAIN, events=0, known=made.known
+    )
+    machine.series = made.series
+    _begin(machine, made)
+
+
+def go_back(machine: Machine, options: PriceOptions, kept: Kept, *, rewind_log: Callable[[], None]) -> None:
+    """As it was when `kept` was kept, at that instant and at the present speed. ConfigError changes nothing."""
+    made = _stored_prices(options, json.loads(kept.known), str(machine.log.path))
+    state = codec.loads(kept.state)
+    index.rebuild(state)
+    rewind_log()
+    machine.become(
+        clock=ServiceClock.start(machine.clock.speed, kept.at_ms),
+        feed=Feed(made.sources | _later(made, state)),
+        state=state,
+        seq=kept.seq,
+        chain=kept.chain,
+        events=kept.events,
+        known=made.known,
+    )
+    machine.series = made.series
+    _take_up(machine, made, Place(kept.at_ms), kept.pushes)
+    machine.caught_ms = kept.at_ms
+    machine.follow_sessions(kept.at_ms)
+    machine.log.save_meta("prices", made.known)
+    machine.save_clock()
+
+
+def _stored_prices(options: PriceOptions, stored: dict[str, Any], name: str) -> _Prices:
+    return _prices(replace(options, seed=None, data=(), markets=()), stored, 1, name)
+
+
+def _clock(speed: float, made: _Prices, saved: SavedClock | None, *, real_start: bool) -> ServiceClock:
+    """Service time goes on from what callers have been shown; only a real clock that never left the wall follows it."""
+    if saved is None:
+        return ServiceClock.start(speed, None if real_start and speed == 1 else made.start_ms)
+    if speed == 1 and saved.offset_ms == 0:
+        wall = SystemClock().now_ms()
+        clock = ServiceClock.start(1)
+        if saved.ceiling_ms > wall + MINUTE_MS:
+            raise BotError(  # The machine may hear the time only after its start: the next start may find it right.
+                f"the machine's clock is {(saved.ceiling_ms - wall) // 1000} s behind what the database has seen; set it right first"
+            )
+        return clock
+    return ServiceClock.start(speed, saved.ceiling_ms)
+
+
+# ── Prices ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, name: str) -> _Prices:
+    data = options.data
+    if not data and stored is not None:
+        data = tuple((coin, Path(path)) for coin, path, _ in stored["data"])
+    files = [_file(coin, path) for coin, path in data]
+    coins = [coin for coin, _, _ in files]
+    for coin in coins:
+        if coins.count(coin) > 1:
+            raise ConfigError(f"two candle files are given for {coin}")
+    markets = options.markets or (tuple(coins) if coins else ())
+    if not options.markets and stored is not None:
+        markets = tuple(stored["markets"])
+    try:
+        listings = {listing.spec.coin: listing for listing in select(tuple({*markets, *coins}) if markets else None)}
+    except KeyError as unknown:
+        raise ConfigError(f"no market {unknown.args[0]!r}; known are {', '.join(CATALOGUE)}") from None
+    recorded = {coin: _recorded(path, listings[coin]) for coin, path, _ in files}
+    seeded = stored is not None and bool(stored.get("seeded"))  # through the control: that wins over the command line
+    seed = options.seed if options.seed is not None and not seeded else stored["seed"] if stored is not None else 1
+    start = int(stored["start"]) if stored is not None else _start_of(options, recorded, speed)
+    hold = options.hold if stored is None else bool(stored["hold"])
+    known = {
+        "seed": seed,
+        "markets": sorted(listings),
+        "data": [[coin, str(path.resolve()), digest] for coin, path, digest in files],
+        "start": start,
+        "hold": hold,
+    }
+    if seeded:
+        known["seeded"] = True
+    if stored is not None:
+        _check_same(known, stored, name)
+    listings = {coin: starting_at(listing, start) for coin, listing in listings.items()}
+    for coin, spec in options.specs.items():
+        listings[coin] = replace(listings[coin], spec=spec)
+    series = Series(listings, seed=seed, start_ms=start, is_held=hold)
+    sources: dict[str, Source] = {}
+    for coin, listing in listings.items():
+        if coin in recorded:
+            sources[coin] = recorded[coin]
+            continue
+        if listing.spec.expires_ms is not None:
+            sources[coin] = series.source(listing.spec)
+            continue
+        grid = Market(listing.spec, listing.px, listing.px, listing.px)
+        market = SimulatedMarket(
+            grid, seed=seed, px=listing.px, start_ms=start, daily_vol=listing.daily_vol, day_usd=listing.day_usd
+        )
+        sources[coin] = SimulatedSource(market, start)
+    return _Prices(sources, listings, start, hold, json.dumps(known), series)
+
+
+def _check_same(known: dict[str, Any], stored: dict[str, Any], name: str) -> None:
+    """A file goes on with the prices that it began with."""
+    for what in ("seed", "markets"):
+        if known[what] != stored[what]:
+            raise ConfigError(
+                f"{name}: was begun with {what} {stored[what]}, not {known[what]}; leave it out, or use a new database"
+            )
+    if [(c, d) for c, _, d in known["data"]] != [(c, d) for c, _, d in stored["data"]]:
+        raise ConfigError(f"{name}: was begun with other candle files; give the same ones, or use a new database")
+
+
+def _file(coin: str | None, path: Path) -> tuple[str, Path, str]:
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    named = coin_of(path, tuple(CATALOGUE)) if coin is None else bare_coin(coin)
+    if named not in CATALOGUE:
+        raise ConfigError(f"no market {coin!r} for {path}; known are {', '.join(CATALOGUE)}")
+    return named, path, digest
+
+
+def _recorded(path: Path, listing: Listing) -> RecordedSource:
+    spec = listing.spec
+    candles = read_candles(path, sz_decimals=spec.sz_decimals, are_odds=is_paid(spec))
+    return RecordedSource(candles, interval_of(path, candles), 10 ** (8 - spec.sz_decimals))
+
+
+def recorded_start(recorded: Mapping[str, RecordedSource]) -> int:
+    """When trading begins on recorded data. ConfigError where no instant is in all of them."""
+    start = max(source.candles[source.history].ts for source in recorded.values())
+    for coin, source in recorded.items():
+        if source.next_bar(start - 1) is None:
+            raise ConfigError(f"the candle files do not overlap in time: {coin} ends before the others begin")
+    return start
+
+
+def _start_of(options: PriceOptions, recorded: dict[str, RecordedSource], speed: float) -> int:
+    """When trading begins: with recorded data once every file has its history, otherwise now."""
+    if recorded:
+        return recorded_start(recorded)
+    if options.start_ms is not None:
+        return options.start_ms
+    now = SystemClock().now_ms()
+    return now if speed == 1 else now - now % MINUTE_MS

@@ -1,0 +1,594 @@
+"""The durable command log: SQLite, one writer thread, one transaction a batch. What was acknowledged is in it; what is in it can be replayed.
+
+A row is a command with its instant and the chained hash of all events so far. Beside the rows stand the answers kept for idempotency,
+pushed prices, the clock, and snapshots that make replay short. Knows no rule and no command: text in, text out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import sqlite3
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from bot.clock import SystemClock
+from bot.errors import BotError, ConfigError, Exit
+from bot.files import DISK_FAULTS
+from bot.service.state_machine.snapshots import KeptAccount
+from bot.venue import seen
+
+log = structlog.get_logger()
+
+SCHEMA_VERSION: Final = 2
+APPLICATION_ID: Final = 0x42424B54  # "BBKT": what tells this file from any other SQLite database
+DAY_MS: Final = 86_400_000
+REPLIES_KEPT_MS: Final = 7 * DAY_MS
+REPLIES_IN_MEMORY: Final = 10_000  # of a service without a file: some 2 kB each
+PAGES_FREE: Final = 4_096  # of 4 kB that stay free: what a snapshot lets go is soon used again
+FREE_SHARE: Final = 4  # and a part of the file that is no larger than a quarter
+PAGES_GIVEN: Final = 64  # to the disk at a time, while nothing is queued: some milliseconds for whoever comes meanwhile
+PAGES_ANEW: Final = 50_000  # in use, of a file that is written anew at its start; a larger one would take many seconds
+
+_SCHEMA: Final = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE clock (one INTEGER PRIMARY KEY CHECK (one = 1), alive_ms INTEGER NOT NULL, ceiling_ms INTEGER NOT NULL, offset_ms INTEGER NOT NULL) STRICT;
+CREATE TABLE commands (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, command TEXT NOT NULL, chain BLOB NOT NULL) STRICT;
+CREATE TABLE pushes (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, coin TEXT NOT NULL, px INTEGER NOT NULL, volume INTEGER NOT NULL) STRICT;
+CREATE TABLE replies (
+    account TEXT NOT NULL, key TEXT NOT NULL, epoch INTEGER NOT NULL, fingerprint TEXT NOT NULL, request_id TEXT NOT NULL,
+    status INTEGER NOT NULL, body BLOB NOT NULL, real_ms INTEGER NOT NULL, PRIMARY KEY (account, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, state BLOB NOT NULL, chain BLOB NOT NULL, events INTEGER NOT NULL) STRICT;
+CREATE TABLE accounts (account TEXT PRIMARY KEY, number INTEGER NOT NULL, body TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE pages (
+    account TEXT NOT NULL, kind TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL, packed BLOB NOT NULL, PRIMARY KEY (account, kind, first)
+) STRICT;
+"""
+
+# Tables that later features brought; made in an older file too.
+_OUTBOX_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS deliveries (
+    seq INTEGER PRIMARY KEY, webhook TEXT NOT NULL, event TEXT NOT NULL, body BLOB NOT NULL, attempts INTEGER NOT NULL,
+    first_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS endpoints (
+    webhook TEXT PRIMARY KEY, last_ms INTEGER, last_status INTEGER, failures INTEGER NOT NULL, good_ms INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rests (webhook TEXT PRIMARY KEY, until_ms INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS kept_replies (
+    name TEXT NOT NULL, account TEXT NOT NULL, key TEXT NOT NULL, epoch INTEGER NOT NULL, fingerprint TEXT NOT NULL,
+    request_id TEXT NOT NULL, status INTEGER NOT NULL, body BLOB NOT NULL, real_ms INTEGER NOT NULL, PRIMARY KEY (name, account, key)
+) STRICT, WITHOUT ROWID;
+"""
+
+# Of a disk that is full, read-only or failing, and of another process at work: what a later start may find mended.
+_PASSING: Final = frozenset(
+    {
+        sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
+    }
+)  # fmt: skip
+_PRIMARY: Final = 0xFF  # of an extended result code
+
+Statement = tuple[str, tuple[Any, ...]]
+
+_COMMAND: Final = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, ?, ?, ?)"
+_REPLY: Final = "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_ROWS: Final = {_COMMAND: "(?, ?, ?, ?)", _REPLY: "(?, ?, ?, ?, ?, ?, ?, ?)"}  # what may be written many at a time
+ROWS_AT_ONCE: Final = 64
+_FORGET: Final = "DELETE FROM replies WHERE real_ms < ?"
+_PUSH: Final = "INSERT INTO pushes (seq, at_ms, coin, px, volume) VALUES (?, ?, ?, ?, ?)"
+_CLOCK: Final = "INSERT OR REPLACE INTO clock (one, alive_ms, ceiling_ms, offset_ms) VALUES (1, ?, ?, ?)"
+_META: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
+_ACCOUNT: Final = "INSERT OR REPLACE INTO accounts (account, number, body) VALUES (?, ?, ?)"
+_PAGE: Final = "INSERT OR REPLACE INTO pages (account, kind, first, count, packed) VALUES (?, ?, ?, ?, ?)"
+_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshots (seq, at_ms, state, chain, events) VALUES (?, ?, ?, ?, ?)"
+
+
+# Whatever keeps a batch from the disk: the disk, or a value that the file cannot hold.
+_NOT_WRITTEN: Final = (sqlite3.Error, OSError, OverflowError, ValueError, MemoryError)
+
+
+class DatabaseAway(BotError):
+    """The file cannot be used just now (a full or read-only disk, a lock of SQLite): no option could mend it, so a service manager starts the service again."""
+
+    exit_code = Exit.UNSAFE
+
+
+class Row(NamedTuple):
+    seq: int
+    at_ms: int
+    command: str
+    chain: bytes
+
+
+class Push(NamedTuple):
+    seq: int
+    at_ms: int
+    coin: str
+    px: int
+    volume: int
+
+
+class Reply(NamedTuple):
+    """An answer kept for its idempotency key."""
+
+    epoch: int
+    fingerprint: str
+    request_id: str
+    status: int
+    body: bytes
+
+
+class Snapshot(NamedTuple):
+    """`state` is all but the accounts, which are kept one by one; or, of a snapshot that was gone back to, all of it."""
+
+    seq: int
+    at_ms: int
+    state: str
+    chain: bytes
+    events: int
+
+
+class SavedClock(NamedTuple):
+    """`alive_ms`: everything up to there was processed. `ceiling_ms`: no caller has been shown a later instant. `offset_ms`: from the wall, 0 when real."""
+
+    alive_ms: int
+    ceiling_ms: int
+    offset_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a file held when it was opened."""
+
+    meta: dict[str, str]
+    clock: SavedClock | None
+    snapshot: Snapshot | None
+    rows: list[Row]
+    pushes: list[Push]
+    accounts: list[str]
+    pages: list[tuple[str, str, int, int, bytes]]
+
+
+def _damaged(path: Path) -> ConfigError:
+    return ConfigError(f"{path}: is damaged; restore a copy, or start with a new file")
+
+
+def _end_process(error: BaseException) -> None:
+    """The default for a commit that failed: nobody may be answered any more, so nobody is."""
+    log.critical("log.commit_failed", error=str(error))
+    os._exit(Exit.UNSAFE)
+
+
+def _named(account: str, key: str) -> str:
+    return f"{account} {key}"
+
+
+def _gathered(batch: list[Statement]) -> list[Statement]:
+    """The same, with rows for one table in one statement. Each statement lets the service's own thread go on and waits for its turn behind
+    it, so a few large ones take a fraction of the time of many small ones. Rows of commands and of answers do not care which comes first."""
+    made: list[Statement] = []
+    rows: dict[str, list[tuple[Any, ...]]] = {}
+    for statement, values in batch:
+        if statement in _ROWS:
+            rows.setdefault(statement, []).append(values)
+            continue
+        made += _in_one(rows)
+        rows = {}
+        made.append((statement, values))
+    made += _in_one(rows)
+    return made
+
+
+def _in_one(rows: dict[str, list[tuple[Any, ...]]]) -> list[Statement]:
+    made: list[Statement] = []
+    for statement, values in rows.items():
+        head, place = statement, f", {_ROWS[statement]}"
+        at, size = 0, ROWS_AT_ONCE
+        while at < len(values):
+            while size > len(values) - at:
+                size //= 2  # Powers of two: few statements, so that each is prepared once.
+            made.append((head + place * (size - 1), tuple([item for row in values[at : at + size] for item in row])))
+            at += size
+    return made
+
+
+def _fault(path: Path, error: OSError) -> BotError:
+    kind = DatabaseAway if error.errno in DISK_FAULTS else ConfigError
+    return kind(f"{path}: {error.strerror or error}")
+
+
+def _room(db: sqlite3.Connection) -> tuple[int, int]:
+    """Pages of the file that are free, and in use."""
+    free = int(db.execute("PRAGMA freelist_count").fetchone()[0])
+    return free, int(db.execute("PRAGMA page_count").fetchone()[0]) - free
+
+
+class CommandLog:
+    """One file, or nothing but memory when `path` is None. Every method is for the event loop's thread; the writer has its own."""
+
+    def __init__(self, path: Path | None, on_failure: Callable[[BaseException], None] = _end_process) -> None:
+        self.path = path
+        self.commits = 0  # batches written, for whoever wants to see groups
+        self._on_failure = on_failure
+        self._replies: dict[tuple[str, str], Reply] = {}  # not yet committed; all of them in memory mode
+        # The keys on disk by the day of their answers, of which a whole one goes at a time: nearly every key is new, and a look at the file
+        # costs more than the order.
+        self._days: dict[int, seen.Seen] = {}
+        self.pushed: list[Push] = []  # of memory mode
+        self._staged: list[Statement] = []  # queued in this turn of the loop, not the writer's yet
+        self._inbox: SimpleQueue[list[Statement] | None] = SimpleQueue()  # the writer's, a turn at a time; None: stop
+        self._queued = 0
+        self._done = 0
+        self._written = 0  # the writer's own count, ahead of `_done` by what the loop has not heard of yet
+        self._broken = False
+        self._is_loose = False  # a snapshot has let rows go, and the room may not be given back yet; the writer's
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._lock_fd: int | None = None
+
+    # ── Opening ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def open(self) -> Recovered:
+        """Open or make the file and read what is needed to go on.
+
+        ConfigError when it is not ours, of another version or damaged; DatabaseAway when its disk is full or fails;
+        a plain BotError when another service has it.
+        """
+        if self.path is None:
+            return Recovered({}, None, None, [], [], [], [])
+        self._take_lock(self.path)
+        fresh = not self.path.exists() or self.path.stat().st_size == 0
+        try:
+            writer = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            try:
+                if fresh:
+                    self.path.chmod(0o600)
+                else:
+                    self._judge(writer, self.path)
+                if fresh:  # It can be said of a file that has nothing in it yet, and by VACUUM.
+                    writer.execute("PRAGMA auto_vacuum=INCREMENTAL")
+                writer.execute("PRAGMA journal_mode=WAL")
+                writer.execute("PRAGMA synchronous=FULL")
+                self._write_anew_if_loose(writer, self.path)
+                if fresh or not self._has_schema(writer):
+                    self._create(writer)
+                writer.executescript(f"BEGIN IMMEDIATE; {_OUTBOX_SCHEMA} COMMIT;")
+                recovered = self._read(writer)
+            except BaseException:
+                writer.close()
+                raise
+        except (zlib.error, UnicodeDecodeError):  # What the database itself does not look into: the snapshot.
+            self._drop_lock()
+            raise _damaged(self.path) from None
+        except sqlite3.Error as error:
+            self._drop_lock()
+            code = getattr(error, "sqlite_errorcode", None)
+            if isinstance(code, int) and code & _PRIMARY in _PASSING:
+                raise DatabaseAway(f"{self.path}: cannot be used just now as the service's database: {error}") from None
+            raise ConfigError(f"{self.path}: cannot be used as the service's database: {error}") from None
+        except OSError as error:
+            self._drop_lock()
+            raise _fault(self.path, error) from None
+        except ConfigError:
+            self._drop_lock()
+            raise
+        self._reader = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, isolation_level=None)
+        self._days = {}
+        for account, key, real_ms in self._reader.execute("SELECT account, key, real_ms FROM replies"):
+            self._know((account, key), real_ms)
+        self._writer = writer
+        return recovered
+
+    def _take_lock(self, path: Path) -> None:
+        lock = path.with_name(path.name + ".lock")
+        try:
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise _fault(path, error) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise BotError(f"{path}: is in use by another service; stop that one, or choose another file") from None
+        self._lock_fd = fd
+
+    def _drop_lock(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    @staticmethod
+    def _has_schema(db: sqlite3.Connection) -> bool:
+        return (
+            db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'commands'").fetchone() is not None
+        )
+
+    def _judge(self, db: sqlite3.Connection, path: Path) -> None:
+        """Refuse a file that is not ours before a byte of it is changed."""
+        ours = db.execute("PRAGMA application_id").fetchone()[0]
+        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if ours != APPLICATION_ID and tables:
+            raise ConfigError(f"{path}: is a database of something else, not of this service; choose another file")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if tables and version != SCHEMA_VERSION:
+            raise ConfigError(
+                f"{path}: was written by another version of the service (format {version}, this one reads {SCHEMA_VERSION}); "
+                "use that version, or start with a new file"
+            )
+        if tables and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise _damaged(path)
+
+    @staticmethod
+    def _write_anew_if_loose(db: sqlite3.Connection, path: Path) -> None:
+        """A file that was made before it could give room back: once, when more than half of it is free. One that cannot be is used as it is."""
+        mode, free, used = db.execute("PRAGMA auto_vacuum").fetchone()[0], *_room(db)
+        if mode == 0 and free > PAGES_FREE and free > used and used <= PAGES_ANEW:
+            try:
+                db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+                db.execute("VACUUM")
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except sqlite3.OperationalError as error:  # No room for a second copy; it is as it was.
+                log.warning("log.not_shrunk", path=str(path), message=str(error))
+
+    @staticmethod
+    def _create(db: sqlite3.Connection) -> None:
+        script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
+        db.executescript(script)
+
+    @staticmethod
+    def _read(db: sqlite3.Connection) -> Recovered:
+        meta = dict(db.execute("SELECT name, value FROM meta"))
+        clock = db.execute("SELECT alive_ms, ceiling_ms, offset_ms FROM clock").fetchone()
+        last = db.execute("SELECT seq, at_ms, state, chain, events FROM snapshots ORDER BY seq DESC LIMIT 1").fetchone()
+        snapshot = (
+            None if last is None else Snapshot(last[0], last[1], zlib.decompress(last[2]).decode(), last[3], last[4])
+        )
+        after = 0 if snapshot is None else snapshot.seq
+        rows = db.execute("SELECT seq, at_ms, command, chain FROM commands WHERE seq > ? ORDER BY seq", (after,))
+        pushes = db.execute("SELECT seq, at_ms, coin, px, volume FROM pushes ORDER BY seq")
+        return Recovered(
+            meta,
+            None if clock is None else SavedClock(*clock),
+            snapshot,
+            [Row(*row) for row in rows],
+            [Push(*push) for push in pushes],
+            [body for (body,) in db.execute("SELECT body FROM accounts ORDER BY number")],
+            db.execute(
+                "SELECT account, kind, first, count, packed FROM pages ORDER BY account, kind, first"
+            ).fetchall(),
+        )
+
+    def start(self) -> None:
+        """Begin writing; called on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._hand_over()
+        if self.path is not None:
+            self._thread = threading.Thread(target=self._write_forever, name="command-log", daemon=True)
+            self._thread.start()
+
+    # ── Queueing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, row: Row, also: Sequence[Statement] = ()) -> None:
+        """A command, and in the very same transaction what follows from its events."""
+        self._put(_COMMAND, row)
+        self.put_all(also)
+
+    def put_all(self, statements: Sequence[Statement]) -> None:
+        """Statements that are written in one transaction, in this order."""
+        for statement, values in statements:
+            self._put(statement, values)
+
+    def keep_reply(self, account: str, key: str, reply: Reply, real_ms: int) -> None:
+        """Keep an answer in the same batch as the command that it answers."""
+        self._replies[account, key] = reply
+        if self.path is None and len(self._replies) > REPLIES_IN_MEMORY:
+            del self._replies[next(iter(self._replies))]
+        self._know((account, key), real_ms)
+        self._put(_REPLY, (account, key, *reply, real_ms))
+
+    def push(self, push: Push) -> None:
+        if self.path is None:
+            self.pushed.append(push)
+        self._put(_PUSH, push)
+
+    def save_clock(self, clock: SavedClock) -> None:
+        self._put(_CLOCK, clock)
+
+    def save_meta(self, name: str, value: str) -> None:
+        self._put(_META, (name, value))
+
+    def save_snapshot(self, snapshot: Snapshot, real_ms: int, accounts: Sequence[KeptAccount] = ()) -> None:
+        """Keep a snapshot, in one transaction with what it needs of its accounts, and let go what it makes superfluous."""
+        if self.path is None:
+            return
+        for kept in accounts:
+            self._put(_ACCOUNT, (kept.account, kept.number, kept.body))
+            for kind, before in kept.gone:
+                self._put(
+                    "DELETE FROM pages WHERE account = ? AND kind = ? AND first + count <= ?",
+                    (kept.account, kind, before),
+                )
+            for kind, page in kept.pages:
+                self._put(_PAGE, (kept.account, kind, page.first, page.count, page.packed))
+        packed = zlib.compress(snapshot.state.encode(), 1)
+        self._put("DELETE FROM snapshots", ())
+        self._put(_SNAPSHOT, (snapshot.seq, snapshot.at_ms, packed, snapshot.chain, snapshot.events))
+        self._put("DELETE FROM commands WHERE seq <= ?", (snapshot.seq,))
+        self._put(_FORGET, (real_ms - REPLIES_KEPT_MS,))
+        for day in [day for day in self._days if (day + 1) * DAY_MS <= real_ms - REPLIES_KEPT_MS]:
+            del self._days[day]
+
+    def _put(self, statement: str, values: tuple[Any, ...]) -> None:
+        if self.path is None:
+            return
+        self._queued += 1
+        if not self._staged and self._loop is not None:
+            self._loop.call_soon(self._hand_over)
+        self._staged.append((statement, values))
+
+    def _hand_over(self) -> None:
+        """Give the writer what one turn of the loop has queued, whole: a command, its answer and its deliveries are one transaction."""
+        if self._staged:
+            staged, self._staged = self._staged, []
+            self._inbox.put(staged)
+
+    # ── Reading and waiting ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def reply(self, account: str, key: str) -> Reply | None:
+        """The kept answer of a key."""
+        found = self._replies.get((account, key))
+        if found is not None or self._reader is None or not self._is_known(_named(account, key)):
+            return found
+        columns = "epoch, fingerprint, request_id, status, body"
+        row = self._reader.execute(
+            f"SELECT {columns} FROM replies WHERE account = ? AND key = ?",  # noqa: S608  no outside text
+            (account, key),
+        ).fetchone()
+        return None if row is None else Reply(*row)
+
+    def _is_known(self, named: str) -> bool:
+        return any(named in day for day in self._days.values())
+
+    def select(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Rows that are on disk; none in memory mode."""
+        return [] if self._reader is None else self._reader.execute(query, values).fetchall()
+
+    def replies_in_memory(self) -> dict[tuple[str, str], Reply]:
+        """The kept answers of memory mode."""
+        return dict(self._replies)
+
+    def replace_replies(self, replies: dict[tuple[str, str], Reply]) -> None:
+        """Other answers are kept from now on: all of them in memory mode, none but those on disk otherwise."""
+        self._replies = dict(replies)
+        self.know(replies)
+
+    def know(self, pairs: Iterable[tuple[Any, ...]]) -> None:
+        """Keys (account, key) whose answers come to the disk out of a snapshot."""
+        real_ms = SystemClock().now_ms()
+        for pair in pairs:
+            self._know(pair, real_ms)
+
+    def _know(self, pair: tuple[Any, ...], real_ms: int) -> None:
+        if self.path is not None:
+            self._days.setdefault(real_ms // DAY_MS, seen.Seen()).add(_named(*pair))
+
+    def flush(self) -> None:
+        """Wait, with everybody else, until all that has been queued is on disk: for what has to be over before anybody reads again."""
+        self._hand_over()
+        if self._thread is not None:
+            with self._wake:
+                self._wake.wait_for(lambda: self._broken or self._written >= self._queued)
+
+    async def settle(self) -> None:
+        """Wait until everything that has been queued so far is on disk: what an answer may have seen."""
+        ticket = self._queued
+        if self._done >= ticket:
+            return
+        assert self._loop is not None
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((ticket, waiter))
+        await waiter
+
+    # ── The writer's thread ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _write_forever(self) -> None:
+        assert self._loop is not None
+        while True:
+            batch, is_last = self._next_batch()
+            if not batch:
+                return
+            try:
+                self._commit(batch)
+            except _NOT_WRITTEN as error:
+                with self._wake:
+                    self._broken = True
+                    self._wake.notify_all()
+                self._on_failure(error)
+                return
+            with self._wake:
+                self._written += len(batch)
+                self._wake.notify_all()
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                self._loop.call_soon_threadsafe(self._committed, batch)
+            if is_last:
+                return
+            while self._is_loose and self._inbox.empty():
+                self._is_loose = self._give_back()
+
+    def _next_batch(self) -> tuple[list[Statement], bool]:
+        """Wait for a turn's statements; with them comes all else that has been handed over. The second: nothing comes after them."""
+        turn = self._inbox.get()
+        batch: list[Statement] = []
+        while turn is not None:
+            batch += turn
+            try:
+                turn = self._inbox.get_nowait()
+            except Empty:
+                return batch, False
+        return batch, True
+
+    def _commit(self, batch: list[Statement]) -> None:
+        """One transaction for all that came while the last one was written."""
+        execute = self._writer.execute
+        gathered = _gathered(batch)
+        is_alone = len(gathered) == 1  # By itself a statement is a transaction.
+        if not is_alone:
+            execute("BEGIN IMMEDIATE")
+        for statement, values in gathered:
+            execute(statement, values)
+            if statement is _FORGET:
+                self._is_loose = True
+        if not is_alone:
+            execute("COMMIT")
+        self.commits += 1
+
+    def _give_back(self) -> bool:
+        """Some of the free pages to the disk, in a transaction of its own; whether there are more. A file that fails is met by the next commit."""
+        with contextlib.suppress(sqlite3.Error):
+            free, used = _room(self._writer)
+            if free > PAGES_FREE and free * (FREE_SHARE - 1) > used:
+                # As a script: a page is a step, and `execute` takes one.
+                self._writer.executescript(f"PRAGMA incremental_vacuum({min(free - PAGES_FREE, PAGES_GIVEN)})")
+                return _room(self._writer)[0] < free  # In a file of before nothing is given back.
+        return False
+
+    def _committed(self, batch: list[Statement]) -> None:
+        self._done += len(batch)
+        for statement, values in batch:
+            if statement is _REPLY:
+                self._replies.pop((values[0], values[1]), None)
+        waiting = self._waiters  # in the order of their tickets
+        while waiting and waiting[0][0] <= self._done:
+            _, waiter = waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def close(self) -> None:
+        """Write what is queued, then stop."""
+        self._hand_over()
+        if self._thread is not None:
+            self._inbox.put(None)
+            self._thread.join()
+            self._thread = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+            self._writer.close()
+        self._drop_lock()

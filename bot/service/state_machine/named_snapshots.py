@@ -1,0 +1,149 @@
+"""The archive: named snapshots of the whole service beside its log, and the log's way back to one. Text in, text out; knows no rule.
+
+Going back is one transaction: the log of the generation before is gone, and the new one begins with the snapshot. What a crash leaves is
+the one or the other, never both.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
+from typing import Final
+
+from bot.clock import SystemClock
+from bot.errors import ConfigError
+from bot.service.state_machine.command_log import CommandLog, Push, Reply, Snapshot
+
+KEPT_MAX: Final = 64
+
+Replies = dict[tuple[str, str], Reply]
+
+_REPLY_COLUMNS: Final = "account, key, epoch, fingerprint, request_id, status, body, real_ms"
+_GENERATION: Final = (
+    "commands", "snapshots", "accounts", "pages", "pushes", "replies", "deliveries", "endpoints", "rests",
+)  # fmt: skip  # tables that begin anew
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Everything that makes the state of a service at `at_ms`. `known`: where its prices come from."""
+
+    name: str
+    state: str = field(repr=False)
+    seq: int
+    at_ms: int
+    chain: bytes
+    events: int
+    known: str
+    pushes: tuple[Push, ...] = field(repr=False)
+
+    def pack(self) -> bytes:
+        body = {
+            "state": self.state, "seq": self.seq, "at": self.at_ms, "chain": b64encode(self.chain).decode(), "events": self.events,
+            "known": self.known, "pushes": self.pushes,
+        }  # fmt: skip
+        return zlib.compress(json.dumps(body).encode(), 1)
+
+    @staticmethod
+    def unpack(name: str, packed: bytes) -> Kept:
+        body = json.loads(zlib.decompress(packed))
+        pushes = tuple(Push(*push) for push in body["pushes"])
+        return Kept(
+            name,
+            body["state"],
+            body["seq"],
+            body["at"],
+            b64decode(body["chain"]),
+            body["events"],
+            body["known"],
+            pushes,
+        )
+
+
+class NamedSnapshots:
+    """The named snapshots of one log. Every method is synchronous and leaves nothing half on disk."""
+
+    def __init__(self, command_log: CommandLog) -> None:
+        self._log = command_log
+        self._memory: dict[str, tuple[Kept, Replies]] = {}  # of a service without a file
+
+    def names(self) -> set[str]:
+        self._log.flush()
+        return {*self._memory, *(name for (name,) in self._log.select("SELECT name FROM kept"))}
+
+    def pushes(self) -> tuple[Push, ...]:
+        """Every price that was pushed in this generation."""
+        self._log.flush()
+        rows = self._log.select("SELECT seq, at_ms, coin, px, volume FROM pushes ORDER BY seq")
+        return tuple(self._log.pushed) if self._log.path is None else tuple(Push(*row) for row in rows)
+
+    def keep(self, kept: Kept) -> None:
+        """Under its name, in place of what was there."""
+        if self._log.path is None:
+            self._memory[kept.name] = (kept, self._log.replies_in_memory())
+            return
+        self._log.put_all(
+            [
+                ("INSERT OR REPLACE INTO kept (name, body) VALUES (?, ?)", (kept.name, kept.pack())),
+                ("DELETE FROM kept_replies WHERE name = ?", (kept.name,)),
+                (
+                    f"INSERT INTO kept_replies (name, {_REPLY_COLUMNS}) SELECT ?, {_REPLY_COLUMNS} FROM replies",  # noqa: S608  no outside text
+                    (kept.name,),
+                ),
+            ]
+        )
+
+    def find(self, name: str) -> Kept | None:
+        """ConfigError: it is damaged."""
+        if self._log.path is None:
+            return self._memory[name][0] if name in self._memory else None
+        self._log.flush()
+        rows = self._log.select("SELECT body FROM kept WHERE name = ?", (name,))
+        try:
+            return Kept.unpack(name, rows[0][0]) if rows else None
+        except (zlib.error, ValueError):
+            raise ConfigError(f"the snapshot {name!r} is damaged; keep another under its name") from None
+
+    def replies(self, name: str) -> Replies:
+        """The answers that were kept for idempotency keys then."""
+        if self._log.path is None:
+            return dict(self._memory[name][1])
+        columns = "account, key, epoch, fingerprint, request_id, status, body"
+        rows = self._log.select(f"SELECT {columns} FROM kept_replies WHERE name = ?", (name,))  # noqa: S608  no outside text
+        return {(account, key): Reply(*rest) for account, key, *rest in rows}
+
+    def forget(self) -> None:
+        """No snapshot is left."""
+        self._memory = {}
+        self._log.put_all([("DELETE FROM kept", ()), ("DELETE FROM kept_replies", ())])
+
+    def empty_log(self) -> None:
+        """A new generation that begins with nothing. The caller writes its beginning and flushes, before anybody else has a turn."""
+        self._log.put_all([(f"DELETE FROM {table}", ()) for table in _GENERATION])  # noqa: S608  no outside text
+        self._log.pushed = []
+        self._log.replace_replies({})
+
+    def take_log_back(self, kept: Kept, replies: Replies | None = None) -> None:
+        """A new generation that begins with a snapshot. `replies`: its answers when it is another service's. As `empty_log`."""
+        mine = replies is None and self._log.path is None
+        memory = self._memory[kept.name][1] if mine else replies or {}
+        self.empty_log()
+        if self._log.path is None:
+            self._log.replace_replies(memory)
+            self._log.pushed = list(kept.pushes)
+            return
+        self._log.put_all(
+            [
+                (
+                    f"INSERT INTO replies ({_REPLY_COLUMNS}) SELECT {_REPLY_COLUMNS} FROM kept_replies WHERE name = ?",  # noqa: S608  no outside text
+                    (kept.name,),
+                )
+            ]
+        )
+        self._log.know(self._log.select("SELECT account, key FROM kept_replies WHERE name = ?", (kept.name,)))
+        for push in kept.pushes:
+            self._log.push(push)
+        snapshot = Snapshot(kept.seq, kept.at_ms, kept.state, kept.chain, kept.events)
+        self._log.save_snapshot(snapshot, SystemClock().now_ms())

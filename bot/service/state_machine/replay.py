@@ -1,0 +1,95 @@
+"""A command log applied again: the same commands give the same events, or the difference is an error."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from bot.errors import BotError
+from bot.service.state_machine.command_log import Recovered
+from bot.service.state_machine.machine import chain_of
+from bot.service.state_machine.snapshots import assembled, tracked
+from bot.venue import codec, index
+from bot.venue.apply import apply
+from bot.venue.commands import (
+    ListMarket,
+    PayFunding,
+    PricePoint,
+    RunOverdue,
+    SetMarket,
+    SetMarks,
+)
+from bot.venue.state import State
+
+
+class ReplayError(BotError):
+    """The log does not lead to the state that it led to when it was written."""
+
+
+@dataclass(slots=True)
+class Place:
+    """How far the prices have been taken: everything at or before `at_ms`; of that instant only up to market `upto` when it is given."""
+
+    at_ms: int
+    upto: str | None = None
+
+
+EMPTY_CHAIN: Final = hashlib.sha256(b"bracketbot event log 2").digest()
+
+
+@dataclass(slots=True)
+class Replayed:
+    """A state made again from a file."""
+
+    state: State
+    seq: int
+    chain: bytes
+    events: int
+    place: Place | None
+
+
+def replay(recovered: Recovered, path: str) -> Replayed:
+    """Snapshot and rows as the state that they make; ReplayError when their events are not those that were written."""
+    snapshot = recovered.snapshot
+    try:
+        if snapshot is None:
+            made = Replayed(State(), 0, EMPTY_CHAIN, 0, None)
+            if recovered.rows:
+                tracked(made.state)
+        else:
+            state = assembled(snapshot.state, recovered.accounts, recovered.pages)
+            index.rebuild(state)
+            made = Replayed(state, snapshot.seq, snapshot.chain, snapshot.events, Place(snapshot.at_ms))
+        for row in recovered.rows:
+            assert row.seq == made.seq + 1, f"{path}: row {row.seq} follows {made.seq}"
+            command = codec.loads(row.command)
+            events = apply(made.state, command, row.at_ms).events
+            if events:
+                before = made.chain
+                made.chain = chain_of(before, events)
+                if made.chain != row.chain:
+                    made.chain = chain_of(before, events, codec.encode_as_before)
+                made.events += len(events)
+            made.seq = row.seq
+            if made.chain != row.chain:
+                raise ReplayError(_differs(path, row.seq))
+            if isinstance(command, PricePoint):
+                made.place = Place(row.at_ms, command.coin)
+            elif isinstance(command, ListMarket | PayFunding) or (
+                isinstance(command, SetMarket) and command.external is not None
+            ):
+                made.place = Place(row.at_ms - 1)  # The prices of that instant come after it.
+            elif not isinstance(command, SetMarks | RunOverdue):  # After these prices of their instant may follow.
+                made.place = Place(row.at_ms)
+    except (LookupError, TypeError, ValueError, AssertionError) as error:
+        raise ReplayError(f"{_differs(path, None)} ({type(error).__name__}: {error})") from error
+    return made
+
+
+def _differs(path: str, seq: int | None) -> str:
+    where = "" if seq is None else f" at row {seq}"
+    return (
+        f"{path}: replaying the log{where} does not give the events that were written: it belongs to another version of the program "
+        "or is damaged. Use that version, restore a copy, or start with a new file"
+    )

@@ -1,0 +1,200 @@
+"""Snapshots in small pieces: only accounts that were asked for since the last one are written again, a few at a time, each as it was then.
+
+Whoever wants an account asks this mapping for it, the venue before it changes one too. So a snapshot that is under way writes an account down
+just before anybody can change it: what it keeps is the state of one instant, though the service goes on meanwhile. Holds no rule.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from pydantic_core import to_json
+
+from bot.clock import monotonic_ns
+from bot.venue import codec, pages
+from bot.venue.state import Account, Page, State
+
+EVENTS: Final = "event"
+TRADES: Final = "trade"
+STEP_NS: Final = 4_000_000  # how long callers may be kept waiting by a piece of a snapshot
+
+
+class KeptAccount(NamedTuple):
+    """What a snapshot writes of one account: all that is in no page, and those pages that are not on disk yet."""
+
+    account: str
+    number: int
+    body: str
+    pages: list[tuple[str, Page]]  # with their kind
+    gone: list[tuple[str, int]]  # (kind, number): pages whose last record lies before that number go
+
+
+class Accounts(dict[str, Account]):
+    """The accounts of a state, and which of them somebody asked for."""
+
+    def __init__(self, accounts: dict[str, Account], *, saved: bool = False) -> None:
+        """`saved`: they stand on disk as they are here."""
+        super().__init__(accounts)
+        self.asked: set[str] = set() if saved else set(accounts)
+        self.saving: Saving | None = None
+        self._paged = {name: _paged(account) for name, account in accounts.items()} if saved else {}
+
+    def __getitem__(self, name: str) -> Account:
+        account = dict.__getitem__(self, name)
+        if name not in self.asked:
+            self._ask(name)
+        return account
+
+    def __setitem__(self, name: str, account: Account) -> None:
+        if name not in self.asked:
+            self._ask(name)
+        dict.__setitem__(self, name, account)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        account = dict.get(self, name, default)
+        if account is not default and name not in self.asked:
+            self._ask(name)
+        return account
+
+    def values(self) -> Any:
+        self._ask_all()
+        return dict.values(self)
+
+    def items(self) -> Any:
+        self._ask_all()
+        return dict.items(self)
+
+    def _ask(self, name: str) -> None:
+        if self.saving is not None:
+            self.saving.take(name)
+        self.asked.add(name)
+
+    def _ask_all(self) -> None:
+        if len(self.asked) < len(self):
+            for name in self:
+                if name not in self.asked:
+                    self._ask(name)
+
+    def keep(self, name: str) -> KeptAccount:
+        """An account as a snapshot writes it."""
+        account = dict.__getitem__(self, name)
+        pages.fold(account)
+        before, now = self._paged.get(name, _NOTHING), _paged(account)
+        self._paged[name] = now
+        fresh = [(EVENTS, page) for page in _newest(account.pages, before.events_end) if page.count == pages.PAGE]
+        fresh += [
+            (TRADES, page) for page in _newest(account.trade_pages, before.trades_end) if page.count == pages.PAGE
+        ]
+        last = pages.tail(account)
+        if last is not None:
+            fresh.append((EVENTS, last))
+        over, trades = pages.trade_tail(account)
+        if over is not None:
+            fresh.append((TRADES, over))
+        gone = []
+        if now.events_first != before.events_first:
+            gone.append((EVENTS, now.events_first))
+        if now.trades_first != before.trades_first:
+            gone.append((TRADES, now.trades_first))
+        body = _text(replace(account, events=deque(), trades=trades, pages=[], trade_pages=[]))
+        return KeptAccount(name, account.number, body, fresh, gone)
+
+
+class Saving:
+    """One snapshot under way: the state without its accounts, and the accounts that are still to be written down."""
+
+    def __init__(self, state: State, accounts: Accounts) -> None:
+        self.head = _text(replace(state, accounts={}, deadlines=[], fresh=[]))
+        self.kept: list[KeptAccount] = []
+        self._accounts = accounts
+        self._left = dict.fromkeys(sorted(accounts.asked))
+        accounts.asked = set()
+        accounts.saving = self
+
+    def take(self, name: str) -> None:
+        """Write this account down now, if it is one of those to be written: it may be changed next."""
+        if name in self._left:
+            del self._left[name]
+            self.kept.append(self._accounts.keep(name))
+
+    def go_on(self, budget_ns: int | None = STEP_NS) -> bool:
+        """Write down as many as the time allows; True when all are."""
+        end = None if budget_ns is None else monotonic_ns() + budget_ns
+        while self._left:
+            name = next(iter(self._left))
+            self.take(name)
+            if end is not None and monotonic_ns() >= end:
+                break
+        if self._left:
+            return False
+        self._accounts.saving = None
+        return True
+
+
+def _text(value: object) -> str:
+    """What `codec.loads` reads."""
+    return to_json(codec.encode(value)).decode()
+
+
+def tracked(state: State, *, saved: bool = False) -> Accounts:
+    """The state's accounts, watched from now on."""
+    accounts = state.accounts
+    if not isinstance(accounts, Accounts):
+        accounts = state.accounts = Accounts(accounts, saved=saved)
+    return accounts
+
+
+def assembled(head: str, bodies: Iterable[str], stored: Iterable[tuple[str, str, int, int, bytes]]) -> State:
+    """The state that a snapshot kept. A head that holds accounts itself is a whole one, of a restored snapshot."""
+    state: State = codec.loads(head)
+    if state.accounts:
+        tracked(state)
+        return state
+    accounts: dict[str, Account] = {}
+    for body in bodies:
+        account: Account = codec.loads(body)
+        accounts[account.id] = account
+    for name, kind, first, count, packed in stored:
+        account = accounts[name]
+        (account.pages if kind == EVENTS else account.trade_pages).append(Page(first, count, packed))
+    state.accounts = accounts
+    tracked(state, saved=True)
+    return state
+
+
+class _Paged(NamedTuple):
+    """What of an account stands in whole pages on disk: up to which numbers (exclusive), and which were the oldest."""
+
+    events_end: int
+    trades_end: int
+    events_first: int
+    trades_first: int
+
+
+_NOTHING: Final = _Paged(0, 0, 1, 1)
+
+
+def _paged(account: Account) -> _Paged:
+    return _Paged(
+        _end_of(account.pages, account.events_first),
+        _end_of(account.trade_pages, account.trade_first),
+        account.events_first,
+        account.trade_first,
+    )
+
+
+def _end_of(listed: list[Page], first: int) -> int:
+    """The number behind the last whole page."""
+    whole = next((page for page in reversed(listed) if page.count == pages.PAGE), None)
+    return first if whole is None else whole.first + whole.count
+
+
+def _newest(all_pages: list[Page], first: int) -> list[Page]:
+    """The pages that begin at number `first` or later."""
+    at = len(all_pages)
+    while at and all_pages[at - 1].first >= first:
+        at -= 1
+    return all_pages[at:]

@@ -1,0 +1,440 @@
+"""Venue state written for the wire: plain dicts in exactly the fields of the interface. Reads only; whole answers are operations.py's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bot.money import format_e8, format_e12
+from bot.service.market_data.candles import CandleStore
+from bot.service.views.read_access import peek
+from bot.venue import floors, funding, ledger, limits, outcome
+from bot.venue.book import book
+from bot.venue.numbers import E8
+from bot.venue.orders import unprotected
+from bot.venue.quote import Quote, Suggestion, resolve_bracket
+from bot.venue.state import (
+    Account,
+    Bracket,
+    Guardian,
+    GuardianSpec,
+    Key,
+    Market,
+    Order,
+    Position,
+    State,
+    Trade,
+    guardian_id,
+    oid_text,
+    side_name,
+)
+
+Body = dict[str, Any]
+
+
+def opt(value: int | None) -> str | None:
+    """A nullable amount."""
+    return None if value is None else format_e8(value)
+
+
+def num(value: int | None) -> int | float | None:
+    """A scaled figure as a JSON number, whole ones without a point."""
+    if value is None:
+        return None
+    return value // E8 if value % E8 == 0 else float(format_e8(value))
+
+
+def market_name(coin: str) -> str:
+    return coin if coin.startswith("event:") else f"perp:{coin}"
+
+
+# ── Positions, trades, orders ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def position(state: State, account: Account, held: Position) -> Body:
+    market = state.markets[held.coin]
+    stop = account.orders.get(held.stop_oid) if held.stop_oid is not None else None
+    target = account.orders.get(held.target_oid) if held.target_oid is not None else None
+    mark = market.mark
+    return {
+        "coin": held.coin,
+        "side": side_name(held.side),
+        "size": format_e8(held.size),
+        "leverage": held.leverage,
+        "entryPx": format_e8(held.entry_px()),
+        "markPx": format_e8(mark),
+        "liquidationPx": opt(ledger.liquidation_px(state, held)),
+        "unrealizedPnlUsd": format_e8(held.pnl(mark)),
+        "fundingUsd": format_e8(held.funding),
+        "marginUsedUsd": format_e8(held.margin if held.isolated else ledger.initial_margin(market, held)),
+        "book": market.spec.book,
+        "market": market_name(held.coin),
+        "notionalUsd": format_e8(limits.worth(state, held)),
+        "stopPx": opt(stop.trigger_px) if stop is not None else None,
+        "takeProfitPx": opt(target.trigger_px) if target is not None else None,
+        "riskUsd": format_e8(held.r_px * held.size // E8) if held.r_px is not None and stop is not None else None,
+        "openedAt": held.opened_ms,
+    }
+
+
+def positions(state: State, account: Account) -> list[Body]:
+    return [position(state, account, account.positions[coin]) for coin in sorted(account.positions)]
+
+
+def trade(account: Account, made: Trade) -> Body:
+    return {
+        "id": made.id,
+        "requestId": made.request_id,
+        "source": made.source,
+        "kind": made.kind,
+        "symbol": made.coin,
+        "side": side_name(made.side),
+        "intent": made.intent,
+        "reduceOnly": made.reduce_only,
+        "size": format_e8(made.size),
+        "avgPx": opt(made.avg_px()),
+        "feeUsd": format_e8(made.fee),
+        "realizedPnlUsd": opt(made.realized),
+        "fillStatus": made.fill_status(),
+        "status": made.status,
+        "venueOid": None if made.oid is None else oid_text(account, made.oid),
+        "idempotencyKey": made.idempotency_key,
+        "seq": made.seq,
+        "market": market_name(made.coin),
+        "filledSize": format_e8(made.filled),
+        "leverage": made.leverage,
+        "guardianId": made.guardian,
+        "reason": made.reason,
+        "ts": made.ts,
+        "updatedAt": made.updated_ms,
+        "marginLostUsd": format_e8(made.margin_lost),
+        "absorbedUsd": format_e8(made.absorbed),
+    }
+
+
+def bracket(resolved: Bracket | None) -> Body | None:
+    if resolved is None or (resolved.stop is None and resolved.target is None):
+        return None
+    stop, target = resolved.stop, resolved.target
+    return {
+        "stopLoss": None if stop is None else {"px": format_e8(stop.px), "pct": num(stop.pct), "r": None},
+        "takeProfit": None
+        if target is None
+        else {"px": format_e8(target.px), "pct": num(target.pct), "r": num(target.r)},
+    }
+
+
+def _waiting_bracket(state: State, order: Order) -> Body | None:
+    """The bracket of a resting entry, resolved from its limit until the first fill arms it."""
+    if order.armed or order.limit_px is None or (order.stop_leg is None and order.target_leg is None):
+        return None
+    market = state.markets[order.coin]
+    found = resolve_bracket(
+        market, order.side, order.limit_px, order.stop_leg, order.target_leg, mark=market.mark, resting=True
+    )
+    return bracket(found) if isinstance(found, Bracket) else None
+
+
+def order(state: State, account: Account, waiting: Order) -> Body:
+    return {
+        "oid": oid_text(account, waiting.number),
+        "tradeId": waiting.trade,
+        "coin": waiting.coin,
+        "market": market_name(waiting.coin),
+        "side": side_name(waiting.side),
+        "intent": "close" if waiting.side != waiting.buy or waiting.reduce_only else "open",
+        "kind": waiting.kind,
+        "reduceOnly": waiting.reduce_only,
+        "size": format_e8(waiting.size),
+        "filledSize": format_e8(waiting.filled),
+        "limitPx": opt(waiting.limit_px),
+        "triggerPx": opt(waiting.trigger_px),
+        "bracket": _waiting_bracket(state, waiting),
+        "status": waiting.status,
+        "source": waiting.source,
+        "idempotencyKey": waiting.idempotency_key,
+        "createdAt": waiting.created_ms,
+    }
+
+
+def is_listed(waiting: Order) -> bool:
+    """Open limits and armed triggers; what waits for its next point or still works is a Trade's matter."""
+    return waiting.status == "armed" or (waiting.status == "open" and waiting.kind == "limit")
+
+
+def orders(state: State, account: Account, coin: str | None = None) -> list[Body]:
+    return [
+        order(state, account, waiting)
+        for waiting in account.orders.values()
+        if is_listed(waiting) and (coin is None or waiting.coin == coin)
+    ]
+
+
+# ── Guardians ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def guardian_spec(spec: GuardianSpec) -> Body:
+    """A guardian as asked for: the fields that it has."""
+    body: Body = {
+        "type": spec.type,
+        "scope": spec.scope,
+        "market": None if spec.coin is None else market_name(spec.coin),
+        "heartbeatSeconds": spec.heartbeat_seconds,
+        "onMiss": spec.on_miss,
+        "seconds": spec.seconds,
+        "trailPct": num(spec.trail_pct),
+        "trailR": num(spec.trail_r),
+        "activateAtR": num(spec.activate_at_r),
+        "maxLossPctFromDayStart": num(spec.max_loss_pct),
+        "action": spec.action,
+        "cron": spec.cron,
+        "orderTemplate": None if spec.order_template is None else json.loads(spec.order_template),
+    }
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def guardian(account: Account, armed: Guardian) -> Body:
+    spec = armed.spec
+    floor = floors.floor_of(account, armed) if spec.type == floors.TYPE else None
+    # A floor that was just reached and an order's kill fall due at once, which is nobody's deadline to wait for.
+    waits = armed.status == "latched" or (floor is None and spec.type != "kill_switch")
+    return {
+        "id": guardian_id(account, armed.number),
+        "type": spec.type,
+        "scope": spec.scope,
+        "status": armed.status,
+        "coin": spec.coin,
+        "market": None if spec.coin is None else market_name(spec.coin),
+        "heartbeatSeconds": spec.heartbeat_seconds,
+        "onMiss": spec.on_miss,
+        "seconds": spec.seconds,
+        "trailPct": num(spec.trail_pct),
+        "trailR": num(spec.trail_r),
+        "activateAtR": num(spec.activate_at_r),
+        "maxLossPctFromDayStart": num(spec.max_loss_pct),
+        "action": spec.action,
+        "cron": spec.cron,
+        "orderTemplate": None if spec.order_template is None else json.loads(spec.order_template),
+        "nextDeadline": armed.deadline_ms if waits else None,
+        "lastHeartbeatAt": armed.last_heartbeat_ms,
+        "active": armed.active,
+        "extremePx": opt(armed.extreme) if armed.active else None,
+        "stopPx": opt(armed.stop_px),
+        "dayStartValueUsd": None if floor is None else format_e8(account.day_value),
+        "floorValueUsd": opt(floor),
+        "blocksOpens": armed.blocks_opens,
+        "tradeId": armed.trade,
+        "firedAt": armed.fired_ms,
+        "fireCount": armed.fire_count,
+        "createdAt": armed.created_ms,
+    }
+
+
+def guardians(account: Account) -> list[Body]:
+    return [guardian(account, armed) for armed in account.guardians.values()]
+
+
+# ── Quotes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def warnings(found: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> list[Body]:
+    return [{"code": code, "message": message} for code, message in found]
+
+
+def plan(quoted: Quote) -> Body:
+    return {
+        "coin": quoted.coin,
+        "market": market_name(quoted.coin),
+        "side": side_name(quoted.side),
+        "intent": quoted.intent,
+        "type": quoted.type,
+        "size": format_e8(quoted.size),
+        "fillSize": format_e8(quoted.fill_size),
+        "notionalUsd": format_e8(quoted.notional),
+        "midPx": format_e8(quoted.mid),
+        "estPx": opt(quoted.est_px),
+        "boundPx": format_e8(quoted.bound_px),
+        "slippageBps": num(quoted.slippage_bps),
+        "feeUsd": format_e8(quoted.fee),
+        "leverage": quoted.leverage,
+        "leverageClamped": quoted.clamped,
+        "marginUsd": format_e8(quoted.margin),
+        "liquidationPx": opt(quoted.liquidation_px),
+        "bracket": bracket(quoted.bracket),
+        "riskUsd": opt(quoted.risk),
+        "guardians": [guardian_spec(spec) for spec in quoted.guardians],
+        "maxDriftBps": quoted.max_drift_bps,
+        "protected": quoted.protected,
+        "warnings": warnings(quoted.warnings),
+    }
+
+
+def suggestion(found: Suggestion) -> Body:
+    market = market_name(found.coin)
+    request: Body | None = None
+    if found.feasible and found.size is not None:
+        size = format_e8(found.size)
+        if found.intent == "close":
+            path = f"/v1/positions/{market}/close"
+            request = {"method": "POST", "path": path, "body": {"size": size, "slippageBps": found.bound_bps}}
+        else:
+            body = {
+                "market": market,
+                "side": side_name(found.side),
+                "size": size,
+                "leverage": found.leverage,
+                "maxSlippageBps": found.bound_bps,
+            }
+            if found.changes_leverage:
+                body["acknowledgeLeverageChange"] = True
+            request = {"method": "POST", "path": "/v1/orders", "body": body}
+    return {
+        "coin": found.coin,
+        "market": market,
+        "intent": found.intent,
+        "side": side_name(found.side),
+        "feasible": found.feasible,
+        "request": request,
+        "size": opt(found.size),
+        "notionalUsd": opt(found.notional),
+        "leverage": found.leverage,
+        "midPx": format_e8(found.mid),
+        "estPx": opt(found.est_px),
+        "slippageBps": num(found.slippage_bps),
+        "feeUsd": opt(found.fee),
+        "marginUsd": opt(found.margin),
+        "minSize": format_e8(found.min_size),
+        "minNotionalUsd": "10",
+        "maxSize": format_e8(max(0, found.max_size)),
+        "warnings": warnings(found.warnings),
+    }
+
+
+# ── Markets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def spread_bps(bid: int | None, ask: int | None, mid: int) -> int | float | None:
+    if bid is None or ask is None:
+        return None
+    return num((ask - bid) * 10_000 * E8 // mid // 10_000 * 10_000)
+
+
+def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Body:
+    spec = listed.spec
+    bids, asks = book(listed)
+    bid, ask = (bids[0][0] if bids else None), (asks[0][0] if asks else None)
+    day = store.day(now_ms)
+    held = sum(peek(state, name).positions[spec.coin].size for name in listed.holders)
+    paid = outcome.is_paid(spec)
+    # An event's fee is rate * p * (1 - p) a share: that much of what a Yes costs now.
+    fee_part = (outcome.PAYOUT - listed.mark, outcome.PAYOUT) if paid else (1, 1)
+    settled = listed.status == "settled"
+    return {
+        "coin": spec.coin,
+        "market": market_name(spec.coin),
+        "name": spec.name,
+        "assetClass": spec.asset_class,
+        "book": spec.book,
+        "status": listed.status,
+        "markPx": format_e8(listed.mark),
+        "midPx": None if settled else format_e8(listed.mid),
+        "oraclePx": None if paid else format_e8(listed.oracle),
+        "bidPx": opt(bid),
+        "askPx": opt(ask),
+        "spreadBps": spread_bps(bid, ask, listed.mid),
+        "change24hPct": None if day is None else num((listed.mark - day[0]) * 1_000_000 // day[0] * 10_000),
+        "volume24hUsd": "0" if day is None else format_e8(day[3] // 1_000_000 * 1_000_000),
+        "openInterestUsd": format_e8(held * listed.mark // E8),
+        "fundingRateHourly": None if paid else format_e12(funding.rate_now(listed)),
+        "nextFundingAt": None if paid else now_ms - now_ms % 3_600_000 + 3_600_000,
+        "szDecimals": spec.sz_decimals,
+        "maxLeverage": spec.max_leverage,
+        "marginMode": spec.margin_mode,
+        "minNotionalUsd": "10",
+        "takerFeeBps": num(spec.taker_rate * 10_000 * fee_part[0] // fee_part[1] // 10_000 * 10_000),
+        "makerFeeBps": num(spec.maker_rate * 10_000),
+        "external": listed.external,
+        "opensAt": listed.opens_ms,
+        "closesAt": listed.closes_ms,
+        "expiresAt": spec.expires_ms,
+        "outcomePx": opt(listed.outcome_px),
+    }
+
+
+# ── Limits, health, credit ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def account_limits(state: State, account: Account, now_ms: int) -> Body:
+    used = limits.used_today(account, now_ms)
+    left = None if account.daily_cap is None else max(0, account.daily_cap - used - limits.waiting(state, account))
+    return {
+        "maxTradeUsd": opt(account.max_trade),
+        "dailyTradeCapUsd": opt(account.daily_cap),
+        "usedTodayUsd": format_e8(used),
+        "remainingTodayUsd": opt(left),
+        "resetsAt": limits.resets_at_ms(now_ms),
+    }
+
+
+def key_limits(state: State, account: Account, key: Key, now_ms: int) -> Body:
+    return {
+        "id": key.id,
+        "scopes": list(key.scopes),
+        "maxExposureUsd": opt(key.max_exposure),
+        "exposureUsd": format_e8(limits.exposure(state, account)),
+        "maxDailyNotionalUsd": opt(key.max_daily_notional),
+        "usedTodayUsd": format_e8(limits.used_today(key, now_ms)),
+        "maxLeverage": key.max_leverage,
+        "allowedCoins": None if key.allowed_coins is None else list(key.allowed_coins),
+        "maxOpenPositions": key.max_open_positions,
+        "openPositions": len(limits.busy_markets(state, account)),
+        "expiresAt": key.expires_ms,
+    }
+
+
+def key(record: Key, last_used_ms: int | None) -> Body:
+    """An API key without its secret."""
+    return {
+        "id": record.id,
+        "name": record.name,
+        "prefix": record.prefix,
+        "scopes": list(record.scopes),
+        "maxExposureUsd": opt(record.max_exposure),
+        "maxDailyNotionalUsd": opt(record.max_daily_notional),
+        "maxLeverage": record.max_leverage,
+        "allowedCoins": None if record.allowed_coins is None else list(record.allowed_coins),
+        "maxOpenPositions": record.max_open_positions,
+        "expiresAt": record.expires_ms,
+        "createdAt": record.created_ms,
+        "lastUsedAt": last_used_ms,
+        "source": record.source,
+    }
+
+
+def health(state: State, account: Account) -> Body:
+    blocked = limits.blocking_guardians(account)
+    need, value = ledger.margin_ratio(state, account)
+    liquidating = any(p.liquidation_cooldown_ms > state.now_ms for p in account.positions.values())
+    return {
+        "status": "liquidating" if liquidating else "restricted" if blocked else "ok",
+        "opensBlocked": bool(blocked),
+        "blockedBy": blocked,
+        "marginRatio": num(need * E8 // value) if account.positions else None,
+        "unprotected": sorted(coin for coin in account.positions if unprotected(state, account, coin)),
+        "venue": _venue(state),
+    }
+
+
+def _venue(state: State) -> str:
+    """Whether markets take orders: degraded when one of them has closed for good before its end, halted when all have."""
+    are_open = {market.status == "open" for market in state.markets.values() if market.status != "settled"}
+    return "ok" if False not in are_open else "degraded" if True in are_open else "halted"
+
+
+def credit(state: State, account: Account) -> Body:
+    return {
+        "grantedUsd": format_e8(account.start_balance),
+        "remainingUsd": format_e8(ledger.free_margin(state, account)),
+        "expiresAt": None,
+        "policy": "sandbox",
+    }

@@ -1,0 +1,153 @@
+"""Where a webhook may be sent: the form of its address, and which IP addresses may be connected to. Decides; http_delivery.py connects.
+
+Every address that a name resolves to is judged, after taking out the IPv4 address that IPv6 forms carry inside (mapped, compatible,
+NAT64, 6to4, Teredo), against this list of the IANA special-purpose registries and not against what a library calls private.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+RESOLVE_SECONDS: Final = 5.0
+
+IPv4 = ipaddress.IPv4Address
+IPv6 = ipaddress.IPv6Address
+Address = IPv4 | IPv6
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+_DENIED4: Final = tuple(
+    ipaddress.IPv4Network(text)
+    for text in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
+        "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15",
+        "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+    )
+)  # fmt: skip
+_UNICAST6: Final = ipaddress.IPv6Network("2000::/3")  # the only global unicast space; all else is denied
+_DENIED6: Final = tuple(
+    ipaddress.IPv6Network(text)
+    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
+)
+_PRIVATE4: Final = tuple(
+    ipaddress.IPv4Network(text) for text in ("10.0.0.0/8", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+)
+_PRIVATE6: Final = tuple(ipaddress.IPv6Network(text) for text in ("::1/128", "fc00::/7"))
+_COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_TEREDO: Final = ipaddress.IPv6Network("2001::/32")
+_SIX_TO_FOUR: Final = ipaddress.IPv6Network("2002::/16")
+
+
+class TargetRefused(Exception):
+    """Not an address that the service sends to; the text says why, in words for its owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A webhook's address, taken apart."""
+
+    scheme: str
+    host: str  # as written, without brackets
+    port: int
+    path: str  # with its query
+
+    @property
+    def authority(self) -> str:
+        """What the Host header says."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
+
+
+def target_of(url: str, *, private: bool) -> Target:
+    """The target of an address whose form is right. `private`: a service on loopback, where http and any port may be used too."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise TargetRefused("is not a well-formed URI") from None
+    if parts.username is not None or parts.password is not None or "@" in parts.netloc:
+        raise TargetRefused("must not carry a user name or password")
+    if not host or "%" in host or "\\" in url:
+        raise TargetRefused("names no host that can be called")
+    if parts.scheme not in ("https", "http") or (parts.scheme == "http" and not private):
+        raise TargetRefused("must be https")
+    port = (443 if parts.scheme == "https" else 80) if port is None else port
+    if port != 443 and not private:
+        raise TargetRefused("must use port 443")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    target = Target(parts.scheme, host, port, path)
+    for address in literals(host):
+        judge(address, private=private)
+    if not private and (host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost")):
+        raise TargetRefused("names this machine itself")
+    return target
+
+
+def literals(host: str) -> list[str]:
+    """The address that a host is, when it is one in any spelling that a resolver takes (`127.1`, `0x7f000001`, `2130706433`)."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return []
+    return [str(info[4][0]) for info in found]
+
+
+def judge(text: str, *, private: bool) -> None:
+    """TargetRefused when this address, or the one that it carries inside, may not be connected to."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    inner = carried(address)
+    if not all(_is_allowed(one, private=private) for one in (inner or (address,))):
+        raise TargetRefused(f"leads to {text}, which is not a public address")
+    if inner and address in _TEREDO:
+        raise TargetRefused(f"leads to {text}, a tunnel")
+
+
+def carried(address: Address) -> tuple[IPv4, ...]:
+    """The IPv4 addresses inside an IPv6 one; none when it carries none."""
+    if isinstance(address, IPv4):
+        return ()
+    low = IPv4(int(address) & 0xFFFFFFFF)
+    if address.ipv4_mapped is not None:
+        return (address.ipv4_mapped,)
+    if address in _TEREDO:
+        return (IPv4(int(address) >> 64 & 0xFFFFFFFF), IPv4(~int(address) & 0xFFFFFFFF))
+    if address in _SIX_TO_FOUR:
+        return (IPv4(int(address) >> 80 & 0xFFFFFFFF),)
+    if address in _NAT64:
+        return (low,)
+    if address in _COMPATIBLE and int(address) > 1:
+        return (low,)
+    return ()
+
+
+def _is_allowed(address: Address, *, private: bool) -> bool:
+    if isinstance(address, IPv4):
+        if private and any(address in net for net in _PRIVATE4):
+            return True
+        return not any(address in net for net in _DENIED4)
+    if private and any(address in net for net in _PRIVATE6):
+        return True
+    return address in _UNICAST6 and not any(address in net for net in _DENIED6)
+
+
+async def system_resolve(host: str, port: int) -> list[str]:
+    """Every A and AAAA that the machine's resolver gives. OSError when there is none."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+
+async def addresses_of(target: Target, resolve: Resolve, *, private: bool) -> list[str]:
+    """Where to connect, asked anew each time. TargetRefused when any one of the addresses is not allowed; OSError when there is none."""
+    found = await resolve(target.host, target.port)
+    if not found:
+        raise OSError(f"{target.host} has no address")
+    for address in found:
+        judge(address, private=private)
+    return found

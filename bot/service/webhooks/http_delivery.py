@@ -1,0 +1,130 @@
+"""One webhook delivery over HTTP: to a checked address, with an end. Judges the answer; knows no schedule. The service's only HTTP client."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Final
+
+import httpx
+
+from bot.clock import Clock
+from bot.service.webhooks.address_policy import Resolve, Target, TargetRefused, addresses_of, system_resolve, target_of
+from bot.wire.dates import parse_date
+
+TOTAL_SECONDS: Final = 15.0  # for everything: name, connection, TLS, request, answer
+CONNECT_SECONDS: Final = 5.0
+REPLY_BYTES_MAX: Final = 64 * 1024  # nobody reads the answer's body; a longer one is broken off
+RETRY_AFTER_MAX_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended. `status` None: no answer came. `problem` is for the log and empty when it went well."""
+
+    status: int | None
+    problem: str = ""
+    retry_after_ms: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        return not self.problem
+
+
+class HttpDelivery:
+    """Posts. No redirects, no proxies of the environment, no connection and no cookie kept: the next attempt resolves and checks anew."""
+
+    def __init__(
+        self,
+        *,
+        private: bool,
+        clock: Clock,
+        resolve: Resolve = system_resolve,
+        tls: ssl.SSLContext | None = None,
+        total_seconds: float = TOTAL_SECONDS,
+    ) -> None:
+        self.private = private
+        self._clock = clock
+        self._resolve = resolve
+        self._total = total_seconds
+        # A connection belongs to one name and its TLS check; kept ones are found again by address alone.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        # What a jar took in would be sent to nobody, and never let go.
+        nobodys = DefaultCookiePolicy(allowed_domains=())
+        self._http = httpx.AsyncClient(
+            cookies=CookieJar(nobodys),
+            transport=httpx.AsyncHTTPTransport(
+                verify=True if tls is None else tls, retries=0, trust_env=False, limits=limits
+            ),
+            timeout=httpx.Timeout(total_seconds, connect=CONNECT_SECONDS),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Outcome:
+        """One attempt; every way in which it can go wrong is an Outcome."""
+        try:
+            async with asyncio.timeout(self._total):
+                target = target_of(url, private=self.private)
+                addresses = await addresses_of(target, self._resolve, private=self.private)
+                return await self._first(target, addresses, headers, body)
+        except TimeoutError:
+            return Outcome(None, "timeout")
+        except TargetRefused as no:
+            return Outcome(None, f"refused: {no}")
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
+            return Outcome(None, f"{type(error).__name__}: {error}"[:200])
+
+    async def _first(self, target: Target, addresses: list[str], headers: Mapping[str, str], body: bytes) -> Outcome:
+        """At the first address that takes a connection."""
+        for address in addresses[:-1]:
+            try:
+                return await self._to(target, address, headers, body)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                continue
+        return await self._to(target, addresses[-1], headers, body)
+
+    async def _to(self, target: Target, address: str, headers: Mapping[str, str], body: bytes) -> Outcome:
+        host = f"[{address}]" if ":" in address else address
+        sent = {"Host": target.authority, "Accept-Encoding": "identity", **headers}
+        request = httpx.Request(
+            "POST",
+            f"{target.scheme}://{host}:{target.port}{target.path}",
+            headers=sent,
+            content=body,
+            extensions={
+                "sni_hostname": target.host.rstrip("."),
+                "timeout": httpx.Timeout(self._total, connect=CONNECT_SECONDS).as_dict(),
+            },
+        )
+        answer = await self._http.send(request, stream=True)
+        try:
+            size = 0
+            async for part in answer.aiter_raw():
+                size += len(part)
+                if size > REPLY_BYTES_MAX:
+                    return Outcome(answer.status_code, "the answer is too long")
+            return self._judge(answer)
+        finally:
+            await answer.aclose()
+
+    def _judge(self, answer: httpx.Response) -> Outcome:
+        status = answer.status_code
+        if 200 <= status < 300:
+            return Outcome(status)
+        return Outcome(status, f"HTTP {status}", _retry_after_ms(answer.headers, self._clock.now_ms()))
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+
+def _retry_after_ms(headers: Mapping[str, str], now_ms: int) -> int:
+    """How long the receiver asks us to wait: seconds or a date; 0 when it says nothing that can be read."""
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return min(int(text[:9]) * 1000, RETRY_AFTER_MAX_MS)
+    until_ms = parse_date(text)
+    return 0 if until_ms is None else min(max(until_ms - now_ms, 0), RETRY_AFTER_MAX_MS)

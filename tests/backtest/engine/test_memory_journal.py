@@ -1,0 +1,295 @@
+"""The session's journal and the file's are one journal: the same session over both, outages included, ends in the same events and the same beliefs."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import re
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.backtest import backtest as backtests
+from bot.backtest.backtest import Backtest
+from bot.backtest.data.candles import Candles
+from bot.backtest.engine import memory_journal as journals
+from bot.backtest.engine.memory_journal import MemoryJournal
+from bot.backtest.engine.options import MarketRules, Outage, SessionOptions
+from bot.backtest.engine.simulated_exchange import ADDRESS
+from bot.backtest.results.run_writer import Result
+from bot.runtime.journal.journal import Journal, Outcome, open_journal
+from bot.runtime.model.intents import RUNTIME, Intent
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.strategy import Bar, Bracket, Close, Open, View
+from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Scripted, minutes, placing, ran, settings
+
+ORDER_PATH = ("intents", "attempts", "events", "cursor", "progress", "strategy_state", "refusals", "traces", "books", "shares")  # fmt: skip
+
+
+def ended(folder: Path, *, on_disk: bool, seed: int) -> tuple[Backtest, Result]:
+    made = settings(dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"})
+    outages = (Outage(START_MS + 150 * MINUTE_MS, 3 * MINUTE_MS), Outage(START_MS + 300 * MINUTE_MS, 20 * MINUTE_MS))
+    path = folder / f"journal-{seed}.db" if on_disk else None
+    test = Backtest(
+        made, [minutes(500, seed=seed)], SessionOptions(outages=outages), journal_path=path, place=placing()
+    )
+    return test, test.run()
+
+
+@pytest.mark.soak(worlds=2, full=100)
+def test_a_session_on_a_journal_file_and_one_in_memory_are_the_same(tmp_path: Path, worlds: int, base_seed: int):
+    for seed in range(base_seed, base_seed + worlds):
+        (memory, here), (_, there) = (ended(tmp_path, on_disk=on_disk, seed=seed) for on_disk in (False, True))
+        assert here.digest == there.digest
+        assert here.noes == there.noes
+        mine = memory.journal
+        assert isinstance(mine, MemoryJournal)
+        file = open_journal(tmp_path / f"journal-{seed}.db", address=ADDRESS)
+        try:
+            assert mine.cursor == file.cursor
+            assert mine.live() == file.live() == []
+            assert mine.done_until("BTC", "1m") == file.done_until("BTC", "1m") == START_MS + 500 * MINUTE_MS
+            assert mine.state_of("s0") == file.state_of("s0") != {}
+            entries = file.entry_keys("BTC", epoch=file.cursor.epoch if file.cursor else 0, since_ms=0)
+            assert len(entries) > 3
+            for key in entries:
+                one, other = mine.find(key), file.find(key)
+                assert one is not None
+                assert other is not None
+                assert (one.state, one.trade_id, one.attempts, one.strategy, one.market) == (
+                    other.state, other.trade_id, other.attempts, other.strategy, other.market,
+                )  # fmt: skip
+        finally:
+            file.close()
+
+
+def test_entries_that_never_find_depth_are_counted_with_the_words_of_the_first(tmp_path: Path):
+    """A buyer who pays no more than the middle, across a spread."""
+
+    def script(view: View, bar: Bar) -> Iterable[Open]:
+        if bar.at_ms % (20 * MINUTE_MS) == 0:
+            yield Open("BTC", "long", usd=500, max_slippage_bps=0, bracket=Bracket(stop_pct=1))
+
+    for path in (None, tmp_path / "journal.db"):
+        wide = SessionOptions(rules={"": MarketRules(spread_bps=Decimal(100))})
+        test = Backtest(settings(), [minutes(60)], wide, journal_path=path, place=placing(script))
+        summary = test.run().summary()
+        assert (summary["figures"]["# Trades"], summary["rejections"]) == (0, {"stale_bar": 2})
+        first = summary["firstRejections"]["stale_bar"]
+        assert (first["strategy"], first["market"]) == ("s0", "BTC")
+        assert first["message"].startswith("it was not sent in time (insufficient_depth: ")
+
+
+def test_entries_that_find_no_depth_keep_no_other_from_leaving():
+    """Real time stands still: five that are tried again take nothing from the sixth of the same call."""
+    coins = ["AVAX", "BNB", "BTC", "ETH", "LINK", "SOL"]
+
+    def script(view: View, bar: Bar) -> Iterable[Open]:
+        if bar.at_ms == START_MS + 3 * MINUTE_MS and bar.market == coins[-1]:
+            for coin in coins:
+                yield Open(
+                    coin, "long", usd=400, max_slippage_bps=0 if coin != "SOL" else 500, bracket=Bracket(stop_pct=5)
+                )
+
+    wide = SessionOptions(rules={"": MarketRules(spread_bps=Decimal(100))})
+    made = settings(strategies=[{"name": "s0", "use": "six", "markets": coins, "budget_usd": 5_000}])
+    result = Backtest(made, [minutes(20, market=coin, px=2_500) for coin in coins], wide, place=placing(script)).run()
+    assert (result.book.fills, result.rejections) == (1, {"stale_bar": 5})
+
+
+@pytest.mark.parametrize(("px", "fills", "said"), [(100_000.0, 1, {}), (100_000.5, 0, {"stale_bar": 1})])
+def test_an_entry_that_finds_no_depth_is_tried_at_each_close_until_its_bar_is_old(
+    px: float, fills: int, said: dict[str, int]
+):
+    """Nothing else is ordered. Between two ticks the best ask is above the middle, which is all that the buyer pays; at `px` it may be the middle."""
+
+    def script(view: View, bar: Bar) -> Iterable[Open]:
+        if bar.at_ms == START_MS + 2 * MINUTE_MS:
+            yield Open("BTC", "long", usd=500, max_slippage_bps=0, bracket=Bracket(stop_pct=1))
+
+    closes = [100_000.5, 100_000.5, *[px] * 8]
+    column = array("d", closes)
+    at = array("q", [START_MS + n * MINUTE_MS for n in range(10)])
+    flat = Candles("BTC", "1m", at, column, column, column, column, array("d", [9.0] * 10))
+    done = ran([flat], script=script, rules={"": replace(FREE[""], tick=Decimal(1))})
+    assert (done.result.book.fills, done.result.summary()["rejections"]) == (fills, said)
+
+
+def test_the_sessions_journal_writes_nothing_of_an_order_to_its_database():
+    """Whatever the journal learns to keep of an order's path, the session's own must keep it too: its tables stay empty."""
+    test = Backtest(settings(), [minutes(400, seed=3)], SessionOptions(), place=placing())
+    rows: dict[str, int] = {}
+    close = test.journal.close
+
+    def counted() -> None:
+        for table in ORDER_PATH:
+            rows[table] = test.journal.db[table].count
+        close()
+
+    test.journal.close = counted  # type: ignore[method-assign]
+    assert test.run().book.fills > 5
+    assert rows == dict.fromkeys(rows, 0)
+
+
+def intent_of(key: str) -> Intent:
+    return Intent(
+        id=key, strategy="s0", market="BTC", action="close", path="direct", trigger="bar:1", ordinal=0, leg="order",
+        epoch=0, body=b"{}", not_after_ms=10**15, opened_ms=0, notional_usd=Decimal(0),
+    )  # fmt: skip
+
+
+def opened(journal: Journal) -> Intent:
+    one = intent_of("KEY")
+    assert journal.open(one)
+    return one
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        ("no",),
+        ("unknown",),
+        ("unknown", "no"),
+        ("no", "unknown", "no"),
+        (None, "no"),
+        ("no", "no"),
+    ],
+)
+def test_an_attempt_that_may_have_arrived_is_not_forgotten_over_a_later_no(outcomes: tuple[Outcome | None, ...]):
+    said: list[list[bool]] = []
+    for journal in (MemoryJournal(address=ADDRESS), open_journal(None, address=ADDRESS)):
+        intent = opened(journal)
+        said.append([])
+        for outcome in outcomes:
+            intent = journal.sending(intent, now_ms=1)
+            said[-1].append(journal.is_ambiguous(intent))
+            if outcome is not None:
+                journal.attempt_ended(intent, outcome, code="internal_error", order_submitted=None)
+            said[-1].append(journal.is_ambiguous(intent))
+        journal.close()
+    assert said[0] == said[1]
+    assert said[0][-1] is (set(outcomes) != {"no"})
+
+
+# -- what the journal is asked for by the repairs, and after an outage
+
+
+NEVER_ASKED = {
+    "name_events": "every event of a session bears the key of its order",
+    "opened_ms": "and every position the instant at which it was opened",
+}
+
+
+def test_nothing_is_asked_of_the_tables_that_the_sessions_journal_leaves_empty():
+    questions = re.compile(rf"FROM ({'|'.join(ORDER_PATH)})\b|self\._intents\(")
+    asking = {
+        name
+        for name, made in vars(Journal).items()
+        if not name.startswith("_") and questions.search(inspect.getsource(getattr(made, "fget", made)))
+    }
+    assert len(asking) > 10
+    assert asking - vars(MemoryJournal).keys() == NEVER_ASKED.keys()
+
+
+def test_the_newest_repair_of_one_cause_is_known_to_both():
+    found: list[list[Intent | None]] = []
+    for journal in (MemoryJournal(address=ADDRESS), open_journal(None, address=ADDRESS)):
+        first = replace(intent_of("K1"), strategy=RUNTIME, trigger="naked:1")
+        for one in (first, replace(first, id="K2", ordinal=1), replace(first, id="K3", trigger="naked:2"),
+                    replace(first, id="K4", market="ETH")):  # fmt: skip
+            assert journal.open(one)
+        journal.accept(journal.sending(replace(first, id="K2", ordinal=1), now_ms=1), "trd_1", now_ms=2)
+        asked = (("BTC", "naked:1", 0), ("BTC", "naked:1", 1), ("ETH", "naked:1", 0), ("ETH", "naked:2", 0))
+        found.append([journal.last_of(RUNTIME, market, cause, epoch=epoch) for market, cause, epoch in asked])
+        journal.close()
+    assert found[0] == found[1]
+    assert [one and (one.id, one.state) for one in found[0]] == [("K2", "accepted"), None, ("K4", "opened"), None]
+
+
+def in_both(
+    folder: Path, place: Callable[[Any], list[StrategySpec]], make: Callable[..., Backtest]
+) -> tuple[Backtest, Result, list[Any]]:
+    """A session in memory, with its events, which are those of the same session on a file."""
+    ran: list[tuple[Backtest, Result, str]] = []
+    for path in (None, folder / "journal.db"):
+        test, lines = make(journal_path=path, place=place), io.StringIO(newline="")
+        ran.append((test, test.run(events=lines), lines.getvalue()))
+    assert ran[0][2] == ran[1][2]
+    return ran[0][0], ran[0][1], [json.loads(line) for line in ran[0][2].splitlines()]
+
+
+def test_a_close_that_left_some_of_a_position_is_followed_by_another_in_both(tmp_path: Path):
+    """Bought by a guardian without a stop, in a book too thin to sell all of it at once."""
+    bought = {"market": "BTC", "side": "long", "usdAmount": 2_400}
+    buys = [
+        {"type": "schedule", "cron": "10 0 * * *", "order_template": bought | {"usdAmount": usd}}
+        for usd in (2_400, 2_401)
+    ]
+    made = settings(guardians=buys, safety={"foreign_positions": "adopt"})
+    rules = {"BTC": MarketRules(depth_usd=Decimal(60), spread_bps=Decimal(2))}
+    options = SessionOptions(rules=rules)
+
+    def make(**how: Any) -> Backtest:
+        return Backtest(made, [minutes(40, seed=1)], options, **how)
+
+    _, result, events = in_both(tmp_path, placing(lambda _view, _bar: ()), make)
+    closes = {one["idempotencyKey"] for one in events if (one["type"], one["subtype"]) == ("fill", "exit")}
+    assert len(closes) > 1
+    assert result.left == []
+
+
+class Again(Scripted):
+    """Buys ETH again on the fill of its close: an entry that no bar has caused, so that only the journal tells whose it is."""
+
+    def on_fill(self, view: View, fill: Any) -> Iterable[Open]:
+        if fill.market == "ETH" and view.position("ETH") is None and not view.state.get("again"):
+            view.state["again"] = 1
+            return [Open("ETH", "long", usd=500, bracket=Bracket(stop_pct=20))]
+        return ()
+
+
+def test_a_position_that_is_held_for_long_is_known_again_after_an_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Longer than thousands of events and intents of another market, of which only the newest are kept; here they are hundreds."""
+    monkeypatch.setattr(journals, "EVENTS_KEPT", 100)
+    monkeypatch.setattr(journals, "INTENTS_SHOWN", 100)
+    monkeypatch.setattr(backtests, "EVENTS_HELD", 300)
+    monkeypatch.setattr(backtests, "EVENTS_SHOWN", 100)
+    bars = 400
+
+    def script(view: View, bar: Bar) -> Iterable[Open | Close]:
+        n, held = (bar.at_ms - START_MS) // MINUTE_MS, view.position(bar.market)
+        if bar.market == "BTC":
+            yield Close("BTC") if held else Open("BTC", "long", usd=300, bracket=Bracket(stop_pct=5))
+        elif n == 3:
+            yield Open("ETH", "long", usd=500, bracket=Bracket(stop_pct=20))
+        elif held and n in (6, bars - 2):
+            yield Close("ETH")
+
+    def place(made: Any) -> list[StrategySpec]:
+        placed = placing(script)(made)
+        return [
+            one._replace(strategy=Again(script, name=one.strategy.name, markets=one.strategy.markets)) for one in placed
+        ]
+
+    def make(**how: Any) -> Backtest:
+        candles = [minutes(bars, seed=1), minutes(bars, seed=2, market="ETH", px=2_500.0)]
+        options = SessionOptions(outages=(Outage(START_MS + (bars - 20) * MINUTE_MS, 2 * MINUTE_MS),))
+        return Backtest(settings(("BTC", "ETH")), candles, options, **how)
+
+    test, result, events = in_both(tmp_path, place, make)
+    assert len(events) > 1_000
+    assert result.left == []
+    assert result.noes.refusals == {}
+    entries = [one["idempotencyKey"] for one in events if (one["type"], one["subtype"]) == ("fill", "entry")]
+    assert [test.journal.find(key) is None for key in (entries[0], entries[-1])] == [
+        True,
+        False,
+    ]  # what nothing holds goes

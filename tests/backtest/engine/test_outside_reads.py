@@ -1,0 +1,127 @@
+"""Outside reads: a strategy that opens a file, a database, a connection or a process is not proved causal; what Python and the daemon open is not held against it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from bot.backtest.engine.outside_reads import watching
+from bot.cli.app import call
+from tests.backtest.builders import minutes
+from tests.backtest.test_backtest_command import write
+
+HEAD = """\
+import json, os, sqlite3, subprocess, threading
+from pathlib import Path
+from bot import Bracket, Close, Open, Strategy
+
+FILE = Path(__file__).parent / "future.json"
+"""
+# What a strategy does (at its import, in each on_bar), and what the proof says of it, {folder} being where its file lies.
+READS = {
+    "open": ("", "with open(FILE) as file: json.load(file)", "reads {folder}/future.json"),
+    "a path": ("", "FILE.read_text()", "reads {folder}/future.json"),
+    "a descriptor": ("", "os.close(os.open(FILE, os.O_RDONLY))", "reads {folder}/future.json"),
+    "numpy": ("", "__import__('numpy').memmap(FILE, mode='r')", "reads {folder}/future.json"),
+    "the daemon's own reader": (
+        "from bot.service.market_data.recorded import read_candles",
+        "view.state or read_candles(FILE.with_name('BTC_1m.csv'), sz_decimals=5); view.state['n'] = 1",
+        "reads {folder}/BTC_1m.csv",
+    ),
+    "a thread": ("", "one = threading.Thread(target=FILE.read_text); one.start(); one.join()", "reads {folder}/future.json"),
+    "at its import": ("FUTURE = json.loads(FILE.read_text())", "FUTURE", "reads {folder}/future.json"),
+    "a database": ("", "sqlite3.connect(FILE.with_name('future.db')).close()", "reads {folder}/future.db"),
+    "a program": ("", "view.state or subprocess.run(['cat', FILE], stdout=-1, check=True); view.state['n'] = 1", "starts cat"),
+    "a connection": (
+        "import socket",
+        "\n        try: socket.create_connection(('127.0.0.1', 9), 0.2)\n        except OSError: pass",
+        "connects to 127.0.0.1",
+    ),
+}  # fmt: skip
+SOUND = {
+    "an import": ("", "import wave"),
+    "a time zone": ("from zoneinfo import ZoneInfo", "ZoneInfo.no_cache('America/New_York')"),
+    "a file that it writes": ("", "open(FILE.with_name('said.txt'), 'a').close()"),
+    "a database in memory": ("", "sqlite3.connect(':memory:').close()"),
+    "what it says": ("", "view.log('bar', close=bar.close)"),
+    "a caught error": ("import traceback", "\n        try: 1 / 0\n        except ZeroDivisionError: traceback.format_exc()"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(minutes(120), tmp_path / "BTC_1m.csv")
+    (tmp_path / "future.json").write_text(json.dumps(list(minutes(120).close)))
+    sqlite3.connect(tmp_path / "future.db").close()
+    (tmp_path / "mine.yaml").write_text(
+        "account: {base_url: embedded}\nstrategies_dir: .\n"
+        "strategies: [{name: one, use: reading, markets: [BTC], interval: 1m, budget_usd: 1000}]\n"
+    )
+    return tmp_path
+
+
+def prove(folder: Path, at_import: str, on_bar: str, *more: str) -> int:
+    body = f"class Reading(Strategy):\n    def on_bar(self, view, bar):\n        {on_bar.lstrip()}\n        return ()\n"
+    (folder / "reading.py").write_text(f"{HEAD}{at_import}\n\n\n{body}")
+    asked = ["--data", str(folder / "BTC_1m.csv"), "--out", str(folder / "runs"), "--prove-causal", *more]
+    return call(["backtest", str(folder / "mine.yaml"), *asked])
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_strategy_that_reads_from_outside_is_not_proved(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    at_import, on_bar, told = READS[name]
+    told = told.format(folder=folder)
+    assert prove(folder, at_import, on_bar) == 1
+    said = capsys.readouterr()
+    assert f"not proved: {told}; equal decisions on data cut at 5 instants" in said.out
+    assert f"error: not proved causal: a strategy {told}, which no cut of the candles reaches\n" in said.err
+    (run,) = (folder / "runs").iterdir()
+    proof = json.loads((run / "summary.json").read_text())["proof"]
+    assert (proof["differs"], proof["isWhole"], proof["outside"]) == (None, False, [told])
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_tells_a_strategy_nothing_is_not_held_against_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert prove(folder, *SOUND[name], "--journal") == 0, capsys.readouterr().err
+    assert "causal: equal decisions on data cut at 5 instants" in capsys.readouterr().out
+
+
+CHEAT = """\
+        closes = json.loads(FILE.read_text())
+        row = closes.index(bar.close) + 3
+        later = closes[row] if row < len(closes) else 0.0
+        held = view.position(bar.market)
+        if later > bar.close and not held:
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=2, target_pct=3))
+        elif later < bar.close and held:
+            yield Close(bar.market)
+"""
+
+
+def test_a_strategy_that_trades_on_future_closes_of_a_file_is_not_certified(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prove(folder, "", CHEAT) == 1
+    said = capsys.readouterr().out
+    assert f"not proved: reads {folder}/future.json; equal decisions on data cut at 5 instants" in said
+    assert " 0 events compared" not in said
+
+
+def test_what_is_read_after_the_watch_has_ended_is_not_noted(tmp_path: Path) -> None:
+    (tmp_path / "later.txt").write_text("x")
+    with watching() as outside:
+        pass
+    (tmp_path / "later.txt").read_text()
+    assert outside == []
+
+
+def test_two_sources_are_counted_and_each_is_noted_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prove(folder, "", "FILE.read_text(), FILE.with_name('BTC_1m.csv').read_text()") == 1
+    assert f"not proved: reads {folder}/future.json and 1 other source" in capsys.readouterr().out

@@ -1,0 +1,271 @@
+"""Local = ASGI = HTTP: the same session straight on the operations, through the client in process, and over a socket, gives one digest of events."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from bot.backtest.backtest import Backtest
+from bot.backtest.data.candles import Candles, load
+from bot.backtest.engine.driver import Session
+from bot.backtest.engine.market_cursor import MarketCursor
+from bot.backtest.engine.memory_journal import MemoryJournal
+from bot.backtest.engine.options import SessionOptions
+from bot.backtest.engine.timeline import ground_of, series_of
+from bot.backtest.results.trade_ledger import digest_of
+from bot.client import Client
+from bot.runtime.ports import Calm
+from bot.service.host import HostOptions, Service, build
+from bot.service.http.server import free_port
+from bot.service.operations.executor import Context
+from bot.strategy import Bar, Bracket, Intent, Open, View
+from bot.venue.commands import SetRules
+from bot.venue.state import Rules
+from bot.wire.requests import KillRequest
+from tests.backtest.builders import MINUTE_MS, busy, placing, settings
+
+CONTROL = {"Authorization": "Bearer bbc_parity"}
+HISTORY = 200  # candles of a recorded file that are past when a sandbox starts
+BEAT_MS = 6 * 3_600_000  # a quarter of the switch's time
+NEVER = Calm(float("inf"), float("-inf"), 0)
+GUARDIANS = [{"type": "account_drawdown", "max_loss_pct_from_day_start": 0.5, "action": "block_opens"}]
+
+
+class Remote:
+    """A scene behind a wire: a sandbox with a manual clock, moved by its control."""
+
+    def __init__(
+        self,
+        client: Client,
+        control: httpx.AsyncClient,
+        wait: Any,
+        account: Mapping[str, Any],
+        lanes: list[MarketCursor],
+    ) -> None:
+        self.client = client
+        self.control = control
+        self.wait = wait
+        self.account = account
+        self.lanes = lanes
+        self.count = 0
+        self._beaten_ms = 0
+
+    def band(self, coin: str) -> Calm:
+        return NEVER
+
+    def bands(self) -> Mapping[str, Calm]:
+        return {lane.coin: NEVER for lane in self.lanes}
+
+    def skip(self, lane: MarketCursor, last: int) -> None:
+        self.advance(lane.ts[last] + lane.step_ms - 1)
+
+    def pass_bar(self, lane: MarketCursor, row: int) -> None:
+        self.advance(lane.ts[row] + lane.step_ms - 1)
+
+    def advance(self, to_ms: int) -> None:
+        answer = self.wait(self.control.post("/sandbox/v1/clock/advance", json={"toMs": to_ms}, headers=CONTROL))
+        assert answer.status_code == 200, answer.text
+        for lane in self.lanes:
+            while lane.at < lane.end and lane.ts[lane.at] + lane.step_ms - 1 <= to_ms:
+                lane.at += 1
+        self.count += 1  # Nobody knows before asking.
+        if to_ms - self._beaten_ms >= BEAT_MS:
+            self._beaten_ms = to_ms
+            self.wait(self.client.heartbeat())
+
+    def is_calm(self, to_ms: int, bands: Mapping[str, Calm]) -> bool:
+        return False
+
+    def skip_to(self, to_ms: int) -> None:
+        raise AssertionError("nothing is calm over a wire")
+
+    def beat(self, ahead_ms: int = 0) -> None:
+        """Over a wire each beat is sent at its time."""
+
+
+def minutes_of(shared: Path, count: int) -> Candles:
+    (whole,) = load([shared / "data/crypto/binance_BTCUSDT_1m_202505.csv.gz"], market="BTC")
+    return whole.pick(range(count + HISTORY))
+
+
+def quiet_first(view: View, bar: Bar) -> list[Intent]:
+    """As `busy`, but for the first hour: a sandbox takes the first open before anybody can ask, a session does not."""
+    if view.state.setdefault("first", bar.at_ms) > bar.at_ms - 60 * MINUTE_MS:
+        return []
+    return list(busy(view, bar)) or (
+        [Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=1))]
+        if bar.at_ms % (7_200_000) == 0 and not view.position(bar.market)
+        else []
+    )
+
+
+class Killer:
+    """The script, with a hand that throws the kill switch after three quarters of the bars."""
+
+    def __init__(self, candles: Candles) -> None:
+        self.at_ms = candles.at_ms[HISTORY + (len(candles) - HISTORY) * 3 // 4]
+        self.kill: Callable[[], object] = lambda: None
+
+    def script(self, view: View, bar: Bar) -> list[Intent]:
+        if bar.at_ms == self.at_ms:
+            self.kill()
+        return quiet_first(view, bar)
+
+
+def service_of(path: Path, port: int) -> Service:
+    options = HostOptions(port=port, clock="manual", data=(("BTC", path),), markets=("BTC",), rate_limits=False)
+    service = build(options, control_token="bbc_parity")
+    service.machine.run(SetRules(Rules(fill_at="next", paths="adaptive")))
+    return service
+
+
+def written(candles: Candles, folder: Path) -> Path:
+    path = folder / "BTC_1m.csv"
+    rows = zip(candles.at_ms, candles.open, candles.high, candles.low, candles.close, candles.volume, strict=True)
+    path.write_text(
+        "ts,open,high,low,close,volume\n" + "".join(f"{ts},{o},{h},{low},{c},{v:.8f}\n" for ts, o, h, low, c, v in rows)
+    )
+    return path
+
+
+def made() -> Any:
+    return settings(dead_man={"heartbeat_seconds": 86_400, "on_miss": "flatten"}, guardians=GUARDIANS)
+
+
+def over_a_wire(
+    candles: Candles, *, base_url: str, transport: Any, wait: Any
+) -> tuple[list[dict[str, Any]], str]:  # fmt: skip
+    """The session through the client; the events as the wire has them, and the account's address."""
+    config = made()
+    killer = Killer(candles)
+    place = placing(killer.script, counts=False)
+    start_ms = candles.at_ms[HISTORY]
+    options = SessionOptions(start_ms=start_ms, path="adaptive")
+    control = httpx.AsyncClient(transport=transport, base_url=base_url)
+
+    async def opened() -> dict[str, Any]:
+        return (await control.post("/v1/sandbox/accounts", json={"name": "session"})).json()
+
+    account = wait(opened())
+    client = Client(base_url, account["apiKey"], transport=transport)
+    ground = ground_of([candles], series_of(place(config)), options)
+    scene = Remote(client, control, wait, account, ground.lanes)
+    wait(client.account())
+    session = Session(
+        config,
+        ground,
+        options,
+        scene=scene,
+        port=client,
+        journal=MemoryJournal(address=account["address"]),
+        place=place,
+        wait=wait,
+    )
+
+    owner = {"Authorization": f"Bearer {account['apiKey']}", "Idempotency-Key": "k"}
+    killer.kill = lambda: wait(
+        control.post("/v1/account/kill", json={"flatten": True}, headers=owner)
+    ).raise_for_status()
+    session.run()
+
+    async def events() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        since = ""
+        while page := (
+            await control.get(f"/v1/events?limit=200{since}", headers={"Authorization": f"Bearer {account['apiKey']}"})
+        ).json()["events"]:
+            found += page
+            since = f"&since={page[-1]['id']}"
+        await client.aclose()
+        await control.aclose()
+        return found
+
+    return wait(events()), account["address"]
+
+
+@contextmanager
+def served(service: Service, listening: socket.socket) -> Iterator[None]:
+    """The service on a real socket, in a thread of its own."""
+    server = uvicorn.Server(uvicorn.Config(service.app, log_level="error", lifespan="off", access_log=False))
+    started = threading.Event()
+
+    async def main() -> None:
+        await service.start()
+        started.set()
+        await server.serve(sockets=[listening])
+        await service.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    started.wait()
+    while not server.started:
+        pass
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def locally(candles: Candles, address: str, **options: Any) -> tuple[str, int, list[dict[str, Any]]]:
+    """Digest, fills and events of the session in this process."""
+    asked = SessionOptions(start_ms=candles.at_ms[HISTORY], path="adaptive", **options)
+    killer = Killer(candles)
+    test = Backtest(made(), [candles], asked, place=placing(killer.script, counts=False), address=address)
+    killer.kill = lambda: test.stage.operations.kill(
+        test.stage.principal, KillRequest(flatten=True), Context("req_000000000000", idempotency_key="k")
+    )
+    lines = io.StringIO(newline="")
+    result = test.run(events=lines)
+    return result.digest, result.book.fills, [json.loads(line) for line in lines.getvalue().splitlines()]
+
+
+def shown(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in event.items() if name != "requestId"}
+
+
+@pytest.mark.soak(worlds=2, full=29)
+def test_a_session_straight_on_the_operations_and_one_through_the_client_give_one_digest(
+    shared: Path, tmp_path: Path, worlds: int
+):
+    days = min(worlds, 29)
+    candles = minutes_of(shared, days * 1_440)
+    service = service_of(written(candles, tmp_path), 0)
+    with asyncio.Runner() as runner:
+        runner.run(service.start())
+        transport = httpx.ASGITransport(service.app)
+        events, address = over_a_wire(candles, base_url="http://127.0.0.1", transport=transport, wait=runner.run)
+        runner.run(service.stop())
+    digest, fills, mine = locally(candles, address, skip=False)
+    assert [shown(event) for event in events] == mine
+    assert digest_of(events) == digest
+    assert fills > 50
+    happened = {(event["type"], event["data"].get("guardianType")) for event in events}
+    assert {("funding", None), ("trigger", None), ("guardian", "kill_switch")} <= happened
+
+
+def test_the_same_session_over_a_socket_gives_the_same_digest(shared: Path, tmp_path: Path):
+    candles = minutes_of(shared, 240)
+    listening = free_port()  # Held from here on: a port that was only looked up may be another's by then.
+    port = listening.getsockname()[1]
+    service = service_of(written(candles, tmp_path), port)
+    with listening, served(service, listening), asyncio.Runner() as runner:
+        transport = httpx.AsyncHTTPTransport()
+        events, address = over_a_wire(
+            candles, base_url=f"http://127.0.0.1:{port}", transport=transport, wait=runner.run
+        )
+    digest, fills, mine = locally(candles, address, skip=False)
+    assert [shown(event) for event in events] == mine
+    assert digest_of(events) == digest
+    assert fills

@@ -1,0 +1,169 @@
+"""The local port and the client agree: every event, plan and order result of a session, field by field, and every refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import pytest
+
+from bot.backtest.engine.local_port import LocalPort, drive
+from bot.backtest.engine.options import SessionOptions
+from bot.backtest.engine.simulated_exchange import SimulatedExchange
+from bot.backtest.engine.timeline import ground_of, series_of
+from bot.backtest.engine.wire_adapters import EVENTS, wire_event
+from bot.backtest.results.event_lines import line_of, line_of_body
+from bot.errors import ApiError
+from bot.service.views import event_views
+from bot.venue.events import Fill, FundingPaid, GuardianMoved, OrderChanged, Triggered
+from bot.wire import BracketRequest, CloseRequest, Event, LegRequest, OrderRequest, OrderResult, PlanResult
+from tests.backtest.builders import MINUTE_MS, START_MS, minutes, placing, ran, settings
+
+
+def same(twin: Any, model: Any, *, where: str) -> None:
+    """Every field of the wire's model, read from the twin by the same name, has the same value."""
+    for name in type(model).model_fields:
+        wire, mine = getattr(model, name), getattr(twin, name)
+        if name in ("data", "trade") or (name == "plan" and wire is not None):
+            same(mine, wire, where=f"{where}.{name}")
+        else:
+            assert mine == wire, f"{where}.{name}: {mine!r} is not {wire!r}"
+            if isinstance(wire, Decimal):
+                assert isinstance(mine, Decimal), f"{where}.{name}"
+
+
+@pytest.fixture
+def port() -> LocalPort:
+    candles = [minutes(30)]
+    ground = ground_of(candles, series_of(placing()(settings())), SessionOptions())
+    stage = SimulatedExchange(ground.lanes, SessionOptions(), start_ms=START_MS)
+    return LocalPort(stage, ground.tracks)
+
+
+def test_a_line_of_any_event_is_the_wires_own_view_as_json():
+    """Orders and fills are written as text: here of every shape that their fields allow."""
+    chance = Random(3)
+    values: dict[str, Callable[[], Any]] = {
+        "int": lambda: chance.choice((0, 1, 150_000_000, -150_000_001, chance.randrange(10**22))),
+        "str": lambda: chance.choice(("BTC", "event:RATE-CUT", 'a "quoted" \\ one', "\u20ac\n", "")),
+        "bool": lambda: chance.random() < 0.5,
+        "tuple[str, ...]": lambda: ("trd_1", '"'),
+    }
+    for kind in (Fill, OrderChanged, Triggered, FundingPaid, GuardianMoved):
+        for _ in range(200):
+            given = {
+                one.name: None if "None" in str(one.type) and chance.random() < 0.4 else values[str(one.type).removesuffix(" | None")]()
+                for one in fields(kind)
+            } | {"seq": chance.randrange(10**9), "ts": chance.randrange(10**13)}  # fmt: skip
+            event = kind(**given)
+            body = event_views.event(event)
+            body.pop("requestId", None)
+            line = line_of(event)
+            assert line == json.dumps(body, separators=(",", ":")) + "\n"
+            assert line == line_of_body(event_views.event(event))
+
+
+def test_every_event_of_a_busy_session_reads_like_the_parsed_one():
+    drawdown = {"type": "account_drawdown", "max_loss_pct_from_day_start": 1, "action": "flatten"}
+    one = ran([minutes(1_500, seed=2)], made=settings(guardians=[drawdown]))
+    kinds = set()
+    for happened in one.test.stage.told.events:
+        twin, event = EVENTS[type(happened)](happened), wire_event(happened)
+        assert isinstance(event, Event)
+        same(twin, event, where=event.id)
+        assert Event.model_validate_json(twin.model_dump_json()) == event
+        kinds.add((event.type, event.subtype))
+    assert {
+        ("fill", "entry"),
+        ("fill", "exit"),
+        ("order", "armed"),
+        ("order", "canceled"),
+        ("trigger", "stop_loss"),
+        ("funding", "payment"),
+    } <= kinds
+
+
+def order(**more: Any) -> OrderRequest:
+    bracket = BracketRequest(stop_loss=LegRequest(pct=Decimal(1)), take_profit=LegRequest(r=Decimal(2)))
+    return OrderRequest(
+        **({"market": "BTC", "side": "long", "usd_amount": Decimal(100), "bracket": bracket, "source": "agent"} | more)
+    )
+
+
+def test_a_plan_and_its_order_read_like_the_operations_own_answers(port: LocalPort):
+    stage = port.stage
+    result = drive(port.plan(order(), key="a"))
+    plan = stage.operations.place(stage.principal, order(dry_run=True), _context("plan"))
+    wire = PlanResult.model_validate_json(plan.body)
+    same(result.plan, wire.plan, where="plan")
+    assert (result.dry_run, result.order_submitted, result.expires_at) == (True, False, wire.expires_at)
+    placed = drive(port.confirm(result.confirm_token, key="a"))
+    whole = placed._whole()  # type: ignore[attr-defined]
+    assert isinstance(whole, OrderResult)
+    same(placed, whole, where="order")
+    assert placed.trade.id == stage.account.trades[-1].id
+
+
+def test_an_answer_is_not_read_after_something_else_has_happened(port: LocalPort):
+    placed = drive(port.place(order(), key="a"))
+    port.stage.beat()
+    with pytest.raises(AssertionError, match="after something else"):
+        _ = placed.orders
+
+
+@pytest.mark.parametrize("what", ["too large", "no position", "used token", "late", "unknown token"])
+def test_a_refusal_is_the_exception_that_a_client_raises(port: LocalPort, what: str):
+    """The same refusal by both ways: the operation's error object as the client reads it, and the port's."""
+    import httpx
+
+    from bot.client import Client
+    from bot.service.host import HostOptions, build
+
+    asks = {
+        "too large": lambda at: at.place(order(usd_amount=Decimal(900_000)), key="x"),
+        "no position": lambda at: at.close("BTC", CloseRequest(), key="x"),
+        "used token": lambda at: _twice(at),
+        "late": lambda at: at.place(order(), key="x", expires_at_ms=START_MS - MINUTE_MS),
+        "unknown token": lambda at: at.confirm("cft_0000000000000000", key="x"),
+    }
+
+    async def remotely() -> ApiError:
+        service = build(
+            HostOptions(clock="manual", markets=("BTC",), start_ms=START_MS, hold_prices=True, rate_limits=False),
+            control_token="bbc_x",
+        )
+        await service.start()
+        transport = httpx.ASGITransport(service.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            account = (await http.post("/v1/sandbox/accounts", json={"name": "a"})).json()
+        async with Client("http://127.0.0.1", account["apiKey"], transport=transport) as client:
+            with pytest.raises(ApiError) as raised:
+                await asks[what](client)
+        await service.stop()
+        return raised.value
+
+    theirs = asyncio.run(remotely())
+    with pytest.raises(ApiError) as raised:
+        drive(asks[what](port))
+    mine = raised.value
+    assert (type(mine), mine.code, mine.order_submitted, mine.retryable, mine.status) == (
+        type(theirs), theirs.code, theirs.order_submitted, theirs.retryable, theirs.status,
+    )  # fmt: skip
+    assert (mine.details or {}).get("reason") == (theirs.details or {}).get("reason")
+
+
+async def _twice(at: Any) -> None:
+    planned = await at.plan(order(), key="k")
+    await at.confirm(planned.confirm_token, key="k")
+    await at.confirm(planned.confirm_token, key="other")
+
+
+def _context(name: str) -> Any:
+    from bot.service.operations.executor import Context
+
+    return Context(f"req_{name}")

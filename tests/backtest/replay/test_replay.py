@@ -1,0 +1,751 @@
+"""`bot replay`: what a daemon did against a sandbox is done again on candles; equal when nothing has changed, and each change is named."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import hashlib
+import json
+import shutil
+import sqlite3
+import sys
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bot.backtest.data.candles import Candles
+from bot.backtest.replay.records import read_journal
+from bot.cli.app import call
+from bot.cli.common.config_check import judged
+from bot.client import Client
+from bot.clock import iso
+from bot.runtime.assembly import place_strategies, source_digests, wanted_guardians
+from bot.runtime.journal.journal import open_journal
+from bot.runtime.kernel import Kernel
+from bot.runtime.kernel import Settings as LoopSettings
+from bot.runtime.strategy_host import fingerprints
+from bot.service.host import HostOptions, build
+from tests.backtest.builders import MINUTE_MS, START_MS, minutes
+from tests.backtest.test_backtest_command import write
+from tests.fakes import FakePacer
+
+STRATEGIES = Path(__file__).resolve().parents[1] / "strategies"
+CONTROL = {"Authorization": "Bearer bbc_replay"}
+HISTORY = 200  # candles of a recorded file that are past when a sandbox starts
+BARS = 160
+
+
+def config(folder: Path, name: str = "mine.yaml", **params: Any) -> Path:
+    path = folder / name
+    path.write_text(
+        f"account: {{base_url: embedded}}\nname: mine\ndead_man: off\nstrategies_dir: {STRATEGIES}\nstate_dir: {folder / 'state'}\n"
+        f"strategies:\n  - {{name: one, use: replaying, markets: [BTC], budget_usd: 1000, params: {json.dumps(params)}}}\n"
+    )
+    return path
+
+
+async def lived(file: Path, data: Path) -> None:
+    """A daemon's inside against a sandbox whose clock goes from minute to minute; its journal is where the config says."""
+    settings = judged(file).settings
+    settings.state_dir.mkdir()
+    options = HostOptions(clock="manual", data=(("BTC", data),), markets=("BTC",), rate_limits=False)
+    service = build(options, control_token="bbc_replay")
+    await service.start()
+    transport = httpx.ASGITransport(service.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        account = (await http.post("/v1/sandbox/accounts", json={"name": "mine"})).json()
+        client = Client("http://127.0.0.1", account["apiKey"], transport=transport)
+        snapshot = await client.account()
+        journal = open_journal(settings.state_dir / "journal.db", address=snapshot.address)
+        now_ms = client.clock.now_ms
+        placed = place_strategies(settings)
+        fingerprints.note_run(
+            journal, fingerprints.mark_of(settings, source_digests(placed)), at_ms=now_ms(), epoch=snapshot.epoch,
+            balance_usd=snapshot.balance_usd, config=file,
+        )  # fmt: skip
+        loop = Kernel(
+            port=client, journal=journal, placed=placed, pacer=FakePacer(),
+            settings=LoopSettings(guardians=wanted_guardians(settings)),
+        )  # fmt: skip
+        await loop.recover()
+        await loop.cycle()
+        for _ in range(BARS):
+            to_ms = now_ms() // MINUTE_MS * MINUTE_MS + MINUTE_MS
+            await http.post("/sandbox/v1/clock/advance", json={"toMs": to_ms}, headers=CONTROL)
+            await client.status()
+            await loop.cycle()
+        journal.close()
+        await client.aclose()
+    await service.stop()
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Candles]:
+    """The folder of a config that has run, with its journal and the candles that its service played."""
+    folder = tmp_path_factory.mktemp("lives")
+    candles = minutes(HISTORY + BARS + 30, vol=0.001)
+    asyncio.run(lived(config(folder), write(candles, folder / "BTC_1m.csv")))
+    return folder, candles
+
+
+def replayed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = call(["replay", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def causes(found: dict[str, Any]) -> Counter[tuple[str, str]]:
+    return Counter((one["what"], one["cause"]) for one in found["differences"])
+
+
+def test_a_daemon_against_a_sandbox_and_its_replay_on_the_candles_are_equal(
+    lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    code, found = replayed(capsys, str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv"))
+    assert found["differences"] == []
+    assert (code, found["equal"], found["changed"]) == (0, True, [])
+    assert found["counts"]["decisions"]["recorded"] > 10
+    assert found["counts"]["fills"]["recorded"] > 20
+
+
+def test_a_replay_to_an_end_that_the_daemon_has_not_lived_is_compared_as_far_as_it_has(
+    lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    words = [str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv")]
+    ends = [replayed(capsys, *words, *more)[1]["toMs"] for more in ([], ["--to", iso(candles.end_ms)])]
+    assert ends[0] == ends[1] < candles.end_ms - 20 * MINUTE_MS
+
+
+def test_a_param_that_was_changed_since_is_named(lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]):
+    folder, _ = lives
+    other = config(folder, "other.yaml", bars=4)
+    code, found = replayed(capsys, str(folder / "state"), "--config", str(other), "--data", str(folder / "BTC_1m.csv"))
+    assert code == 1
+    assert found["changed"] == ["strategy one: params.bars is another"]
+    decisions = [one for one in found["differences"] if one["what"] == "decision"]
+    assert decisions
+    assert {(one["cause"], one["why"]) for one in decisions} == {("config", "strategy one: params.bars is another")}
+    assert {one["cause"] for one in found["differences"] if one["what"] == "fill"} == {"follows"}
+
+
+def test_a_candle_that_is_another_is_named_with_both_of_its_values(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    with sqlite3.connect(folder / "state/journal.db") as db:
+        (payload,) = db.execute("SELECT payload FROM traces WHERE kind='bar' ORDER BY seq LIMIT 1").fetchone()
+    bar = json.loads(payload)
+    row = candles.at_ms.index(bar["at_ms"] - MINUTE_MS)
+    high = candles.high[:]
+    high[row] += 7
+    data = write(replace(candles, high=high), tmp_path / "BTC_1m.csv")
+    code, found = replayed(capsys, str(folder / "mine.yaml"), "--data", str(data))
+    assert code == 1
+    (told,) = (one for one in found["differences"] if one["what"] == "bar")
+    assert (told["cause"], told["atMs"]) == ("data", bar["at_ms"])
+    assert told["why"] == "1m bar: high of the bar that was decided on"
+    assert f"high {bar['high']:.10g}" in told["recorded"]
+    assert f"high {bar['high'] + 7:.10g}" in told["replayed"]
+
+
+def test_another_fee_is_named_on_every_fill_and_nothing_else_is(
+    lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    arguments = (str(folder / "state/journal.db"), "--data", str(folder / "BTC_1m.csv"), "--fee", "0.05%")
+    code, found = replayed(capsys, *arguments)
+    assert code == 1
+    assert causes(found) == {("fill", "fee"): found["counts"]["fills"]["recorded"]}
+    assert found["differences"][0]["why"] == "fee 0.0450 % then, 0.0500 % in the replay"
+
+
+def test_a_wider_spread_moves_prices_and_is_named_so(lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]):
+    folder, _ = lives
+    data = str(folder / "BTC_1m.csv")
+    code, found = replayed(capsys, str(folder / "mine.yaml"), "--data", data, "--spread", "8bps")
+    assert code == 1
+    first = found["differences"][0]
+    assert (first["what"], first["cause"]) == ("fill", "price")
+    assert "spread, depth or tick" in first["why"]
+
+
+def test_an_order_that_takes_its_time_is_told_from_one_that_met_the_open(
+    lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
+):
+    """The replay is the one that is late here; the record has met the opens."""
+    folder, _ = lives
+    data = str(folder / "BTC_1m.csv")
+    code, found = replayed(capsys, str(folder / "mine.yaml"), "--data", data, "--latency", "50s")
+    assert code == 1
+    assert ("fill", "timing") in causes(found)
+    assert found["lateMs"]["median"] <= -50_000
+
+
+def test_an_order_that_met_another_instant_of_its_bar_is_timing_also_where_the_spread_took_it_beyond_the_bar(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Recorded with a latency, it meets the first extreme of a bar, and pays half of the spread beyond it."""
+    folder, _ = lives
+    data, made = str(folder / "BTC_1m.csv"), str(folder / "mine.yaml")
+    late = ["--latency", "1s", "--spread", "30bps"]
+    assert call(["backtest", made, "--data", data, "--out", str(tmp_path), *late]) == 0
+    (run,) = tmp_path.glob("mine-*")
+    _, found = replayed(capsys, str(run), "--data", data, "--latency", "0s")
+    assert ("fill", "timing") in causes(found)
+    assert {one["cause"] for one in found["differences"]} <= {"timing", "follows", "guardian"}
+
+
+@pytest.fixture
+def doctored(lives: tuple[Path, Candles], tmp_path: Path) -> Path:
+    """A state directory of its own, for a test that changes what it says."""
+    shutil.copytree(lives[0] / "state", tmp_path / "state")
+    return tmp_path / "state"
+
+
+def entries(db: sqlite3.Connection) -> list[tuple[int, dict[str, Any]]]:
+    rows = db.execute("SELECT seq, payload FROM events WHERE type='fill' AND subtype='entry' ORDER BY seq")
+    return [(seq, json.loads(payload)) for seq, payload in rows]
+
+
+def test_a_live_fill_after_the_open_is_timing_and_one_outside_its_bar_is_price(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    with sqlite3.connect(doctored / "journal.db") as db:
+        (first, late), (second, far) = entries(db)[:2]
+        row = candles.at_ms.index(late["ts"])
+        late["data"]["px"], late["ts"] = f"{candles.low[row]:f}", late["ts"] + 350
+        far["data"]["px"] = f"{candles.high[candles.at_ms.index(far['ts'])] * 1.01:.1f}"
+        for seq, event in ((first, late), (second, far)):
+            db.execute("UPDATE events SET payload=?, ts=? WHERE seq=?", (json.dumps(event), event["ts"], seq))
+    db.close()
+    code, found = replayed(
+        capsys, str(doctored), "--config", str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv")
+    )
+    assert code == 1
+    told = {one["atMs"]: one for one in found["differences"] if one["cause"] not in ("follows", "fee")}
+    assert told[late["ts"]]["cause"] == "timing"
+    assert "filled 350 ms later" in told[late["ts"]]["why"]
+    assert told[far["ts"]]["cause"] == "price"
+
+
+def test_what_the_gate_refused_a_guardian_did_and_nobody_can_tell_have_their_own_causes(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    with sqlite3.connect(doctored / "journal.db") as db:
+        opens = db.execute("SELECT id, cause FROM intents WHERE action='open' ORDER BY seq").fetchall()
+        (refused, cause), (gone, _), (stopped, _) = opens[0], opens[1], opens[2]
+        for one in (refused, gone):
+            db.execute("DELETE FROM attempts WHERE intent_id=?", (one,))
+            db.execute("DELETE FROM intents WHERE id=?", (one,))
+        row = (1, "one", "BTC", cause, 0, "behind", "the service's events could not be read to their end")
+        db.execute(
+            "INSERT INTO refusals (at_ms, strategy, market, cause, ordinal, code, message) VALUES (?,?,?,?,?,?,?)", row
+        )
+        (ts,) = db.execute("SELECT ts FROM events WHERE idempotency_key=? AND type='fill'", (stopped,)).fetchone()
+        fired = {"id": "evt_x", "type": "guardian", "subtype": "fired", "ts": ts,
+                 "data": {"guardianType": "kill_switch", "action": "flatten"}}  # fmt: skip
+        db.execute(
+            "INSERT INTO events (id, epoch, type, subtype, ts, payload) VALUES ('evt_x', 0, 'guardian', 'fired', ?, ?)",
+            (ts, json.dumps(fired)),
+        )
+    db.close()
+    _, found = replayed(
+        capsys, str(doctored), "--config", str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv")
+    )
+    told = [(one["cause"], one["why"]) for one in found["differences"] if one["what"] in ("decision", "guardian")]
+    assert (
+        "refused",
+        "recorded: the gate refused it (behind): the service's events could not be read to their end",
+    ) in told
+    assert ("guardian", "it fired on one side only: a hand threw it") in told
+    assert any(cause == "unknown" for cause, _ in told)
+
+
+def test_a_fill_whose_order_was_refused_on_one_side_follows_from_that(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    with sqlite3.connect(doctored / "journal.db") as db:
+        (one,) = db.execute("SELECT id FROM intents WHERE action='open' ORDER BY seq LIMIT 1").fetchone()
+        why = "openings are blocked by guardian grd_1 (account_drawdown)"
+        db.execute("UPDATE intents SET state='rejected', code='limit_exceeded', message=? WHERE id=?", (why, one))
+        (ts,) = db.execute("SELECT ts FROM events WHERE idempotency_key=? AND type='fill'", (one,)).fetchone()
+        db.execute("DELETE FROM events WHERE idempotency_key=?", (one,))
+    db.close()
+    _, found = replayed(
+        capsys, str(doctored), "--config", str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv")
+    )
+    told = [(one["what"], one["cause"], one["why"]) for one in found["differences"] if one["atMs"] <= ts]
+    assert told == [
+        ("decision", "guardian", f"recorded: rejected, {why}"),
+        ("fill", "follows", "its decision became no order on one side"),
+    ]
+
+
+def test_what_a_daemon_missed_before_it_was_started_again_is_laid_to_its_being_down(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    with sqlite3.connect(doctored / "journal.db") as db:
+        (text,) = db.execute("SELECT value FROM meta WHERE name='runs'").fetchone()
+        opens = db.execute("SELECT opened_ms FROM intents WHERE action='open' ORDER BY seq").fetchall()
+        from_ms, to_ms = opens[2][0] - 1, opens[5][0] - 1
+        db.execute(
+            "DELETE FROM attempts WHERE intent_id IN (SELECT id FROM intents WHERE opened_ms BETWEEN ? AND ?)",
+            (from_ms, to_ms),
+        )
+        db.execute("DELETE FROM intents WHERE opened_ms BETWEEN ? AND ?", (from_ms, to_ms))
+        db.execute("DELETE FROM events WHERE ts BETWEEN ? AND ?", (from_ms, to_ms))
+        marks = json.loads(text)
+        db.execute("UPDATE meta SET value=? WHERE name='runs'", (json.dumps([*marks, marks[0] | {"atMs": to_ms}]),))
+    db.close()
+    _, found = replayed(
+        capsys, str(doctored), "--config", str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv")
+    )
+    missed = [one for one in found["differences"] if one["what"] == "decision" and one["recorded"] is None]
+    assert missed
+    assert {one["cause"] for one in missed} == {"down"}
+    assert any("started, or read its config again, 2 times" in note for note in found["notes"])
+
+
+def test_a_backtest_that_kept_its_journal_is_replayed_by_every_decision(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    data, made = str(folder / "BTC_1m.csv"), str(folder / "mine.yaml")
+    assert call(["backtest", made, "--data", data, "--out", str(tmp_path), "--journal"]) == 0
+    (run,) = tmp_path.glob("mine-*")
+    code, found = replayed(capsys, str(run), "--data", data)
+    assert (code, found["differences"]) == (0, [])
+    assert found["counts"]["decisions"]["recorded"] == found["counts"]["decisions"]["replayed"] > 10
+
+
+def test_decisions_that_became_no_order_are_not_counted_where_the_run_does_not_keep_them(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    data, made = str(folder / "BTC_1m.csv"), str(folder / "mine.yaml")
+    counts = []
+    for name in ("with", "without"):
+        more = ["--journal"] if name == "with" else []
+        capped = ["--cap", "maxDailyNotionalUsd=700", "--out", str(tmp_path / name)]
+        assert call(["backtest", made, "--data", data, *capped, *more]) == 0
+        (run,) = (tmp_path / name).glob("mine-*")
+        code, found = replayed(capsys, str(run), "--data", data)
+        assert (code, found["equal"]) == (0, True)
+        assert found["counts"]["decisions"]["recorded"] == found["counts"]["decisions"]["replayed"]
+        counts.append((found["counts"]["decisions"]["replayed"], found["notes"]))
+    (whole, nothing), (known, (note,)) = counts
+    assert nothing == []
+    assert whole > known > 0
+    assert note.startswith(f"not compared: {whole - known} decisions of the replay that became no order")
+
+
+def test_a_backtest_is_replayed_from_its_folder_and_what_has_changed_since_is_named(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    data, made = str(folder / "BTC_1m.csv"), str(folder / "mine.yaml")
+    assert call(["backtest", made, "--data", data, "--out", str(tmp_path), "--spread", "2bps"]) == 0
+    (run,) = tmp_path.glob("mine-*")
+    code, found = replayed(capsys, str(run), "--data", data)
+    assert (code, found["differences"], found["changed"]) == (0, [], [])
+    assert found["counts"]["fills"]["recorded"] > 20
+    code, found = replayed(capsys, str(run), "--data", data, "--config", str(config(tmp_path, bars=3)))
+    assert found["changed"] == ["strategy one: params.bars is another"]
+    assert found["differences"][0]["cause"] == "config"
+    opens = candles.open[:]
+    opens[-40:] = type(opens)("d", [px + 3 for px in opens[-40:]])
+    lows, highs = (
+        type(opens)("d", map(pick, zip(one, opens, strict=True)))
+        for one, pick in ((candles.low, min), (candles.high, max))
+    )
+    other = write(replace(candles, open=opens, low=lows, high=highs), tmp_path / "BTC_1m.csv")
+    code, found = replayed(capsys, str(run), "--data", str(other))
+    assert found["changed"] == ["BTC 1m: the data of the run: candles are others"]
+    assert {one["cause"] for one in found["differences"]} <= {"data", "follows"}
+    assert found["differences"][0]["cause"] == "data"
+
+
+def test_a_run_whose_strategies_are_not_found_from_here_names_the_config_as_the_way(
+    lives: tuple[Path, Candles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    text = (folder / "mine.yaml").read_text()
+    where = next(line for line in text.splitlines() if line.startswith("strategies_dir:")).partition(": ")[2]
+    made, data = tmp_path / "mine.yaml", str(folder / "BTC_1m.csv")
+    made.write_text(text.replace(where, "./own"))
+    shutil.copytree(where, tmp_path / "own")
+    assert call(["backtest", str(made), "--data", data, "--out", str(tmp_path / "runs")]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    capsys.readouterr()
+    assert call(["replay", str(run), "--data", data]) == 4
+    said = capsys.readouterr().err
+    assert f"its paths count from {tmp_path / 'elsewhere'}; give the file with --config" in said
+    code, found = replayed(capsys, str(run), "--data", data, "--config", str(made))
+    assert (code, found["differences"]) == (0, [])
+
+
+def test_what_a_strategy_imports_is_recorded_and_named_when_it_has_changed_since(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """An installed package by its version, a module that merely lies on the path by what is in it."""
+    (tmp_path / "path").mkdir()
+    sizes = tmp_path / "path" / "my_sizes.py"
+    sizes.write_text("USD = 100\n")
+    monkeypatch.syspath_prepend(sizes.parent)
+    (tmp_path / "strategies").mkdir()
+    source = (
+        (STRATEGIES / "replaying.py")
+        .read_text()
+        .replace("annotations\n", "annotations\nimport math, click, my_sizes\n", 1)
+    )
+    (tmp_path / "strategies" / "replaying.py").write_text(source)
+    made = config(tmp_path)
+    made.write_text(made.read_text().replace(str(STRATEGIES), str(tmp_path / "strategies")))
+    data = write(minutes(400, vol=0.001), tmp_path / "BTC_1m.csv")
+    runs = []
+    for usd in (100, 200):
+        sizes.write_text(f"USD = {usd}\n")
+        assert call(["backtest", str(made), "--data", str(data), "--out", str(tmp_path / f"{usd}")]) == 0
+        runs += (tmp_path / f"{usd}").iterdir()
+    sources = (b"my_sizes.py\0USD = %d\n\0" % usd for usd in (100, 200))
+    digests = [f"sha256:{hashlib.sha256(source).hexdigest()}" for source in sources]
+    for run, digest in zip(runs, digests, strict=True):
+        (strategy,) = json.loads((run / "manifest.json").read_text())["strategies"]
+        assert strategy["packages"] == {"click": version("click"), "my_sizes": digest}
+    capsys.readouterr()
+    assert call(["compare", *map(str, runs)]) == 0
+    assert f'strategies.one.packages.my_sizes: "{digests[0][:20]}' in capsys.readouterr().out
+    _, found = replayed(capsys, str(runs[0]), "--data", str(data))
+    assert found["changed"] == [f"strategy one imports my_sizes: {digests[0]} then, {digests[1]} now"]
+    del sys.modules["my_sizes"]
+
+
+def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path: Path):
+    made = judged(config(tmp_path, bars=7)).settings
+    journal = open_journal(tmp_path / "journal.db", address="0x1")
+    mark = fingerprints.mark_of(made, fingerprints.sources_of(made))
+    for at_ms in range(fingerprints.MARKS_KEPT + 5):
+        fingerprints.note_run(journal, mark, at_ms=at_ms, epoch=0)
+    marks = fingerprints.marks_in(journal.note(fingerprints.NOTE))
+    journal.close()
+    assert [mark["atMs"] for mark in marks] == [0, *range(6, fingerprints.MARKS_KEPT + 5)]
+    assert marks[0]["strategies"]["one"]["source"]
+    assert fingerprints.changes(marks[0], mark) == {}
+    other = fingerprints.mark_of(judged(config(tmp_path, bars=8)).settings, fingerprints.sources_of(made))
+    assert fingerprints.changes(marks[0], other) == {"one": [("config", "strategy one: params.bars is another")]}
+
+
+def marked(doctored: Path, other: Path, *, at_ms: int, times: int = 1) -> None:
+    """As if the daemon had gone on with another config from then on, and read it so many times."""
+    mark = fingerprints.mark_of(judged(other).settings, fingerprints.sources_of(judged(other).settings))
+    journal = open_journal(doctored / "journal.db", address=read_journal(doctored).address or "")
+    for _ in range(times):
+        fingerprints.note_run(journal, mark, at_ms=at_ms, epoch=0)
+    journal.close()
+
+
+def test_a_decision_is_compared_by_the_config_that_was_in_force_then(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = lives
+    other, at_ms = config(folder, "other.yaml", bars=4), START_MS + (HISTORY + BARS // 2) * MINUTE_MS
+    marked(doctored, other, at_ms=at_ms)
+    words = [str(doctored), "--data", str(folder / "BTC_1m.csv"), "--config"]
+    _, found = replayed(capsys, *words, str(other))
+    assert found["changed"] == ["strategy one: params.bars is another"]
+    told = [(one["atMs"] < at_ms, one["cause"]) for one in found["differences"] if one["what"] == "decision"]
+    assert {is_before for is_before, _ in told} == {True, False}
+    assert all(is_before == (cause == "config") for is_before, cause in told)
+    _, found = replayed(capsys, *words, str(other), "--from", iso(at_ms))
+    assert found["changed"] == []
+    code, found = replayed(capsys, *words, str(folder / "mine.yaml"))
+    assert (code, found["changed"]) == (0, ["strategy one: params.bars is another"])
+
+
+def test_of_the_time_whose_marks_are_not_kept_any_more_no_config_is_told(
+    lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    other = config(folder, "other.yaml", bars=4)
+    marked(doctored, other, at_ms=candles.end_ms, times=fingerprints.MARKS_KEPT)
+    _, found = replayed(capsys, str(doctored), "--config", str(other), "--data", str(folder / "BTC_1m.csv"))
+    assert found["differences"]
+    assert "config" not in {one["cause"] for one in found["differences"]}
+
+
+def test_marks_that_cannot_be_read_are_kept_aside_and_a_start_goes_on(tmp_path: Path):
+    made = judged(config(tmp_path, bars=7)).settings
+    journal = open_journal(tmp_path / "journal.db", address="0x1")
+    mark = fingerprints.mark_of(made, {})
+    damages = ('[{"atMs"', "7", "[{}]", '[{"atMs": "soon"}]', None)
+    for at_ms, damage in enumerate(damages):
+        if damage is not None:
+            journal.write_note(fingerprints.NOTE, damage)
+        fingerprints.note_run(journal, mark, at_ms=at_ms, epoch=0)
+        if damage is not None:
+            assert journal.note(f"damaged:{fingerprints.NOTE}") == damage
+    assert [one["atMs"] for one in fingerprints.marks_in(journal.note(fingerprints.NOTE))] == [3, 4]
+    journal.close()
+
+
+def test_a_mark_without_what_is_read_of_it_is_none(tmp_path: Path):
+    made = judged(config(tmp_path, bars=7)).settings
+    mark = {**fingerprints.mark_of(made, fingerprints.sources_of(made)), "atMs": 1, "epoch": 0}
+    assert fingerprints.marks_in(json.dumps([mark])) == [mark]
+    for name in mark:
+        assert fingerprints.marks_in(json.dumps([{**mark, name: "damaged" if name != "version" else 1}])) == [], name
+    broken = {"strategies": {"one": {**mark["strategies"]["one"], "limits": 1}}}
+    assert fingerprints.marks_in(json.dumps([mark | broken])) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("nowhere", "there is no "),
+        ("empty", "has neither a journal.db nor a manifest.json"),
+        ("text.txt", "is no config (.yaml), state directory, journal.db or folder of a backtest"),
+        ("fresh", "has no decision and no fill yet: there is nothing to replay"),
+        ("BTC.yaml", "unknown key"),
+    ],
+)
+def test_what_cannot_be_replayed_is_told_in_one_sentence(
+    tmp_path: Path, what: str, said: str, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.txt").write_text("no")
+    (tmp_path / "BTC.yaml").write_text("nothing: true\n")
+    (tmp_path / "fresh").mkdir()
+    open_journal(tmp_path / "fresh/journal.db", address="0x1").close()
+    arguments = ["--config", str(tmp_path / "BTC.yaml")] if what == "BTC.yaml" else []
+    target = "fresh" if arguments else what
+    if arguments:
+        with sqlite3.connect(tmp_path / "fresh/journal.db") as db:
+            db.execute("INSERT INTO progress (market, interval, at_ms) VALUES ('BTC', '1m', 5)")
+            mark = {"version": "0", "config": {}, "strategies": {}, "atMs": 1, "epoch": 0}
+            db.execute("INSERT INTO meta (name, value) VALUES ('runs', ?)", (json.dumps([mark]),))
+        db.close()
+    assert call(["replay", str(tmp_path / target), *arguments]) != 0
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_journal_whose_config_is_gone_says_which_one_it_was(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    state = shutil.copytree(lives[0] / "state", tmp_path / "state")
+    with sqlite3.connect(state / "journal.db") as db:
+        db.execute("UPDATE meta SET value=replace(value, 'mine.yaml', 'gone.yaml') WHERE name='runs'")
+    db.close()
+    assert call(["replay", str(state)]) == 2
+    assert f"ran with {lives[0] / 'gone.yaml'}, which is not there any more: name it" in capsys.readouterr().err
+
+
+def test_candles_that_do_not_reach_back_are_told_with_the_way_out(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    late = write(candles.slice(START_MS + (HISTORY + 100) * MINUTE_MS), tmp_path / "BTC_1m.csv")
+    assert call(["replay", str(folder / "mine.yaml"), "--data", str(late)]) != 0
+    err = capsys.readouterr().err
+    assert "begin at 2025-06-01T05:00" in err
+    assert "--from" in err
+
+
+def test_funding_of_another_time_than_the_journal_is_refused(
+    lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, candles = lives
+    data = ["--data", str(folder / "BTC_1m.csv"), "--funding", str(tmp_path / "BTC_rates.csv")]
+    hours = range(START_MS, candles.end_ms + 3_600_000, 3_600_000)
+    for shift_ms, code in ((-40 * 86_400_000, 4), (0, 0)):
+        lines = ["ts,rate", *(f"{at + shift_ms},0.0000125" for at in hours)]
+        (tmp_path / "BTC_rates.csv").write_text("\n".join(lines))
+        assert call(["replay", str(folder / "mine.yaml"), *data]) == code
+    assert "BTC_rates.csv: no rate from 2025-06-01T" in capsys.readouterr().err
+
+
+def test_what_was_decided_at_the_start_on_the_bar_before_it_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """A daemon is started at any second, and decides on the newest closed bar at once."""
+    (tmp_path / "mine.py").write_text(
+        "from bot import Bracket, Open, Strategy\n\n\nclass Mine(Strategy):\n    def on_bar(self, view, bar):\n"
+        "        if not view.position(bar.market):\n"
+        "            yield Open(bar.market, 'long', usd=100, bracket=Bracket(stop_pct=40))\n"
+    )
+    made = tmp_path / "c.yaml"
+    made.write_text(
+        f"account: {{base_url: embedded}}\nstrategies_dir: {tmp_path}\n"
+        "strategies:\n  - {name: one, use: 'mine:Mine', markets: [BTC], budget_usd: 1000}\n"
+    )
+    data = write(minutes(60), tmp_path / "BTC_1m.csv")
+    words = ["backtest", str(made), "--data", str(data), "--from", "2025-06-01T00:20:30", "--journal"]
+    assert call([*words, "--out", str(tmp_path / "runs")]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    for what in (folder, folder / "journal.db"):
+        code, found = replayed(
+            capsys, str(what), "--config", str(made), "--data", str(data), "--balance", "10000", "--path", "sl_first"
+        )
+        assert (code, found["counts"]["decisions"]) == (0, {"recorded": 1, "replayed": 1})
+
+
+def test_what_a_run_did_before_the_first_decision_of_its_replay_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """It began inside of a bar, and without a dead-man nothing happens before the first order."""
+    data = str(write(minutes(160, vol=0.001), tmp_path / "BTC_1m.csv"))
+    words = ["backtest", str(config(tmp_path)), "--data", data, "--from", "2025-06-01T00:20:30"]
+    assert call([*words, "--out", str(tmp_path / "runs")]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    first = next(event for event in events if event["type"] == "order")
+    other = config(tmp_path, "other.yaml", bars=60)
+    code, found = replayed(capsys, str(folder), "--config", str(other), "--data", data)
+    assert (code, found["fromMs"]) == (1, START_MS + 20 * MINUTE_MS + 30_000)
+    difference = found["differences"][0]
+    assert (difference["what"], difference["cause"], difference["atMs"]) == ("decision", "config", first["ts"])
+    assert difference["why"] == "strategy one: params.bars is another"
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_an_end_at_another_stop_follows_from_the_decision_that_set_it(
+    tmp_path: Path, has_journal: bool, capsys: pytest.CaptureFixture[str]
+):
+    """What was decided is in the journal. Without one the stop is the first that shows it, and the config says why."""
+    data = str(write(minutes(200, vol=0.001), tmp_path / "BTC_1m.csv"))
+    words = ["backtest", str(config(tmp_path)), "--data", data, *(["--journal"] if has_journal else [])]
+    assert call([*words, "--out", str(tmp_path / "runs")]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    other = config(tmp_path, "other.yaml", stop_pct=0.1)
+    _, found = replayed(capsys, str(folder), "--config", str(other), "--data", data)
+    ends = [one for one in found["differences"] if "exit stop_loss" in f"{one['recorded']} {one['replayed']}"]
+    assert {bool(one["recorded"]) for one in ends} == {True, False}, "moved, and met on one side only"
+    cause = "follows" if has_journal else "config"
+    assert {one["cause"] for one in ends} <= {cause, "follows"}
+    assert ends[0]["cause"] == cause
+
+
+def test_a_stop_that_only_one_side_met_is_laid_to_the_candles_and_not_to_a_difference_that_nobody_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    candles = minutes(160, vol=0.001)
+    words = ["backtest", str(config(tmp_path)), "--data", str(write(candles, tmp_path / "BTC_1m.csv"))]
+    assert call([*words, "--out", str(tmp_path / "runs")]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    with (folder / "trades.csv").open(newline="") as file:
+        trade = next(
+            one for one in csv.DictReader(file)
+            if one["exit_kind"] != "stop_loss" and int(one["exit_ms"]) - int(one["entry_ms"]) > 3 * MINUTE_MS
+        )  # fmt: skip
+    row = bisect_left(candles.at_ms, int(trade["entry_ms"])) + 1  # It was held all through this bar.
+    lows = candles.low[:]
+    lows[row] = float(trade["stop_px"]) - 10
+    (tmp_path / "other").mkdir()
+    other = write(replace(candles, low=lows), tmp_path / "other" / "BTC_1m.csv")
+    _, found = replayed(capsys, str(folder), "--data", str(other))
+    difference = found["differences"][0]
+    assert (difference["what"], difference["cause"]) == ("fill", "data")
+    assert difference["recorded"] is None
+    assert difference["replayed"].startswith("exit stop_loss long")
+    assert candles.at_ms[row] <= difference["atMs"] < candles.at_ms[row] + MINUTE_MS
+    assert {one["cause"] for one in found["differences"][1:]} <= {"data", "follows"}
+
+
+ECHOING = """
+from bot import Bracket, Close, Open, Strategy
+
+
+class Idle(Strategy):
+    def on_bar(self, view, bar):
+        return ()
+
+
+class Echoing(Strategy):
+    def on_bar(self, view, bar):
+        minute, held = bar.at_ms // 60_000 % 20, view.position(bar.market)
+        if minute == 5 and not held:
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+        elif minute in (10, 15) and held:
+            yield Close(bar.market)
+
+    def on_fill(self, view, fill):
+        if fill.action == "close" and fill.side == "long":
+            yield Open(fill.market, "short", usd=200, bracket=Bracket(stop_pct=5))
+"""
+
+
+@pytest.fixture(scope="module")
+def echoed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A backtest with its journal, and the words that replay it. It decides on fills as well, is flat at each hour, and a guardian buys in each."""
+    folder = tmp_path_factory.mktemp("echoed")
+    (folder / "mine.py").write_text(ECHOING)
+    made = folder / "mine.yaml"
+    made.write_text(
+        f"account: {{base_url: embedded}}\ndead_man: off\nstrategies_dir: {folder}\nguardians:\n"
+        '  - {type: schedule, cron: "18 * * * *", order_template: {market: ETH, side: long, usdAmount: 50}}\nstrategies:\n'
+        '  - {name: one, use: "mine:Echoing", markets: [BTC], interval: 5m, budget_usd: 1000}\n'
+        '  - {name: two, use: "mine:Idle", markets: [ETH], budget_usd: 1000}\n'
+    )
+    write(minutes(240), folder / "BTC_1m.csv")
+    write(minutes(240, market="ETH", px=3_000.0), folder / "ETH_1m.csv")
+    words = ["--data", str(folder / "BTC_1m.csv"), "--data", str(folder / "ETH_1m.csv")]
+    out = folder / "runs"
+    assert (
+        call(["backtest", str(made), *words, "--out", str(out), "--journal", "--outage", "2025-06-01T03:04:30+40m"])
+        == 0
+    )
+    (run,) = out.iterdir()
+    return run, [*words, "--config", str(made)]
+
+
+@pytest.fixture(params=["with its journal", "without", "the journal alone"])
+def kept(echoed: tuple[Path, list[str]], tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
+    """What a replay of that run is asked with."""
+    run, words = echoed
+    if request.param == "the journal alone":
+        return [str(run / "journal.db"), *words, "--balance", "10000", "--path", "sl_first"]
+    if request.param == "without":
+        run = Path(shutil.copytree(run, tmp_path / "run"))
+        (run / "journal.db").unlink()
+    return [str(run), *words]
+
+
+def test_a_replay_that_begins_later_pairs_what_comes_after_its_beginning(
+    kept: list[str], capsys: pytest.CaptureFixture[str]
+):
+    """What the record had counted before, of fills and of guardians' acts, the replay has not seen."""
+    code, found = replayed(capsys, *kept, "--from", "2025-06-01T01:00", "--to", "2025-06-01T02:00")
+    assert (code, found["differences"]) == (0, [])
+
+
+@pytest.mark.parametrize("end", ["02:00", "02:31:20"])
+def test_a_replay_that_ends_earlier_is_compared_up_to_there(
+    kept: list[str], end: str, capsys: pytest.CaptureFixture[str]
+):
+    """On a close, and inside of a bar."""
+    code, found = replayed(capsys, *kept, "--to", f"2025-06-01T{end}")
+    assert (code, found["differences"]) == (0, [])
+    assert found["counts"]["fills"]["recorded"] > 20
+
+
+def test_a_replay_that_ends_while_the_daemon_of_the_run_was_down_starts_none_before_its_time(
+    echoed: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+):
+    run, words = echoed
+    code, found = replayed(capsys, str(run), *words, "--to", "2025-06-01T03:06:30")
+    assert (code, found["differences"]) == (0, [])

@@ -1,0 +1,560 @@
+"""The page of a run: whole offline, equal to the byte each time, nothing of others taken for markup; and what a folder that is no run is told."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import random
+import re
+import shutil
+from array import array
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.backtest.results import html_report
+from bot.backtest.results.html_report import _differ, differences, page
+from bot.backtest.results.run_reader import levels_of, read_run
+from bot.cli.app import call
+from bot.cli.backtest.report import report_lines
+from bot.errors import BotError
+
+CHROMIUM = Path("/usr/bin/chromium")
+# Of each drawing with a legend: where that ends, and where the uppermost of its axes begins.
+LEGENDS = """() => [...document.querySelectorAll(".plot")].filter((plot) => plot.querySelector(".legend")).map((plot) => [
+  plot.querySelector(".legend").getBoundingClientRect().bottom,
+  Math.min(...[...plot.querySelectorAll(".nsewdrag")].map((area) => area.getBoundingClientRect().top)),
+])"""
+START_MS = 1_746_057_600_000  # 2025-05-01
+BARS = 4_000
+CONFIG = """\
+account: {{base_url: embedded}}
+dead_man: {{heartbeat_seconds: 3600, on_miss: flatten}}
+strategies_dir: {strategies}
+strategies:
+  - {{name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2}}
+"""
+
+
+def candles(path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    lines, px = ["ts,open,high,low,close,volume"], 100_000.0
+    for n in range(BARS):
+        close = round(px * (1 + chance.gauss(0, 0.001)), 1)
+        high, low = max(px, close) + 20, min(px, close) - 20
+        lines.append(f"{START_MS + n * 60_000},{px},{high},{low},{close},5")
+        px = close
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> list[Path]:
+    """Two runs of one config, at two fees, with the daemon down for five hours."""
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "c.yaml").write_text(CONFIG.format(strategies=repository / "strategies"))
+    candles(folder / "btc.csv", 1)
+    made = []
+    for fee in ("0.05%", "0.1%"):
+        args = [
+            "backtest",
+            str(folder / "c.yaml"),
+            "--data",
+            f"BTC={folder / 'btc.csv'}",
+            "--fee",
+            fee,
+            "--outage",
+            "2025-05-02T20:00+5h",
+        ]
+        assert call([*args, "--out", str(folder / fee.rstrip("%")), "--band"]) == 0
+        made += (folder / fee.rstrip("%")).iterdir()
+    return made
+
+
+def test_the_page_is_the_same_to_the_byte_and_holds_what_was_kept(runs: list[Path]) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    made = page(run)
+    assert made == page(read_run(runs[0]))
+    assert run.trades
+    assert len(run.at_ms) == len(run.equity) > 2_000
+    for what in (
+        "Max. Drawdown [%]",
+        "Monthly returns",
+        "Assumptions",
+        "dead_man_switch",
+        "Outages",
+        "the daemon was down once; it beats",
+        f"{len(run.trades)}</td>",
+    ):
+        assert what in made, what
+    assert run.equity[-1] == pytest.approx(run.summary["endUsd"])
+    assert sum(one.pnl_usd for one in run.trades if one.exit_ms) == pytest.approx(
+        sum(float(one["pnlUsd"]) for one in run.summary["strategies"].values()), abs=50
+    )
+
+
+def test_plotlys_own_schema_takes_every_drawing(runs: list[Path]) -> None:
+    graph = pytest.importorskip("plotly.graph_objects")
+    made = page(read_run(runs[0])) + page(*map(read_run, runs))
+    drawings = [json.loads(found) for found in re.findall(r'<script>draw\("[^"]+", (.*?)\);</script>', made)]
+    assert [len(one["data"]) for one in drawings] == [3, 6, 1, 4]
+    for one in drawings:
+        taken = graph.Figure(one).to_plotly_json()
+        assert taken["layout"].pop("template", None) is not None
+        assert taken == one
+
+
+def test_the_fall_that_is_drawn_begins_with_the_balance_as_the_one_that_is_told_does(runs: list[Path]) -> None:
+    run = read_run(runs[0])
+    at_ms, usd = array("q", [START_MS + 60_000, START_MS + 120_000]), array("d", [9_000.0, 9_500.0])
+    drawn = html_report._equity([replace(run, at_ms=at_ms, equity=usd, exposure=array("d", [0.0, 0.0]))])
+    assert drawn["data"][1]["y"] == [-10.0, -5.0]
+
+
+@pytest.mark.parametrize(
+    ("proof", "said"),
+    [
+        ({"differs": None, "isWhole": True}, "Causal: equal decisions on data cut at 2 instants, 1,234 events compared"),
+        ({"differs": None, "isWhole": False}, "Not proven causal: equal decisions on data cut at 2 instants, 1,234 events"),
+        ({"differs": "event 5: <x>", "isWhole": True}, "Not causal: event 5: <x>"),
+        (
+            {"differs": None, "isWhole": False, "outside": ["reads a.csv", "reads b.csv"]},
+            "Not proved: reads a.csv and 1 other source; equal decisions on data cut at 2 instants",
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_proven_stands_in_the_terminal_and_on_the_page(
+    runs: list[Path], proof: dict[str, object], said: str
+) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    proven = replace(run, summary=run.summary | {"proof": proof | {"cutsMs": [1, 2], "eventsCompared": 1_234}})
+    assert any(line.strip().startswith(said) for line in report_lines(proven))
+    warns = "" if proof["differs"] is None and proof["isWhole"] else ' class="warn"'
+    assert f"<p{warns}>{html.escape(said)}" in page(proven)
+
+
+ADDS = """\
+from bot import Bracket, Open, Strategy
+
+
+class Adds(Strategy):
+    def on_bar(self, view, bar):
+        for minute, stop in ((10, 5), (20, 6)):
+            if bar.at_ms % 86_400_000 == minute * 60_000:
+                yield Open(bar.market, "long", usd=500, bracket=Bracket(stop_pct=stop))
+"""
+
+
+def test_a_stop_is_drawn_as_it_stood_and_ends_where_another_took_its_place(tmp_path: Path) -> None:
+    (tmp_path / "adds.py").write_text(ADDS)
+    (tmp_path / "c.yaml").write_text(CONFIG.format(strategies=tmp_path).replace("trend:Trend", "adds:Adds"))
+    candles(tmp_path / "btc.csv", 1)
+    arguments = ["--data", f"BTC={tmp_path / 'btc.csv'}", "--to", "2025-05-01T01:00", "--out", str(tmp_path / "out")]
+    assert call(["backtest", str(tmp_path / "c.yaml"), *arguments]) == 0
+    (folder,) = (tmp_path / "out").iterdir()
+    stop = next(one for one in html_report._market(read_run(folder), "BTC")["data"] if one["name"] == "stop")
+    at = [f"2025-05-01T{clock}.000Z" for clock in ("00:10:00", "00:20:00", "01:00:00")]
+    assert stop["x"] == [at[0], at[1], None, at[1], at[2], None]
+    assert stop["y"][0] == stop["y"][1] > stop["y"][3] == stop["y"][4]
+    events = folder / "events.jsonl"  # As of before September 2001, whose instants have a digit less.
+    events.write_text(re.sub(r'"ts":\d{13}', '"ts":946771200000', events.read_text()))
+    assert len(levels_of(read_run(folder), "BTC", 946771200000)["stop_loss"]) == 2
+    assert levels_of(read_run(folder), "BTC", 946771200001) == {}
+
+
+def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list[Path]) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    figures = run.summary["figures"]
+    other = figures | {"Equity Final [$]": 9_876.5, "# Trades": figures["# Trades"] + 1_000}
+    same = {"figures": figures, "differing": {"here": 0, "there": 0}}
+    differs = {"figures": other, "differing": {"here": 1, "there": 1_001}}
+    moved = {"trade": 7, "market": "BTC", "side": "long", "entryMs": 1_748_736_000_000}
+    moved["fills"] = {
+        "sl_first": "market 9 -> stop_loss 8",
+        "ohlc": "market 9 -> <b>",
+        "olhc": "market 9 -> stop_loss 8",
+    }
+    band = {"paths": {"ohlc": same, "olhc": differs}, "orders": [moved], "orderCount": 1}
+    both = replace(run, summary=run.summary | {"band": band})
+    lines = report_lines(both)
+    beside = {line.split("  ")[1]: line.partition("   by path: ")[2] for line in lines if "   by path: " in line}
+    ends = sorted([9_876.5, figures["Equity Final [$]"]])
+    assert beside == {
+        "Equity Final [$]": f"{ends[0]:,.2f} to {ends[1]:,.2f}",
+        "# Trades": f"{figures['# Trades']:,} to {other['# Trades']:,}",
+    }
+    assert re.findall("<small>by path: ([^<]+)</small>", page(both)) == list(beside.values())
+    told = [
+        "the path olhc ends at 9,876.50; 1 trade here and 1,001 there differ",
+        "the same trades by ohlc",
+        "the path mattered for the orders of 1 trade; what else differs follows from them",
+        "trade 7, BTC long of 2025-06-01T00:00:00: sl_first, olhc: market 9 -> stop_loss 8; ohlc: market 9 -> <b>",
+    ]
+    assert [line for line in lines if line.startswith("  band: ")] == [f"  band: {line}" for line in told]
+    assert all(f"<li>{escape(line)}</li>" in page(both) for line in told)
+    by_funding = replace(run, summary=run.summary | {"band": band | {"orders": [], "orderCount": 0}})
+    assert any("every trade that all have was filled alike; funding" in line for line in report_lines(by_funding))
+    of_before = replace(
+        run, summary=run.summary | {"band": {"path": "olhc"} | differs}
+    )  # by a version with one other path
+    assert [line for line in report_lines(of_before) if "band: " in line] == [f"  band: {told[0]}"]
+
+
+def test_what_was_not_filled_stands_on_the_page_and_in_the_terminal(runs: list[Path]) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    first = {"atMs": 1_748_736_000_000, "strategy": "one", "market": "BTC", "message": "market order: too dear"}
+    lost = {"unfilled": {"insufficient_funds": 10}, "firstUnfilled": {"insufficient_funds": first}}
+    both = replace(run, summary=run.summary | lost)
+    told = "at 2025-06-01T00:00:00, one in BTC: market order: too dear"
+    assert f"  not filled: insufficient_funds 10, first {told}" in report_lines(both)
+    assert "<h2>Not filled</h2>" in page(both)
+    assert f"<td>insufficient_funds</td><td>10</td><td>{told}</td>" in page(both)
+
+
+def test_a_run_without_trades_says_so_and_one_with_too_many_says_how_many_are_drawn(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    assert "<p>No trade was made here.</p>" in page(replace(run, trades=()))
+    monkeypatch.setattr(html_report, "TRADES_MAX", 2)
+    assert f"<p>The last 2 of {len(run.trades)} trades are drawn.</p>" in page(run)
+
+
+def test_of_many_guardians_the_last_are_shown_as_the_page_says(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    fired = [
+        {"ts": n * 1_000, "type": f"guardian-{n}", "market": "BTC", "action": "flatten", "reason": None}
+        for n in range(3)
+    ]
+    monkeypatch.setattr(html_report, "ROWS_MAX", 2)
+    shown = page(replace(run, summary=run.summary | {"guardians": fired}))
+    assert "The last 2 of 3;" in shown
+    assert [f"<td>guardian-{n}</td>" in shown for n in range(3)] == [False, True, True]
+
+
+def test_what_is_booked_to_each_of_those_who_share_stands_beside_what_is_theirs_together(runs: list[Path]) -> None:
+    pytest.importorskip("plotly")
+    run = read_run(runs[0])
+    booked = {"one": {"pnlUsd": "12.34", "feesUsd": "1", "fundingUsd": "-0.5"}}
+    shown = page(replace(run, summary=run.summary | {"booked": booked}))
+    lines = report_lines(replace(run, summary=run.summary | {"booked": booked}))
+    assert [line.split() for line in lines if "booked to" in line or " one " in line] == [
+        ["booked", "to", "Result", "Fees", "Funding"], ["one", "12.34", "1.00", "-0.50"],
+    ]  # fmt: skip
+    assert "<td>one</td><td>12.34</td><td>1.00</td><td>-0.50</td>" in shown
+    assert "Booked to each" not in page(run)
+
+
+def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("plotly")
+    assert call(["report", str(runs[0]), "--out", str(tmp_path / "page.html")]) == 0
+    told = capsys.readouterr().out
+    assert call(["report", str(runs[0]), "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    figures, costs = whole["figures"], {name: float(usd) for name, usd in whole["costs"].items()}
+    gain = costs["realizedUsd"] - costs["feesUsd"] + costs["fundingUsd"] + costs["unrealizedUsd"]
+    assert gain == pytest.approx(whole["endUsd"] - whole["startUsd"], abs=1e-6)
+    shown = (tmp_path / "page.html").read_text()
+    for name, value in figures.items():
+        text = "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+        assert text in told, name
+        assert f"{html.escape(name)}</span><b>{text.replace('-', '–') if value is None else text}" in shown, name
+    open_at_the_end, unrealized = whole["left"][0], f"{costs['unrealizedUsd']:,.2f}"
+    assert open_at_the_end.endswith(f" {costs['unrealizedUsd']:+,.2f} USD unrealised")
+    assert re.search(rf"^  Unrealised at the end \[\$\] +{unrealized}$", told, re.MULTILINE)
+    assert f"open at the end: {open_at_the_end}\n" in told
+    assert f"<td>Unrealised at the end</td><td>{unrealized}</td>" in shown
+    assert f"<li>{open_at_the_end}</li>" in shown
+
+
+def test_texts_of_others_are_no_markup(runs: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    evil = "</script><script>alert(1)</script><img src=x>"
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    for name in ("trades.csv", "summary.json", "manifest.json", "chart.json"):
+        text = (copy / name).read_text().replace('"BTC"', json.dumps(evil)).replace(",BTC,", f",{evil},")
+        (copy / name).write_text(text.replace('"trend"', json.dumps(evil)).replace(",trend,", f",{evil},"))
+    made = page(read_run(copy))
+    assert evil not in made
+    assert "<script>alert" not in made
+
+
+def test_two_runs_are_compared_by_their_figures_and_by_what_was_run(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = map(read_run, runs)
+    assert differences(one, one) == []
+    assert [line for line in differences(one, other) if line.startswith("options.rules")] == [
+        "options.rules.*.taker: 0.0005 / 0.001"
+    ]
+    found: list[str] = []
+    _differ("assumptions", ["both", "of one"], ["both", "of the other", "and one more"], found)
+    assert found == [
+        "assumptions: 'of one' / not there", "assumptions: not there / 'of the other'", "assumptions: not there / 'and one more'",
+    ]  # fmt: skip
+    found.clear()
+    _differ("assumptions", ["BTC: 1m candles drive"], ["BTC: 5m candles drive"], found)
+    assert found == [
+        "assumptions: 'BTC: 1m candles drive' / not there",
+        "assumptions: not there / 'BTC: 5m candles drive'",
+    ]
+    found.clear()
+    _differ("config.text", "a config: " * 20 + "budget 1", "a config: " * 20 + "budget 2", found)
+    assert found == ['config.text: ...config: budget 1" / ...config: budget 2"']
+    assert call(["compare", str(runs[0]), str(runs[1])]) == 0
+    told = capsys.readouterr().out
+    assert "the events differ" in told
+    table = told[: told.index("  the events differ")].splitlines()
+    assert table[:4:2] == [f"  A  {one.name}", f"  B  {other.name}"]
+    assert table[1] == table[3] == "     2025-05-01T00:00 to 2025-05-03T18:40 UTC, 4,000 bars, 10,000.00 USD"
+    assert max(map(len, table)) < 80, "an ordinary terminal has 80 columns"
+    fees = [float(run.summary["costs"]["feesUsd"]) for run in (one, other)]
+    (line,) = (line for line in table if "Fees" in line)
+    assert line.split()[-3:] == [f"{fees[0]:,.2f}", f"{fees[1]:,.2f}", f"{fees[1] - fees[0]:,.2f}"]
+    assert "differs: options.rules.*.taker: 0.0005 / 0.001" in told
+    assert call(["compare", str(runs[0]), str(runs[0]), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sameEvents"] is True
+    assert call(["compare", str(runs[0]), str(runs[1]), "--json"]) == 0
+    costs = json.loads(capsys.readouterr().out)["costs"]
+    assert costs["feesUsd"] == [run.summary["costs"]["feesUsd"] for run in (one, other)]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_cost_that_only_one_of_two_runs_has_is_compared(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_first: bool
+) -> None:
+    """Then the costs of both add up to what they have gained."""
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[1], copy)
+    summary = json.loads((copy / "summary.json").read_text())
+    summary["costs"] |= {"backstopUsd": "120.5", "otherUsd": "1"}
+    summary["figures"]["Other"] = 7
+    (copy / "summary.json").write_text(json.dumps(summary))
+    asked = [str(copy), str(runs[0])] if is_first else [str(runs[0]), str(copy)]
+    assert call(["compare", *asked]) == 0
+    rows = {line[2:33].strip(): line[33:].split() for line in capsys.readouterr().out.splitlines()}
+    gap = "-120.50" if is_first else "120.50"
+    assert rows["Liquidator's backstop [$]"] == [*(["120.50", "0.00"] if is_first else ["0.00", "120.50"]), gap]
+    assert rows["Other"] == (["7", "-", "-"] if is_first else ["-", "7", "-"])
+    assert call(["compare", *asked, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["costs"]["otherUsd"] == (["1", None] if is_first else [None, "1"])
+    assert told["figures"]["Other"] == ([7, None] if is_first else [None, 7])
+
+
+def test_what_differs_in_two_runs_is_told_by_name_and_instants_as_a_person_reads_them() -> None:
+    found: list[str] = []
+    btc = {"market": "BTC", "interval": "1m", "candles": 5, "first_ms": START_MS}
+    more = [{"name": "one", "sha256": "a"}]
+    _differ("data", [btc], [btc | {"candles": 7}, {"market": "ETH", "interval": "1m"}], found)
+    _differ("strategies", more, [{"name": "one", "sha256": "b"}], found)
+    _differ("options", {"from_ms": START_MS, "latency_ms": 5}, {"from_ms": None, "latency_ms": 7}, found)
+    _differ("options.outages", [{"at_ms": START_MS, "for_ms": 5}], [{"at_ms": START_MS + 1, "for_ms": 6}], found)
+    assert found == [
+        "data.BTC 1m.candles: 5 / 7",
+        'data.ETH 1m: null / {"market": "ETH", "interval": "1m"}',
+        "strategies.one.sha256: a / b",
+        "options.from_ms: 2025-05-01T00:00:00.000Z / null",
+        "options.latency_ms: 5 / 7",
+        "options.outages[0].at_ms: 2025-05-01T00:00:00.000Z / 2025-05-01T00:00:00.001Z",
+        "options.outages[0].for_ms: 5 / 6",
+    ]
+
+
+def test_a_long_value_that_differs_is_cut_where_it_is_seen() -> None:
+    found: list[str] = []
+    rules = {"taker": "0.001", "maker": "0.0000", "spread_bps": "0.0000", "depth_usd": "0"}
+    _differ("options.rules", {}, {"*": rules}, found)
+    assert found == ['options.rules.*: null / {"taker": "0.001", "maker": "0.0000", "spread_bps": "0.0000"...']
+
+
+def test_runs_that_have_recorded_the_same_and_differ_are_told_what_is_not_recorded(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where a file that a strategy reads was changed in between."""
+    other = tmp_path / "other"
+    shutil.copytree(runs[0], other)
+    assert call(["compare", str(runs[0]), str(other)]) == 0
+    assert "differs: " not in capsys.readouterr().out
+    summary = json.loads((other / "summary.json").read_text())
+    (other / "summary.json").write_text(json.dumps(summary | {"eventDigest": "0" * 64}))
+    assert call(["compare", str(runs[0]), str(other)]) == 0
+    said = (
+        "nothing that the runs have recorded, and yet the events differ: a run that was stopped early, what a package"
+    )
+    assert f"  differs: {said}" in capsys.readouterr().out
+    assert said in html.unescape(page(read_run(runs[0]), read_run(other)))
+    assert call(["compare", str(runs[0]), str(other), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == []
+
+
+def without(path: Path, *keys: str | int) -> None:
+    whole = found = json.loads(path.read_text())
+    for key in keys[:-1]:
+        found = found[key]
+    del found[keys[-1]]
+    path.write_text(json.dumps(whole))
+
+
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        (lambda run: shutil.rmtree(run), "is no folder"),
+        (lambda run: (run / "summary.json").unlink(), "is no run: summary.json is not there"),
+        (lambda run: (run / "manifest.json").write_text('{"format": 99}'), "format 99 is of another version"),
+        (lambda run: (run / "manifest.json").write_text("{"), "manifest.json: cannot be read"),
+        (lambda run: (run / "manifest.json").write_text('{"format": 1}'), "manifest.json: has no code.version"),
+        (lambda run: without(run / "manifest.json", "data", 0, "market"), "manifest.json: has no data.*.market"),
+        (lambda run: without(run / "summary.json", "course", "bars"), "summary.json: has no course.bars"),
+        (
+            lambda run: without(run / "summary.json", "strategies", "trend", "slippageUsd"),
+            "summary.json: has no strategies.*.slippageUsd",
+        ),
+        (lambda run: (run / "trades.csv").write_text("a,b\n"), "trades.csv:1: the columns are not those of a run"),
+        (lambda run: (run / "equity.npy").write_bytes(b"x"), "equity.npy: is not the curve of a run"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_told_so(runs: list[Path], tmp_path: Path, harm: object, problem: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    harm(copy)  # type: ignore[operator]
+    with pytest.raises(BotError) as caught:
+        read_run(copy)
+    assert problem in str(caught.value)
+
+
+def test_a_run_that_is_not_there_is_not_found_whatever_is_asked_of_it(runs: list[Path], tmp_path: Path) -> None:
+    half = tmp_path / "half"
+    shutil.copytree(runs[0], half)
+    (half / "equity.npy").unlink()
+    for gone in (half, tmp_path / "none"):
+        words = ["report", "report --json", f"compare {runs[0]}", "replay"]
+        assert [call([*one.split(" "), str(gone)]) for one in words] == [2, 2, 2, 2]
+    (half / "equity.npy").write_bytes(b"x")
+    assert call(["report", str(half)]) == 1, "it is there, and cannot be read"
+
+
+def test_of_a_folder_that_holds_runs_the_newest_is_named(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, at in (("a", 1), ("c", 3), ("b", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+        os.utime(tmp_path / name / "manifest.json", (at, at))
+    for command in (["report"], ["compare", str(runs[0])], ["replay"]):
+        assert call([*command, str(tmp_path)]) == 2
+        assert f"in it, like {tmp_path / 'c'}" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_without_its_candles_a_run_is_still_reported(runs: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    (copy / "chart.json").unlink()
+    assert call(["report", str(copy)]) == 0
+    assert "<h2>Trades</h2>" in (copy / "report.html").read_text()
+
+
+def test_a_run_that_ended_early_is_called_so_in_the_terminal_too(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    whole = json.loads((copy / "summary.json").read_text())
+    whole["course"]["isPartial"], whole["quarantined"] = True, {"trend": "trend: ValueError: no (trend.py:3)"}
+    (copy / "summary.json").write_text(json.dumps(whole))
+    assert call(["report", str(copy), "--out", str(tmp_path / "page.html")]) == 0
+    told = capsys.readouterr().out
+    assert "4,000 bars, 10,000.00 USD, PARTIAL: ended early\n" in told
+    assert "  QUARANTINED trend: trend: ValueError: no (trend.py:3)\n" in told
+    assert "  down 2025-05-02T20:00:00 for 18000 s: " in told
+    assert "  exits: " in told
+    assert call(["compare", str(copy), str(runs[1])]) == 0
+    assert capsys.readouterr().out.count("PARTIAL") == 1
+
+
+def test_months_strategies_and_markets_are_the_same_in_the_terminal_the_json_and_the_page(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The months of three years, one of which had no candle."""
+    pytest.importorskip("plotly")
+    run, day = read_run(runs[0]), 86_400_000
+    ends = [(START_MS, 11_000.0), (START_MS + 31 * day, 9_900.0), (START_MS + 800 * day, 19_800.0)]
+    object.__setattr__(run, "at_ms", [at for at, _ in ends])
+    object.__setattr__(run, "equity", [usd for _, usd in ends])
+    found = html_report.monthly(run)
+    assert sorted(found) == [2025, 2027]
+    shown = {
+        (year, n): round(one, 6) for year, months in found.items() for n, one in enumerate(months) if one is not None
+    }
+    assert shown == {(2025, 3): 10.0, (2025, 4): -10.0, (2025, 12): -1.0, (2027, 6): 100.0, (2027, 12): 100.0}
+    assert call(["report", str(runs[0]), "--out", str(tmp_path / "page.html")]) == 0
+    told = capsys.readouterr().out
+    assert call(["report", str(runs[0]), "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    page_text = (tmp_path / "page.html").read_text()
+    may, year = whole["months"]["2025"]["May"], whole["months"]["2025"]["Year"]
+    assert f"  2025 [%]  May {may:+.2f}  Year {year:+.2f}\n" in told
+    assert f"<td>{may:+.2f}</td>" in page_text
+    for name, one in {**whole["strategies"], **whole["markets"]}.items():
+        amounts = [f"{float(one[key]):,.2f}" for key in ("pnlUsd", "feesUsd", "fundingUsd", "slippageUsd")]
+        cells = [name, f"{one['# Trades']:,}", f"{one['Win Rate [%]']:,.2f}", *amounts]
+        assert any(line.split() == cells for line in told.splitlines()), cells
+        assert "".join(f"<td>{cell}</td>" for cell in cells) in page_text
+
+
+def test_a_curve_that_is_cut_off_is_told_so(runs: list[Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    raw = (copy / "equity.npy").read_bytes()
+    (copy / "equity.npy").write_bytes(raw[:-5])
+    with pytest.raises(BotError, match="cut off"):
+        read_run(copy)
+
+
+@pytest.fixture
+def tab(runs: list[Path], tmp_path: Path, browser: Any) -> Any:
+    """An empty page in a browser, and beside it in `page.html` a report with its drawings."""
+    pytest.importorskip("plotly")
+    (tmp_path / "page.html").write_text(page(read_run(runs[0])))
+    return browser.new_page()
+
+
+def test_a_browser_draws_it_and_asks_nobody(tab: Any, tmp_path: Path) -> None:
+    asked: list[str] = []
+    said: list[str] = []
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto((tmp_path / "page.html").as_uri())
+    tab.wait_for_selector("#r .bars path")
+    drawn = tab.locator(".plot .main-svg").count()
+    tools = {button.get_attribute("data-title") or "" for button in tab.locator(".modebar-btn").all()}
+    assert said == []
+    assert tools >= {"Zoom", "Reset axes"}
+    assert not [one for one in tools if "Share" in one or "Cloud" in one]  # It would send equity and trades away.
+    assert drawn >= 3
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_a_legend_of_many_lines_on_a_phone_lies_on_no_candle(tab: Any, tmp_path: Path) -> None:
+    tab.set_viewport_size({"width": 400, "height": 900})
+    tab.goto((tmp_path / "page.html").as_uri())
+    tab.wait_for_selector("#r .bars path")
+    lies = tab.evaluate(LEGENDS)
+    assert len(lies) >= 2
+    assert all(legend <= prices for legend, prices in lies)

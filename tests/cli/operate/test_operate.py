@@ -1,0 +1,661 @@
+"""The operator's commands against one running daemon, and against a dead one: `bot run` as a process, the commands in this one."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.cli.app import call
+from bot.cli.common import formatting
+from bot.cli.operate import status as look
+from bot.cli.operate.daemon_client import Denied, find
+from bot.cli.run.embedded_service import Embedded
+from bot.runtime.control_plane.log_tail import FILE, Tail
+from bot.service.security.auth import SECRET_LETTERS
+from tests.conftest import REPOSITORY
+
+WAIT_S = 60
+
+STRATEGY = '''\
+"""Opens on one bar and closes on the next."""
+
+from bot import Bracket, Close, Open, Strategy
+
+
+class InAndOut(Strategy):
+    """A trade every second bar; what it wants beyond its budget is refused."""
+
+    def on_bar(self, view, bar):
+        if view.position(bar.market):
+            yield Close(bar.market)
+        else:
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=20))
+            yield Open(bar.market, "long", usd=100_000, bracket=Bracket(stop_pct=20))
+
+
+class Raises(Strategy):
+    def on_bar(self, view, bar):
+        raise RuntimeError("a mistake")
+
+
+class Holds(Strategy):
+    def on_bar(self, view, bar):
+        if not view.position(bar.market):
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=40))
+'''
+
+CONFIG = """\
+account: {base_url: embedded}
+embedded: {clock: 60x, markets: [BTC]}
+dead_man: {heartbeat_seconds: 3600}
+state_dir: state
+strategies:
+  - {name: mine, use: "mine:%s", markets: [BTC], interval: 1m, budget_usd: 500}
+log: {format: json}
+"""
+
+
+@dataclass
+class Ran:
+    """A daemon as a process, its folder, and what it told its service manager."""
+
+    folder: Path
+    manager: socket.socket
+    process: subprocess.Popen[bytes] | None = None
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "mine.yaml"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    def start(self) -> None:
+        environ = os.environ | {"NOTIFY_SOCKET": str(self.folder / "notify"), "WATCHDOG_USEC": "2000000"}
+        with (self.folder / "err").open("ab") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "bot", "run", str(self.config)], env=environ, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=err,
+            )  # fmt: skip
+
+    def heard(self) -> list[str]:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.told.append(self.manager.recv(4096).decode())
+        return self.told
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        if not (self.state / "journal.db").exists():
+            return []
+        with contextlib.closing(sqlite3.connect(f"file:{self.state / 'journal.db'}?mode=ro", uri=True)) as db:
+            return db.execute(sql).fetchall()
+
+    def until(self, what: str, holds: Callable[[], Any]) -> Any:
+        end = time.monotonic() + WAIT_S
+        while time.monotonic() < end:
+            assert self.process is None or self.process.poll() is None, (self.folder / "err").read_text()[-2000:]
+            with contextlib.suppress(sqlite3.Error):
+                found = holds()
+                if found:
+                    return found
+            time.sleep(0.05)
+        raise AssertionError(f"not within {WAIT_S} s: {what}; {(self.folder / 'err').read_text()[-2000:]}")
+
+    def has_traded(self) -> Any:
+        return self.query("SELECT 1 FROM events WHERE type='fill' AND subtype='exit' LIMIT 1")
+
+
+@contextlib.contextmanager
+def made(kind: str) -> Iterator[Ran]:
+    folder = Path(tempfile.mkdtemp(prefix="bot-"))
+    (folder / "strategies").mkdir()
+    (folder / "strategies" / "mine.py").write_text(STRATEGY)
+    (folder / "mine.yaml").write_text(CONFIG % kind)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        manager.setblocking(False)
+        ran = Ran(folder, manager)
+        try:
+            yield ran
+        finally:
+            if ran.process is not None and ran.process.poll() is None:
+                ran.process.kill()
+                ran.process.wait()
+            if ran.state.is_dir():
+                Embedded(ran.state).stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def ran() -> Iterator[Ran]:
+    """Shared by the commands that leave it as it was."""
+    with made("InAndOut") as one:
+        one.start()
+        one.until("ready", lambda: "READY=1" in one.heard())
+        one.until("a trade", one.has_traded)
+        yield one
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """A command: its exit code, what it printed, what it complained of."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = call(list(words))
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return code, captured.out, captured.err
+
+    return run
+
+
+Ask = Callable[..., tuple[int, str, str]]
+
+
+# -- telling
+
+
+def test_status_says_how_the_daemon_is(ran: Ran, ask: Ask) -> None:
+    code, out, _ = ask("status", "--config", str(ran.config), "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["running"] is True
+    assert told["pid"] == (ran.process and ran.process.pid)
+    assert (told["epoch"], told["managed_by"], told["is_safe"]) == (0, "systemd", True)
+    assert abs(told["at_ms"] - time.time_ns() // 1_000_000) < 60_000
+    assert told["config"] == str(ran.config)
+    assert told["heartbeat"]["armed"]
+    assert [one["stands"] for one in told["guardians"]] == [True]
+    assert told["strategies"][0]["book"]["fills"] >= 2
+    code, out, _ = ask("status", "--state-dir", str(ran.state))
+    assert code == 0
+    assert out.startswith("RUNNING  mine (pid")
+    assert re.search(r"strategy    mine RUNNING on BTC, 1m, net [+-][0-9,]+\.[0-9]{2} USD\n", out)
+
+
+def test_what_is_not_known_to_be_so_now_is_not_shown_as_if_it_were(ran: Ran, ask: Ask) -> None:
+    _, out, _ = ask("status", "--config", str(ran.config), "--json")
+    told = json.loads(out)
+    assert (told["old_s"] < look.OLD_S, told["cursor"]["behind"]) == (True, False)
+    assert "  OLD " not in "\n".join(look._status_lines(told | {"old_s": 0.3}))
+    told["old_s"] = 75.4
+    assert told["foreign_unprotected"] == []
+    told |= {"positions": 2, "unprotected": [], "foreign_unprotected": ["SOL"]}
+    told["strategies"][0] |= {"state": "QUARANTINED", "why": "raises", "resting": ["17", "18"]}
+    waits = {"id": "3AGP2Z32Y43L4O2KNEYFLFSFT4E7T3ES", "strategy": "mine", "action": "open", "market": "BTC"}
+    waits["message"] = "nothing can tell"
+    told["intents"] |= {"quarantined": 1, "waiting": [waits]}
+    told["other_books"] = [{"name": "@foreign", "book": {"net_usd": "-1234.5"}}]
+    told["heartbeat"] |= {"deadline_s": -64.8}
+    told["reload"] = {"began_s": 90, "ended_s": None, "applied": [], "refused": []}
+    told["blocked_by"] = [{"type": "account_drawdown", "id": "grd_1"}, {"type": "kill_switch", "id": "grd_2"}]
+    lines = "\n".join(look._status_lines(told))
+    assert "reload      under way for 1 min 30 s" in lines
+    assert "account_drawdown grd_1 stands until 00:00 UTC, or until the account's owner lifts it" in lines
+    assert "kill_switch grd_2 stands until the account's owner lifts it" in lines
+    assert "OLD         not read from the service for 75 s: account, positions and orders are as of then" in lines
+    assert "positions   2, each of ours with its stop, NOT OURS AND WITHOUT A STOP: SOL;" in lines
+    assert ": raises; mend it, then bot resume mine; entries that rest may still fill: 17, 18 (bot orders)" in lines
+    assert "waiting     open BTC of mine: nothing can tell\n" in lines
+    assert "              bot explain 3AGP2Z32Y43L, look at the account, then bot resume" in lines
+    assert "book        @foreign net -1,234.50 USD: another hand's" in lines
+    assert "dead-man    MAY HAVE ACTED: no beat came through for 64.8 s beyond its deadline" in lines
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("net_usd", "-1234.56789012", "-1,234.57"), ("unrealized_usd", 0.0, "0.00"), ("entry_px", "100012.34567891", "100,012.35"),
+        ("mark_px", 3768.1, "3,768.1"), ("stop_px", "0.0000123456789", "0.0000123457"), ("limit_px", "100", "100"), ("limit_px", "0", "0"),
+        ("size", "0.00123456", "0.00123456"), ("trigger_px", "none", "?"),
+    ],
+)  # fmt: skip
+def test_figures_are_shown_as_a_person_reads_them(name: str, value: Any, text: str) -> None:
+    assert formatting.shown(name, value) == text
+
+
+@pytest.mark.parametrize(
+    ("position", "stop", "unsafe"),
+    [
+        ({"stop_px": "95", "protected": True}, "95", False),
+        ({"stop_px": None, "protected": True}, "trailing", False),
+        ({"stop_px": None, "protected": False}, "NO STOP", True),
+        ({"stop_px": "95", "protected": False}, "NO STOP for all of it, 95 for a part", True),
+        ({"stop_px": None, "protected": False, "needs_stop": False}, "NO STOP", False),
+        ({"stop_px": None, "protected": False, "strategy": None}, "NO STOP", False),
+    ],
+)
+def test_a_position_says_whether_it_has_its_stop_and_needs_one(
+    position: dict[str, Any], stop: str, unsafe: bool
+) -> None:
+    position = {"strategy": "mine", "needs_stop": True} | position
+    assert (look._stop_of(position), look._is_unsafe(position)) == (stop, unsafe)
+
+
+@dataclass
+class Stopping:
+    """A daemon that is asked to end, and ends so."""
+
+    folder: Path
+    exit_code: int
+    message: str | None
+    flag: str = "--config bot.yaml"
+
+    def ask(self, _method: str, path: str, _body: Any = None) -> dict[str, Any]:
+        if path == "/stop":
+            tail = Tail(self.folder / FILE)
+            tail({"event": "daemon.stopped", "exit_code": self.exit_code, "message": self.message})
+            tail.close()
+        return {"pid": 7, "on_exit": "flatten", "at_ms": self.at_ms}
+
+    def is_running(self) -> bool:
+        return False
+
+    at_ms: int = 0
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "message", "at_ms", "ends"),
+    [
+        (0, None, 0, (0, "")),
+        (0, "the service did not answer at the end", 0, (0, "the service did not answer at the end\n")),
+        (
+            5,
+            "safety.on_exit: flatten could not be finished",
+            0,
+            (5, "error: safety.on_exit: flatten could not be finished\n"),
+        ),
+        (5, "of an earlier run", 2**53, (0, "")),
+    ],
+)
+def test_stop_ends_as_the_run_does(
+    exit_code: int,
+    message: str | None,
+    at_ms: int,
+    ends: tuple[int, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Ask,
+) -> None:
+    place = Stopping(tmp_path, exit_code, message, at_ms=at_ms)
+    monkeypatch.setattr("bot.cli.operate.daemon_client.find", lambda *_: place)
+    code, out, err = ask("stop")
+    assert (code, err) == ends
+    assert out.startswith("stopped (pid 7, safety.on_exit: flatten)")
+
+
+@pytest.mark.parametrize(
+    ("shares", "shown"),
+    [({"one": "1", "two": "0.5"}, "one 1 + two 0.5"), ({"one": "1"}, "one"), ({}, "one"), (None, "one")],
+)
+def test_a_shared_position_names_who_has_which_share(shares: dict[str, str] | None, shown: str) -> None:
+    assert look._holders({"strategy": "one", "shares": shares}) == shown
+
+
+def test_positions_have_their_stops_and_orders_their_strategy(ran: Ran, ask: Ask) -> None:
+    def held() -> list[Any]:
+        code, out, _ = ask("positions", "--config", str(ran.config), "--json")
+        assert code == 0
+        found: list[Any] = json.loads(out)["positions"]
+        return found
+
+    (position,) = ran.until("a position", held)
+    assert (position["market"], position["strategy"], position["protected"]) == ("BTC", "mine", True)
+    assert Decimal(position["stop_px"]) < Decimal(position["entry_px"])
+    for command in ("positions", "orders"):
+        assert ask(command, "--config", str(ran.config))[0] == 0
+
+    def resting() -> list[Any]:
+        code, out, _ = ask("orders", "--config", str(ran.config), "--json")
+        assert code == 0
+        found: list[Any] = json.loads(out)["orders"]
+        return found
+
+    orders = ran.until("an order", resting)
+    assert {(one["kind"], one["strategy"]) for one in orders} == {("stop_loss", "mine")}, (
+        "also of a stop, which the service made"
+    )
+
+
+def test_events_are_narrowed_by_what_was_asked(ran: Ran, ask: Ask) -> None:
+    at = ("--config", str(ran.config))
+    code, out, err = ask("events", *at, "--type", "fill", "--limit", "2", "--json")
+    fills = json.loads(out)["events"]
+    assert (code, err, [one["type"] for one in fills]) == (0, "", ["fill", "fill"])
+    _, out, _ = ask("events", *at, "--since", fills[0]["id"], "--limit", "1", "--json")
+    (following,) = json.loads(out)["events"]
+    assert following["id"] > fills[0]["id"]
+    _, out, _ = ask("events", *at, "--since", "1d", "--type", "fill.entry", "--json")
+    found = json.loads(out)["events"]
+    assert {one["subtype"] for one in found} == {"entry"}
+    assert "entry: kind market, side long" in ask("events", *at, "--type", "fill.entry")[1]
+    code, _, err = ask("events", *at, "--since", "yesterday")
+    assert (code, "write an event's id, or 30m, 2h, 1d" in err) == (2, True)
+    code, _, err = ask("events", *at, "--type", "fill,fils")
+    assert (code, "'fils': there is no such type of event. Did you mean fill?" in err) == (2, True)
+    assert "fill (entry, exit); order (open, armed, changed, canceled); trigger (stop_loss" in err
+    with pytest.raises(Denied, match="type='fils': there is no such type of event. Did you mean fill?"):
+        find(ran.config, None).ask("GET", "/events", query={"type": "fill,fils"})
+    assert ask("events", *at, "--type", "settlement.settled")[:2] == (0, "no event\n")
+    code, _, err = ask("events", *at, "--since", "evt_none")
+    assert (code, "no event evt_none" in err) == (2, True)
+
+
+def test_logs_show_the_newest_lines(ran: Ran, ask: Ask) -> None:
+    code, out, _ = ask("logs", "--config", str(ran.config), "-n", "7", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (code, len(lines)) == (0, 7)
+    assert [line["seq"] for line in lines] == list(range(lines[0]["seq"], lines[0]["seq"] + 7))
+    assert "bar.closed" in ask("logs", "--config", str(ran.config), "-n", "500")[1]
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "bot", "logs", "-f", "-n", "0", "--json", "--config", str(ran.config)], stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    try:
+        assert follower.stdout is not None
+        assert json.loads(follower.stdout.readline())["seq"] > lines[0]["seq"], "what is logged after it began"
+        follower.send_signal(signal.SIGINT)
+        follower.communicate(timeout=WAIT_S)
+        assert follower.returncode == 0
+    finally:
+        follower.kill()
+        follower.wait()
+
+
+def test_an_order_is_explained_from_its_bar_to_its_exit(ran: Ran, ask: Ask) -> None:
+    sql = "SELECT i.id, i.trade_id FROM intents i JOIN events e ON e.idempotency_key=i.id WHERE e.subtype='exit' AND i.action='close' LIMIT 1"
+    (_, closing) = ran.query(sql)[0]
+    (opened, trade) = ran.query(
+        "SELECT id, trade_id FROM intents WHERE action='open' AND state='accepted' ORDER BY seq LIMIT 1"
+    )[0]
+    at = ("--config", str(ran.config))
+    code, out, _ = ask("explain", trade, *at, "--json")
+    steps = json.loads(out)["steps"]
+    assert code == 0
+    whats = [step["what"] for step in steps]
+    assert whats[:7] == ["bar", "decision", "refused", "intent", "plan", "request", "answer"]
+    assert whats[7] == "fill"
+    assert (steps[-1]["what"], steps[-1]["text"].split(":")[0]) == ("fill", "exit"), (
+        "what became of it is told to its end"
+    )
+    assert "budget" in steps[2]["text"]
+    assert steps[3]["data"]["id"] == opened
+    times = [step["at_ms"] for step in steps if step["what"] in ("bar", "request", "fill")]
+    assert times == sorted(times)
+    assert ask("explain", opened[:10].lower(), *at)[1] == ask("explain", trade, *at)[1], (
+        "the first letters of an intent do"
+    )
+    stop = json.loads(
+        ran.query("SELECT payload FROM events WHERE subtype='armed' AND type='order' ORDER BY seq LIMIT 1")[0][0]
+    )["data"]["oid"]
+    assert ask("explain", stop, *at)[1] == ask("explain", trade, *at)[1], "a stop is explained by its position's entry"
+    assert "Close" in ask("explain", closing, *at)[1]
+    assert not re.search(r"[0-9]\.0\b", steps[0]["text"]), "a price ends in no zero that says nothing"
+    code, _, err = ask("explain", "trd_none", *at)
+    assert (code, "knows nothing of trd_none" in err) == (2, True)
+    assert "confirm" not in out.lower().replace("confirmed", ""), "a plan's token is a secret"
+
+
+def test_doctor_finds_nothing_wrong(ran: Ran, ask: Ask) -> None:
+    code, out, _ = ask("doctor", str(ran.config), "--json")
+    told = json.loads(out)
+    assert (code, told["ok"]) == (0, True), out
+    by_name = {one["check"]: one for one in told["findings"]}
+    assert by_name["daemon"]["message"].startswith("RUNNING")
+    assert by_name["service"]["level"] == by_name["journal"]["level"] == by_name["clock"]["level"] == "ok"
+    assert all(one["fix"] for one in told["findings"] if one["level"] in ("warn", "fail"))
+
+
+# -- asking
+
+
+def test_a_pause_stops_entries_until_it_is_resumed(ran: Ran, ask: Ask) -> None:
+    at = ("--config", str(ran.config))
+    code, out, _ = ask("pause", *at)
+    assert (code, out.splitlines()[0].split(":")[0]) == (0, "PAUSED")
+    assert json.loads(ask("status", *at, "--json")[1])["state"] == "PAUSED"
+    assert ask("resume", *at)[1].startswith("RUNNING")
+    code, out, _ = ask("pause", "mine", *at, "--json")
+    assert json.loads(out)["strategies"][0]["state"] == "PAUSED"
+    assert ask("resume", "mine", *at)[0] == 0
+    code, _, err = ask("pause", "yours", *at)
+    assert (code, "no strategy yours; there are mine" in err) == (2, True)
+
+
+def test_a_reload_is_shown_first_and_done_when_it_is_wanted(
+    ran: Ran, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = ("--config", str(ran.config))
+    good = ran.config.read_text()
+    assert ask("reload", *at)[1] == "nothing has changed\n"
+    try:
+        ran.config.write_text(good.replace("budget_usd: 500", "budget_usd: 600"))
+        code, out, _ = ask("reload", *at, "--json")
+        assert (code, len(json.loads(out)["changes"]), json.loads(out)["applied"]) == (0, 1, [])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+        code, out, err = ask("reload", *at)
+        assert (code, "500 -> 600" in out, "bot reload --yes does not ask" in err) == (1, True, True)
+        assert "500 -> 600" in ask("reload", *at, "--yes")[1]
+        assert json.loads(ask("status", *at, "--json")[1])["strategies"][0]["budget_usd"] == "600"
+        ran.config.write_text(good.replace("budget_usd: 500", "budget: 500"))
+        code, _, err = ask("reload", *at, "--yes")
+        assert (code, "unknown key; did you mean budget_usd?" in err) == (4, True)
+        assert " ago: settings: in force" in ask("status", *at)[1], "it was refused before it began"
+        ran.config.write_text(good.replace("mine:InAndOut", "mine:Raises"))
+        code, out, err = ask("reload", *at, "--yes")
+        assert (code, "mine: in quarantine, mine: RuntimeError: a mistake" in out) == (4, True)
+        assert "the config was taken over, and what is in quarantine is asked nothing" in err
+        assert " ago: mine: in quarantine, mine: RuntimeError: a mistake" in ask("status", *at)[1]
+        code, _, err = ask("resume", "mine", *at)
+        assert (code, "mine failed again and is back in quarantine" in err) == (4, True)
+    finally:
+        ran.config.write_text(good)
+    assert ask("reload", *at, "--yes")[0] == 0
+
+
+def test_the_books_of_status_add_up_to_the_account_also_when_a_strategy_has_left_the_config(ran: Ran, ask: Ask) -> None:
+    at = ("--config", str(ran.config))
+    good = ran.config.read_text()
+    ran.until("a trade", ran.has_traded)
+    ask("pause", *at)
+    try:  # What is open would stay with the one of the other name.
+        ran.until("flat", lambda: not json.loads(ask("positions", *at, "--json")[1])["positions"])
+        ran.config.write_text(good.replace("name: mine", "name: yours"))
+        assert ask("reload", *at, "--yes")[0] == 0
+        told = json.loads(ask("status", *at, "--json")[1])
+        assert [one["name"] for one in told["strategies"]] == ["yours"]
+        assert "mine" in [one["name"] for one in told["other_books"]]
+        net = sum(Decimal(one["book"]["net_usd"]) for one in (*told["strategies"], *told["other_books"]))
+        assert net != 0
+        assert abs(net - (Decimal(str(told["account"]["value_usd"])) - 10_000)) < Decimal("0.01")
+        assert re.search(
+            r"  book        mine net [+-][0-9,]+\.[0-9]{2} USD: no longer in the config\n", ask("status", *at)[1]
+        )
+    finally:
+        ran.config.write_text(good)
+        assert ask("reload", *at, "--yes")[0] == 0
+        ask("resume", *at)
+
+
+def test_a_reconcile_finds_a_daemon_that_believes_what_is_so(ran: Ran, ask: Ask) -> None:
+    for words in ((), ("--apply",)):
+        code, out, _ = ask("reconcile", "--config", str(ran.config), "--json", *words)
+        assert code == 0
+        assert json.loads(out)["drifts"] == []
+        assert json.loads(out)["applied"] is bool(words)
+
+
+def test_a_daemon_that_a_service_manager_runs_is_not_stopped_behind_its_back(ran: Ran, ask: Ask) -> None:
+    code, _, err = ask("stop", "--config", str(ran.config))
+    assert (code, "systemctl stop bot-mine.service" in err) == (2, True)
+
+
+def test_a_second_daemon_says_which_one_is_there_and_how_to_stop_it(ran: Ran) -> None:
+    second = subprocess.run(
+        [sys.executable, "-m", "bot", "run", str(ran.config)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert ran.process is not None
+    assert (
+        f"another daemon runs on {ran.state} (pid {ran.process.pid}): stop it (bot stop --state-dir {ran.state})"
+        in second.stderr
+    )
+
+
+def test_the_process_is_private_and_tells_its_manager_only_what_is_so(ran: Ran) -> None:
+    assert ran.process is not None
+    limits = Path(f"/proc/{ran.process.pid}/limits").read_text()
+    assert [line.split()[4] for line in limits.splitlines() if line.startswith("Max core file size")] == ["0"]
+    status = Path(f"/proc/{ran.process.pid}/status").read_text()
+    assert "Umask:\t0077" in status
+    for path in (ran.state, *ran.state.iterdir()):
+        assert path.stat().st_mode & 0o077 == 0, path
+    table = (REPOSITORY / "README.md").read_text().split("\n### Files\n")[1].split("\n### ")[0]
+    there = {re.sub(r"-(wal|shm)$", "", path.name) for path in ran.state.iterdir()}
+    assert there <= set(re.findall(r"`([\w.-]+)`", table)), "the README names each file"
+    ready = ran.heard().index("READY=1")
+    told = ran.until("the watchdog is fed", lambda: "WATCHDOG=1" in ran.heard()[ready:] and ran.heard())
+    starting = next(n for n, one in enumerate(told) if one.startswith("STATUS=STARTING"))
+    assert "WATCHDOG=1" not in told[:starting], "only completed passes feed it; the first may come before READY"
+    assert any(one.startswith("EXTEND_TIMEOUT_USEC=") for one in told[:ready])
+    assert any(one.startswith("STATUS=STARTING") for one in told[:ready])
+    assert any(one.startswith("STATUS=RUNNING") for one in told[ready:])
+
+
+def test_no_key_stands_in_a_file_an_answer_or_an_argument(ran: Ran, ask: Ask) -> None:
+    assert ran.process is not None
+    told = {str(file.relative_to(ran.folder)): file.read_bytes() for file in ran.folder.rglob("*") if file.is_file()}
+    assert {"err", "state/journal.db", "state/sandbox.db", "state/sandbox.log", "state/daemon.log"} <= told.keys()
+    for command in ("status", "positions", "orders", "events", "logs"):
+        told[command] = ask(command, "--config", str(ran.config), "--json")[1].encode()
+    children = Path(f"/proc/{ran.process.pid}/task/{ran.process.pid}/children").read_text().split()
+    pids = [ran.process.pid, Embedded(ran.state).pid, *children]
+    assert len(pids) >= 3, "daemon, service and heartbeat"
+    told |= {f"arguments of {pid}": Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
+    form = re.compile(rf"bbk_[a-z]+_[A-Za-z0-9]+_[A-Za-z0-9]{{{SECRET_LETTERS}}}".encode())
+    assert form.search(f"bbk_test_00000001_{'A' * SECRET_LETTERS}_x".encode())
+    assert [place for place, text in told.items() if form.search(text)] == []
+
+
+# -- the end of a daemon, and after it
+
+
+def test_a_daemon_that_is_gone_is_never_shown_as_live_and_its_account_can_be_closed(ask: Ask) -> None:
+    with made("Holds") as one:
+        at = ("--config", str(one.config))
+        code, _, err = ask("status", *at)
+        assert (code, err) == (3, ""), "it has not run yet"
+        one.start()
+        one.until("a position", lambda: one.query("SELECT 1 FROM events WHERE type='fill' LIMIT 1"))
+        assert one.process is not None
+        one.process.kill()
+        one.process.wait()
+
+        code, out, _ = ask("status", *at, "--json")
+        told = json.loads(out)
+        assert (code, told["running"], told["state"]) == (3, False, "NOT_RUNNING")
+        assert told["last"]["age_ms"] >= 0
+        assert [p["market"] for p in told["last"]["positions"]] == ["BTC"]
+        code, out, _ = ask("status", *at)
+        assert code == 3
+        assert out.startswith("NOT RUNNING")
+        assert "OLD, from its journal" in out
+        for command in ("positions", "orders", "pause", "resume", "reload", "stop", "reconcile"):
+            code, out, err = ask(command, *at)
+            assert (code, out) == (3, ""), command
+            assert "is not running" in err
+        code, out, err = ask("logs", *at, "-n", "3")
+        assert (code, len(out.splitlines()), "not running" in err) == (3, 3, True)
+        code, out, err = ask("events", *at, "--limit", "1")
+        assert (code, len(out.splitlines()), "not running" in err) == (0, 1, True)
+        code, out, err = ask("export", "trades", *at)
+        assert (code, len(out.splitlines()), "not running" in err) == (0, 2, True)
+        assert ask("doctor", str(one.config))[0] == 0
+
+        code, out, _ = ask("kill", "--flatten", *at, "--json")
+        killed = json.loads(out)
+        assert code == 0
+        assert (killed["guardian"]["type"], killed["flatten"], killed["positions"]) == ("kill_switch", True, [])
+        assert [trade["symbol"] for trade in killed["trades"]] == ["BTC"]
+
+        one.start()
+        one.until(
+            "it knows",
+            lambda: one.query("SELECT 1 FROM events WHERE type='guardian' AND payload LIKE '%kill_switch%' LIMIT 1"),
+        )
+        one.until("ready again", lambda: one.heard().count("READY=1") == 2)
+        assert json.loads(ask("positions", *at, "--json")[1])["positions"] == []
+        assert f"entries     REFUSED by the service: kill_switch {killed['guardian']['id']}" in ask("status", *at)[1]
+        config = one.config.read_text()
+        one.config.write_text("strategies: [")
+        assert ask("kill", "--state-dir", str(one.state))[0] == 0, "a config that is broken meanwhile stops no kill"
+        one.config.write_text(config)
+        assert ask("kill", *at)[0] == 0, "with the daemon alive it is the daemon that has the key"
+        code, out, _ = ask("kill", "--lift", *at, "--json")
+        assert (code, len(json.loads(out)["lifted"])) == (0, 1), "thrown thrice, and one that stands"
+        one.until("it may open again", lambda: "entries     REFUSED" not in ask("status", *at)[1])
+        assert ask("kill", "--lift", *at)[1] == "No kill switch stands.\n"
+        code, out, _ = ask("stop", *at, "--force")
+        assert (code, out.startswith("stopped (pid")) == (0, True)
+        assert one.process.wait(WAIT_S) == 0
+        assert "STOPPING=1" in one.heard()
+        assert not (one.state / "control.sock").exists()
+
+        _, out, _ = ask("export", "trades", *at, "--json")
+        assert out == ask("export", "trades", *at, "--format", "json")[1]
+        assert ask("export", "trades", *at, "--json", "--format", "csv")[0] == 2
+        trip, *_ = json.loads(out)["trades"]
+        told = (trip["market"], trip["strategy"], trip["status"], trip["exit_reason"])
+        assert told == ("BTC", "mine", "closed", "kill_switch")
+
+
+def test_the_exported_trades_add_up_to_the_account(ran: Ran, ask: Ask, tmp_path: Path) -> None:
+    at = ("--config", str(ran.config))
+    ask("pause", *at)
+    try:
+        ran.until("flat", lambda: not json.loads(ask("positions", *at, "--json")[1])["positions"])
+        _, out, _ = ask("export", "trades", *at, "--format", "json")
+        file = tmp_path / "trades.csv"
+        assert ask("export", "trades", *at, "--out", str(file))[1].endswith(f" written to {file}\n")
+        (balance,) = ran.query(
+            "SELECT json_extract(payload, '$.data.balanceUsd') FROM events WHERE type IN ('fill', 'funding') ORDER BY seq DESC LIMIT 1"
+        )[0]
+    finally:
+        ask("resume", *at)
+    trips = json.loads(out)["trades"]
+    assert trips
+    assert sum(Decimal(one["net_usd"]) for one in trips) == Decimal(balance) - 10_000
+    for one in trips:
+        assert (one["strategy"], one["status"], one["complete"], one["open_size"]) == ("mine", "closed", True, "0")
+        assert one["exit_reason"] in ("close", "market", "stop_loss")
+        assert Decimal(one["exit_usd"]) - Decimal(one["entry_usd"]) == pytest.approx(
+            Decimal(one["realized_usd"]), abs=Decimal("0.000001")
+        )
+    assert [(row["net_usd"], row["complete"]) for row in csv.DictReader(io.StringIO(file.read_text()))] == [
+        (one["net_usd"], "true") for one in trips
+    ]

@@ -1,0 +1,393 @@
+"""`bot sandbox` and `bot run` as processes: ports, sockets, locks, the embedded service's life, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bot.cli.run import embedded_service as embedded_module
+from bot.cli.run.embedded_service import Embedded, ServiceFailed
+from bot.client import Client
+from bot.service.security.auth import SECRET_LETTERS
+
+WAIT_S = 120
+
+CONFIG = """\
+account: {base_url: embedded}
+embedded: {clock: 60x, markets: [BTC]}
+dead_man: {heartbeat_seconds: 1800}
+state_dir: state
+strategies_dir: %s
+strategies:
+  - {name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 500}
+log: {format: json}
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder with a short name, for sockets; whatever service was left in it is ended."""
+    folder = Path(tempfile.mkdtemp(prefix="bot-"))
+    yield folder
+    for lock in folder.rglob("sandbox.lock"):
+        Embedded(lock.parent).stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def embedded(place: Path) -> Iterator[Callable[..., Embedded]]:
+    """Makes one on the folder; each is asked to end, which takes notice of a child that has."""
+    made: list[Embedded] = []
+
+    def make(**options: Any) -> Embedded:
+        made.append(Embedded(place, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def bot(*arguments: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "bot", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        pass_fds=pass_fds,
+    )  # fmt: skip
+
+
+def test_a_port_in_use_is_one_line_with_the_way_out() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = bot("sandbox", "--port", str(port))
+        out, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+    assert out == ""
+    assert err == f"error: port {port} on 127.0.0.1 is in use; stop what uses it, or choose another with --port\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot be read"),
+        ("", "the file is empty"),
+        ("a,b\n1,2\n", "row 1: the columns are"),
+        (
+            "ts,open,high,low,close,volume\n1746057600000,1,2,0.5,1,0\n1746057660000,1,2,3,1,0\n",
+            "row 3: high 2 is below low 3",
+        ),
+    ],
+)
+def test_a_candle_file_that_cannot_be_used_is_named_with_its_row(text: str | None, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "candles.csv"
+    if text is not None:
+        file.write_text(text)
+    process = bot("sandbox", "--port", "0", "--data", f"BTC={file}", "--db", str(tmp_path / "s.db"))
+    out, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 4, err
+    assert words in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_the_sandbox_says_where_it_listens_and_serves_and_stops() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # Whoever has started it has been killed since.
+    arguments = ("--json", "--clock", "60x", "--markets", "btc", "--ready-fd", str(writer))
+    process = bot("sandbox", "--port", "0", *arguments, pass_fds=(writer,))
+    os.close(writer)
+    assert process.stdout is not None
+    said = json.loads(process.stdout.readline())
+    with httpx.Client(base_url=said["baseUrl"], timeout=60, trust_env=False) as http:
+        assert [one["coin"] for one in http.get("/v1/markets").json()["markets"]] == ["BTC"]
+        assert http.get("/v1/system/status").json()["clock"] == {"mode": "accelerated", "speed": 60}
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0
+
+
+async def test_the_embedded_service_is_started_once_found_again_and_mints_a_fresh_key(
+    place: Path, embedded: Callable[..., Embedded]
+) -> None:
+    first = embedded(clock="60x", speed=60, seed=3, markets=("BTC",))
+    running = first.ensure()
+    assert running.is_new
+    again = embedded(clock="60x", speed=60, seed=3, markets=("BTC",)).ensure()
+    assert again == running._replace(is_new=False)
+    one, two = await first.mint(), await first.mint()
+    assert one.account_id == two.account_id
+    assert one.api_key != two.api_key
+    async with Client(running.base_url, two.api_key) as client:
+        assert (await client.account()).address == two.address
+    for path in place.iterdir():
+        if path.is_file():
+            assert two.api_key.get_secret_value().encode() not in path.read_bytes(), path
+    assert place.stat().st_mode & 0o077 == 0
+    assert (place / "sandbox.sock").stat().st_mode & 0o077 == 0
+    command = Path(f"/proc/{running.pid}/cmdline").read_bytes() + Path(f"/proc/{running.pid}/environ").read_bytes()
+    assert b"bbk_" not in command
+    first.stop()
+    assert not first.is_alive()
+
+
+def test_a_look_at_the_service_hides_no_start_and_takes_away_what_a_dead_one_said(tmp_path: Path) -> None:
+    service, ended = Embedded(tmp_path), threading.Event()
+    (tmp_path / "sandbox.ready").write_text('{"pid": 1, "port": 1, "baseUrl": "http://127.0.0.1:1"}')
+    assert not service.is_alive()
+    assert (service.pid, service.base_url) == (None, None)
+
+    def look() -> None:
+        while not ended.is_set():
+            service.is_alive()
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for one in lookers:
+        one.start()
+    try:
+        for _ in range(20):
+            with service._locked() as lock:
+                assert lock is not None, "a look is no service"
+                assert service.is_alive()
+    finally:
+        ended.set()
+        for one in lookers:
+            one.join()
+
+
+def test_a_disk_that_has_turned_read_only_hides_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, real = Embedded(tmp_path), Path.open
+
+    def reads(path: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        if set(mode) & set("aw+"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return real(path, mode, *rest, **named)
+
+    with service._locked() as lock:
+        assert lock is not None
+        monkeypatch.setattr(Path, "open", reads)
+        assert service.is_alive()
+    assert not service.is_alive()
+
+
+def test_other_options_start_the_service_anew_over_the_same_database(embedded: Callable[..., Embedded]) -> None:
+    before = embedded(clock="60x", speed=60, seed=3, markets=("BTC",)).ensure()
+    after = embedded(clock="120x", speed=120, seed=3, markets=("BTC",)).ensure()
+    assert after.is_new
+    assert after.pid != before.pid
+
+
+def test_a_database_that_was_begun_with_another_seed_is_refused_in_the_services_own_words(
+    embedded: Callable[..., Embedded],
+) -> None:
+    first = embedded(clock="60x", speed=60, seed=3, markets=("BTC",))
+    first.ensure()
+    first.stop()
+    with pytest.raises(ServiceFailed, match="was begun with seed 3, not 4") as failed:
+        embedded(clock="60x", speed=60, seed=4, markets=("BTC",)).ensure()
+    assert failed.value.exit_code == 4
+
+
+def test_a_service_that_cannot_begin_says_why_and_what_to_do(
+    embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        service = embedded(port=taken.getsockname()[1])
+        with pytest.raises(
+            ServiceFailed, match=r"is in use; stop what uses it, or choose another: embedded\.port in the config$"
+        ):
+            service.ensure()
+    service.log.unlink()
+    monkeypatch.setattr(Embedded, "_reason", lambda *_: "")  # A disk without room keeps no word of it.
+    monkeypatch.setattr(embedded_module, "ROOM_BYTES_MIN", 1 << 60)
+    monkeypatch.setattr(Embedded, "_arguments", lambda *_: ["--nonsense"])
+    with pytest.raises(ServiceFailed, match=r"ended with code 2: the disk of .* is full .* make room there"):
+        service.ensure()
+
+
+async def test_a_service_that_does_not_start_is_tried_again_more_and_more_slowly_and_at_least_every_thirty_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    async def passes(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) > 30:
+            raise asyncio.CancelledError
+
+    def fails(_self: Embedded) -> None:
+        raise ServiceFailed("its disk is full", 1)
+
+    monkeypatch.setattr(asyncio, "sleep", passes)
+    monkeypatch.setattr(Embedded, "ensure", fails)
+    service = Embedded(tmp_path)
+    with pytest.raises(asyncio.CancelledError):
+        await service.keep_alive(lambda _running: None)
+    assert waits == sorted(waits)
+    assert (waits[0] < 1, waits[-1]) == (True, 30)
+    assert service.trouble == "the embedded service has died and does not start again: its disk is full"
+
+
+def test_who_is_told_to_stop_waits_for_no_service_that_starts_slowly(
+    embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = embedded()
+    service.folder.mkdir(exist_ok=True)
+    slow = """if True:
+        import os, sys, time
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+        os.write(int(sys.argv[sys.argv.index('--ready-fd') + 1]), b'x')
+    """
+    told = service.folder / "told"
+    monkeypatch.setattr(embedded_module, "_python", lambda: [sys.executable, "-c", slow, str(told)])
+    given_up_amid_a_start(service)
+    assert service._child is not None
+    assert service._child.poll() is None, "it starts on by itself"
+    told.touch()
+    assert service._child.wait() != 0, "this one minds that nobody listens"
+
+
+def test_a_service_that_starts_still_can_be_stopped(
+    embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = embedded()
+    service.folder.mkdir(exist_ok=True)
+    monkeypatch.setattr(embedded_module, "_python", lambda: [sys.executable, "-c", "import time; time.sleep(60)"])
+    given_up_amid_a_start(service)
+    assert service.is_alive()
+    assert (service._child is not None, service.pid) == (True, getattr(service._child, "pid", 0))
+    service.stop()
+    assert not service.is_alive()
+
+
+def given_up_amid_a_start(service: Embedded) -> None:
+    """Who keeps it alive has begun a start, and is told to end before there is a service."""
+
+    async def stopped_meanwhile() -> None:
+        keeper = asyncio.create_task(service.keep_alive(lambda _running: None))
+        while service._child is None:
+            await asyncio.sleep(0.01)
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+
+    asyncio.run(stopped_meanwhile())  # Which waits for its threads.
+
+
+def test_a_state_directory_whose_name_leaves_no_room_for_a_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ServiceFailed, match="choose a shorter one"):
+        Embedded(tmp_path / ("x" * 100)).ensure()
+
+
+def started(process: subprocess.Popen[str], *events: str) -> dict[str, object]:
+    """The next of these in the log."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        found = json.loads(line) if line.startswith("{") else {}
+        if found.get("event") in events:
+            return dict(found)
+    raise AssertionError(f"no {events}")
+
+
+def test_run_leaves_its_service_running_and_the_next_run_finds_it_and_outlives_its_end(
+    place: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = place / "mine.yaml"
+    config.write_text(CONFIG % (repository / "strategies"))
+    urls = []
+    for note in ("The service goes on at", "The service ends with this unit"):
+        process = bot("run", str(config))
+        urls.append(started(process, "daemon.started")["base_url"])
+        started(process, "bar.closed")
+        if len(urls) == 2:
+            broken_for_a_while(process, place / "state")
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0
+        assert "Left at the service:" in out
+        assert note in out
+        monkeypatch.setenv("NOTIFY_SOCKET", str(place / "manager"))  # The next run is a unit's, which ends as a whole.
+    assert urls[0] == urls[1]
+
+
+def broken_for_a_while(process: subprocess.Popen[str], state: Path) -> None:
+    """Its service dies, and cannot be started again for a while: the daemon is degraded, and no longer than that."""
+    service, away, db = Embedded(state), state / "away", state / "sandbox.db"
+    base_url, pid = service.base_url, service.pid
+    assert pid is not None
+    away.mkdir()
+    for path in state.glob("sandbox.db*"):
+        path.rename(away / path.name)
+    db.mkdir()  # Nothing can be begun there.
+    os.kill(pid, signal.SIGKILL)
+    failed = degraded = 0
+    while not failed or not degraded:
+        said = started(process, "service.not_restarted", "daemon.degraded")
+        failed += said["event"] == "service.not_restarted" and "cannot be used" in str(said["message"])
+        degraded += said.get("code") == "embedded"
+    db.rmdir()
+    for path in away.iterdir():
+        path.rename(state / path.name)
+    assert started(process, "service.restarted")["base_url"] == base_url
+    assert started(process, "daemon.recovered")["code"] == "embedded"
+    started(process, "bar.closed")
+
+
+def test_a_second_daemon_ends_at_once_and_takes_nothing_from_the_first_and_an_abort_says_where_that_was(
+    place: Path, repository: Path
+) -> None:
+    config = place / "mine.yaml"
+    config.write_text(CONFIG % (repository / "strategies"))
+    first = bot("run", str(config))
+    started(first, "bar.closed")
+    second = bot("run", str(config))
+    _, err = second.communicate(timeout=WAIT_S)
+    assert second.returncode == 1
+    assert f"another daemon runs on {place / 'state'} (pid {first.pid})" in err
+    started(first, "bar.closed")
+    first.send_signal(signal.SIGABRT)  # As a service manager does when the loop has hung.
+    _, err = first.communicate(timeout=WAIT_S)
+    assert first.returncode == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in err
+    assert re.search(r'File ".*/bot/cli/run\.py", line \d+ in run$', err, re.MULTILINE)
+    key = re.compile(rf"bbk_[a-z]+_[A-Za-z0-9]+_[A-Za-z0-9]{{{SECRET_LETTERS}}}".encode())
+    left = {path.name: path.read_bytes() for path in (place / "state").iterdir() if path.is_file()}
+    assert {"journal.db", "sandbox.db", "daemon.log"} <= left.keys()
+    assert [name for name, told in {"standard error": err.encode(), **left}.items() if key.search(told)] == []
+
+
+def test_a_key_that_the_service_refuses_ends_the_run_with_exit_7(place: Path, repository: Path) -> None:
+    sandbox = bot("sandbox", "--port", "0", "--json", "--clock", "60x", "--markets", "BTC")
+    assert sandbox.stdout is not None
+    base_url = json.loads(sandbox.stdout.readline())["baseUrl"]
+    key = place / "key"
+    key.touch(0o600)
+    key.write_text("bbk_test_abcdefgh_" + "A" * 43 + "_x")
+    text = (CONFIG % (repository / "strategies")).replace(
+        "base_url: embedded", f'base_url: "{base_url}", api_key: "${{file:key}}"'
+    )
+    config = place / "mine.yaml"
+    config.write_text("\n".join(line for line in text.splitlines() if not line.startswith("embedded:")))
+    process = bot("run", str(config))
+    _, err = process.communicate(timeout=WAIT_S)
+    sandbox.send_signal(signal.SIGTERM)
+    sandbox.communicate(timeout=WAIT_S)
+    assert process.returncode == 7, err
+    assert "Traceback" not in err
+    assert "AAAA" not in err

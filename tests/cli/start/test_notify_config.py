@@ -1,0 +1,147 @@
+"""`bot check` on the section notify: an address is a reference, a kind and a field are known ones, and the line is named."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.cli.app import call
+from bot.cli.common import config_check
+from bot.runtime.liveness.instance_lock import hold_state
+
+CONFIG = """\
+account: {{base_url: embedded}}
+strategies_dir: {strategies}
+strategies:
+  - {{name: s, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 100}}
+notify:
+  urls: [{url}]
+  {rest}
+"""
+
+
+@pytest.mark.parametrize(
+    ("url", "rest", "problem"),
+    [
+        ('"${env:NOTIFY}"', "mute: [fill.entry]", None),
+        ('"json://hunter2@localhost"', "level: info", ":6:10: notify.urls[0]: a secret"),
+        ('"${env:NOTIFY}"', "texts: {fill.exit: '{pnl}'}", ":7:22: notify.texts.fill.exit: {pnl} is no field of fill.exit"),
+        ('"${env:NOTIFY}"', "mute: [fill.exot]", ":7:10: notify.mute[0]: there is no notice 'fill.exot'"),
+        ('"${env:NOTIFY}", "${env:OTHER}"', "level: info", ":6:27: notify.urls[1]: is no URL that apprise knows"),
+        ('"${env:NOTIFY}"', "per_hour: 0", ":7:13: notify.per_hour: must be 1..3600"),
+    ],
+)  # fmt: skip
+def test_the_section_is_judged_with_its_place(
+    url: str, rest: str, problem: str | None, tmp_path: Path, repository: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    pytest.importorskip("apprise")
+    monkeypatch.setenv("NOTIFY", "json://localhost/hunter2")
+    monkeypatch.setenv("OTHER", "nosuch://hunter2")
+    config = tmp_path / "c.yaml"
+    config.write_text(CONFIG.format(strategies=repository / "strategies", url=url, rest=rest))
+    code = call(["check", str(config)])
+    said = "".join(capsys.readouterr())
+    assert "hunter2" not in said
+    assert code == (0 if problem is None else 4), said
+    assert problem is None or problem in said, said
+
+
+def test_a_section_whose_package_is_missing_is_refused_before_a_service_is_started(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NOTIFY", "json://localhost")
+    monkeypatch.setattr(config_check, "find_spec", lambda name: None)
+    config = tmp_path / "c.yaml"
+    text = CONFIG.format(strategies=repository / "strategies", url='"${env:NOTIFY}"', rest="level: info")
+    config.write_text(f"{text}metrics: {{port: 0}}\nstate_dir: state\n")
+    for command in ("check", "run"):
+        assert call([command, str(config)]) == 4
+        said = capsys.readouterr().err
+        assert ":6:3: notify: needs the package apprise: install bracketbot[notify]" in said
+        assert ":8:10: metrics: needs the package prometheus-client: install bracketbot[metrics]" in said
+    assert not (tmp_path / "state").exists()
+
+
+Examined = Callable[..., tuple[int, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def examined(tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> Examined:
+    """What `bot doctor` finds of a section: its exit code, and the findings of that name."""
+
+    def look(
+        name: str, *, account: str = "embedded", url: str = '"${env:NOTIFY}"', more: str = ""
+    ) -> tuple[int, list[dict[str, Any]]]:
+        config = tmp_path / "c.yaml"
+        text = CONFIG.format(strategies=repository / "strategies", url=url, rest="level: info")
+        text = text.replace("base_url: embedded", f"base_url: {account}")
+        config.write_text(f"{text}state_dir: state\n{more}\n")
+        capsys.readouterr()
+        code = call(["doctor", str(config), "--json"])
+        said = capsys.readouterr().out
+        assert "hunter2" not in said
+        return code, [one for one in json.loads(said)["findings"] if one["check"] == name]
+
+    return look
+
+
+def test_doctor_looks_at_each_address_and_shows_none(examined: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("apprise")
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    monkeypatch.setenv("NOTIFY", "json://localhost/hunter2")
+    monkeypatch.setenv("OTHER", "nosuch://hunter2")
+    code, found = examined("notify", url='"${env:NOTIFY}", "${env:OTHER}", "${credential:pager}"')
+    assert [one["level"] for one in found] == ["ok", "fail", "skip"]
+    assert found[0]["message"] == "${env:NOTIFY} is understood (JSON#0); nothing was sent"
+    assert found[1]["message"].startswith("notify.urls[1]: is no URL that apprise knows")
+    assert found[1]["fix"] == "correct the address behind ${env:OTHER}"
+    assert code == 4
+    code, (secret,) = examined("secrets")
+    assert (code, secret["level"]) == (0, "warn"), "every process of the user can read it there"
+    assert "${env:NOTIFY}" in secret["message"]
+    assert "${file:PATH}" in secret["fix"]
+    assert examined("notify")[0] == 0
+    monkeypatch.setattr(config_check, "find_spec", lambda name: None)
+    (code, (found_one,)) = examined("notify")
+    assert (code, found_one["fix"]) == (4, "pip install 'bracketbot[notify]'")
+
+
+def test_doctor_asks_of_the_api_key_alone_that_it_is_one(examined: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("apprise")
+    monkeypatch.setenv("NOTIFY", "json://localhost/hunter2?+X=B\u00f6rse und mehr")
+    code, (found,) = examined("secrets")
+    assert (code, found["level"]) == (0, "warn")
+    (notify,) = examined("notify")[1]
+    assert notify["level"] == "ok"
+    code, (found,) = examined("secrets", account='"http://127.0.0.1:1", api_key: "${env:NOTIFY}"')
+    assert (code, found["level"]) == (4, "fail")
+    assert "${env:NOTIFY} holds no API key" in found["message"]
+
+
+def test_doctor_says_whether_the_port_for_metrics_is_free_or_the_daemons_own(
+    examined: Examined, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("apprise")
+    pytest.importorskip("prometheus_client")
+    monkeypatch.setenv("NOTIFY", "json://localhost")
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        section = f"metrics: {{port: {port}}}"
+        (code, (found,)) = examined("metrics", more=section)
+        assert (code, found["level"], f"{port} on 127.0.0.1 cannot be used" in found["message"]) == (4, "fail", True)
+        (state / "metrics.port").write_text(f"{port}\n")
+        assert examined("metrics", more=section)[1][0]["level"] == "fail", "the daemon that wrote it is gone"
+        with hold_state(state):
+            assert "the running daemon's" in examined("metrics", more=section)[1][0]["message"]
+            assert f":{port}/metrics" in examined("metrics", more="metrics: {port: 0}")[1][0]["message"]
+    (code, (found,)) = examined("metrics", more=section)
+    assert (code, found["message"]) == (0, f"port {port} is free on 127.0.0.1, this machine alone")
+    assert examined("metrics") == (0, []), "none is asked for"

@@ -1,0 +1,265 @@
+"""The production loop, client and journal against the real service in process. Builders; the faults are wire.py's, the judging is judging.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bot.client import Client
+from bot.errors import OutcomeUnknown, TryLater
+from bot.runtime.journal.journal import open_journal, open_or_rebuild
+from bot.runtime.kernel import Kernel, Settings
+from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.service.host import HostOptions, Service, build
+from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, TrailingStop, View
+from bot.wire import GuardianRequest
+from tests.fakes import FakePacer, Tap, Tapped
+from tests.integration.wire import Fate, FaultyWire
+from tests.runtime.builders import WRITES
+
+MINUTE_MS = 60_000
+START_MS = 1_795_132_800_000
+CONTROL = {"Authorization": "Bearer bbc_test"}
+DEAD_MAN_600 = WantedGuardian(
+    DEAD_MAN, GuardianRequest(type="dead_man_switch", heartbeat_seconds=600, on_miss="flatten")
+)
+MARKETS = ("BTC", "ETH")
+START_PX = {"BTC": 100_000.0, "ETH": 4_000.0}
+
+Script = Callable[[View, Bar], Iterable[Intent]]
+
+
+def busy(view: View, bar: Bar) -> Iterable[Intent]:
+    """Something on most bars: brackets, trailing stops, resting entries, parts, reversals. A function of the bar alone."""
+    n = bar.at_ms // MINUTE_MS
+    held = view.position(bar.market)
+    if bar.market == "ETH":
+        if held is None and n % 3 == 0:
+            yield Open("ETH", "long" if n % 2 else "short", size=0.1, guardians=(TrailingStop(trail_pct=1),))
+        elif held is None and n % 3 == 1 and not view.orders("ETH"):
+            yield Open("ETH", "long", usd=100, limit_px=round(bar.close * 0.999, 1), bracket=Bracket(stop_pct=1))
+        elif held is None and view.orders("ETH"):
+            yield Cancel(market="ETH")
+        elif held is not None and n % 4 == 0:
+            yield Close("ETH", fraction=0.5)
+        return
+    if held is None:
+        yield Open("BTC", "long", usd=300, bracket=Bracket(stop_pct=0.4, target_r=1.5))
+    elif n % 4 == 0:
+        yield Close("BTC")
+        yield Open("BTC", "short" if held.side == "long" else "long", usd=200, bracket=Bracket(stop_pct=0.5))
+    elif n % 4 == 2:
+        yield Close("BTC")
+
+
+class Scripted(Strategy):
+    """Wants what its script says, and counts in the durable state."""
+
+    def __init__(self, script: Script, *, name: str = "busy", markets: Sequence[str] = MARKETS) -> None:
+        super().__init__(name=name, markets=markets)
+        self.script = script
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        view.state["bars"] = view.state.get("bars", 0) + 1
+        return self.script(view, bar)
+
+
+@dataclass
+class Box:
+    """A real service in process whose clock and prices the test moves."""
+
+    service: Service
+    http: httpx.AsyncClient
+
+    @staticmethod
+    async def open() -> Box:
+        options = HostOptions(clock="manual", start_ms=START_MS, hold_prices=True, markets=MARKETS)
+        service = build(options, control_token="bbc_test")
+        await service.start()
+        transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
+        return Box(service, httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1"))
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        await self.service.stop()
+
+    async def control(self, path: str, body: dict[str, Any]) -> Any:
+        answer = await self.http.post(f"/sandbox/v1/{path}", json=body, headers=CONTROL)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def price(self, coin: str, px: float) -> None:
+        await self.control(f"markets/{coin}/price", {"px": f"{px:.1f}"})
+
+    async def advance(self, ms: int) -> None:
+        await self.control("clock/advance", {"ms": ms})
+
+    async def minute(self, **closes: float) -> None:
+        """One bar: the price after its half, and the rest of it."""
+        await self.advance(MINUTE_MS // 2)
+        for coin, px in closes.items():
+            await self.price(coin, px)
+        await self.advance(MINUTE_MS // 2)
+
+    async def hand(self) -> Hand:
+        """A new account's owner, whose requests meet no fault: the judge, and the other hand on the account."""
+        answer = await self.http.post("/v1/sandbox/accounts", json={"name": "world"})
+        assert answer.status_code == 200, answer.text
+        return Hand(self, answer.json())
+
+
+@dataclass
+class Hand:
+    box: Box
+    account: dict[str, Any]
+    done: int = 0
+
+    @property
+    def key(self) -> str:
+        return str(self.account["apiKey"])
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        answer = await self.try_to(method, path, body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def try_to(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        self.done += 1
+        headers = {"Authorization": f"Bearer {self.key}", "Idempotency-Key": f"hand-{self.done}"}
+        return await self.box.http.request(method, path, json=body, headers=headers)
+
+    async def order(
+        self, market: str, side: str, usd: float, *, stop_pct: float | None = None, limit_px: float | None = None
+    ) -> httpx.Response:
+        body: dict[str, Any] = {"market": market, "side": side, "usdAmount": usd}
+        if stop_pct is not None:
+            body["bracket"] = {"stopLoss": {"pct": stop_pct}}
+        if limit_px is not None:
+            body |= {"type": "limit", "limitPx": f"{limit_px:.1f}"}
+        return await self.try_to("POST", "/v1/orders", body)
+
+    async def cancel_stops(self, coin: str) -> int:
+        """Cancel every stop of a market by hand; how many there were."""
+        orders = (await self.ask("GET", f"/v1/orders?coin={coin}"))["orders"]
+        stops = [order["oid"] for order in orders if order["kind"] == "stop_loss"]
+        for oid in stops:
+            await self.ask("DELETE", f"/v1/orders/{oid}")
+        return len(stops)
+
+    async def disarm(self, kind: str) -> int:
+        guardians = [one for one in (await self.ask("GET", "/v1/guardians"))["guardians"] if one["type"] == kind]
+        for one in guardians:
+            await self.ask("DELETE", f"/v1/guardians/{one['id']}")
+        return len(guardians)
+
+    async def events(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        since = ""
+        while page := (await self.ask("GET", f"/v1/events?limit=200{since}"))["events"]:
+            found += page
+            since = f"&since={page[-1]['id']}"
+        return found
+
+    async def trades(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        before = ""
+        while True:
+            page = await self.ask("GET", f"/v1/trades?limit=200{before}")
+            found += page["trades"]
+            if page["nextBefore"] is None:
+                return found
+            before = f"&before={page['nextBefore']}"
+
+
+def calm(_request: httpx.Request) -> str | None:
+    return None
+
+
+@dataclass
+class Bot:
+    """One life of the daemon's inside: what daemon.py composes, without its processes."""
+
+    loop: Kernel
+    client: Client
+    beaten_ms: int = 0
+    dead: bool = field(default=False)
+
+    async def cycle(self) -> bool:
+        """Recover when that is to be done, beat, pass. False when the service could not be asked."""
+        try:
+            if not self.loop.ready:
+                await self.loop.recover()
+            now_ms = self.client.clock.now_ms()
+            if now_ms != self.beaten_ms:
+                await self.client.heartbeat()
+                self.beaten_ms = now_ms
+        except (TryLater, OutcomeUnknown):
+            if not self.loop.ready:
+                return False
+        try:
+            await self.loop.cycle()
+        except (TryLater, OutcomeUnknown):
+            return False
+        return True
+
+    async def kill(self) -> None:
+        """The process is gone: nothing is flushed."""
+        journal: Any = getattr(self.loop.journal, "_inner", self.loop.journal)
+        journal.db.close()
+        await self.client.aclose()
+        self.dead = True
+
+
+def wire_to(box: Box, fate: Fate = calm) -> FaultyWire:
+    return FaultyWire(httpx.ASGITransport(box.service.app, raise_app_exceptions=False), fate)
+
+
+def make_bot(
+    hand: Hand,
+    wire: httpx.AsyncBaseTransport,
+    path: Path | None,
+    *,
+    script: Script = busy,
+    tap: Tap | None = None,
+    pacer: FakePacer | None = None,
+    settings: Settings | None = None,
+    key: str | None = None,
+    strategies: Sequence[Strategy] | None = None,
+    path_of_orders: str = "plan",
+    **more: Any,
+) -> Bot:
+    """A bot on the hand's account, not recovered yet."""
+    client = Client("http://127.0.0.1", key or hand.key, transport=wire)
+    address = hand.account["address"]
+    journal: Any = (
+        open_journal(None, address=address)
+        if path is None
+        else open_or_rebuild(path, address=address, now_ms=START_MS)[0]
+    )
+    if tap is not None:
+        journal = Tapped(journal, tap, only=WRITES)
+    placed = [
+        StrategySpec(
+            one,
+            "1m",
+            StrategyLimits(one.name, frozenset(one.markets), interval_ms=MINUTE_MS, budget_usd=Decimal(5_000), max_leverage=3,
+                      path=path_of_orders),  # type: ignore[arg-type]
+        )
+        for one in (strategies or [Scripted(script)])
+    ]  # fmt: skip
+    loop = Kernel(
+        port=client,
+        journal=journal,
+        placed=placed,
+        pacer=pacer or FakePacer(),
+        settings=settings or Settings(guardians=(DEAD_MAN_600,)),
+        **more,
+    )
+    return Bot(loop, client)

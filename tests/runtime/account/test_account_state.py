@@ -1,0 +1,197 @@
+"""The mirror: folding the venue's events gives what its snapshot says, whichever way they come."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+
+import pytest
+
+from bot.runtime.account.account_state import FOLD, Mirror
+from bot.service.views import event_views
+from bot.wire import EVENT_SUBTYPES, BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
+from tests.builders import Desk, market, order
+from tests.fakes import FakeVenue
+from tests.runtime.builders import DEAD_MAN_60
+
+STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)), take_profit=LegRequest(r=Decimal(2)))
+
+SILENT = {("account", "settings"), ("account", "key_created"), ("account", "key_revoked")}
+
+
+def test_every_event_of_the_interface_has_a_fold_or_says_nothing_of_the_mirror() -> None:
+    known = {(kind, sub) for kind, subs in EVENT_SUBTYPES.items() for sub in subs}
+    assert known == set(FOLD) | SILENT
+
+
+async def a_life(venue: FakeVenue, seed: int, steps: int = 40) -> None:
+    chance = random.Random(seed)
+    await venue.arm(DEAD_MAN_60.request, key="arm")
+    for n in range(steps):
+        coin = chance.choice(venue.coins)
+        act = chance.randrange(6)
+        if act == 0 and coin not in venue.positions:
+            side = chance.choice(["long", "short"])
+            await venue.place(OrderRequest(market=coin, side=side, usd_amount=Decimal(200), bracket=STOP), key=f"K{n}")  # type: ignore[arg-type]
+        elif act == 1 and coin in venue.positions:
+            size = str(venue.positions[coin].size / 2)
+            await venue.close(coin, CloseRequest(size=size), key=f"K{n}")
+        elif act == 2 and coin not in venue.positions:
+            px = str(venue.px[coin] - 2)
+            await venue.place(
+                OrderRequest(market=coin, side="long", size="1", type="limit", limit_px=px, bracket=STOP), key=f"K{n}"
+            )
+        elif act == 3 and coin in venue.positions:
+            await venue.arm(GuardianRequest(type="trailing_stop", market=coin, trail_pct=Decimal(3)), key=f"K{n}")
+        elif act == 4 and venue.working:
+            await venue.cancel(next(iter(venue.working)))
+        held = {c: h.side for c, h in venue.positions.items()}
+        # A resting long never meets a short position: the fake venue has no reductions by entry.
+        if all(side == "long" for side in held.values()) or not any(o.kind == "limit" for o in venue.working.values()):
+            venue.minute(**{coin: str(100 + chance.randrange(-5, 6))})
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_folded_events_equal_the_snapshot(seed: int) -> None:
+    venue = FakeVenue()
+    await a_life(venue, seed)
+    folded = Mirror(lambda _key: "trend")
+    for event in venue.event_rows:
+        folded.apply(event)
+    snapshot = await venue.account()
+    assert [drift for drift in folded.diff(snapshot) if not drift.kind.startswith("foreign")] == []
+    assert folded.balance_usd == snapshot.balance_usd
+    twice = Mirror(lambda _key: "trend")
+    for event in venue.event_rows:
+        twice.apply(event)
+        twice.apply(event)
+    assert (twice.positions, twice.orders, twice.guardians) == (folded.positions, folded.orders, folded.guardians)
+    believed = Mirror(lambda _key: "trend")
+    believed.of_snapshot(snapshot)
+    assert believed.diff(snapshot) == []
+    assert believed.equity_usd == pytest.approx(float(snapshot.account_value_usd))
+
+
+async def test_each_difference_is_named() -> None:
+    venue = FakeVenue()
+    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(200), bracket=STOP), key="OURS")
+    await venue.place(OrderRequest(market="ETH", side="long", size="1", type="limit", limit_px="90"), key="THEIRS")
+    await venue.arm(DEAD_MAN_60.request, key="arm")
+    mirror = Mirror(lambda key: "trend" if key == "OURS" else None)
+    drifts = mirror.diff(await venue.account())
+    assert [(drift.kind, drift.market) for drift in drifts] == [
+        ("missing_fill", "BTC"), ("missing_fill", "BTC"), ("missing_fill", "BTC"), ("missing_fill", "ETH"), ("foreign_order", "ETH"),
+    ]  # fmt: skip
+    mirror.of_snapshot(await venue.account())
+    gone = FakeVenue()
+    kinds = {drift.kind for drift in mirror.diff(await gone.account())}
+    assert kinds == {"missing_fill", "order_gone", "guardian_gone"}
+
+
+async def test_a_position_belongs_to_the_strategy_whose_key_opened_it() -> None:
+    venue = FakeVenue()
+    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(200)), key="OURS")
+    await venue.place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(200)), key="THEIRS")
+    mirror = Mirror(lambda key: "trend" if key == "OURS" else None)
+    for event in venue.event_rows:
+        mirror.apply(event)
+    assert {p.market: p.owner for p in mirror.positions.values()} == {"BTC": "trend", "ETH": None}
+    assert [p.market for p in mirror.unprotected()] == ["BTC"]
+    assert mirror.keys_proven
+
+
+def test_an_event_of_tomorrow_changes_nothing() -> None:
+    mirror = Mirror()
+    mirror.apply(Event(id="evt_1", type="weather", subtype="rain", ts=1, coin="BTC", data={"mm": 3}))
+    assert mirror.positions == {}
+
+
+def test_an_isolated_margin_is_the_accounts_money_from_the_fill_on_and_not_only_from_the_next_snapshot() -> None:
+    mirror = Mirror(lambda _key: "trend")
+
+    def told(type_: str, subtype: str, **data: object) -> float:
+        row = {"id": "evt_1", "type": type_, "subtype": subtype, "ts": 1, "coin": "AAPL", "data": data}
+        mirror.apply(Event.model_validate(row))
+        return mirror.equity_usd
+
+    fill = {"tradeId": "t", "oid": "1", "kind": "market", "side": "long", "reduceOnly": False, "liquidity": "taker", "remainingSize": "0"}  # fmt: skip
+    told("account", "created", balanceUsd="10000")
+    entry = {**fill, "intent": "open", "size": "30", "px": "100", "feeUsd": "1.5", "realizedPnlUsd": None}
+    assert told("fill", "entry", **entry, positionSize="30", entryPx="100", balanceUsd="7000") == 9_998.5
+    paid = {"side": "long", "size": "30", "oraclePx": "100", "rate": "0.00001", "amountUsd": "-0.5"}
+    assert told("funding", "payment", **paid, balanceUsd="7000") == 9_998, "out of the margin"
+    left = {**fill, "intent": "close", "size": "30", "px": "101", "feeUsd": "1.5", "realizedPnlUsd": "30"}
+    assert told("fill", "exit", **left, positionSize="0", entryPx=None, balanceUsd="10026.5") == 10_026.5
+    assert mirror.value_offset_usd == 0
+    assert told("fill", "entry", **entry, positionSize="30", entryPx="100", balanceUsd="7025") == 10_025
+    taken = {
+        "tradeId": "t",
+        "side": "long",
+        "size": "30",
+        "px": "10",
+        "markPx": "10",
+        "feeUsd": "0",
+        "balanceUsd": "7025",
+    }
+    assert told("liquidation", "backstop", **taken, realizedPnlUsd="-2700", marginLostUsd="300") == 7_025
+    assert mirror.value_offset_usd == 0
+    assert (
+        told(
+            "fill",
+            "entry",
+            **{**entry, "size": "100", "px": "0.4"},
+            positionSize="100",
+            entryPx="0.4",
+            balanceUsd="6983.5",
+        )
+        == 7_023.5
+    )
+    settled = {"tradeId": "t", "side": "long", "size": "100", "outcomePx": "1", "payoutUsd": "100", "feeUsd": "0"}
+    assert told("settlement", "settled", **settled, realizedPnlUsd="60", balanceUsd="7083.5") == 7_083.5
+    assert (mirror.value_offset_usd, mirror.positions) == (0, {})
+
+
+def told_of(desk: Desk) -> Mirror:
+    """What an unbroken run believes, to which every order here was a strategy's, without a leverage of its own."""
+    mirror = Mirror(lambda _key: "trend")
+    for happened in desk.account.events:
+        mirror.apply(Event.model_validate(event_views.event(happened)))
+    return mirror
+
+
+def test_a_loss_beyond_the_isolated_margin_costs_the_margin_and_no_more() -> None:
+    desk = Desk((market("BTC", margin_mode="isolated"), "100"))
+    desk.place(order("BTC", 1, size="5", leverage=10))
+    desk.jump("BTC", "50")
+    mirror = told_of(desk)
+    assert (mirror.equity_usd, mirror.value_offset_usd) == (9_950, 0)
+
+
+def test_a_reversal_by_one_order_takes_over_the_leverage_of_what_it_closes() -> None:
+    desk = Desk((market("BTC"), "100"))
+    desk.place(order("BTC", 1, size="5", leverage=3))
+    desk.place(order("BTC", 1, size="1", leverage=5, acknowledge_leverage_change=True))
+    desk.place(order("BTC", -1, size="12"))
+    held = told_of(desk).positions["BTC"]
+    assert (held.side, held.size, held.leverage) == ("short", 6, desk.account.positions["BTC"].leverage)
+    assert held.leverage == 5
+    desk.close("BTC")
+    desk.place(order("BTC", 1, size="1"))
+    assert told_of(desk).positions["BTC"].leverage == desk.account.positions["BTC"].leverage == 1
+
+
+def test_risk_is_that_of_the_newest_bracket_and_an_order_is_as_old_as_its_first_event() -> None:
+    desk = Desk((market("BTC"), "100"))
+    desk.place(order("BTC", 1, size="5", stop="20%"))
+    first_ms = desk.now_ms
+    desk.wait(60_000)
+    desk.place(order("BTC", 1, size="2"))
+    mirror = told_of(desk)
+    (stop,) = mirror.orders.values()
+    assert (stop.size, stop.created_ms) == (7, first_ms), "it has grown with the position"
+    assert mirror.positions["BTC"].first_stop_px == 80
+    desk.place(order("BTC", 1, size="2", stop="5%"))
+    mirror = told_of(desk)
+    (stop,) = mirror.orders.values()
+    assert (stop.size, stop.created_ms) == (9, desk.now_ms)
+    assert mirror.positions["BTC"].first_stop_px == 95

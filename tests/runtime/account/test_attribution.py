@@ -1,0 +1,313 @@
+"""The books: what each strategy did adds up to the account, to the last unit, whatever happened; and one's own fills are one's own."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from bot.clock import DAY_MS
+from bot.money import decimal_of_e8
+from bot.runtime.account.attribution import Attribution
+from bot.runtime.journal.journal import open_journal
+from bot.runtime.model.positions import MirrorPosition
+from bot.runtime.model.shares import FOREIGN, NETTING
+from bot.service.views import event_views
+from bot.wire import Event
+from tests.builders import MINUTE_MS, T0, Desk, market, order
+from tests.fakes import ADDRESS
+
+STRATEGIES = ("alpha", "beta", "gamma")
+STEP = Decimal("0.00001")  # of the sizes of both markets
+
+
+@dataclass
+class Room:
+    """A venue with an account, and books that read its events."""
+
+    cash: str = "10000"
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        costs = {"taker_rate": 45_000, "maker_rate": 15_000, "funding_rate": 12_500_000, **self.more}
+        self.desk = Desk((market("BTC", **costs), "100"), (market("ETH", **costs), "30"), cash=self.cash)
+        self.journal = open_journal(None, address=ADDRESS)
+        self.seen = 0
+        self.serial = 0
+        self.books = self.reread()
+
+    def reread(self) -> Attribution:
+        """As the next life finds them."""
+        return Attribution.of_journal(
+            self.journal, owner_of=owner_of, mark_at=self.mark_at, step_of=lambda _market: STEP
+        )
+
+    def mark_at(self, coin: str, at_ms: int | None) -> Decimal:
+        return decimal_of_e8(self.desk.mark(coin))
+
+    def learn(self) -> list[dict[str, Any]]:
+        """Take what has happened, written with the books in one transaction."""
+        kept = list(self.desk.account.events)
+        fresh = [e for e in kept if e.seq > self.seen]
+        self.seen = kept[-1].seq if kept else 0
+        events = [Event.model_validate(event_views.event(one)) for one in fresh]
+        parts = [dict(self.books.apply(event)) for event in events]
+        if events:
+            self.journal.take(events, events[-1].id, epoch=0, books=self.books.changes())
+        return parts
+
+    def trade(self, who: str | None, *, coin: str = "BTC", side: int = 1, **over: Any) -> list[dict[str, Any]]:
+        self.serial += 1
+        key = None if who is None else f"{who}-{self.serial}"
+        self.desk.place(order(coin, side, **over), idempotency_key=key)
+        return self.learn()
+
+    def check(self) -> None:
+        """The sum over everyone is the account's, and the shares are the positions."""
+        account, books = self.desk.account, [self.books.of(name) for name in self.books.names()]
+        assert sum(one.fees_usd for one in books) == decimal_of_e8(account.fees)
+        assert sum(one.funding_usd for one in books) == decimal_of_e8(account.funding)
+        assert sum(one.realized_usd for one in books) == decimal_of_e8(account.realized + account.absorbed)
+        assert sum(one.margin_lost_usd for one in books) == decimal_of_e8(account.margin_lost)
+        for coin in ("BTC", "ETH"):
+            held = account.positions.get(coin)
+            shares = self.books.shares.get(coin, {}).values()
+            assert sum(one.size for one in shares) == (decimal_of_e8(held.size) if held else 0), coin
+            assert all(one.size % STEP == 0 for one in shares), "each can be closed by itself"
+            assert {one.side for one in shares} <= ({"long" if held.side > 0 else "short"} if held else set())
+        unrealized = sum(p.pnl(self.desk.mark(coin)) for coin, p in account.positions.items())
+        # The service cuts each product to 1e-8; the books do not.
+        assert abs(sum(one.unrealized_usd for one in books) - decimal_of_e8(unrealized)) < Decimal("0.00001")
+
+
+def owner_of(key: str) -> str | None:
+    name = key.rpartition("-")[0]
+    return name if name in STRATEGIES or name == "@runtime" else None
+
+
+def one_step(room: Room, chance: random.Random) -> None:
+    who = chance.choice([*STRATEGIES, "stranger", "@runtime", None])
+    coin = chance.choice(["BTC", "ETH"])
+    usd = str(chance.randint(10, 3_000))
+    kind = chance.randrange(10)
+    if kind < 4:
+        room.trade(who, coin=coin, side=chance.choice([1, 1, -1]), usd=usd, leverage=5)
+    elif kind == 4:
+        room.trade(
+            who, coin=coin, usd=usd, stop=f"{chance.randint(1, 5)}%", take=f"{chance.randint(1, 9)}%", leverage=5
+        )
+    elif kind == 5:
+        px = room.desk.mark(coin) * chance.randint(90, 110) // 100
+        room.trade(who, coin=coin, side=chance.choice([1, -1]), usd=usd, limit_px=f"{px / 1e8:.2f}", leverage=5)
+    elif kind == 6 and coin in room.desk.account.positions:
+        room.serial += 1
+        size = max(10**5, room.desk.position(coin).size * chance.randint(1, 100) // 100)
+        room.desk.close(coin, size=size, idempotency_key=f"{who}-{room.serial}" if who else None)
+    elif kind == 7:
+        room.desk.wait(chance.choice([1_000, MINUTE_MS, 60 * MINUTE_MS]))
+    else:
+        px = room.desk.mark(coin) / 1e8 * chance.choice([0.9, 0.97, 0.99, 1.01, 1.03, 1.1])
+        room.desk.move(coin, f"{px:.2f}")
+    room.learn()
+
+
+@pytest.mark.soak(worlds=25, full=1_000)
+def test_the_sum_over_the_strategies_is_the_account(worlds: int, base_seed: int) -> None:
+    for seed in range(base_seed, base_seed + worlds):
+        chance, room = random.Random(seed), Room()
+        try:
+            for _ in range(80):
+                one_step(room, chance)
+                room.check()
+                if chance.random() < 0.1:  # A restart: what is written is what is known.
+                    room.books = room.reread()
+        except AssertionError as error:
+            raise AssertionError(f"world {seed}: {error}") from error
+
+
+def test_a_strategy_alone_in_a_market_has_what_the_service_says_and_nothing_is_netted() -> None:
+    room = Room()
+    room.trade("alpha", size="3")
+    room.desk.move("BTC", "107.33")
+    room.trade("alpha", side=-1, size="1")
+    room.trade("beta", coin="ETH", size="2")
+    book = room.books.of("alpha")
+    assert book.realized_usd == decimal_of_e8(room.desk.account.realized)
+    assert (book.fills, [str(share.size) for share in book.shares]) == (2, ["2"])
+    assert NETTING not in room.books.rows
+    room.check()
+
+
+def test_two_in_one_market_each_book_against_their_own_entries() -> None:
+    room = Room(more={"taker_rate": 0, "funding_rate": 0})
+    room.trade("alpha", size="1")
+    room.desk.move("BTC", "110")
+    room.trade("beta", size="1")
+    room.desk.move("BTC", "120")
+    (parts,) = room.trade("beta", side=-1, size="1")
+    assert {name: (part.size, part.realized_usd, part.left) for name, part in parts.items()} == {"beta": (1, 10, 0)}
+    assert room.books.of("alpha").unrealized_usd == 20
+    assert room.books.of(NETTING).realized_usd == 5, "the account's average entry of 105 says 15"
+    room.check()
+    room.trade("alpha", side=-1, size="1")
+    assert [room.books.of(name).realized_usd for name in ("alpha", "beta", NETTING)] == [20, 10, 0]
+    room.check()
+
+
+def test_a_stop_closes_every_share_and_funding_is_split_to_the_last_unit() -> None:
+    room = Room(more={"funding_rate": 33_333_333})
+    room.trade("alpha", size="1", stop="5%")
+    room.trade("beta", size="2")
+    room.desk.wait(60 * MINUTE_MS)
+    room.learn()
+    paid = [room.books.of(name).funding_usd for name in ("alpha", "beta")]
+    assert sum(paid) == decimal_of_e8(room.desk.account.funding) < 0
+    assert abs(paid[1] - 2 * paid[0]) <= Decimal("0.00000002")
+    room.desk.move("BTC", "94")
+    room.learn()
+    assert room.books.shares.get("BTC", {}) == {}
+    assert room.books.of("alpha").realized_usd < 0
+    room.check()
+
+
+def test_what_another_hand_closes_of_a_shared_position_leaves_sizes_that_can_be_traded() -> None:
+    room = Room()
+    for who, size in (("alpha", "0.244"), ("beta", "0.142"), ("gamma", "0.11")):
+        room.trade(who, size=size)
+    room.desk.close("BTC", size=10_000_000)
+    room.learn()
+    # 0.0491935, 0.0286290 and 0.0221774 go; the two steps that are left over take those that lost most by the cut.
+    assert [str(share.size) for share in room.books.shares["BTC"].values()] == ["0.19481", "0.11337", "0.08782"]
+    room.check()
+
+
+def test_a_share_that_an_older_version_has_cut_finer_gives_all_of_it() -> None:
+    room = Room()
+    room.trade("alpha", size="1")
+    room.trade("beta", size="1")
+    held = room.books.shares["BTC"]
+    held["alpha"] = held["alpha"]._replace(size=Decimal("0.999995"), cost_usd=Decimal("99.9995"))
+    held["beta"] = held["beta"]._replace(size=Decimal("1.000005"), cost_usd=Decimal("100.0005"))
+    room.desk.close("BTC", size=199_999_000)
+    room.learn()
+    assert sum(s.size for s in room.books.shares["BTC"].values()) == Decimal("0.00001")
+    assert all(s.size > 0 for s in room.books.shares["BTC"].values())
+
+
+def test_what_another_hand_or_a_repair_does_is_nobodys_own() -> None:
+    room = Room()
+    room.trade("stranger", size="1")
+    room.trade("alpha", size="1")
+    room.trade("stranger", side=-1, size="1")
+    assert [(s.strategy, s.size) for s in room.books.shares["BTC"].values()] == [("alpha", 1)]
+    room.trade("@runtime", side=-1, size="0.4")
+    assert str(room.books.of("alpha").shares[0].size) == "0.6"
+    assert room.books.of(FOREIGN).fills == 2
+    room.check()
+
+
+def test_a_backstop_liquidation_is_booked_once_with_the_margin_that_it_took() -> None:
+    room = Room(cash="100")
+    room.trade("alpha", usd="2000", leverage=40)
+    room.desk.jump("BTC", "96")
+    room.learn()
+    assert not room.desk.account.positions
+    assert room.books.of("alpha").shares == ()
+    room.check()
+
+
+@pytest.mark.parametrize(("mode", "px"), [("isolated", "50"), ("cross", "50"), ("isolated", "91"), ("cross", "86")])
+def test_what_the_service_pays_of_a_loss_is_no_loss_of_the_strategy(mode: str, px: str) -> None:
+    room = Room(cash="300", more={"margin_mode": mode})
+    room.trade("alpha", usd="2000", leverage=10)
+    room.desk.jump("BTC", px)
+    room.learn()
+    account = room.desk.account
+    assert not account.positions
+    assert (account.absorbed > 0) == (px == "50")
+    room.check()
+    assert room.books.of("alpha").net_usd == decimal_of_e8(account.balance) - 300
+
+
+def test_the_day_counts_from_midnight_and_from_no_earlier() -> None:
+    room = Room(more={"taker_rate": 0, "funding_rate": 0})
+    room.trade("alpha", size="1")
+    room.desk.move("BTC", "110")
+    assert room.books.of("alpha").day_usd == 10
+    marks = {T0 + DAY_MS: Decimal(108)}
+    room.books.mark_at = lambda coin, at_ms: marks.get(at_ms or 0, room.mark_at(coin, None))
+    assert room.books.roll(T0 + DAY_MS + 5_000)
+    assert room.books.of("alpha").day_usd == 2, "since the mark of 00:00 UTC, not since it was asked"
+    room.books.halt("alpha")
+    changes = room.books.changes()
+    room.journal.write_books(changes)
+    again = room.reread()
+    assert (again.of("alpha").day_usd, again.is_halted("alpha")) == (Decimal(10) - 108 + 100, True)
+    assert again.roll(T0 + 2 * DAY_MS)
+    assert not again.is_halted("alpha")
+
+
+def test_a_page_that_is_not_written_is_not_booked() -> None:
+    room = Room()
+    room.trade("alpha", size="1")
+    before = room.books.of("alpha")
+
+    room.books.begin_page()
+    room.desk.place(order("BTC", 1, size="1"), idempotency_key="alpha-9")
+    event = Event.model_validate(event_views.event(room.desk.account.events[-1]))
+    room.books.apply(event)
+    assert room.books.of("alpha").fills == 2
+    room.books.end_page(is_written=False)
+    assert room.books.of("alpha") == before
+    assert room.books.changes() is None
+
+
+def test_a_position_that_was_given_an_owner_is_booked_from_then_on() -> None:
+    room = Room(more={"taker_rate": 0, "funding_rate": 0})
+    held = MirrorPosition("BTC", "long", Decimal(2), Decimal(100))
+    room.desk.move("BTC", "110")
+    room.books.align({"BTC": held}, 0, T0)
+    assert [(s.strategy, s.size) for s in room.books.shares["BTC"].values()] == [(FOREIGN, 2)]
+    room.books.align({"BTC": MirrorPosition("BTC", "long", Decimal(2), Decimal(100), owner="alpha")}, 0, T0)
+    book = room.books.of("alpha")
+    assert (book.unrealized_usd, book.day_usd) == (20, 0), "what it gained before is not this day's"
+    room.books.align({}, 0, T0)
+    assert room.books.names() == sorted(room.books.rows)
+    assert not room.books.shares
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_an_entry_whose_owner_is_known_late_is_booked_as_if_it_had_been_known_at_once(mixed: bool) -> None:
+    late, at_once = Room(), Room()
+    for room, who in ((late, None), (at_once, "beta")):
+        room.trade("alpha", usd="300", leverage=5)
+        room.desk.move("BTC", "101.37")
+        if mixed:
+            room.trade(None, usd="70", leverage=5)
+        room.trade(who, usd="213.7", leverage=5)
+    named = Event.model_validate(event_views.event(list(late.desk.account.events)[-1]))
+    assert late.books.of("beta").fills == 0
+    late.books.name([named], "beta")
+    late.journal.write_books(late.books.changes())
+    for books in (late.books, late.reread()):
+        for name in ("alpha", "beta", FOREIGN):
+            assert books.of(name) == at_once.books.of(name), name
+    late.check()
+    for room in (late, at_once):
+        room.desk.move("BTC", "97")
+        room.desk.close("BTC", idempotency_key="beta-9")
+        room.learn()
+    assert late.books.of("beta").realized_usd == at_once.books.of("beta").realized_usd
+    late.check()
+
+
+def test_a_reset_begins_the_books_anew() -> None:
+    room = Room()
+    room.trade("alpha", size="1")
+    room.books.align({}, 1, T0)
+    room.journal.write_books(room.books.changes())
+    assert room.books.names() == []
+    assert room.journal.book_rows(0) == room.journal.share_rows(0) == []

@@ -1,0 +1,599 @@
+"""What a person is told: the words, the outbox, and lanes that fail, repeat themselves and say too much."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from bot import logs
+from bot.errors import ConfigError
+from bot.runtime.alerts import messages
+from bot.runtime.alerts import notifier as notify
+from bot.runtime.alerts.messages import Message, notice
+from bot.runtime.control_plane import reporting
+from bot.runtime.journal.journal import Journal, open_journal
+from bot.runtime.journal.retention import Held, Kept, trim_rest
+from bot.wire import Event
+from tests.runtime.alerts.notification_receiver import postbox
+
+HOUR_MS = 3_600_000
+
+
+class Inbox:
+    """A target that keeps what it took, and takes nothing while `down`."""
+
+    name = "inbox"
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.down = False
+        self.raises: Exception | None = None
+
+    async def send(self, message: Message) -> bool:
+        if self.raises is not None:
+            raise self.raises
+        if not self.down:
+            self.messages.append(message)
+        return not self.down
+
+    @property
+    def titles(self) -> list[str]:
+        return [one.title for one in self.messages]
+
+
+@pytest.fixture
+def log_as_before() -> Iterator[None]:
+    handlers, level = list(logging.root.handlers), logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+
+
+@pytest.fixture
+def journal() -> Iterator[Journal]:
+    one = open_journal(None, address="0x" + "0" * 40)
+    yield one
+    one.close()
+
+
+def lane_of(journal: Journal, inbox: Inbox, *, now_ms: int = 0, **wording: object) -> notify.Lane:
+    return notify.Lane(inbox, "a", journal=journal, wording=notify.Wording("b", **wording), now_ms=now_ms)  # type: ignore[arg-type]
+
+
+def lost(ref: str, *, market: str = "BTC", message: str = "gone") -> messages.Notice:
+    return notice("protection.lost", ref, at_ms=int(ref), market=market, message=message)
+
+
+def test_an_event_is_told_with_its_figures_and_its_strategy() -> None:
+    event = Event.model_validate(
+        {
+            "id": "evt_1", "type": "fill", "subtype": "exit", "ts": 1, "coin": "BTC", "idempotencyKey": "KEY",
+            "data": {
+                "tradeId": "trd_1", "oid": "1", "kind": "stop_loss", "side": "long", "intent": "close", "reduceOnly": True,
+                "size": "0.1", "px": "100", "feeUsd": "0.01", "realizedPnlUsd": "-1.5", "liquidity": "taker",
+                "remainingSize": "0", "positionSize": "0", "balanceUsd": "998.49",
+            },
+        }
+    )  # fmt: skip
+    (one,) = messages.of_event(event, lambda key: "trend" if key == "KEY" else None)
+    message = messages.render(one.kind, one.payload, bot="b")
+    assert (message.level, message.title[:12]) == ("info", "[b] BTC: clo")
+    assert "trend: -1.5 USD by stop_loss" in message.text
+
+
+def test_what_nobody_needs_to_hear_is_no_notice() -> None:
+    data = {"oid": "1", "kind": "stop_loss", "side": "long", "intent": "close", "size": "1", "filledSize": "0"}
+    event = Event.model_validate({"id": "evt_1", "type": "order", "subtype": "armed", "ts": 1, "data": data})
+    assert list(messages.of_event(event)) == []
+
+
+def test_a_text_of_others_is_one_line_of_bounded_length_without_secrets() -> None:
+    one = notice("protection.lost", "1", at_ms=1, message="a\nb\x1b[31m " + "x" * 999 + " bbk_test_aaaaaaaa_secret")
+    said = json.loads(one.payload)["message"]
+    assert said.isprintable()
+    assert len(said) == messages.FIELD_MAX
+    assert "bbk_test" not in notice("protection.lost", "1", at_ms=1, message="bbk_test_aaaaaaaa_secret").payload
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "problem"),
+    [
+        ("fill.exot", "x", "there is no notice"),
+        ("fill.exit", "{pnl}", "{pnl} is no field of fill.exit"),
+        ("fill.exit", "{px.__class__}", "is no field"),
+        ("fill.exit", "{px!r}", "without a format"),
+        ("fill.exit", "{px:>9}", "without a format"),
+        ("fill.exit", "{px", "is no template"),
+        ("fill.exit", "{market} {px} {strategy} {realized_pnl_usd}", None),
+    ],
+)
+def test_a_template_is_judged_before_it_is_needed(kind: str, text: str, problem: str | None) -> None:
+    found = messages.problem_of(kind, text)
+    assert found is None if problem is None else problem in (found or "")
+
+
+def test_every_template_names_only_fields_of_its_own() -> None:
+    for kind, template in messages.TEMPLATES.items():
+        assert messages.problem_of(kind, template.text) is None, kind
+        assert messages.problem_of(kind, template.title) is None, kind
+
+
+async def test_each_notice_is_sent_once_in_order_also_after_a_restart(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    journal.notify([lost("1"), lost("2", market="ETH")], now_ms=0)
+    journal.notify([lost("1")], now_ms=0)
+    await lane.step(0)
+    await lane_of(journal, inbox).step(0)
+    assert inbox.titles == ["[b] BTC is without a stop", "[b] ETH is without a stop"]
+
+
+async def test_a_thousand_quiet_notices_are_passed_over_in_a_few_writes(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, level="error")
+    journal.notify([notice("strategy.paused", str(n), at_ms=n, message="so") for n in range(1_000)], now_ms=0)
+    journal.notify([lost("1")], now_ms=0)
+    before = journal.db.conn.total_changes
+    await lane.step(0)
+    assert journal.db.conn.total_changes - before <= 1_001 // notify.PAGE + 2
+    assert inbox.titles == ["[b] BTC is without a stop"]
+    again = lane_of(journal, inbox, level="error")
+    assert again.cursor == lane.cursor == journal.newest_notice()
+
+
+async def test_a_new_target_hears_nothing_of_what_was_before_it(journal: Journal) -> None:
+    journal.notify([lost("1")], now_ms=0)
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    journal.notify([lost("2", market="ETH")], now_ms=0)
+    await lane.step(0)
+    assert inbox.titles == ["[b] ETH is without a stop"]
+
+
+@pytest.mark.parametrize("damage", ["", "soon", "-3", "9" * 5_000, "1000000"])
+async def test_a_target_whose_cursor_is_damaged_is_told_the_newest_again_and_what_comes(
+    journal: Journal, damage: str
+) -> None:
+    journal.notify([lost(str(n), message=f"no {n}") for n in range(notify.AGAIN + 5)], now_ms=0)
+    journal.write_note("notify:a", damage)
+    inbox = Inbox()
+    with capture_logs() as lines:
+        lane = lane_of(journal, inbox)
+    assert lane.cursor == 5
+    assert [(line["event"], line["note"], line["log_level"]) for line in lines] == [
+        ("journal.note_damaged", "notify:a", "warning")
+    ]
+    assert journal.note("damaged:notify:a") == damage
+    await lane.step(0)
+    told = len(inbox.titles)
+    assert told > 0
+    again = lane_of(journal, inbox)
+    journal.notify([lost("99", market="ETH")], now_ms=0)
+    await again.step(0)
+    assert inbox.titles[told:] == ["[b] ETH is without a stop"]
+
+
+async def test_a_new_target_that_takes_nothing_in_its_first_run_is_told_by_the_next(journal: Journal) -> None:
+    inbox = Inbox()
+    lane_of(journal, inbox)
+    journal.notify([lost("1")], now_ms=0)
+    await lane_of(journal, inbox).step(0)
+    assert inbox.titles == ["[b] BTC is without a stop"]
+
+
+@pytest.mark.parametrize("raises", [None, ConnectionRefusedError("no"), ValueError("a plug-in's own")])
+async def test_a_target_that_is_down_loses_nothing_and_is_asked_less_and_less(
+    journal: Journal, raises: Exception | None
+) -> None:
+    inbox = Inbox()
+    inbox.down, inbox.raises = True, raises
+    lane = lane_of(journal, inbox)
+    journal.notify([lost("1")], now_ms=0)
+    now_ms, waits = 0, []
+    for _ in range(10):
+        again_ms = await lane.step(now_ms)
+        waits.append(again_ms - now_ms)
+        assert await lane.step(now_ms + 1) == again_ms, "it is not asked before its time"
+        now_ms = again_ms
+    assert waits[0] == 5_000
+    assert waits[-1] == 600_000
+    assert lane.failed_total == 10
+    inbox.down, inbox.raises = False, None
+    await lane.step(now_ms)
+    assert inbox.titles == ["[b] BTC is without a stop"]
+    assert lane.failures == 0
+
+
+async def test_what_was_trimmed_while_a_target_was_down_is_counted_and_said(journal: Journal) -> None:
+    inbox = Inbox()
+    inbox.down = True
+    lane = lane_of(journal, inbox)
+    journal.notify([lost(str(n), market=f"M{n}") for n in range(9)], now_ms=0)
+    again_ms = await lane.step(0)
+    with journal._transaction():
+        trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=2))
+    inbox.down = False
+    await lane.step(again_ms)
+    assert inbox.titles == ["[b] 7 older notices were not kept", "[b] M7 is without a stop", "[b] M8 is without a stop"]
+
+
+async def test_what_repeats_is_counted_and_told_once_more_at_the_end(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    journal.notify([lost(str(n)) for n in range(1, 6)], now_ms=0)
+    again_ms = await lane.step(0)
+    assert inbox.titles == ["[b] BTC is without a stop"]
+    assert again_ms == notify.DEDUP_MS
+    await lane.step(again_ms)
+    assert inbox.titles[1:] == ["[b] BTC is without a stop (4 more times)"]
+
+
+async def test_what_was_only_counted_is_told_at_the_end_of_the_run(journal: Journal) -> None:
+    """The next run does not know of it."""
+    inbox = Inbox()
+    notifier = notify.Notifier([lane_of(journal, inbox)], mono_ms=lambda: 0)
+    journal.notify([lost(str(n)) for n in range(1, 4)], now_ms=0)
+    await notifier.lanes[0].step(0)
+    journal.notify([lost("4")], now_ms=0)
+    await notifier.flush()
+    assert inbox.titles == ["[b] BTC is without a stop", "[b] BTC is without a stop (3 more times)"]
+    await notifier.flush()
+    assert len(inbox.titles) == 2
+
+
+async def test_what_was_only_counted_is_one_message_at_the_end_where_the_allowance_is_less(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    markets = [f"M{n}" for n in range(notify.BURST)]
+    for part in (markets[:-1], markets[-1:], markets):  # Told, told, counted.
+        journal.notify([lost(str(journal.newest_notice() + n), market=one) for n, one in enumerate(part)], now_ms=0)
+        await lane.step(0)
+    assert len(inbox.titles) == notify.BURST
+    await lane.end(0)
+    assert inbox.titles[notify.BURST :] == [f"[b] {notify.BURST} more notices"]
+    assert f"{notify.BURST} x protection.lost" in inbox.messages[-1].text
+    await lane.end(0)
+    assert len(inbox.titles) == notify.BURST + 1
+
+
+async def test_a_count_that_waits_for_its_allowance_keeps_no_error_waiting(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, per_hour=5)
+    journal.notify([lost(str(n)) for n in range(1, 4)], now_ms=0)
+    await lane.step(0)
+    journal.notify([notice("fill.entry", f"f{n}", at_ms=0, market=f"M{n}") for n in range(12)], now_ms=0)
+    await lane.step(notify.DEDUP_MS - 1)
+    told = len(inbox.titles)
+    again_ms = await lane.step(notify.DEDUP_MS)
+    assert again_ms > notify.DEDUP_MS, "due, and there is no allowance"
+    assert len(inbox.titles) == told
+    journal.notify([notice("fill.entry", "last", at_ms=0, market="SMALL")], now_ms=0)
+    assert await lane.step(notify.DEDUP_MS) == again_ms
+    assert len(inbox.titles) == told
+    journal.notify([lost("9", market="ETH")], now_ms=0)
+    await lane.step(notify.DEDUP_MS)
+    assert inbox.titles[told:] == ["[b] 4 more notices"], "with what waits: the count is none the less told"
+    assert "3 x protection.lost" in inbox.messages[-1].text
+    assert "ETH is without a stop" in inbox.messages[-1].text
+    await lane.step(4 * notify.DEDUP_MS)
+    assert len(inbox.titles) == told + 1, "once"
+
+
+async def test_a_count_that_waits_for_its_allowance_is_told_when_there_is_some(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, per_hour=5)
+    journal.notify([lost("1"), lost("2")], now_ms=0)
+    await lane.step(0)
+    journal.notify([notice("fill.entry", f"f{n}", at_ms=0, market=f"M{n}") for n in range(12)], now_ms=0)
+    await lane.step(notify.DEDUP_MS - 1)
+    again_ms = await lane.step(notify.DEDUP_MS)
+    assert inbox.titles[-1] != "[b] BTC is without a stop (once more)", "there is none yet"
+    await lane.step(again_ms)
+    assert inbox.titles[-1] == "[b] BTC is without a stop (once more)"
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[1]", "5", "null", "[" * 100_000])
+async def test_a_notice_that_is_damaged_is_told_by_its_kind_and_holds_up_no_other(
+    journal: Journal, damage: str
+) -> None:
+    journal.write_note("notify:a", "0")
+    journal.notify([lost("1"), lost("2", market="ETH")], now_ms=0)
+    journal.db.execute("UPDATE outbox SET payload=? WHERE seq=1", (damage,))
+    inbox = Inbox()
+    inbox.down = True
+    with capture_logs() as lines:
+        lane = lane_of(journal, inbox)
+        again_ms = await lane.step(0)
+        inbox.down = False
+        await lane.step(again_ms)
+    assert inbox.titles == ["[b] - is without a stop", "[b] ETH is without a stop"]
+    assert lane.cursor == journal.newest_notice()
+    assert [line["seq"] for line in lines if line["event"] == "notice.damaged"] == [1]
+
+
+async def test_of_what_repeats_by_turns_the_last_to_be_told_is_the_last_that_was_so(journal: Journal) -> None:
+    """Degraded, recovered, degraded, recovered, degraded: whoever reads the last message must not take it for well."""
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    kinds = ("daemon.degraded", "daemon.recovered") * 2 + ("daemon.degraded",)
+    for minute, kind in enumerate(kinds):
+        journal.notify([notice(kind, str(minute), at_ms=minute, code="journal", message=kind)], now_ms=0)
+        await lane.step(minute * 60_000)
+    assert inbox.titles == ["b is degraded", "b is no longer degraded"]
+    for at_ms in (notify.DEDUP_MS, notify.DEDUP_MS + 60_000, 2 * notify.DEDUP_MS + 60_000):
+        await lane.step(at_ms)
+    assert inbox.titles[2:] == ["b is no longer degraded (once more)", "b is degraded (2 more times)"]
+
+
+async def test_more_than_the_allowance_becomes_one_digest_and_nothing_is_lost(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, per_hour=60)
+    journal.notify([lost(str(n), market=f"M{n}") for n in range(1, 41)], now_ms=0)
+    again_ms = await lane.step(0)
+    assert len(inbox.messages) == notify.BURST
+    assert inbox.titles[-1] == "[b] 31 more notices"
+    assert "31 x protection.lost" in inbox.messages[-1].text
+    journal.notify([notice("fill.entry", "98", at_ms=0, market="SMALL")], now_ms=0)
+    again_ms = await lane.step(0)
+    assert 0 < again_ms <= HOUR_MS / 60 + 1, "small talk waits for the next message's allowance"
+    journal.notify([lost("99", market="LAST")], now_ms=0)
+    await lane.step(0)
+    assert inbox.titles[-1] == "[b] 2 more notices", "an error does not, and takes along what waits"
+    assert "LAST is without a stop" in inbox.messages[-1].text
+    for n in range(1, notify.URGENT):
+        journal.notify([lost(f"10{n}", market=f"MORE{n}")], now_ms=0)
+        await lane.step(0)
+        assert inbox.titles[-1] == f"[b] MORE{n} is without a stop"
+    journal.notify([lost("199", market="OVER")], now_ms=0)
+    again_ms = await lane.step(0)
+    assert 0 < again_ms <= HOUR_MS / 60 + 1, "until the credit is used up, which is paid back"
+    await lane.step(again_ms)
+    assert inbox.titles[-1] == "[b] OVER is without a stop"
+
+
+def talk(first: int, count: int) -> list[messages.Notice]:
+    return [notice("fill.entry", str(n), at_ms=0, market=f"M{n}") for n in range(first, first + count)]
+
+
+async def test_an_error_behind_pages_of_small_talk_does_not_wait_for_its_allowance(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, per_hour=60)
+    journal.notify(talk(0, notify.BURST + 1), now_ms=0)
+    await lane.step(0)
+    assert len(inbox.messages) == notify.BURST
+    journal.notify(talk(100, 50 * notify.PAGE), now_ms=0)
+    again_ms = await lane.step(0)
+    assert len(inbox.messages) == notify.BURST
+    assert again_ms > 0
+    journal.notify([lost("9999", market="LAST"), *talk(10_000, 5)], now_ms=0)
+    await lane.step(0)
+    assert inbox.titles[notify.BURST :] == [f"[b] {50 * notify.PAGE + 6:,} more notices"], (
+        "all that waits leaves with it"
+    )
+    assert "LAST is without a stop" in inbox.messages[-1].text
+    assert lane.cursor == journal.newest_notice()
+    assert lane_of(journal, inbox).cursor == lane.cursor, "durably"
+
+
+async def test_an_error_that_is_written_while_it_is_looked_for_leaves_with_what_waits(journal: Journal) -> None:
+    async def write() -> None:
+        journal.notify([lost("9999", market="LAST")], now_ms=0)
+
+    inbox = Inbox()
+    lane = lane_of(journal, inbox)
+    lane._tokens = -1.9  # Errors before it have left on credit.
+    journal.notify(talk(0, 1), now_ms=0)
+    await asyncio.gather(lane.step(0), write())
+    await lane.step(0)
+    assert inbox.titles == ["[b] 2 more notices"]
+    assert "LAST is without a stop" in inbox.messages[0].text
+
+
+async def test_what_is_trimmed_while_a_digest_is_made_is_counted_and_said(journal: Journal) -> None:
+    async def trim() -> None:
+        with journal._transaction():
+            trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=50))
+
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, per_hour=60)
+    count = notify.BURST - 1 + 5 * notify.PAGE
+    journal.notify(talk(0, count), now_ms=0)
+    again_ms, _ = await asyncio.gather(lane.step(0), trim())
+    while lane.cursor < journal.newest_notice():
+        again_ms = await lane.step(again_ms)
+    said = inbox.titles[notify.BURST - 1 :]
+    told = [int(title.split()[1]) for title in said]
+    assert "not kept" in said[1]
+    assert told[-1] == 50
+    assert sum(told) == count - (notify.BURST - 1), "each once"
+
+
+async def test_muted_kinds_and_lower_levels_are_passed_over(journal: Journal) -> None:
+    inbox = Inbox()
+    lane = lane_of(journal, inbox, level="error", mute=frozenset({"intent.quarantined"}))
+    journal.notify(
+        [
+            notice("strategy.paused", "1", at_ms=1, strategy="s", message="m"),
+            notice("intent.quarantined", "2", at_ms=1, market="BTC", message="m"),
+            lost("3"),
+        ],
+        now_ms=0,
+    )
+    await lane.step(0)
+    assert inbox.titles == ["[b] BTC is without a stop"]
+
+
+async def test_one_lane_that_hangs_holds_up_no_other(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "SEND_S", 0.01)
+
+    class Hangs(Inbox):
+        async def send(self, message: Message) -> bool:
+            await asyncio.Event().wait()
+            return True
+
+    good, bad = Inbox(), Hangs()
+    lanes = notify.lanes_of(
+        [("good", good), ("bad", bad)], journal=journal, wording=notify.Wording("b"), mono_ms=lambda: 0
+    )
+    notifier = notify.Notifier(lanes, mono_ms=lambda: 0)
+    journal.notify([lost("1")], now_ms=0)
+    task = asyncio.create_task(notifier.run())
+    while not (good.messages and lanes[1].failed_total):
+        await asyncio.sleep(0)
+    journal.notify([lost("2", market="ETH")], now_ms=0)
+    notifier.ring()
+    while len(good.messages) < 2:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+class Slow(Inbox):
+    """A target that answers once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may = asyncio.Event(), asyncio.Event()
+
+    async def send(self, message: Message) -> bool:
+        self.asked.set()
+        await self.may.wait()
+        return await super().send(message)
+
+
+@contextlib.asynccontextmanager
+async def run_with(journal: Journal, inbox: Inbox) -> AsyncIterator[notify.Lane]:
+    """A run that carries notices, and is asked to stop at the block's end; there the newest is written."""
+    lane, stop = lane_of(journal, inbox), asyncio.Event()
+    notifier = notify.Notifier([lane], mono_ms=lambda: 0)
+    async with reporting.notifying(notifier, stop):
+        yield lane
+        stop.set()
+        journal.notify([notice("daemon.stopped", "stopped:9", at_ms=9, message="as asked")], now_ms=0)
+
+
+async def test_a_notice_that_is_under_way_at_the_stop_arrives_once_and_the_stop_is_told_after_it(
+    journal: Journal,
+) -> None:
+    inbox = Slow()
+    async with run_with(journal, inbox):
+        journal.notify([lost("1"), lost("2", market="ETH")], now_ms=0)
+        await inbox.asked.wait()
+        asyncio.get_running_loop().call_later(0.01, inbox.may.set)
+    assert inbox.titles == ["[b] BTC is without a stop", "[b] ETH is without a stop", "b has stopped"]
+    await lane_of(journal, inbox).step(0)
+    assert len(inbox.titles) == 3, "the next run tells none of them again"
+
+
+async def test_a_target_that_failed_lately_is_tried_once_more_at_the_stop(journal: Journal) -> None:
+    inbox = Inbox()
+    inbox.down = True
+    async with run_with(journal, inbox) as lane:
+        journal.notify([lost("1")], now_ms=0)
+        while not lane.failed_total:
+            await asyncio.sleep(0)
+        inbox.down = False
+    assert inbox.titles == ["[b] BTC is without a stop", "b has stopped"]
+
+
+async def test_what_waits_for_its_allowance_leaves_as_one_message_at_the_stop(journal: Journal) -> None:
+    inbox = Inbox()
+    async with run_with(journal, inbox) as lane:
+        lane._tokens = 0.0
+        journal.notify([notice("fill.entry", f"evt_{n}", at_ms=n, market="BTC") for n in range(3)], now_ms=0)
+        await lane.step(0)
+        assert inbox.titles == []
+    assert inbox.titles == ["[b] 4 more notices"]
+    assert "b has stopped" in inbox.messages[0].text
+
+
+async def test_what_a_target_does_not_take_until_the_end_is_told_by_the_next_run(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "END_S", 0.01)
+    monkeypatch.setattr(notify, "FLUSH_S", 0.01)
+    inbox = Slow()
+    async with run_with(journal, inbox):
+        journal.notify([lost("1")], now_ms=0)
+        await inbox.asked.wait()
+    assert inbox.titles == []
+    inbox.may.set()
+    await lane_of(journal, inbox).step(0)
+    assert inbox.titles == ["[b] BTC is without a stop", "b has stopped"]
+
+
+async def test_apprise_delivers_to_a_real_receiver(journal: Journal) -> None:
+    pytest.importorskip("apprise")
+    with postbox() as box:
+        target = notify.AppriseTarget(SecretStr(box.url), 0)
+        lane = notify.Lane(target, "a", journal=journal, wording=notify.Wording("b"), now_ms=0)
+        journal.notify([lost("1")], now_ms=0)
+        await lane.step(0)
+    assert [(one["title"], one["type"]) for one in box.bodies] == [("[b] BTC is without a stop", "failure")]
+    assert target.name == "JSON#0"
+
+
+async def test_no_library_writes_the_address_into_the_log(log_as_before: None) -> None:
+    pytest.importorskip("apprise")
+    out = io.StringIO()
+    logs.configure(pretty=False, level="debug", stream=out)
+    with postbox() as box:
+        target = notify.AppriseTarget(SecretStr(f"{box.url}/hunter2"), 0)
+        assert await target.send(Message("info", "title", "text")) is True
+        logging.getLogger("urllib3.connectionpool").warning("Retrying after connection broken: %s", "/hunter2")
+    assert len(box.bodies) == 1
+    assert "hunter2" not in out.getvalue()
+
+
+def test_an_address_that_apprise_does_not_know_is_a_config_error_without_the_address() -> None:
+    pytest.importorskip("apprise")
+    with pytest.raises(ConfigError, match=r"notify.urls\[3\]") as caught:
+        notify.AppriseTarget(SecretStr("nosuch://hunter2"), 3)
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_target_that_fails_says_so_without_the_address(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    target = notify.AppriseTarget(SecretStr("json://127.0.0.1:9/hunter2"), 0)
+
+    def fails(**_message: object) -> bool:
+        raise ValueError("json://127.0.0.1:9/hunter2")
+
+    monkeypatch.setattr(target._apprise, "notify", fails)
+    assert await target.send(Message("info", "title", "text")) is False
+    said = "".join(capfd.readouterr())
+    assert "notify.failed" in said
+    assert "hunter2" not in said
+
+
+async def test_a_target_that_hangs_holds_up_neither_the_loop_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = notify.AppriseTarget(SecretStr("json://127.0.0.1:9/hook"), 0)
+    hangs, ended = threading.Event(), threading.Event()
+
+    def hang(**_message: object) -> bool:
+        hangs.set()
+        return ended.wait(30)
+
+    monkeypatch.setattr(target._apprise, "notify", hang)
+    sending = asyncio.create_task(target.send(Message("info", "title", "text")))
+    await asyncio.to_thread(hangs.wait, 10)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    left = [one for one in threading.enumerate() if one.name.startswith("notify-")]
+    assert [one.daemon for one in left] == [True]
+    assert await target.send(Message("info", "title", "again")) is False
+    assert [one for one in threading.enumerate() if one.name.startswith("notify-")] == left, "no other hangs beside it"
+    ended.set()
+    left[0].join(10)

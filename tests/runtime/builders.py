@@ -1,0 +1,125 @@
+"""A loop in a room of its own: a fake venue, a journal file, a scripted strategy. Builders only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from bot.runtime.journal.journal import Journal, open_journal
+from bot.runtime.kernel import Kernel, Settings
+from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian, counted
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
+from bot.wire import GuardianRequest
+from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, Tap, Tapped
+
+Script = Callable[[View, Bar], Iterable[Intent]]
+
+DEAD_MAN_60 = WantedGuardian(DEAD_MAN, GuardianRequest(type="dead_man_switch", heartbeat_seconds=60, on_miss="flatten"))
+
+
+class Scripted(Strategy):
+    """Wants what its script says; counts its bars and fills in the durable state."""
+
+    def __init__(self, script: Script, *, name: str = "trend", markets: Sequence[str] = ("BTC",)) -> None:
+        super().__init__(name=name, markets=markets)
+        self.script = script
+        self.seen: list[int] = []
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        self.seen.append(bar.at_ms)
+        view.state["bars"] = view.state.get("bars", 0) + 1
+        return self.script(view, bar)
+
+    def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
+        view.state["fills"] = view.state.get("fills", 0) + 1
+        return ()
+
+
+def allowance(name: str = "trend", markets: Sequence[str] = ("BTC",), **more: Any) -> StrategyLimits:
+    given = {"interval_ms": 60_000, "budget_usd": Decimal(1_000), "max_leverage": 3, **more}
+    return StrategyLimits(name, frozenset(markets), **given)
+
+
+def room(
+    venue: FakeVenue,
+    script: Script = lambda _view, _bar: (),
+    *,
+    path: Path | None = None,
+    tap: Tap | None = None,
+    markets: Sequence[str] = ("BTC",),
+    settings: Settings | None = None,
+    strategies: Sequence[Strategy] | None = None,
+    pacer: FakePacer | None = None,
+    new_serial: Callable[[int], int] = counted,
+    **more: Any,
+) -> Kernel:
+    """A loop over the venue and the journal at `path` (None: in memory), not recovered yet."""
+    journal: Any = open_journal(path, address=ADDRESS)
+    port: Any = venue
+    if tap is not None:
+        journal, port = Tapped(journal, tap, only=WRITES), Tapped(venue, tap)
+    strategies = strategies if strategies is not None else [Scripted(script, markets=markets)]
+    placed = [StrategySpec(one, "1m", allowance(one.name, one.markets, **more)) for one in strategies]
+    settings = settings if settings is not None else Settings(guardians=(DEAD_MAN_60,))
+    return Kernel(
+        port=port, journal=journal, placed=placed, pacer=pacer or FakePacer(), settings=settings, new_serial=new_serial
+    )
+
+
+def always(view: View, bar: Bar) -> Iterable[Intent]:
+    """Long 200 USD as soon as it is flat, closed at 101."""
+    if view.position(bar.market) is None and bar.close != 101:
+        yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+    elif bar.close == 101:
+        yield Close(bar.market)
+
+
+async def begun(venue: FakeVenue, script: Script = always, *, faults: Iterable[Fault] = (), **more: Any) -> Kernel:
+    """A loop over the venue, at a BTC of 100, that has decided on its first bar; `faults` begin with that pass."""
+    venue.minute(BTC="100")
+    loop = room(venue, script, **more)
+    await loop.recover()
+    venue.faults += faults
+    await loop.cycle()
+    return loop
+
+
+async def first_bar(script: Script = lambda _view, _bar: ()) -> tuple[FakeVenue, Kernel]:
+    venue = FakeVenue()
+    return venue, await begun(venue, script)
+
+
+WRITES = (
+    "decided", "open", "planned", "sending", "sending_all", "attempt_ended", "accept", "accept_all", "end", "take", "restart_cursor", "bar_done", "flush",
+    "write_arm", "refused", "trim",
+)  # fmt: skip
+
+
+async def minutes(loop: Kernel, venue: FakeVenue, *closes: str, coin: str = "BTC") -> None:
+    """One bar and one pass for each close."""
+    for close in closes:
+        venue.minute(**{coin: close})
+        await loop.cycle()
+        await replied(loop)
+
+
+async def replied(loop: Kernel) -> None:
+    """The passes that the replies in flight ask for, until there is none in flight."""
+    while loop.in_flight:
+        await loop.in_flight.wait()
+        await loop.cycle()
+
+
+def later(loop: Kernel, ms: int) -> None:
+    assert isinstance(loop.pacer, FakePacer)
+    loop.pacer.now_ms += ms
+
+
+def kill(loop: Kernel) -> None:
+    """The process is gone: nothing is flushed, the file is left as it is."""
+    journal: Journal = getattr(loop.journal, "_inner", loop.journal)
+    journal.db.close()

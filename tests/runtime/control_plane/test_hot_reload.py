@@ -1,0 +1,928 @@
+"""Reload, pause, resume: what a config's change does to a running loop, and that a refused one does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.config import Settings, load
+from bot.errors import ApiError, BotError, ConfigError, Exit, OutcomeUnknown, StrategyError
+from bot.runtime.assembly import place_strategies, wanted_guardians
+from bot.runtime.control_plane import commands
+from bot.runtime.control_plane.commands import Commands
+from bot.runtime.control_plane.routes import ControlRoutes
+from bot.runtime.journal.journal import open_journal
+from bot.runtime.kernel import Kernel
+from bot.runtime.kernel import Settings as LoopSettings
+from bot.runtime.model.shares import Share
+from bot.runtime.reconciliation.guardians import DEAD_MAN
+from bot.runtime.strategy_host import fingerprints, worker
+from bot.runtime.strategy_host.instance import StrategyInstance
+from bot.wire import CloseRequest, OrderRequest
+from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused, unknown
+from tests.runtime.builders import kill, room
+
+PATIENCE_S = 60.0
+HOLDS = '''\
+from bot import Bracket, Open, Params, Strategy
+
+
+class Holds(Strategy):
+    """Long with a stop, once; counts."""
+
+    class Params(Params):
+        usd: float = 200
+
+    seen = 0
+
+    def on_start(self, view):
+        view.state["starts"] = view.state.get("starts", 0) + 1
+
+    def on_bar(self, view, bar):
+        self.seen += 1
+        if not view.position(bar.market):
+            yield Open(bar.market, "long", usd=self.params.usd, bracket=Bracket(stop_pct=20))
+
+    def on_stop(self, view):
+        view.state["stops"] = view.state.get("stops", 0) + 1
+'''
+
+IDLE = """\
+from bot import Strategy
+
+
+class Idle(Strategy):
+    def on_bar(self, view, bar):
+        return ()
+"""
+
+CONFIG = """\
+account: {base_url: "https://example.com", api_key: "${env:KEY}"}
+dead_man: {heartbeat_seconds: 300, on_miss: flatten}
+guardians: [{type: account_drawdown, max_loss_pct_from_day_start: 5, action: flatten}]
+state_dir: state
+strategies:
+  - {name: one, use: "holds:Holds", markets: [BTC], budget_usd: 500}
+"""
+TWO = '  - {name: two, use: "idle:Idle", markets: [ETH], budget_usd: 500}\n'
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass
+class House:
+    """What Controls know of a run: a loop over a fake venue, and a config in a folder."""
+
+    folder: Path
+    venue: FakeVenue = field(default_factory=FakeVenue)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    workers: dict[str, Any] = field(default_factory=dict)
+    renewed: list[str] = field(default_factory=list)
+    heartbeats: list[Any] = field(default_factory=list)
+    guarded: list[Any] = field(default_factory=list)  # what stood at each change of the heartbeat
+    meanwhile: Callable[[], Awaitable[None]] = _nothing  # each time that a reload makes room for a pass
+    away: str = ""
+    is_recovered: bool = True
+
+    def __post_init__(self) -> None:
+        self.client = self.venue
+        self.operations = self
+        (self.folder / "strategies").mkdir()
+        self.code("holds", HOLDS)
+        self.code("idle", IDLE)
+        self.write(CONFIG)
+        self.settings = self.reread()
+        self.controls = Commands(self, self.reread)  # type: ignore[arg-type]
+
+    def code(self, name: str, text: str) -> None:
+        (self.folder / "strategies" / f"{name}.py").write_text(text)
+
+    def write(self, text: str) -> None:
+        (self.folder / "bot.yaml").write_text(text)
+
+    def reread(self) -> Settings:
+        return load(self.folder / "bot.yaml", {"KEY": "bbk_test_x"})
+
+    def renew(self, name: str) -> None:
+        self.renewed.append(name)
+
+    async def breathe(self) -> None:
+        await self.meanwhile()
+
+    def change_heartbeat(self) -> None:
+        self.heartbeats.append(self.settings.dead_man)
+        self.guarded.append(self.guards())
+
+    async def begin(self) -> None:
+        self.loop = Kernel(
+            port=self.venue, journal=open_journal(self.folder / "j.db", address=ADDRESS), placed=place_strategies(self.settings),  # type: ignore[arg-type]
+            pacer=FakePacer(), settings=LoopSettings(guardians=wanted_guardians(self.settings)), run=self._call,
+        )  # fmt: skip
+        for px in ("99", "100"):
+            self.venue.minute(BTC=px)
+        await self.loop.recover()
+        await self.loop.cycle()
+
+    async def _call(self, seat: StrategyInstance, call: Callable[[], Any]) -> Any:
+        return call()
+
+    async def minute(self, **closes: str) -> None:
+        self.venue.minute(**closes)
+        await self.loop.cycle()
+
+    def state(self, name: str) -> dict[str, Any]:
+        return self.loop.journal.state_of(name)
+
+    def guards(self) -> list[tuple[str, Any]]:
+        return sorted(
+            (g.type, g.heartbeat_seconds or g.max_loss_pct_from_day_start) for g in self.venue.guards.values()
+        )
+
+
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a reload reads, or waits for, must not be late because this machine is busy. A test of its limits sets its own."""
+    monkeypatch.setattr(worker, "LIMIT_S", PATIENCE_S)
+    monkeypatch.setattr(commands, "WARM_S", PATIENCE_S)
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> House:
+    made = House(tmp_path)
+    await made.begin()
+    return made
+
+
+RESTS = """\
+from bot import Bracket, Open, Strategy
+
+
+class Rests(Strategy):
+    def on_bar(self, view, bar):
+        if not view.orders(bar.market):
+            yield Open(bar.market, "long", usd=100, limit_px=90, bracket=Bracket(stop_pct=2))
+"""
+
+
+async def test_a_removed_strategy_leaves_a_word_on_its_entries_that_rest(house: House) -> None:
+    house.code("rests", RESTS)
+    house.write(CONFIG + TWO.replace("idle:Idle", "rests:Rests"))
+    await house.controls.reload()
+    await house.minute()
+    await house.loop.cycle()
+    (oid,) = house.loop.mirror.resting_of("two")
+    house.write(CONFIG)
+    result = await house.controls.reload()
+    assert result.applied == (f"two: stopped; entries that rest may still fill: {oid} (bot orders)",)
+
+
+async def test_a_new_strategy_starts_warm_and_a_removed_one_leaves_its_position_with_its_stop(house: House) -> None:
+    house.write(CONFIG + TWO)
+    result = await house.controls.reload()
+    assert (result.refused, result.applied) == ((), ("two: started",))
+    seat = house.loop.desk.seats[1]
+    assert len(seat.view.closes("ETH", 5)) == 1, "the newest bar is still to be decided"
+    await house.minute()
+    await house.loop.cycle()
+    assert house.loop.feed.histories[seat.series[0]].last_at_ms == house.venue.clock.now_ms()
+    house.write(CONFIG.replace("name: one", "name: two").replace("holds:Holds", "idle:Idle").replace("[BTC]", "[ETH]"))
+    result = await house.controls.reload()
+    assert "one: stopped; its BTC stays with its stop" in result.applied
+    assert house.state("one")["stops"] == 1
+    await house.minute(BTC="101")
+    assert house.loop.mirror.positions["BTC"].owner == "one"
+    assert house.loop.mirror.is_protected("BTC")
+    assert [seat.name for seat in house.loop.desk.seats] == ["two"]
+    await house.loop.reconcile()
+    assert house.loop.books.of("one").unrealized_usd == 2, "the account still says what it is worth"
+
+
+async def test_a_strategy_that_leaves_a_market_leaves_a_word_on_what_it_has_there(house: House) -> None:
+    house.write(CONFIG.replace("[BTC]", "[BTC, ETH]"))
+    await house.controls.reload()
+    await house.minute()
+    assert {p.owner for p in house.loop.mirror.positions.values()} == {"one"}
+    house.write(CONFIG)
+    assert (await house.controls.reload()).applied == (
+        "one: built anew",
+        "one: asked about fewer markets; its ETH stays with its stop",
+    )
+
+
+async def test_a_strategy_that_cannot_be_built_is_refused_and_ends_no_run(house: House) -> None:
+    house.code("holds", HOLDS.replace("    seen = 0\n", "    def __init__(self, **given):\n        {}['lookback']\n"))
+    with pytest.raises(StrategyError, match="raises KeyError while it is built: 'lookback'"):
+        await house.controls.diff()
+    result = await house.controls.reload()
+    assert result.code is Exit.CONFIG
+    assert "raises KeyError while it is built: 'lookback'" in result.refused[0]
+    await house.minute(BTC="101")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/closed/btc.csv"), "Permission denied: '/closed/btc.csv'"),
+        (UnicodeDecodeError("utf-8", b"hunter2", 0, 1, "of a plug-in's own file"), "UnicodeDecodeError"),
+    ],
+)
+async def test_whatever_a_file_raises_while_it_is_read_is_refused_and_ends_no_run(
+    house: House, monkeypatch: pytest.MonkeyPatch, fault: Exception, said: str
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(house.controls, "_reread", fails)
+        with pytest.raises(ConfigError, match="cannot be read"):
+            await house.controls.diff()
+        result = await house.controls.reload()
+    assert (result.code, result.applied) == (Exit.CONFIG, ())
+    assert said in result.refused[0]
+    assert "hunter2" not in result.refused[0]
+    house.code("holds", HOLDS.replace("seen += 1", "seen += 1 / 0"))
+    await house.controls.reload()
+    await house.minute(BTC="101")
+    assert house.loop.desk.seats[0].quarantined is not None
+    monkeypatch.setattr(commands, "place", fails)
+    with pytest.raises(ConfigError, match="one stays in quarantine") as caught:
+        await house.controls.resume("one")
+    assert said in str(caught.value)
+    await house.minute(BTC="101")
+
+
+SHADOWS = """\
+from bot import Strategy
+
+
+class Shadows(Strategy):
+    def on_start(self, view):
+        self.indicators, self.timers = {"rsi": 0}, ["BTC"]
+
+    def on_bar(self, view, bar):
+        view.state["bars"] = view.state.get("bars", 0) + 1
+        return ()
+"""
+
+
+async def test_a_strategy_that_gives_a_name_of_the_base_to_something_of_its_own_ends_no_run(house: House) -> None:
+    house.code("idle", SHADOWS.replace("Shadows", "Idle"))
+    house.write(CONFIG + TWO)
+    assert (await house.controls.reload()).applied == ("two: started",)
+    await house.minute(BTC="100", ETH="100")
+    await house.loop.recover()
+    await house.minute(BTC="100", ETH="100")
+    assert house.state("two")["bars"] >= 2
+
+
+BARE = """\
+from bot import Open, Strategy
+
+
+class Bare(Strategy):
+    def on_bar(self, view, bar):
+        if not view.position(bar.market):
+            yield Open(bar.market, "long", usd=100)
+"""
+
+
+async def test_a_position_that_the_config_lets_be_bare_stays_when_its_strategy_leaves(house: House) -> None:
+    waived = CONFIG + "safety: {require_protection: false}\n"
+    house.code("bare", BARE)
+    house.write(waived.replace("strategies:\n", "strategies:\n" + TWO.replace("idle:Idle", "bare:Bare")))
+    await house.controls.reload()
+    await house.minute()
+    assert house.loop.mirror.positions["ETH"].owner == "two"
+    house.write(waived)
+    result = await house.controls.reload()
+    assert result.applied == ("two: stopped; its ETH stays WITHOUT A STOP: ETH",)
+    await house.minute()
+    assert "ETH" in house.venue.positions
+
+
+async def test_other_params_build_it_anew_with_its_durable_state(house: House) -> None:
+    before = house.loop.desk.seats[0]
+    house.write(CONFIG.replace("budget_usd: 500", "budget_usd: 600, params: {usd: 300}"))
+    changes = [str(change) for change in await house.controls.diff()]
+    assert changes == ["~ strategies.one.budget_usd: 500 -> 600", "+ strategies.one.params.usd: 300"]
+    assert house.loop.desk.seats[0] is before, "a look changes nothing"
+    result = await house.controls.reload()
+    assert [str(change) for change in result.diff] == changes
+    seat = house.loop.desk.seats[0]
+    assert (seat.strategy.params.usd, seat.strategy.seen) == (300, 2)
+    assert (house.state("one")["starts"], house.state("one")["stops"]) == (2, 1)
+    assert house.loop.gate.allowances["one"].budget_usd == 600
+    assert len(house.venue.fills) == 1, "what it wanted on the bars of the past is not wanted again"
+    assert (await house.controls.reload()).diff == ()
+
+
+TELLS = """\
+from bot import Bracket, Close, Open, Strategy
+
+
+class Tells(Strategy):
+    \"""Long with a stop, closed at 103; writes down what it hears, and the bars that it is not only rehearsing.\"""
+
+    def on_bar(self, view, bar):
+        view.state["bars"] = [*view.state.get("bars", ()), bar.close]
+        position = view.position(bar.market)
+        if position is not None and bar.close >= 103:
+            yield Close(bar.market)
+        elif position is None and bar.close < 101:
+            yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=10))
+
+    def on_fill(self, view, fill):
+        view.state["fills"] = [*view.state.get("fills", ()), f"{fill.action} {fill.kind}"]
+        if fill.kind == "stop_loss":
+            yield Open(fill.market, "short", usd=50, bracket=Bracket(stop_pct=20))
+"""
+SHARED = CONFIG.replace("holds:Holds", "tells:Tells").replace("budget_usd: 500", "budget_usd: 500, netting: allow")
+
+
+async def _tells(house: House) -> None:
+    """A run of one strategy that tells what it hears, with a position, and some bars behind it."""
+    house.code("tells", TELLS)
+    house.write(SHARED)
+    await house.controls.reload()
+    for _ in range(3):
+        await house.minute(BTC="100")
+
+
+def _in_between(house: House, *moments: Callable[[], Awaitable[None]]) -> list[int]:
+    """These happen one after another where a reload makes room for a pass, once its bars are there; answers how often it made room."""
+    left, rooms = list(moments), [0]
+
+    async def meanwhile() -> None:
+        rooms[0] += 1
+        if rooms[0] > 1 and left:
+            await left.pop(0)()
+
+    house.meanwhile = meanwhile
+    return rooms
+
+
+async def test_while_a_new_strategy_warms_the_others_decide_and_close_and_it_decides_the_newest_bar_itself(
+    house: House,
+) -> None:
+    """The bars of the past that it shares with another are many; the passes go on between them."""
+    await _tells(house)
+    assert "BTC" in house.loop.mirror.positions
+    house.code("holds", HOLDS.replace("self.seen += 1", "self.seen += 1; view.state['at'] = bar.close"))
+    house.write(
+        SHARED + TWO.replace("idle:Idle", "holds:Holds").replace("ETH", "BTC").replace("500}", "500, netting: allow}")
+    )
+    shown: list[str] = []
+
+    async def seen_by_status() -> None:
+        run: Any = house
+        operations = ControlRoutes(house.settings, base_url="", stop=house.stop, tail=None, config=None)
+        shown[:] = [one["state"] for one in operations._strategies(run)]
+        await house.minute(BTC="102")
+
+    rooms = _in_between(house, seen_by_status, lambda: house.minute(BTC="103"))
+    assert (await house.controls.reload()).applied == ("two: started",)
+    assert shown == ["RUNNING", "STARTING"]
+    assert rooms[0] >= 5
+    assert house.state("one")["bars"][-2:] == [102, 103], "bars were decided meanwhile"
+    assert [fill[3] for fill in house.venue.fills[-2:]] == ["close", "open"], "the exit went, then the new one's entry"
+    two = house.loop.desk.seats[1]
+    assert (two.strategy.seen, house.state("two")["at"]) == (7, 103), "each bar once, and only the newest was decided"
+    assert house.loop.books.of("two").fills == 1
+    await house.minute(BTC="104")
+    assert two.strategy.seen == 8
+
+
+async def test_what_happens_to_a_strategy_while_it_is_built_anew_it_hears_when_it_is(house: House) -> None:
+    """Its stop is hit, and a bar of its own market closes: neither is lost, and the bar is decided once."""
+    await _tells(house)
+    house.code("tells", TELLS + "# mended\n")
+
+    async def stopped_out() -> None:
+        assert house.loop.desk.seats == []
+        house.venue.minute(BTC="79")
+        await house.loop.cycle()
+
+    _in_between(house, stopped_out)
+    bars = len(house.state("one")["bars"])
+    assert (await house.controls.reload()).applied == ("one: built anew",)
+    house.meanwhile = _nothing
+    assert house.state("one")["fills"].count("close stop_loss") == 1
+    assert [fill[2:4] for fill in house.venue.fills[-1:]] == [("short", "open")], "and it answered it"
+    await house.loop.cycle()
+    assert house.state("one")["bars"][bars:] == [79], "the bar waited for it"
+    await house.minute(BTC="90")
+    assert house.state("one")["bars"][bars:] == [79, 90]
+
+
+async def test_a_strategy_that_comes_back_hears_what_happens_to_its_position_while_it_warms(house: House) -> None:
+    """From its on_start on, at which it has seen the position."""
+    await _tells(house)
+    house.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
+    await house.controls.reload()
+    house.write(CONFIG.partition("  - {")[0] + TWO)
+    await house.controls.reload()
+    assert house.loop.mirror.positions["BTC"].owner == "one"
+    house.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
+    _in_between(house, lambda: house.minute(BTC="79"))
+    assert (await house.controls.reload()).applied == ("one: started",)
+    assert house.state("one")["fills"].count("close stop_loss") == 1
+    assert (house.loop.desk.away, house.loop.desk.late) == ({}, None)
+
+
+class Killed(BaseException):
+    pass
+
+
+async def test_a_run_that_is_killed_while_it_builds_a_strategy_leaves_what_it_had_to_tell_to_the_next_one(
+    house: House,
+) -> None:
+    await _tells(house)
+    house.code("tells", TELLS + "# mended\n")
+
+    async def killed() -> None:
+        raise Killed
+
+    _in_between(house, lambda: house.minute(BTC="79"), killed)
+    with pytest.raises(Killed):
+        await house.controls.reload()
+    assert "fills" not in house.state("one")
+    kill(house.loop)
+    house.meanwhile = _nothing
+    for _ in range(2):
+        await house.begin()
+        assert house.state("one")["fills"].count("close stop_loss") == 1, "once, also by the run after that"
+        kill(house.loop)
+
+
+async def test_what_was_before_a_reset_is_told_to_nobody_after_it(house: House) -> None:
+    """Its answer would be an order on another account's past."""
+    await _tells(house)
+    house.code("tells", TELLS + "# mended\n")
+
+    async def reset() -> None:
+        house.venue.reset()
+        await house.loop.cycle()
+
+    _in_between(house, lambda: house.minute(BTC="79"), reset)
+    assert (await house.controls.reload()).applied == ("one: built anew",)
+    assert ("fills" in house.state("one"), house.venue.positions) == (False, {})
+
+
+async def test_a_position_of_another_hand_that_comes_while_its_strategy_is_built_anew_is_adopted_then(
+    house: House,
+) -> None:
+    house.code("tells", TELLS.replace("elif position is None and", "elif False and"))
+    house.write(SHARED + "safety: {foreign_positions: adopt}\n")
+    await house.controls.reload()
+    await house.venue.close("BTC", CloseRequest(), key="by hand")
+    await house.minute(BTC="100")
+    house.code("tells", TELLS)
+
+    async def by_hand() -> None:
+        await house.venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(100)), key="by hand too")
+        await house.loop.cycle()
+
+    _in_between(house, by_hand)
+    assert (await house.controls.reload()).applied == ("one: built anew",)
+    house.meanwhile = _nothing
+    assert not house.loop.mirror.is_protected("BTC")
+    await house.loop.cycle()
+    assert "BTC" not in house.venue.positions or house.loop.mirror.is_protected("BTC")
+
+
+async def test_a_bar_that_the_old_of_a_strategy_has_decided_is_not_decided_by_the_new_one(house: House) -> None:
+    """It closed when its bars of the past had been fetched already, and another was being stopped before it."""
+    await _tells(house)
+    house.write(SHARED + TWO.replace("idle:Idle", "tells:Tells").replace("usd: 500}", "usd: 900}"))
+    await house.controls.reload()
+    await house.minute()
+    await house.loop.cycle()
+    house.code("tells", TELLS + "# mended\n")
+    _in_between(house, lambda: house.minute(ETH="102"))
+    before = house.state("two")["bars"]
+    assert (await house.controls.reload()).applied == ("one: built anew", "two: built anew")
+    assert house.state("two")["bars"] == [*before, 102], "by the old one, which stood then"
+    await house.loop.cycle()
+    assert house.state("one")["bars"][-2:] == [100, 100], "its own bar waited for it"
+    await house.minute(ETH="102.5")
+    assert house.state("two")["bars"] == [*before, 102, 102.5]
+
+
+NOTES = """\
+from bot import Strategy
+
+
+class Notes(Strategy):
+    def on_start(self, view):
+        self.lived = []
+
+    def on_bar(self, view, bar):
+        self.lived.append((bar.market, bar.at_ms))
+        view.state[bar.market] = [*view.state.get(bar.market, ()), bar.at_ms]
+        return ()
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_however_bars_and_reloads_fall_no_bar_is_decided_twice_or_missing_from_the_past(
+    house: House, seed: int
+) -> None:
+    """Strategies come, go and change, some of them on one market, and bars close while they warm."""
+    chance = random.Random(seed)
+    for version in range(4):
+        house.code(f"notes{version}", NOTES)
+    pool = {"one": "[BTC]", "two": "[ETH]", "three": "[BTC, ETH]", "four": "[ETH]"}
+    head = CONFIG.partition("  - {")[0]
+    running: dict[str, int] = {}
+
+    async def meanwhile() -> None:
+        if chance.random() < 0.2:
+            await house.minute()
+
+    house.meanwhile = meanwhile
+    for _ in range(6):
+        for _ in range(chance.randrange(3)):
+            await house.minute()
+        for name in chance.sample(sorted(pool), 2):
+            if running.pop(name, None) is None or not running or chance.random() < 0.7:
+                running[name] = chance.randrange(4)
+        lines = [
+            f'  - {{name: {name}, use: "notes{version}:Notes", markets: {pool[name]}, budget_usd: 500, netting: allow}}\n'
+            for name, version in running.items()
+        ]
+        house.write(head + "".join(lines))
+        assert (await house.controls.reload()).refused == ()
+        assert {seat.name for seat in house.loop.desk.seats} == running.keys()
+        assert (house.loop.desk.away, house.loop.desk.late) == ({}, None)
+    for _ in range(2):
+        await house.loop.cycle()
+    for seat in house.loop.desk.seats:
+        for market in seat.markets:
+            decided = house.state(seat.name)[market]
+            assert decided == sorted(set(decided))
+            assert decided[-1] == house.venue.clock.now_ms()
+            lived = [at_ms for where, at_ms in seat.strategy.lived if where == market]
+            assert {later - at_ms for at_ms, later in pairwise(lived)} <= {60_000}
+
+
+async def test_a_budget_alone_changes_without_touching_the_strategy(house: House) -> None:
+    before = house.loop.desk.seats[0]
+    house.loop.books.shares["BTC"] = {"one": Share("BTC", "one", "long", Decimal(1), Decimal(100))}
+    assert not house.loop.losses.has_limits("BTC")
+    house.write(CONFIG.replace("budget_usd: 500", "budget_usd: 50, daily_loss_usd: 5"))
+    assert (await house.controls.reload()).applied == ("settings: in force",)
+    assert house.loop.losses.has_limits("BTC")
+    assert house.loop.desk.seats == [before]
+    assert house.loop.gate.allowances["one"].daily_loss_usd == 5
+
+
+async def test_changed_code_is_seen_though_the_config_is_the_same(house: House) -> None:
+    house.code("holds", HOLDS.replace("seen = 0", "seen = 100"))
+    result = await house.controls.reload()
+    assert [str(change) for change in result.diff] == [
+        "~ strategies.one.use: holds:Holds (as it was) -> holds:Holds (changed code)"
+    ]
+    assert house.loop.desk.seats[0].strategy.seen == 102
+    assert house.renewed == ["one"]
+
+
+REFUSED = [
+    ("a broken file", lambda h: h.write("strategies: ["), "not YAML"),
+    (
+        "a bad param",
+        lambda h: h.write(CONFIG.replace("budget_usd: 500", "budget_usd: 500, params: {usd: x}")),
+        "params.usd",
+    ),
+    ("broken code", lambda h: h.code("holds", "def ("), "invalid syntax"),
+    (
+        "another state directory",
+        lambda h: h.write(CONFIG.replace("state_dir: state", "state_dir: other")),
+        "state_dir cannot change",
+    ),
+    (
+        "another account",
+        lambda h: h.write(CONFIG.replace("example.com", "example.org")),
+        "account.base_url cannot change",
+    ),
+    ("a market twice", lambda h: h.write(CONFIG + TWO.replace("ETH", "BTC")), "netting: allow"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+async def test_what_cannot_be_taken_over_leaves_the_running_one_as_it_was(
+    house: House, change: Callable[[House], None], says: str
+) -> None:
+    seats, settings = list(house.loop.desk.seats), house.settings
+    change(house)
+    result = await house.controls.reload()
+    assert result.applied == ()
+    assert says in result.refused[0]
+    assert result.refused[0].endswith("Nothing was changed.")
+    assert result.code is Exit.CONFIG
+    assert (house.loop.desk.seats, house.settings, house.renewed) == (seats, settings, [])
+    await house.minute()
+    assert house.loop.desk.seats[0].quarantined is None
+
+
+async def test_a_service_that_is_away_or_refuses_a_guardian_leaves_everything_as_it_was(house: House) -> None:
+    house.write((CONFIG + TWO).replace("start: 5", "start: 7"))
+    guards = house.guards()
+    for fault, code in (
+        (Fault("candles", unknown()), Exit.TIMEOUT),
+        (Fault("arm", refused("limit_exceeded")), Exit.REFUSED),
+    ):
+        house.venue.faults = [fault]
+        result = await house.controls.reload()
+        assert result.refused, fault
+        assert result.code is code
+        assert (house.guards(), [seat.name for seat in house.loop.desk.seats]) == (guards, ["one"])
+        assert house.loop.arming.fallen() == []
+    await house.minute()
+    assert house.loop.arming.fallen() == []
+    assert (await house.controls.reload()).refused == ()
+
+
+async def test_new_guardians_stand_before_the_old_ones_go(house: House) -> None:
+    house.write(CONFIG.replace("start: 5", "start: 7").replace("heartbeat_seconds: 300", "heartbeat_seconds: 600"))
+    seen: list[list[tuple[str, Any]]] = []
+    disarm = house.venue.disarm
+
+    async def watched(guardian_id: str) -> None:
+        seen.append(house.guards())
+        await disarm(guardian_id)
+
+    house.venue.disarm = watched  # type: ignore[method-assign]
+    result = await house.controls.reload()
+    assert result.applied[0] == "guardians: dead_man, config-0-account_drawdown"
+    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
+    assert {("account_drawdown", 7), ("dead_man_switch", 600)} <= set(seen[0])
+    assert [one.heartbeat_seconds for one in house.heartbeats] == [600]
+    assert house.loop.arming.fallen() == []
+    await house.minute()
+    await house.loop.reconcile()
+    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
+
+
+@pytest.mark.parametrize("mended", [CONFIG.replace("start: 5", "start: 7"), re.sub("guardians: .*\n", "", CONFIG)])
+async def test_a_guardian_that_was_refused_keeps_no_entry_out_once_it_is_mended_or_gone(
+    house: House, mended: str
+) -> None:
+    (drawdown,) = (one.id for one in house.venue.guards.values() if one.type == "account_drawdown")
+    await house.venue.disarm(drawdown)
+    house.venue.faults = [Fault("arm", refused("invalid_input", "no such action"))]
+    await house.minute()
+    assert list(house.loop.degraded) == ["guardian:config-0-account_drawdown"]
+    house.write(mended)
+    assert (await house.controls.reload()).refused == ()
+    await house.minute()
+    assert (house.loop.degraded, house.controls.state.word) == ({}, "RUNNING")
+
+
+async def test_guardians_that_change_places_are_neither_disarmed_nor_doubled(house: House) -> None:
+    two = CONFIG.replace("guardians: [", "guardians: [{type: schedule, cron: '0 0 * * *', action: flatten}, ")
+    before = {g.id for g in house.venue.guards.values()}
+    house.write(two)
+    await house.controls.reload()
+    after = {g.id for g in house.venue.guards.values()}
+    assert before < after
+    assert len(after) == 3
+
+
+async def test_a_guardian_that_could_not_be_disarmed_goes_in_the_next_pass(house: House) -> None:
+    house.write(CONFIG.replace("start: 5", "start: 7"))
+    house.venue.faults = [
+        Fault("disarm", ApiError.of("service_unavailable", "later", order_submitted=False, retryable=True))
+    ]
+    result = await house.controls.reload()
+    assert any("still stand" in line for line in result.applied)
+    assert len(house.venue.guards) == 3
+    await house.loop.cycle()
+    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 300)]
+
+
+UNDONE = {
+    "the answer to arming is lost": [Fault("arm", "lose_reply")],
+    "the answer is lost twice": [Fault("arm", "lose_reply", count=2)],
+    "the request comes late": [Fault("arm", "late", count=2)],
+    "the second is refused, and the first cannot be disarmed": [Fault("disarm", unknown())],
+}
+
+
+@pytest.mark.parametrize("faults", UNDONE.values(), ids=UNDONE)
+async def test_a_refused_reload_leaves_no_guardian_that_nobody_knows(house: House, faults: list[Fault]) -> None:
+    before = dict(house.venue.guards)
+    other = CONFIG.replace("start: 5", "start: 7").replace("heartbeat_seconds: 300", "heartbeat_seconds: 60")
+    house.write(other)
+    house.venue.faults = [replace(fault) for fault in faults]
+    if faults[0].op == "disarm":
+        arm = house.venue.arm
+
+        async def first_only(request: Any, *, key: str) -> Any:
+            if request.type == "account_drawdown":
+                raise refused("limit_exceeded")
+            return await arm(request, key=key)
+
+        house.venue.arm = first_only  # type: ignore[method-assign]  # the one that is taken off again below
+    assert "the service" in (await house.controls.reload()).refused[0]
+    house.loop.journal.close()  # What is owed is owed after a new start too.
+    house.write(CONFIG)
+    house.settings = house.reread()
+    await house.begin()
+    for _ in range(2):
+        await house.minute()
+    assert (house.venue.guards, house.loop.arming.owes, house.loop.arming.fallen()) == (before, False, [])
+    house.write(other)
+    house.venue.__dict__.pop("arm", None)
+    assert (await house.controls.reload()).refused == ()
+    await house.minute()
+    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 60)]
+
+
+async def test_what_a_lost_answer_has_armed_goes_in_the_next_pass(house: House) -> None:
+    house.write(CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 60"))
+    house.venue.faults = [Fault("arm", "lose_reply", count=2)]
+    assert (await house.controls.reload()).refused
+    assert (len(house.venue.guards), house.loop.arming.owes) == (3, True)
+    await house.loop.cycle()
+    assert (house.guards(), house.loop.arming.owes) == ([("account_drawdown", 5), ("dead_man_switch", 300)], False)
+
+
+async def test_what_the_key_may_not_take_back_just_now_is_not_forgotten(house: House) -> None:
+    house.write(CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 60"))
+    house.venue.faults = [Fault("arm", "lose_reply", count=2)]
+    assert (await house.controls.reload()).refused
+    house.venue.faults = [Fault("arm", refused("forbidden"))]
+    await house.loop.cycle()
+    await house.loop.reconcile()
+    assert (house.guards(), house.venue.faults[0].count) == ([("account_drawdown", 5), ("dead_man_switch", 300)], 0)
+
+
+async def test_a_switch_that_is_no_longer_wanted_is_gone_before_its_beats_end(house: House) -> None:
+    house.write(CONFIG.replace("dead_man: {heartbeat_seconds: 300, on_miss: flatten}", "dead_man: off"))
+    assert (await house.controls.reload()).refused == ()
+    assert (house.heartbeats, house.guarded) == ([None], [[("account_drawdown", 5)]])
+
+
+async def test_bars_that_do_not_come_refuse_a_reload_in_time_for_the_next_beat(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "WARM_S", 0.01)
+
+    async def never(*_given: Any) -> None:
+        await asyncio.Event().wait()
+
+    house.venue.candles = never  # type: ignore[method-assign, assignment]
+    house.write(CONFIG + TWO)
+    result = await house.controls.reload()
+    assert ("were not there within" in result.refused[0], result.code) == (True, Exit.TIMEOUT)
+    assert [seat.name for seat in house.loop.desk.seats] == ["one"]
+
+
+async def test_a_reload_runs_a_strategys_code_once_off_the_loops_own_thread_and_notes_the_text_that_ran(
+    house: House,
+) -> None:
+    off = "\nimport threading\nassert threading.current_thread() is not threading.main_thread()\n"
+    code = HOLDS + off + "with open(__file__ + '.ran', 'a') as file:\n    file.write('x')\n"
+    house.code("holds", code)
+    assert (await house.controls.reload()).applied == ("one: built anew",)
+    assert (house.folder / "strategies" / "holds.py.ran").read_text() == "x"
+    mark = fingerprints.marks_in(house.loop.journal.note(fingerprints.NOTE))[-1]
+    assert mark["strategies"]["one"]["source"] == sha256(code.encode()).hexdigest()[:16]
+
+
+async def test_a_switch_of_an_older_config_goes_at_the_next_start(house: House) -> None:
+    house.loop.journal.close()
+    house.write(
+        CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 600").replace("guardians:", "guardians: []\n#")
+    )
+    house.settings = house.reread()
+    await house.begin()
+    assert house.guards() == [("dead_man_switch", 600)]
+    assert house.loop.arming.ids.keys() == {DEAD_MAN}
+
+
+async def test_a_switch_that_a_start_lost_the_answer_of_goes_when_it_is_no_longer_asked_for(tmp_path: Path) -> None:
+    """Nobody would beat for it."""
+    venue = FakeVenue()
+    venue.faults = [Fault("arm", "lose_reply")]
+    loop = room(venue, path=tmp_path / "journal.db")
+    with pytest.raises(OutcomeUnknown):
+        await loop.recover()
+    kill(loop)
+    assert venue.guards
+    loop = room(venue, path=tmp_path / "journal.db", settings=LoopSettings())
+    await loop.recover()
+    assert venue.guards == {}
+
+
+async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house: House) -> None:
+    house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
+    result = await house.controls.reload()
+    assert result.applied == ("one: in quarantine, one: ZeroDivisionError: division by zero (holds.py:16)",)
+    assert (result.code, result.refused) == (Exit.CONFIG, ()), "it was taken over, and is not well"
+    assert house.controls.state.word == "DEGRADED"
+    assert house.loop.mirror.is_protected("BTC")
+    with pytest.raises(ConfigError, match="failed again"):
+        await house.controls.resume("one")
+    house.code("holds", "def broken(:\n")
+    with pytest.raises(ConfigError, match="one stays in quarantine: .*holds.py"):
+        await house.controls.resume("one")
+    house.code("holds", HOLDS)
+    house.venue.faults = [Fault("candles", unknown())]
+    with pytest.raises(commands.CommandTimeout, match="one stays in quarantine: the service could not be asked"):
+        await house.controls.resume("one")
+    await house.controls.resume("one")
+    assert (house.controls.state.word, house.loop.desk.seats[0].strategy.seen) == ("RUNNING", 2)
+    newest = fingerprints.marks_in(house.loop.journal.note(fingerprints.NOTE))[-1]
+    assert newest["strategies"]["one"]["source"] == sha256(HOLDS.encode()).hexdigest()[:16]
+    await house.minute()
+    assert house.loop.desk.seats[0].strategy.seen == 3
+
+
+async def test_what_a_restart_alone_takes_over_is_not_called_built_anew(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python imports an installed package once a process."""
+    package = house.folder / "site" / "acme_fund"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    code = package / "good.py"
+    code.write_text(HOLDS.replace("self.seen += 1", "1 / 0"))
+    monkeypatch.syspath_prepend(str(house.folder / "site"))
+    house.write(CONFIG.replace("holds:Holds", "acme_fund.good:Holds"))
+    assert (await house.controls.reload()).applied[0].startswith("one: in quarantine")
+    ran = fingerprints.marks_in(house.loop.journal.note(fingerprints.NOTE))[-1]
+    code.write_text(HOLDS)
+    for is_gone in (False, True):
+        if is_gone:
+            code.unlink()
+        result = await house.controls.reload()
+        assert (result.code, result.applied) == (Exit.CONFIG, ())
+        assert f"the code of strategy one ({code}) has changed" in result.refused[0]
+        assert "stop the daemon and start it again" in result.refused[0]
+        with pytest.raises(ConfigError, match=r"one stays in quarantine: the code of strategy one .* has changed"):
+            await house.controls.resume("one")
+    assert fingerprints.marks_in(house.loop.journal.note(fingerprints.NOTE))[-1] == ran
+    house.write(CONFIG)
+    assert (await house.controls.reload()).applied == ("one: built anew",)
+
+
+async def test_resume_reads_the_file_of_the_strategy_that_it_names_and_of_no_other(house: House) -> None:
+    house.write(CONFIG + TWO)
+    house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
+    await house.controls.reload()
+    house.code("holds", HOLDS)
+    house.code("idle", "def broken(:\n")
+    await house.controls.resume("one")
+    assert [seat.quarantined for seat in house.loop.desk.seats] == [None, None]
+
+
+async def test_a_quarantined_strategy_stays_so_through_a_reload_of_something_else(house: House) -> None:
+    house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
+    await house.controls.reload()
+    house.write(CONFIG + TWO)
+    result = await house.controls.reload()
+    assert (result.applied, result.code) == (("two: started",), Exit.DONE), "what failed before is not this one's"
+    assert house.loop.desk.seats[0].quarantined is not None
+    house.code("holds", HOLDS)
+    assert (await house.controls.reload()).applied == ("one: built anew",)
+    assert house.loop.desk.seats[0].quarantined is None
+
+
+async def test_resume_for_all_is_the_word_of_a_person_on_another_writer_and_on_nothing_else(house: House) -> None:
+    house.loop.health.degrade("market:ETH", "gone")
+    house.loop.health.degrade("foreign_writer", "somebody")
+    assert house.controls.state.word == "DEGRADED"
+    assert await house.controls.resume("one") == ()
+    assert set(house.loop.degraded) == {"market:ETH", "foreign_writer"}
+    assert await house.controls.resume() == ("somebody",)
+    assert set(house.loop.degraded) == {"market:ETH"}
+    assert house.controls.state.word == "DEGRADED"
+
+
+async def test_pause_and_resume_say_what_they_cannot_do(house: House) -> None:
+    assert house.controls.pause("one") == ()
+    assert house.controls.paused == {"one": "one is paused; bot resume one lets it go on"}
+    assert house.controls.state.word == "RUNNING", "only one of them is paused"
+    house.controls.pause()
+    assert house.controls.state.word == "PAUSED"
+    with pytest.raises(BotError, match="every strategy is paused"):
+        await house.controls.resume("one")
+    await house.controls.resume()
+    assert (house.controls.state.word, house.controls.paused) == ("RUNNING", {})
+    with pytest.raises(BotError, match="no strategy nobody; there are one"):
+        house.controls.pause("nobody")
+    house.stop.set()
+    assert house.controls.state.word == "STOPPING"

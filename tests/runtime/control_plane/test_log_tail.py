@@ -1,0 +1,80 @@
+"""The tail of the log: bounded in memory and on disk, and nobody's trouble when the disk is."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bot.runtime.control_plane.log_tail import Tail, last_lines, older
+
+
+def test_memory_keeps_the_newest_and_a_follower_misses_none_that_are_kept(tmp_path: Path) -> None:
+    tail = Tail(None, lines_max=5)
+    for n in range(8):
+        tail({"event": "n", "n": n, "timestamp": "dropped"})
+    assert [one.event for one in tail.newest(2)] == [{"event": "n", "n": 6}, {"event": "n", "n": 7}]
+    assert [one.seq for one in tail.after(5, 2)] == [6, 7]
+    assert [one.seq for one in tail.after(0, 99)] == [4, 5, 6, 7, 8], "what has gone is left out"
+    assert tail.after(8, 9) == []
+    assert tail.newest(0) == []
+
+
+def test_a_lines_own_time_is_when_it_was_told_whatever_the_event_speaks_of(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "daemon.log")
+    tail({"event": "bar.closed", "at_ms": 60_000, "seq": "mine"})
+    tail.close()
+    (line,), (kept,) = tail.newest(1), last_lines(tmp_path / "daemon.log", 1)
+    assert line.event == {"event": "bar.closed", "of_ms": 60_000, "of_seq": "mine"}
+    assert kept == {"at_ms": line.at_ms, **line.event}
+    assert line.at_ms > 60_000
+
+
+def test_the_file_is_for_its_owner_and_bounded_and_read_back_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.log"
+    tail = Tail(path, bytes_max=2_000)
+    for n in range(200):
+        tail({"event": "n", "n": n})
+    tail.close()
+    assert path.stat().st_size + older(path).stat().st_size < 2 * 2_100
+    assert path.stat().st_mode & 0o077 == 0
+    assert [one["n"] for one in last_lines(path, 30)] == list(range(170, 200)), "across both files"
+    with path.open("a") as file:
+        file.write("not ours\n" + json.dumps([1]) + "\n")
+    assert last_lines(path, 1)[0]["n"] == 199
+    assert last_lines(tmp_path / "none", 5) == []
+
+
+def test_threads_that_log_at_once_lose_no_line_and_write_into_no_other_file(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "daemon.log", lines_max=2_000, bytes_max=200)
+    with ThreadPoolExecutor(4) as threads:
+        told = [threads.submit(tail, {"event": "n", "n": n}) for n in range(2_000)]
+        seen = [threads.submit(tail.newest, 9) for _ in range(50)]
+    assert [one.exception() for one in [*told, *seen]] == [None] * 2_050
+    assert [one.seq for one in tail.newest(2_000)] == list(range(1, 2_001))
+    tail.close()
+    assert all(one["event"] == "n" for one in last_lines(tmp_path / "daemon.log", 99))
+
+
+def test_a_log_that_cannot_be_written_is_said_once_and_stops_nobody(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "no such folder" / "daemon.log")
+    for n in range(3):
+        tail({"event": "n", "n": n})
+    assert [one.event["event"] for one in tail.newest(9)] == ["n", "log.unwritten", "n", "n"]
+
+
+def test_one_line_cannot_fill_the_memory() -> None:
+    tail = Tail(None)
+    tail({"event": "long", "text": "x" * 1_000_000, "list": ["y" * 1_000_000], "n": 3, "short": [1]})
+    (line,) = tail.newest(1)
+    assert len(str(line.event)) < 10_000
+    assert line.event["text"].endswith("(1000000 characters)")
+    assert (line.event["n"], line.event["short"]) == (3, [1])
+
+
+def test_one_line_cannot_fill_the_file(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "daemon.log")
+    tail({"event": "long", "text": "x" * 1_000_000})
+    tail.close()
+    assert last_lines(tmp_path / "daemon.log", 1)[0]["event"] == "long"
+    assert (tmp_path / "daemon.log").stat().st_size < 5_000

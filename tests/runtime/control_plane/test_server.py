@@ -1,0 +1,366 @@
+"""The control socket by itself: who may ask, what is no request, and what an answer is; and the errands that wait for a pass."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.cli.operate.daemon_client import Place
+from bot.errors import ApiError, BotError, ConfigError, Exit, JournalError
+from bot.runtime.control_plane import server
+from bot.runtime.control_plane.commands import CommandTimeout
+from bot.runtime.control_plane.mailbox import ERRANDS_MAX, Mailbox
+from bot.runtime.control_plane.server import BODY_BYTES_MAX, HEAD_BYTES_MAX, Data, Problem, Question
+
+NOBODY = 65_534
+
+
+async def echo(question: Question) -> Data:
+    found = {
+        "word": question.text("word"),
+        "count": question.number("count", 3, at_most=9),
+        "flag": question.flag("flag"),
+    }
+    question.nothing_else()
+    return found
+
+
+async def refuses(_: Question) -> Data:
+    raise BotError("not now")
+
+
+async def misreads(_: Question) -> Data:
+    raise ConfigError("line 3: no")
+
+
+async def waits(_: Question) -> Data:
+    raise CommandTimeout("the service is away")
+
+
+async def is_declined(_: Question) -> Data:
+    raise ApiError.of("forbidden", "not with this key")
+
+
+async def is_away(_: Question) -> Data:
+    raise ApiError.of("service_unavailable", "later", reads=True)
+
+
+async def is_full(_: Question) -> Data:
+    raise JournalError("no space left")
+
+
+async def breaks(_: Question) -> Data:
+    raise KeyError("a fault of ours")
+
+
+ROUTES = {
+    ("GET", "/echo"): echo, ("POST", "/echo"): echo, ("GET", "/no"): refuses, ("GET", "/config"): misreads, ("GET", "/broken"): breaks,
+    ("GET", "/late"): waits, ("GET", "/declined"): is_declined, ("GET", "/away"): is_away,
+    ("GET", "/full"): is_full,
+}  # fmt: skip
+
+
+@pytest.fixture
+async def folder() -> AsyncIterator[Path]:
+    """Served, in a folder whose name alone is too long for a socket's address."""
+    with tempfile.TemporaryDirectory(prefix="bot-") as name:
+        deep = Path(name) / ("x" * 120)
+        deep.mkdir(mode=0o700)
+        (deep / server.SOCKET).touch()  # Left by a run that was killed.
+        async with server.serving(deep, ROUTES, lambda: {"at_ms": 1, "pid": 2, "epoch": 3}):
+            yield deep
+        assert not (deep / server.SOCKET).exists()
+
+
+async def raw(folder: Path, request: bytes) -> tuple[int, Any]:
+    with server.reachable(folder / server.SOCKET) as name:
+        reader, writer = await asyncio.open_unix_connection(name)
+    writer.write(request)
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split(b" ")[1]), json.loads(body)
+
+
+async def test_an_answer_has_what_every_answer_has(folder: Path) -> None:
+    status, data = await raw(folder, b"GET /echo?word=hello&count=7&flag=true HTTP/1.1\r\n\r\n")
+    assert (status, data) == (200, {"at_ms": 1, "pid": 2, "epoch": 3, "word": "hello", "count": 7, "flag": True})
+    body = json.dumps({"word": "there", "flag": False}).encode()
+    status, data = await raw(folder, b"POST /echo HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    assert (status, data["word"], data["count"], data["flag"]) == (200, "there", 3, False)
+
+
+async def test_the_socket_is_for_its_owner(folder: Path) -> None:
+    assert stat.S_IMODE((folder / server.SOCKET).stat().st_mode) == 0o600
+
+
+async def answered(folder: Path) -> None:
+    """Until there is somebody behind the socket."""
+    async with asyncio.timeout(10):
+        while True:
+            with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+                assert (await raw(folder, b"GET /echo HTTP/1.1\r\n\r\n"))[0] == 200
+                return
+            await asyncio.sleep(0.001)
+
+
+async def test_a_socket_that_is_taken_away_is_put_there_again(tmp_path: Path) -> None:
+    path = tmp_path / server.SOCKET
+    async with server.serving(tmp_path, ROUTES, dict, look_s=0.001):
+        for _ in range(3):
+            path.unlink()
+            await answered(tmp_path)
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not path.exists()
+
+
+async def test_a_disk_that_has_turned_read_only_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    async with server.serving(tmp_path, ROUTES, dict):
+        monkeypatch.setattr(Path, "unlink", fails)
+    monkeypatch.undo()
+    async with server.serving(tmp_path, ROUTES, dict):
+        await answered(tmp_path)
+
+
+async def test_what_another_has_put_in_the_place_of_the_socket_is_left_there(tmp_path: Path) -> None:
+    path = tmp_path / server.SOCKET
+    async with server.serving(tmp_path, ROUTES, dict, look_s=0.001):
+        path.unlink()
+        path.write_text("another's")
+        await asyncio.sleep(0.05)
+        assert path.read_text() == "another's"
+    assert path.read_text() == "another's"
+
+
+async def test_a_socket_that_could_not_be_made_is_tried_again(tmp_path: Path) -> None:
+    """And a run without one goes on."""
+    folder = tmp_path / "later"
+    async with server.serving(folder, ROUTES, dict, look_s=0.001):
+        folder.mkdir()
+        await answered(folder)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "words"),
+    [
+        (b"", 400, "not whole"),
+        (b"GET /echo HTTP/1.1\r\n", 400, "not whole"),
+        (b"hello there\r\n\r\n", 400, "no HTTP"),
+        (b"GET /echo SPDY/3\r\n\r\n", 400, "no HTTP"),
+        (b"GET //[ HTTP/1.1\r\n\r\n", 400, "no path"),
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, "there are /away, /broken, /config, /declined, /echo, /full, /late, /no"),
+        (b"DELETE /echo HTTP/1.1\r\n\r\n", 405, "takes GET, POST"),
+        (b"GET /echo?count=ten HTTP/1.1\r\n\r\n", 400, "count is a whole number from 0 to 9"),
+        (b"GET /echo?count=10 HTTP/1.1\r\n\r\n", 400, "from 0 to 9"),
+        (b"GET /echo?flag=maybe HTTP/1.1\r\n\r\n", 400, "flag is true or false"),
+        (b"GET /echo?wrod=x HTTP/1.1\r\n\r\n", 400, "did you mean word?"),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: 3\r\n\r\n[1]", 400, "a JSON object"),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\n{{{{", 400, "no JSON"),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: 9\r\n\r\n{}", 400, "not whole"),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "no number"),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: 12\r\n\r\n{\"word\": [1]}", 400, "JSON"),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (BODY_BYTES_MAX + 1), 413, str(BODY_BYTES_MAX)),
+        (b"GET /echo HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_MAX, 413, str(HEAD_BYTES_MAX)),
+        (b"GET /no HTTP/1.1\r\n\r\n", 409, "not now"),
+        (b"GET /config HTTP/1.1\r\n\r\n", 400, "line 3: no"),
+        (b"GET /late HTTP/1.1\r\n\r\n", 504, "the service is away"),
+        (b"GET /declined HTTP/1.1\r\n\r\n", 409, "forbidden: not with this key"),
+        (b"GET /away HTTP/1.1\r\n\r\n", 504, "service_unavailable: later"),
+        (b"GET /broken HTTP/1.1\r\n\r\n", 500, "/broken failed"),
+    ],
+)  # fmt: skip
+async def test_what_is_no_request_is_said_to_be_none(folder: Path, request_: bytes, status: int, words: str) -> None:
+    answered, data = await raw(folder, request_)
+    assert (answered, words in data["error"]["message"]) == (status, True), data
+    assert (await raw(folder, b"GET /echo HTTP/1.1\r\n\r\n"))[0] == 200, "and the next one is answered"
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/no", Exit.ERROR),
+        ("/config", Exit.CONFIG),
+        ("/late", Exit.TIMEOUT),
+        ("/away", Exit.TIMEOUT),
+        ("/declined", Exit.REFUSED),
+        ("/full", Exit.UNSAFE),
+    ],
+)
+async def test_a_command_ends_with_the_code_of_what_it_was_answered(folder: Path, path: str, code: Exit) -> None:
+    with pytest.raises(BotError) as found:
+        await asyncio.to_thread(Place(folder).ask, "GET", path)
+    assert found.value.exit_code is code
+
+
+async def test_a_caller_that_says_nothing_holds_up_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "READ_S", 0.2)
+    with server.reachable(folder / server.SOCKET) as name:
+        silent = [await asyncio.open_unix_connection(name) for _ in range(5)]
+    assert (await raw(folder, b"GET /echo HTTP/1.1\r\n\r\n"))[0] == 200
+    for reader, writer in silent:
+        assert b"400 Bad Request" in await reader.read()
+        writer.close()
+
+
+async def test_what_warms_strategies_up_is_answered_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ANSWER_S", 0.05)
+    is_warm = asyncio.Event()
+
+    async def warms(_question: Question) -> dict[str, Any]:
+        await is_warm.wait()
+        return {"applied": ["one"]}
+
+    with tempfile.TemporaryDirectory(prefix="bot-") as name:
+        async with server.serving(Path(name), {("POST", "/reload"): warms, ("POST", "/pause"): warms}, dict):
+            reload = asyncio.create_task(raw(Path(name), b"POST /reload HTTP/1.1\r\n\r\n"))
+            status, data = await raw(Path(name), b"POST /pause HTTP/1.1\r\n\r\n")
+            assert (status, "no answer within 0.05 s; the daemon goes on" in data["error"]["message"]) == (504, True)
+            is_warm.set()
+            assert await reload == (200, {"applied": ["one"]})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_another_user_is_turned_away_by_the_kernels_word() -> None:
+    """Even where the file's permission would let him in."""
+    with tempfile.TemporaryDirectory(prefix="bot-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(b'GET /echo HTTP/1.1\\r\\n\\r\\n'); print(s.recv(9999))"
+        async with server.serving(folder, ROUTES, dict):
+            (folder / server.SOCKET).chmod(0o666)
+            done = await asyncio.to_thread(
+                subprocess.run, ["/usr/bin/env", "python3", "-c", code, str(folder / server.SOCKET)], user=NOBODY, capture_output=True,
+                text=True, check=False, cwd="/", env={"PATH": "/usr/bin:/bin"},
+            )  # fmt: skip
+        if done.returncode == 127 or "python3" in done.stderr:
+            pytest.skip("no python3 that another user may run")
+    assert "403 Forbidden" in done.stdout, done.stderr
+
+
+def test_the_peer_of_a_socket_pair_is_this_user() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert server.peer_uid(one) == os.geteuid()
+
+
+# -- errands
+
+
+async def test_errands_are_done_in_turn_between_passes_and_answered() -> None:
+    errands, done, rung = Mailbox(), [], []
+    errands.ring = lambda: rung.append(1)
+
+    async def work(n: int) -> int:
+        done.append(n)
+        return n * 10
+
+    asked = [asyncio.create_task(errands.ask(lambda n=n: work(n))) for n in range(3)]
+    await asyncio.sleep(0)
+    assert (done, len(rung)) == ([], 3), "nothing is done before a pass has ended"
+    for n in range(3):
+        await errands.do_next()
+        assert (done[-1], len(done)) == (n, n + 1), "each may wait for the service, and a pass comes between"
+    assert len(rung) == 5, "which begins at once while others wait"
+    assert await asyncio.gather(*asked) == [0, 10, 20]
+    assert done == [0, 1, 2]
+
+
+async def test_an_errand_whose_asker_has_gone_is_not_done() -> None:
+    errands, done = Mailbox(), []
+
+    async def work() -> None:
+        done.append(1)
+
+    asked = asyncio.create_task(errands.ask(work))
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    await errands.do_next()
+    assert done == []
+    asked, behind = (asyncio.create_task(errands.ask(work)) for _ in range(2))
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    await errands.do_next()
+    assert done == [1], "and takes no turn of another"
+    await behind
+
+
+async def test_a_no_goes_to_the_asker_and_a_bad_journal_ends_the_run_too() -> None:
+    errands = Mailbox()
+
+    async def refused() -> None:
+        raise BotError("no")
+
+    async def broken() -> None:
+        raise JournalError("disk")
+
+    first, second = asyncio.create_task(errands.ask(refused)), asyncio.create_task(errands.ask(broken))
+    await asyncio.sleep(0)
+    await errands.do_next()
+    with pytest.raises(JournalError):
+        await errands.do_next()
+    with pytest.raises(BotError, match="no"):
+        await first
+    with pytest.raises(JournalError):
+        await second
+
+
+async def test_what_is_urgent_is_done_in_the_midst_of_another_errand_and_overtakes_none() -> None:
+    errands, done = Mailbox(), list[str]()
+
+    async def long() -> None:
+        await errands.do_urgent()
+        done.append("long")
+
+    async def work(name: str) -> None:
+        done.append(name)
+
+    asked = [asyncio.create_task(errands.ask(long))]
+    for name, is_urgent in (("pause", True), ("resume", False), ("pause again", True)):
+        asked.append(asyncio.create_task(errands.ask(partial(work, name), is_urgent=is_urgent)))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        await errands.do_next()
+    await asyncio.gather(*asked)
+    assert done == ["pause", "long", "resume", "pause again"]
+
+
+async def test_errands_have_an_end() -> None:
+    errands = Mailbox()
+
+    async def work() -> None:
+        return None
+
+    asked = [asyncio.create_task(errands.ask(work)) for _ in range(ERRANDS_MAX)]
+    await asyncio.sleep(0)
+    with pytest.raises(Problem, match="ask again"):
+        await errands.ask(work)
+    errands.give_up()
+    for one in asked:
+        with pytest.raises(Problem, match="stopping"):
+            await one
+
+
+def test_the_module_needs_no_web_framework() -> None:
+    code = "import bot.runtime.control_plane.server, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"fastapi", "uvicorn", "starlette", "httpx"} & set(loaded)

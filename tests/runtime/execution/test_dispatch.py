@@ -1,0 +1,436 @@
+"""Several orders in flight: exits first, one entry a market, each on disk before it leaves, no pass waits for a reply, and nothing is sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.errors import AccessLost, OutcomeUnknown
+from bot.runtime.alerts.health import ORDERS
+from bot.runtime.bar_feed import Closed
+from bot.runtime.control_plane.status import state_of
+from bot.runtime.execution.dispatch import ABREAST, entries_max, next_wave, one_by_one, side_by_side
+from bot.runtime.execution.order_sender import UNSETTLED_MS
+from bot.runtime.journal.journal import open_journal
+from bot.runtime.kernel import SLOW_MS, Kernel, Settings
+from bot.runtime.model.intents import Intent
+from bot.runtime.shutdown import wind_down
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.strategy import Bar, Bracket, Close, Open, View
+from bot.strategy import Intent as Wish
+from tests.fakes import ADDRESS, FakePacer, FakeVenue
+from tests.runtime.builders import DEAD_MAN_60, Scripted, allowance, replied
+from tests.runtime.journal.test_journal import intent
+
+MARKETS = ("BTC", "ETH", "SOL")
+
+
+def wanted(*words: str) -> list[Intent]:
+    """`a BTC open`: strategy, market, action."""
+    made = []
+    for n, text in enumerate(words):
+        strategy, market, action = text.split()
+        made.append(intent(n, strategy=strategy, market=market, action=action))
+    return made
+
+
+def waves(*words: str) -> list[list[str]]:
+    waiting, found = wanted(*words), []
+    while waiting:
+        wave = next_wave(waiting)
+        assert wave
+        found.append([f"{one.strategy} {one.market} {one.action}" for one in wave])
+        waiting = [one for one in waiting if one not in wave]
+    return found
+
+
+def test_one_by_one_they_leave_wave_by_wave() -> None:
+    made = wanted("a ETH open", "a BTC close", "a BTC open", "a ETH close", "b SOL cancel")
+    assert one_by_one(made) == [made[n] for n in (1, 4, 0, 2, 3)]
+
+
+def test_exits_go_before_every_entry_and_of_entries_one_a_market() -> None:
+    assert waves("a BTC open", "b BTC open", "c ETH open", "d ETH close", "e BTC cancel") == [
+        ["d ETH close", "e BTC cancel"], ["a BTC open", "c ETH open"], ["b BTC open"],
+    ]  # fmt: skip
+
+
+def test_a_strategys_own_order_in_a_market_stands() -> None:
+    assert waves("a BTC close", "a BTC open", "b ETH open", "b ETH close") == [
+        ["a BTC close"], ["a BTC open", "b ETH open"], ["b ETH close"],
+    ]  # fmt: skip
+    close, entry = wanted("a BTC close", "a BTC open")
+    assert next_wave([entry], in_flight=[close]) == [], "it waits for the reply to its close"
+    assert next_wave([entry], in_flight=[close], slow=[close.id]) == [], "however long that takes"
+
+
+def test_what_is_in_flight_holds_up_its_own_market_and_an_exit_every_entry_until_it_is_slow() -> None:
+    slow, *entries = wanted("a BTC open", "b BTC open", "c ETH open", "d SOL close")
+    close = entries.pop()
+    assert [one.market for one in next_wave(entries, in_flight=[slow])] == ["ETH"]
+    assert next_wave([*entries, close], in_flight=[slow]) == [close]
+    assert next_wave(entries, in_flight=[close]) == []
+    assert next_wave(entries, in_flight=[close], slow=[close.id]) == entries, "other markets go on"
+    exit_there = wanted("e BTC close")
+    assert [one.market for one in next_wave(entries, in_flight=exit_there, slow=[exit_there[0].id])] == ["ETH"]
+
+
+def test_what_is_in_flight_is_bounded_and_entries_leave_room_for_exits() -> None:
+    exits = wanted(*(f"s{n} BTC close" for n in range(ABREAST + 3)))
+    entries = wanted(*(f"s M{n} open" for n in range(ABREAST + 3)))
+    assert next_wave(exits) == exits[:ABREAST]
+    assert next_wave(exits[ABREAST:], in_flight=exits[:ABREAST]) == []
+    assert next_wave(entries) == entries[: entries_max(ABREAST)]
+    hung = entries[: entries_max(ABREAST)]
+    assert next_wave(entries[len(hung) :], in_flight=hung) == []
+    assert next_wave(exits, in_flight=hung) == exits[: ABREAST - len(hung)], "also when no entry gets a reply"
+
+
+def test_bars_are_decided_together_when_they_are_of_one_instant_and_nobody_hears_two_of_them() -> None:
+    def due(*pairs: tuple[int, str]) -> list[Closed]:
+        return [Closed(at, coin, "1m", Bar(coin, at, 1, 1, 1, 1, 1)) for at, coin in pairs]
+
+    names = {"BTC": frozenset("ab"), "ETH": frozenset("c"), "SOL": frozenset("cd")}
+    assert side_by_side(due((1, "BTC"), (1, "ETH"), (1, "SOL")), names) == 2, "c hears both ETH and SOL"
+    assert side_by_side(due((1, "BTC"), (2, "ETH")), names) == 1
+    assert side_by_side(due((1, "BTC"), (1, "BTC")), names) == 1, "two intervals of one market"
+    assert side_by_side(due((1, "BTC")), names) == 1
+
+
+# -- the loop that sends them
+
+
+class Busy(FakeVenue):
+    """Notes how many orders are under way at once, and what the journal says of each when it arrives."""
+
+    path: Path
+    most = 0
+    under_way = 0
+    lost: set[str] = set()  # noqa: RUF012 - of one test
+    refuses_key = False
+
+    async def place(self, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            for _ in range(20):  # Long enough for the pass to start the others.
+                await asyncio.sleep(0)
+            reader = open_journal(self.path, address=ADDRESS)
+            (row,) = reader.db.conn.execute("SELECT state, attempts FROM intents WHERE id=?", (key,)).fetchall()
+            reader.db.close()
+            assert row[0] == "sending", "on disk before a byte leaves"
+            if self.refuses_key:
+                raise AccessLost("unauthorized", "revoked")
+            done = await super().place(request, key=key, expires_at_ms=expires_at_ms)
+            if request.market in self.lost:
+                self.lost = self.lost - {request.market}
+                raise OutcomeUnknown("timeout", "the answer was lost")
+            return done
+        finally:
+            self.under_way -= 1
+
+
+def three(path: Path, script: Any, kind: type[Busy] = Busy) -> tuple[Kernel, Busy]:
+    venue = kind(MARKETS)
+    venue.path = path
+    strategies = [Scripted(script, name=f"s-{coin.lower()}", markets=(coin,)) for coin in MARKETS]
+    placed = [StrategySpec(one, "1m", allowance(one.name, one.markets, path="direct")) for one in strategies]
+    journal: Any = open_journal(path, address=ADDRESS)
+    loop = Kernel(
+        port=venue, journal=journal, placed=placed, pacer=FakePacer(), settings=Settings(guardians=(DEAD_MAN_60,)), abreast=ABREAST
+    )  # fmt: skip
+    return loop, venue
+
+
+def once(view: View, bar: Bar) -> Iterable[Wish]:
+    if not view.position(bar.market):
+        yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=5))
+
+
+def in_turn(view: View, bar: Bar) -> Iterable[Wish]:
+    yield (
+        Close(bar.market)
+        if view.position(bar.market)
+        else Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=5))
+    )
+
+
+async def minute(loop: Kernel, venue: Busy) -> None:
+    venue.minute(BTC="100", ETH="100", SOL="100")
+    await loop.cycle()
+    await replied(loop)
+
+
+async def test_orders_of_several_markets_are_under_way_at_once_and_each_once(tmp_path: Path) -> None:
+    loop, venue = three(tmp_path / "journal.db", in_turn)
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    for _ in range(4):
+        await minute(loop, venue)
+    assert venue.most == len(MARKETS)
+    rows = loop.journal.db.conn.execute(
+        "SELECT state, attempts, count(*) FROM intents GROUP BY state, attempts"
+    ).fetchall()
+    assert rows == [("accepted", 1, 12)]
+    assert venue.positions == {}
+    assert not loop.live or all(one.state == "accepted" for one in loop.live.values())
+
+
+async def test_a_reply_that_is_lost_is_settled_with_its_own_key_and_holds_up_no_other(tmp_path: Path) -> None:
+    loop, venue = three(tmp_path / "journal.db", once)
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    venue.lost = {"ETH"}
+    await minute(loop, venue)
+    await minute(loop, venue)
+    rows = loop.journal.db.conn.execute("SELECT market, state FROM intents ORDER BY market").fetchall()
+    assert rows == [(coin, "accepted") for coin in MARKETS]
+    assert {coin: one.size for coin, one in venue.positions.items()} == dict.fromkeys(MARKETS, 1), "nothing twice"
+
+
+def turns(view: View, bar: Bar) -> Iterable[Wish]:
+    """A reversal of what is held, else the first entry."""
+    if view.position(bar.market):
+        yield Close(bar.market)
+        yield Open(bar.market, "short", usd=100, bracket=Bracket(stop_pct=5))
+    else:
+        yield from once(view, bar)
+
+
+async def test_a_reset_between_a_close_and_its_entry_ends_what_waits(tmp_path: Path) -> None:
+    loop, venue = three(tmp_path / "journal.db", turns)
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    await minute(loop, venue)
+    events = venue.events
+
+    async def wiped(*given: Any, **named: Any) -> Any:
+        if len(venue.positions) < len(MARKETS) and not venue.epoch:
+            venue.reset()
+        return await events(*given, **named)
+
+    venue.events = wiped  # type: ignore[method-assign]  # of this one venue, for this one test
+    await minute(loop, venue)
+    rows = loop.journal.db.conn.execute("SELECT market, state FROM intents WHERE ordinal=1").fetchall()
+    assert [row[1] for row in rows] == ["void"] * len(MARKETS), "wanted of an account that is no more"
+    assert venue.epoch == 1
+
+
+class Slow(Busy):
+    """Replies to no order in BTC before `free` is set. `arrived` has the orders as they come, `forgets` what never reaches it."""
+
+    free: asyncio.Event
+    arrived: list[str]
+    forgets = False
+
+    async def place(self, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
+        self.arrived.append(f"open {request.market}")
+        if request.market != "BTC":
+            return await super().place(request, key=key, expires_at_ms=expires_at_ms)
+        if self.forgets:
+            await self.free.wait()
+        done = await super().place(request, key=key, expires_at_ms=expires_at_ms)
+        await self.free.wait()
+        return done
+
+    async def close(self, market: str, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
+        self.arrived.append(f"close {market}")
+        done = await super().close(market, request, key=key, expires_at_ms=expires_at_ms)
+        if market == "BTC":
+            await self.free.wait()
+        return done
+
+
+async def slowly(path: Path, script: Any, *, forgets: bool = False) -> tuple[Kernel, Slow]:
+    loop, venue = three(path, script, Slow)
+    assert isinstance(venue, Slow)
+    venue.free, venue.arrived, venue.forgets = asyncio.Event(), [], forgets
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    return loop, venue
+
+
+async def tick(loop: Kernel, venue: FakeVenue, passes: int = 6) -> None:
+    """A minute, and the passes that the replies to it ask for."""
+    venue.minute(BTC="100", ETH="100", SOL="100")
+    for _ in range(passes):
+        await loop.cycle()
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+
+def slow_by_now(loop: Kernel) -> None:
+    assert isinstance(loop.pacer, FakePacer)
+    loop.pacer.now_ms += SLOW_MS
+
+
+def states(loop: Kernel) -> list[Any]:
+    return loop.journal.db.conn.execute("SELECT market, action, state FROM intents ORDER BY market, seq").fetchall()
+
+
+async def test_a_pass_waits_for_no_reply_and_the_other_markets_go_on(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", in_turn, forgets=True)
+    for _ in range(4):
+        await tick(loop, venue)
+        slow_by_now(loop)
+    assert venue.arrived.count("open BTC") == 1, "nothing else leaves there meanwhile"
+    for coin in ("ETH", "SOL"):
+        assert (venue.arrived.count(f"open {coin}"), venue.arrived.count(f"close {coin}")) == (2, 2)
+    venue.free.set()
+    await tick(loop, venue)
+    assert states(loop)[0] == ("BTC", "open", "expired"), "it reached the service when it was no longer wanted"
+    await tick(loop, venue)
+    assert venue.arrived.count("open BTC") == 2, "the market goes on"
+
+
+async def test_an_exit_without_a_reply_holds_up_no_entry_of_another_market(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", in_turn)
+    venue.free.set()
+    await tick(loop, venue)
+    venue.free.clear()
+    for _ in range(3):
+        await tick(loop, venue)
+        slow_by_now(loop)
+    assert venue.arrived.count("open ETH") == venue.arrived.count("open SOL") == 2
+    venue.free.set()
+
+
+async def test_what_follows_in_a_market_waits_for_the_reply_and_goes_on_with_what_it_tells(tmp_path: Path) -> None:
+    """A reversal: the entry leaves once, when the close has its reply, and the bar after it sees the new position."""
+    loop, venue = await slowly(tmp_path / "journal.db", turns)
+    venue.free.set()
+    await tick(loop, venue)
+    await tick(loop, venue)
+    assert [one for one in venue.arrived if one.endswith("BTC")] == ["open BTC", "close BTC", "open BTC"]
+    assert venue.positions["BTC"].side == "short"
+
+
+async def test_an_order_that_the_events_tell_of_needs_no_reply(tmp_path: Path) -> None:
+    """The reply is lost on its way: the market goes on, and when it comes after all nothing is done twice."""
+    loop, venue = await slowly(tmp_path / "journal.db", in_turn)
+    await tick(loop, venue)
+    assert states(loop)[0] == ("BTC", "open", "accepted")
+    assert len(loop.in_flight) == 1
+    await tick(loop, venue)
+    assert venue.arrived.count("close BTC") == 1
+    venue.free.set()
+    await tick(loop, venue)
+    assert not loop.in_flight
+    rows = loop.journal.db.conn.execute("SELECT attempts, count(*) FROM intents GROUP BY attempts").fetchall()
+    assert [row[0] for row in rows] == [1], "each was sent once"
+
+
+async def test_a_reply_of_an_account_that_was_reset_meanwhile_changes_nothing(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    await tick(loop, venue)
+    venue.reset()
+    await tick(loop, venue, passes=1)
+    assert ("BTC", "open", "void") in states(loop)
+    venue.free.set()
+    await tick(loop, venue)
+    assert not loop.in_flight
+
+
+async def test_orders_without_an_outcome_degrade_the_run_until_they_have_one(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    await tick(loop, venue)
+    assert state_of(loop).word == "RUNNING"
+    assert isinstance(loop.pacer, FakePacer)
+    loop.pacer.now_ms += UNSETTLED_MS
+    await tick(loop, venue)
+    assert state_of(loop) == (
+        "DEGRADED",
+        "the service does not say what became of an order in BTC (no reply yet)",
+    )
+    assert loop.health.markets_of(ORDERS) == ["BTC"]
+    assert loop.health.no_entry("ETH") is None, "other markets open"
+    venue.free.set()
+    await tick(loop, venue)
+    assert (state_of(loop).word, loop.health.markets_of(ORDERS)) == ("RUNNING", [])
+
+
+async def test_a_run_that_is_cut_has_written_what_is_known_and_its_next_life_sends_the_rest_with_the_same_key(
+    tmp_path: Path,
+) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    loop.abreast = 2
+    await tick(loop, venue)
+    await loop.cancel_in_flight()
+    assert [row[2] for row in states(loop)] == ["sending", "accepted", "accepted"]
+    assert (venue.under_way, len(loop.in_flight)) == (0, 0)
+    venue.free.set()
+    loop.reload_live()
+    await tick(loop, venue)
+    assert [row[2] for row in states(loop)] == ["accepted"] * 3
+    assert {coin: one.size for coin, one in venue.positions.items()} == dict.fromkeys(MARKETS, 1), "nothing twice"
+
+
+async def test_the_end_of_a_run_waits_for_replies_and_not_for_one_that_never_comes(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    venue.minute(BTC="100", ETH="100", SOL="100")
+    await loop.cycle()
+    async with asyncio.timeout(10):
+        left = await wind_down(loop, "leave")
+    assert [row[2] for row in states(loop)] == ["sending", "accepted", "accepted"]
+    assert any("an entry in BTC is in doubt" in one for one in left.why)
+    await loop.cancel_in_flight()
+
+
+async def test_an_exit_that_had_no_place_leaves_at_the_next_reply(tmp_path: Path) -> None:
+    loop, venue = await slowly(tmp_path / "journal.db", in_turn)
+    venue.free.set()
+    await tick(loop, venue)
+    loop.abreast, venue.arrived = 2, []
+    venue.minute(BTC="100", ETH="100", SOL="100")
+    await loop.cycle()
+    assert [row[2] for row in states(loop) if row[1] == "close"] == ["sending", "sending", "opened"], "the bound"
+    await replied(loop)
+    assert venue.arrived == ["close BTC", "close ETH", "close SOL"]
+    assert venue.positions == {}
+
+
+async def test_what_ends_the_run_leaves_the_others_written(tmp_path: Path) -> None:
+    loop, venue = three(tmp_path / "journal.db", once)
+    await loop.recover()
+    loop.mirror.keys_proven = True
+    venue.refuses_key = True
+    with pytest.raises(AccessLost):
+        await minute(loop, venue)
+    await loop.cancel_in_flight()
+    assert {one.state for one in loop.journal.live()} == {"sending"}
+    again = open_journal(tmp_path / "journal.db", address=ADDRESS)
+    assert len(again.live()) == len(MARKETS), "the next start goes on with the same keys"
+    again.db.close()
+
+
+async def test_at_the_end_every_close_leaves_before_a_strategy_is_told_of_the_first() -> None:
+    venue, is_ending = FakeVenue(), False
+    venue.minute(BTC="100", ETH="100")
+
+    async def run(_seat: Any, call: Any) -> Any:
+        if is_ending:
+            await asyncio.Event().wait()  # A hook that takes its time, and the end of a run has none.
+        return call()
+
+    def enters(view: View, bar: Bar) -> Iterable[Wish]:
+        if view.position(bar.market) is None:
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+
+    one = Scripted(enters, markets=("BTC", "ETH"))
+    loop = Kernel(
+        port=venue, journal=open_journal(None, address=ADDRESS), placed=[StrategySpec(one, "1m", allowance(one.name, one.markets))],
+        pacer=FakePacer(), settings=Settings(guardians=(DEAD_MAN_60,)), run=run, abreast=ABREAST,
+    )  # fmt: skip
+    await loop.recover()
+    await loop.cycle()
+    await replied(loop)
+    assert set(venue.positions) == {"BTC", "ETH"}
+    is_ending = True
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await wind_down(loop, "flatten")
+    assert not venue.positions

@@ -1,0 +1,120 @@
+"""What an answer means for an intent: every code, every doubt, every time."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from bot.errors import CODES, ApiError
+from bot.runtime.execution.outcome import STORED, Accept, Again, End, Fences, Look, Stop, settle_move
+
+FENCE = 100_000
+EARLY, LATE = 50_000, FENCE + 5_001
+EDGE = {"unauthorized", "session_expired"}
+
+
+def error(code: str, submitted: Any, retryable: bool | None = None, **named: Any) -> ApiError:
+    return ApiError.of(code, "said", request_id="req_1", order_submitted=submitted, retryable=retryable, **named)
+
+
+def move(problem: ApiError, *, ambiguous: bool = False, now_ms: int = EARLY, keys_proven: bool = False) -> Any:
+    return settle_move(
+        problem, ambiguous_before=ambiguous, now_ms=now_ms, fences=Fences(FENCE, keys_proven=keys_proven)
+    )
+
+
+CELLS = list(
+    product(
+        [*CODES, "a_code_of_tomorrow"],
+        [True, False, "unknown", None],
+        [True, False, None],
+        [False, True],
+        [EARLY, LATE],
+    )
+)
+
+
+@pytest.mark.parametrize(("code", "submitted", "retryable", "ambiguous", "now_ms"), CELLS)
+def test_every_answer_has_a_move_and_no_doubt_becomes_a_no(
+    code: str, submitted: Any, retryable: bool | None, ambiguous: bool, now_ms: int
+) -> None:
+    got = move(error(code, submitted, retryable), ambiguous=ambiguous, now_ms=now_ms)
+    if code in EDGE:
+        assert isinstance(got, Stop)
+        return
+    if submitted is True:
+        assert got == Look(absent=None), "it exists; only finding it can settle it"
+    elif submitted == "unknown":
+        assert isinstance(got, Look if now_ms == LATE else Again)
+        assert got.doubt
+    elif isinstance(got, End):
+        assert not ambiguous, "after a doubtful attempt only a search can end it"
+        if submitted is None and code != "idempotency_conflict":
+            assert CODES[code].before_execution
+    elif isinstance(got, Look):
+        assert now_ms == LATE
+        assert isinstance(got.absent, End)
+    if ambiguous and now_ms == EARLY:
+        assert isinstance(got, Again) or got == Look(absent=None)
+
+
+@pytest.mark.parametrize("code", sorted(STORED))
+def test_a_stored_refusal_is_final_after_a_doubt_where_keys_are_proven(code: str) -> None:
+    no = error(code, False, False)
+    assert isinstance(move(no, ambiguous=True, keys_proven=False), Again)
+    assert move(no, ambiguous=True, keys_proven=True) == End("rejected", code, "said")
+
+
+def test_a_used_token_with_its_trade_is_the_order() -> None:
+    used = error("idempotency_conflict", True, False, details={"reason": "used_token", "tradeId": "trd_7"})
+    assert move(used, ambiguous=True) == Accept("trd_7")
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("account_reset", End("void", "idempotency_conflict", "said")),
+        ("expired", End("expired", "idempotency_conflict", "said")),
+        ("fingerprint", Look(absent="quarantined")),
+        ("used_token", Look(absent=None)),
+        ("in_flight", Again(doubt=True)),
+        ("of_tomorrow", Again(doubt=True)),
+    ],
+)
+def test_each_conflict_has_its_own_move(reason: str, expected: object) -> None:
+    got = move(error("idempotency_conflict", None, None, details={"reason": reason}), ambiguous=True)
+    assert got == expected
+
+
+def test_a_copy_that_is_still_being_executed_after_its_fence_is_looked_for_and_never_ended() -> None:
+    running = error("idempotency_conflict", False, True, details={"reason": "in_flight"})
+    assert move(running, ambiguous=True, now_ms=LATE) == Look(absent=None)
+
+
+def test_a_conflict_that_says_expired_and_submitted_is_looked_for() -> None:
+    torn = error("idempotency_conflict", True, None, details={"reason": "expired"})
+    assert move(torn, ambiguous=True) == Look(absent=None)
+
+
+def test_a_stale_plan_is_no_evidence_before_its_fence_and_asks_for_a_search_after_it() -> None:
+    stale = error("plan_stale", False, False)
+    assert move(stale, ambiguous=True) == Again(doubt=False)
+    assert move(stale, ambiguous=True, now_ms=FENCE + 5_000) == Again(doubt=False), (
+        "not yet settled at the fence itself"
+    )
+    assert move(stale, ambiguous=True, now_ms=LATE) == Look(absent=End("expired", "plan_stale", "said"), doubt=False)
+    assert move(stale, ambiguous=False) == End("rejected", "plan_stale", "said")
+
+
+def test_a_limit_that_passes_is_waited_for() -> None:
+    busy = error("rate_limited", False, True, after_ms=700)
+    assert move(busy) == Again(doubt=False, after_ms=700)
+    assert move(busy, now_ms=LATE) == End("expired", "rate_limited", "said")
+
+
+def test_a_stale_plan_settles_a_doubt_where_the_service_keeps_keys() -> None:
+    """Whatever copy arrives later meets the same answer; a first copy that had passed would have been replayed."""
+    stale = error("plan_stale", False, False)
+    assert move(stale, ambiguous=True, keys_proven=True) == End("rejected", "plan_stale", "said")

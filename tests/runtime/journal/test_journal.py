@@ -1,0 +1,544 @@
+"""The journal: what is on disk before the next step, what a kill leaves, and files that cannot be trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlite_utils import Database
+
+from bot.errors import ConfigError, Exit, JournalBlocked, JournalError, Refusal
+from bot.runtime.journal import journal as journal_module
+from bot.runtime.journal.journal import Arm, Journal, Notice, _in_memory, open_journal, open_or_rebuild
+from bot.runtime.journal.schema import migrations, spell_out
+from bot.runtime.model.intents import INTENT_MOVES, Intent
+from bot.wire import Event
+from tests.fakes import ADDRESS
+
+
+def intent(n: int = 0, **more: Any) -> Intent:
+    given: dict[str, Any] = {
+        "id": f"KEY{n}", "strategy": "trend", "market": "BTC", "action": "open", "path": "plan", "trigger": f"bar:BTC:{n}",
+        "ordinal": 0, "leg": "order", "epoch": 0, "body": b'{"market":"BTC"}', "not_after_ms": 100, "opened_ms": 1, **more,
+    }  # fmt: skip
+    return Intent(**given)
+
+
+def event(n: int, type_: str = "funding", subtype: str = "payment", **data: Any) -> Event:
+    data = data or {"side": "long", "size": "1", "oraclePx": "1", "rate": "0", "amountUsd": "0", "balanceUsd": "1"}
+    return Event(id=f"evt_{n:010d}", type=type_, subtype=subtype, ts=n, coin="BTC", data=data)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return open_journal(tmp_path / "journal.db", address=ADDRESS)
+
+
+def reopened(journal: Journal) -> Journal:
+    """The file as the next life finds it."""
+    path = Path(journal.db.conn.execute("PRAGMA database_list").fetchone()[2])
+    journal.db.close()
+    return open_journal(path, address=ADDRESS)
+
+
+def in_state(journal: Journal, state: str, n: int = 0) -> Intent:
+    one = intent(n)
+    assert journal.open(one)
+    if state == "planned":
+        return journal.planned(one, "token-1", 50, now_ms=2)
+    if state == "sending":
+        return journal.sending(one, now_ms=2)
+    if state == "quarantined":
+        return journal.end(journal.sending(one, now_ms=2), "quarantined", "x", "y", now_ms=3)
+    if state == "accepted":
+        return journal.accept(one, "trd_1", now_ms=3)
+    return one if state == "opened" else journal.end(one, state, "x", "y", now_ms=3)  # type: ignore[arg-type]
+
+
+def test_a_decision_is_written_once(journal: Journal) -> None:
+    assert journal.open(intent())
+    assert not journal.open(intent(body=b"{}"))
+    assert [one.body for one in journal.live()] == [b'{"market":"BTC"}']
+
+
+@pytest.mark.parametrize(("before", "to"), list(product(INTENT_MOVES, INTENT_MOVES)))
+def test_an_intent_moves_only_as_the_table_says(tmp_path: Path, before: str, to: str) -> None:
+    journal = open_journal(None, address=ADDRESS)
+    one = in_state(journal, before)
+    assert one.state == before
+
+    def move() -> Intent:
+        if to == "planned":
+            return journal.planned(one, "token-1", 50, now_ms=4)
+        if to == "accepted":
+            return journal.accept(one, "trd_1", now_ms=4)
+        if to == "sending":
+            return journal.sending(one, now_ms=4)
+        return journal.end(one, to, "x", "y", now_ms=4)  # type: ignore[arg-type]
+
+    if to in INTENT_MOVES[before] or before == to == "sending":
+        assert move().state == to
+        found = journal.find(one.id)
+        assert found is not None
+        assert found.state == to
+    elif to != "opened":
+        with pytest.raises(AssertionError):
+            move()
+
+
+def test_a_row_that_is_not_where_we_think_is_our_mistake(journal: Journal) -> None:
+    one = in_state(journal, "accepted")
+    with pytest.raises(AssertionError, match="not sending"):
+        journal.accept(replace(one, state="sending"), "trd_2", now_ms=9)
+
+
+def test_an_attempt_without_an_end_is_a_doubt(journal: Journal) -> None:
+    one = in_state(journal, "sending")
+    assert journal.is_ambiguous(one)
+    journal.attempt_ended(one, "no", code="rate_limited", order_submitted=False)
+    assert not journal.is_ambiguous(one)
+    one = journal.sending(one, now_ms=5)
+    journal.attempt_ended(one, "unknown", code="internal_error", order_submitted="unknown")
+    assert journal.is_ambiguous(one)
+
+
+def test_a_token_is_durable_and_goes_when_the_intent_is_final(journal: Journal) -> None:
+    one = in_state(journal, "planned")
+    assert "token-1" not in repr(one)
+    journal = reopened(journal)
+    (found,) = journal.live()
+    assert found == one
+    journal.accept(found, "trd_1", now_ms=5)
+    assert [row["confirm_token"] for row in journal.db["intents"].rows] == [None]
+
+
+def test_an_event_counts_once_with_all_that_it_changed(journal: Journal) -> None:
+    journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
+    events = [event(1), event(2), event(2)]
+    fresh = journal.unseen(events)
+    assert [one.id for one in fresh] == ["evt_0000000001", "evt_0000000002"]
+    opened = journal.take(
+        fresh,
+        "evt_0000000002",
+        epoch=0,
+        states={"trend": '{"n": 1}'},
+        intents=[intent(7)],
+        notices=[Notice("evt_0000000001", "fill", "{}")],
+    )
+    assert [one.id for one in opened] == ["KEY7"]
+    journal = reopened(journal)
+    assert journal.cursor == ("evt_0000000002", "evt_0000000001", 0)
+    assert journal.unseen(events) == []
+    assert journal.state_of("trend") == {"n": 1}
+    assert [(row.seq, row.kind) for row in journal.owed(0, 10)] == [(1, "fill")]
+    assert journal.newest_notice() == 1
+    with pytest.raises(JournalError):
+        journal.take([event(1)], "evt_0000000003", epoch=0)
+    assert journal.cursor == ("evt_0000000002", "evt_0000000001", 0), "a page that fails leaves nothing"
+
+
+def test_a_finished_bar_is_durable_with_the_next_write_or_a_flush(journal: Journal) -> None:
+    journal.bar_done("BTC", "1m", 60_000)
+    assert journal.done_until("BTC", "1m") == 60_000
+    journal = reopened(journal)
+    assert journal.done_until("BTC", "1m") is None, "a lost one is decided again, with the same ids"
+    journal.bar_done("BTC", "1m", 60_000)
+    journal.open(intent())
+    journal.bar_done("BTC", "1m", 120_000)
+    journal.flush()
+    assert reopened(journal).done_until("BTC", "1m") == 120_000
+
+
+def test_a_state_that_waits_does_not_overwrite_a_newer_one(journal: Journal) -> None:
+    journal.decided((), states={"trend": '{"n": 1}'})
+    journal.decided([intent()], states={"trend": '{"n": 2}'})
+    assert reopened(journal).state_of("trend") == {"n": 2}
+
+
+def test_a_reset_voids_the_intents_of_before(journal: Journal) -> None:
+    in_state(journal, "sending", 1)
+    in_state(journal, "accepted", 2)
+    void = journal.restart_cursor("evt_0000000009", epoch=1, now_ms=9)
+    assert [one.id for one in void] == ["KEY1"]
+    assert journal.live() == []
+    assert journal.cursor == ("evt_0000000009", None, 1)
+
+
+def test_refusals_are_kept_for_people(journal: Journal) -> None:
+    for _ in range(2):  # A bar that is decided again says no again.
+        journal.refused(
+            Refusal("over_budget", "no"), strategy="trend", market="BTC", trigger="bar:1", ordinal=0, at_ms=1
+        )
+        journal.flush()
+    assert [row["code"] for row in journal.db["refusals"].rows] == ["over_budget"]
+
+
+def test_an_arm_is_kept_by_name(journal: Journal) -> None:
+    assert journal.arm_of("dead_man") is None
+    journal.write_arm(Arm("dead_man", 2, "grd_1", "{}"))
+    assert reopened(journal).arm_of("dead_man") == ("dead_man", 2, "grd_1", "{}")
+
+
+def test_the_file_is_as_strict_as_the_promise_needs(journal: Journal) -> None:
+    def pragma(name: str) -> Any:
+        return journal.db.conn.execute(f"PRAGMA {name}").fetchone()[0]
+
+    assert (pragma("journal_mode"), pragma("synchronous"), pragma("foreign_keys")) == ("wal", 2, 1)
+    assert all(table.strict for table in journal.db.tables if not table.name.startswith("_"))
+    with pytest.raises(sqlite3.IntegrityError):
+        journal.db.conn.execute("UPDATE meta SET value=NULL")
+
+
+def test_another_accounts_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
+    journal.close()
+    with pytest.raises(JournalError, match="belongs to account .* state_dir"):
+        open_journal(tmp_path / "journal.db", address="0x" + "cd" * 20)
+
+
+NEWER = {
+    "a migration that this version does not know": (
+        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) VALUES ('journal', 'm999_tomorrow', '2030')",
+        "m999_tomorrow",
+    ),
+    "a higher format": ("PRAGMA user_version=99", "format 99, this one reads [0-9]+"),
+}
+
+
+@pytest.mark.parametrize("newer", NEWER)
+def test_a_newer_journal_is_refused_as_an_error_of_the_config_and_left_alone(
+    newer: str, journal: Journal, tmp_path: Path
+) -> None:
+    """A service manager does not start it again and again, as it does after an error of the journal."""
+    path = tmp_path / "journal.db"
+    journal.close()
+    sql, words = NEWER[newer]
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(sql)
+        db.commit()
+    held = path.read_bytes()
+    for opens in (
+        lambda: open_or_rebuild(path, address=ADDRESS, now_ms=0, was_used=True),
+        lambda: _in_memory(path, ADDRESS, JournalBlocked("read-only")),
+    ):
+        with pytest.raises(ConfigError, match=f"newer version of Bracketbot .*{words}") as caught:
+            opens()
+        assert caught.value.exit_code is Exit.CONFIG
+        assert path.read_bytes() == held
+    assert [one.name for one in tmp_path.iterdir() if "damaged" in one.name] == []
+
+
+def test_a_newer_journal_whose_schema_this_version_cannot_read_is_not_set_aside_as_damaged(
+    journal: Journal, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal.db"
+    journal.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA writable_schema=ON")
+        db.execute("UPDATE sqlite_master SET sql='CREATE TABLE meta (a TOMORROW OF SQLITE) BETTER' WHERE name='meta'")
+        db.execute("PRAGMA user_version=99")
+        db.commit()
+    with pytest.raises(ConfigError, match="format 99"):
+        open_or_rebuild(path, address=ADDRESS, now_ms=0)
+    assert path.exists()
+
+
+WITH_LISTS = """
+DROP TABLE attempts; DROP TABLE traces; DROP TABLE intents;
+CREATE TABLE intents (
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, strategy TEXT NOT NULL, market TEXT NOT NULL,
+    action TEXT NOT NULL CHECK (action IN ('open', 'close', 'cancel')), path TEXT NOT NULL CHECK (path IN ('plan', 'direct')),
+    cause TEXT NOT NULL, ordinal INTEGER NOT NULL, leg TEXT NOT NULL, epoch INTEGER NOT NULL,
+    body BLOB NOT NULL, body_sha256 TEXT NOT NULL, not_after_ms INTEGER NOT NULL, opened_ms INTEGER NOT NULL,
+    notional_usd TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN
+        ('opened', 'planned', 'sending', 'accepted', 'rejected', 'expired', 'void', 'quarantined')),
+    attempts INTEGER NOT NULL DEFAULT 0, confirm_token TEXT, token_expires_ms INTEGER,
+    trade_id TEXT, code TEXT, message TEXT, moved_ms INTEGER NOT NULL, seal INTEGER) STRICT;
+CREATE INDEX intents_live ON intents (seq) WHERE state IN ('opened', 'planned', 'sending', 'quarantined');
+CREATE INDEX intents_of_market ON intents (market, seq);
+CREATE TABLE attempts (
+    intent_id TEXT NOT NULL REFERENCES intents (id), n INTEGER NOT NULL, sent_ms INTEGER NOT NULL,
+    outcome TEXT CHECK (outcome IN ('done', 'unknown', 'no')), code TEXT, order_submitted TEXT,
+    PRIMARY KEY (intent_id, n)) STRICT;
+CREATE TABLE traces (
+    seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('bar', 'wish', 'plan')),
+    at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT;
+"""
+
+
+def raises(error: Exception) -> Callable[..., bool]:
+    def refuse(*_: object) -> bool:
+        raise error
+
+    return refuse
+
+
+def of_before(tmp_path: Path) -> tuple[Database, Journal, dict[str, list[Any]]]:
+    """A journal that was begun with lists, one of now, and the rows that both have."""
+    with_rows = open_journal(tmp_path / "journal.db", address=ADDRESS)
+    for n, state in enumerate(sorted(INTENT_MOVES)):
+        in_state(with_rows, state, n)
+        with_rows.trace(f"KEY{n}", "wish", "{}", at_ms=n)
+    with_rows.flush()
+    old = Database(sqlite3.connect(tmp_path / "old.db"))
+    migrations.apply(old)
+    old.conn.executescript(WITH_LISTS)
+    tables = ("meta", "intents", "attempts", "traces")
+    rows = {one: with_rows.db.conn.execute(f"SELECT * FROM {one} ORDER BY rowid").fetchall() for one in tables}
+    assert all(rows.values())
+    for one, found in rows.items():
+        old.conn.executemany(f"INSERT INTO {one} VALUES ({','.join('?' * len(found[0]))})", found)
+    old.conn.commit()
+    return old, with_rows, rows
+
+
+def test_a_journal_of_before_has_every_row_and_reference_after(tmp_path: Path) -> None:
+    old, with_rows, rows = of_before(tmp_path)
+    old.close()
+    size = (tmp_path / "old.db").stat().st_size
+    journal = open_journal(tmp_path / "old.db", address=ADDRESS)
+    execute = journal.db.conn.execute
+    assert {one: execute(f"SELECT * FROM {one} ORDER BY rowid").fetchall() for one in rows} == rows
+    assert journal.live() == with_rows.live()
+    assert execute("PRAGMA foreign_key_check").fetchall() == []
+    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
+        execute("INSERT INTO attempts (intent_id, n, sent_ms) VALUES ('NOBODY', 1, 1)")
+    with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+        execute("UPDATE intents SET state='nothing'")
+    assert execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    schema = "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY name"
+    theirs, ours = execute(schema).fetchall(), with_rows.db.conn.execute(schema).fetchall()
+    assert [(name, "".join((sql or "").split())) for name, sql in theirs] == [
+        (name, "".join((sql or "").split())) for name, sql in ours
+    ]
+    journal.close()
+    assert (tmp_path / "old.db").stat().st_size == size, "no row is written anew"
+    with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as again:
+        assert again.execute("SELECT count(*) FROM intents").fetchone() == (len(rows["intents"]),)
+        assert again.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.parametrize(
+    "hand",
+    [
+        "PRAGMA foreign_keys=OFF; DELETE FROM intents WHERE state='accepted'",
+        "CREATE VIEW mine AS SELECT id FROM intents WHERE state IN ('opened', 'planned', 'sending')",
+        "ALTER TABLE intents ADD COLUMN comment TEXT",
+        "CREATE INDEX mine ON intents (seq) WHERE market='BTC' AND state IN ('opened', 'planned', 'sending')",
+        "CREATE TRIGGER mine AFTER UPDATE ON intents WHEN NEW.state IN ('void', 'expired') BEGIN SELECT 1; END",
+        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) VALUES ('journal', 'm005_checks_without_lists', '2026')",
+    ],
+)
+def test_a_journal_of_before_that_a_person_has_looked_into_is_used_as_it_is(tmp_path: Path, hand: str) -> None:
+    old, _, _ = of_before(tmp_path)
+    old.conn.executescript(hand)
+    (kept,) = old.conn.execute("SELECT count(*) FROM intents").fetchone()
+    old.close()
+    journal = open_journal(tmp_path / "old.db", address=ADDRESS)
+    assert journal.db.conn.execute("SELECT count(*) FROM intents").fetchone() == (kept,)
+    if "mine" not in hand:
+        steps = {row[1] for row in journal.db.conn.execute("EXPLAIN UPDATE intents SET state='void'")}
+        assert "OpenEphemeral" not in steps
+    journal.db.conn.execute("UPDATE intents SET state='void'")
+    assert journal.db.conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_journal_of_before_whose_words_cannot_be_changed_is_used_with_its_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where SQLite was built not to let anybody write there."""
+    old, with_rows, _ = of_before(tmp_path)
+    old.close()
+    db = Database(sqlite3.connect(tmp_path / "old.db"))
+    before = db.conn.execute("SELECT name, sql FROM sqlite_master").fetchall()
+
+    def refuses(action: int, table: str | None, *_: object) -> int:
+        return sqlite3.SQLITE_DENY if (action, table) == (sqlite3.SQLITE_UPDATE, "sqlite_master") else sqlite3.SQLITE_OK
+
+    db.conn.set_authorizer(refuses)
+    with pytest.raises(sqlite3.DatabaseError, match="prohibited|not authorized"):
+        spell_out(db)
+    db.conn.set_authorizer(None)
+    assert not db.conn.in_transaction
+    assert db.conn.execute("SELECT name, sql FROM sqlite_master").fetchall() == before
+    assert db.conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    db.close()
+    monkeypatch.setattr(journal_module, "spell_out", raises(sqlite3.OperationalError("table may not be modified")))
+    assert open_journal(tmp_path / "old.db", address=ADDRESS).live() == with_rows.live()
+
+
+def test_no_statement_of_an_order_builds_a_table_of_its_own(journal: Journal) -> None:
+    """One has room for 20 pages, taken and given back at each of five writes of an order; CHECK (x IN (a, b, c)) makes one."""
+    said: list[str] = []
+    journal.db.conn.set_trace_callback(said.append)
+    for n, state in enumerate(sorted(INTENT_MOVES)):
+        journal.trace(f"KEY{n}", "wish", "{}", at_ms=n)
+        in_state(journal, state, n)
+    journal.live()
+    journal.db.conn.set_trace_callback(None)
+    asked = {one for one in said if one.startswith(("INSERT", "UPDATE", "SELECT"))}
+    assert any("INTO intents" in one for one in asked)
+    assert any("INTO traces" in one for one in asked)
+    assert any("SELECT id, strategy" in one for one in asked)
+    for one in sorted(asked):
+        steps = [row[1] for row in journal.db.conn.execute(f"EXPLAIN {one}")]
+        assert "OpenEphemeral" not in steps, one
+    plan = journal.db.conn.execute("EXPLAIN QUERY PLAN " + next(one for one in asked if one.endswith("ORDER BY seq")))
+    assert [row[3] for row in plan] == ["SCAN intents USING INDEX intents_live"]
+
+
+def test_a_journal_that_is_closed_leaves_no_connection_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *of, **more: made.append(connect(*of, **more)) or made[-1])
+    open_journal(tmp_path / "journal.db", address=ADDRESS).close()
+    assert made
+    for one in made:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+            one.execute("SELECT 1")
+
+
+@pytest.mark.parametrize("damage", ["head", "page", "text"])
+def test_a_damaged_file_is_refused_with_the_way_out(journal: Journal, tmp_path: Path, damage: str) -> None:
+    for n in range(200):
+        journal.open(intent(n, body=b"x" * 200))
+    journal.close()
+    path = tmp_path / "journal.db"
+    data = bytearray(path.read_bytes())
+    if damage == "text":
+        data = bytearray(b"not a database, a note of mine\n" * 200)
+    elif damage == "head":
+        data[0:40] = b"\0" * 40
+    else:
+        for start in range(4096, len(data), 4096):
+            data[start : start + 64] = os.urandom(64)
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match="Move the file away"):
+        open_journal(path, address=ADDRESS)
+
+
+def test_a_row_that_was_changed_under_us_is_refused(journal: Journal) -> None:
+    journal.open(intent())
+    with journal.db.conn:
+        journal.db.conn.execute("UPDATE intents SET body=?", (b'{"market":"ETH"}',))
+    with pytest.raises(JournalError, match="checksum"):
+        journal.live()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="nowhere.*folder must exist"):
+        open_journal(tmp_path / "nowhere" / "journal.db", address=ADDRESS)
+
+
+def test_a_file_that_may_not_be_written_is_refused(journal: Journal, tmp_path: Path) -> None:
+    journal.close()
+    path = tmp_path / "journal.db"
+    path.chmod(0o400)
+    if os.access(path, os.W_OK):
+        pytest.skip("this user may write everything")
+    with pytest.raises(JournalError):
+        open_journal(path, address=ADDRESS)
+
+
+def test_a_write_that_fails_where_there_is_no_file_is_a_journal_error_and_leaves_nothing() -> None:
+    journal = open_journal(None, address=ADDRESS)
+    journal.open(intent(1))
+    journal.db.conn.execute("PRAGMA query_only=ON")
+    with pytest.raises(JournalError, match="Nothing more is sent"):
+        journal.open(intent(2))
+    journal.db.conn.execute("PRAGMA query_only=OFF")
+    assert [one.id for one in journal.live()] == ["KEY1"]
+
+
+def test_anothers_lock_is_waited_for_only_as_long_as_bars_can_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time, and again after the file could be written. A start waits longer: here for minutes, so that the two are told apart."""
+    monkeypatch.setattr(journal_module, "OPEN_BUSY_MS", 120_000)
+    journal = open_journal(tmp_path / "journal.db", address=ADDRESS)
+    lock = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    for n in range(2):
+        lock.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        journal.open(intent(n))
+        assert journal.fault is not None
+        assert 0.4 < time.monotonic() - began < 60
+        lock.rollback()
+        assert journal.mend()
+    lock.close()
+    journal.close()
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from bot.runtime.model.intents import Intent
+from bot.runtime.journal.journal import open_journal
+journal = open_journal(Path(sys.argv[1]), address={address!r})
+n = 0
+while True:
+    one = Intent(id=f"KEY{{n}}", strategy="trend", market="BTC", action="open", path="plan", trigger=f"bar:{{n}}", ordinal=0,
+                 leg="order", epoch=0, body=b"{{}}", not_after_ms=1, opened_ms=1)
+    journal.open(one)
+    one = journal.planned(one, f"token-{{n}}", 50, now_ms=2)
+    one = journal.sending(one, now_ms=3)
+    print(n, flush=True)  # stands for the bytes that leave
+    journal.accept(one, f"trd_{{n}}", now_ms=4)
+    n += 1
+"""
+
+
+def test_nothing_that_has_left_is_forgotten_by_kill_9(tmp_path: Path, kills: int) -> None:
+    for n in range(kills):
+        path = tmp_path / f"{n}.db"
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD.format(address=ADDRESS), str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(0.01 * (n + 1))
+        child.send_signal(signal.SIGKILL)
+        left = [0, *(int(line) for line in child.stdout.read().split("\n") if line.strip())]
+        child.stdout.close()
+        child.wait()
+        journal = open_journal(path, address=ADDRESS)
+        for sent in left:
+            found = journal.find(f"KEY{sent}")
+            assert found is not None
+            assert found.state in ("sending", "accepted")
+        live = journal.live()
+        assert len(live) <= 1
+        assert all(journal.is_ambiguous(one) for one in live if one.state == "sending")
+        journal.close()
+
+
+def test_an_event_that_bears_the_id_of_another_is_new_where_a_service_went_back(journal: Journal) -> None:
+    journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
+    told = [event(1), event(2), event(3)]
+    notices = [Notice("evt_0000000003", "fill.entry", '"undone"')]
+    journal.take(journal.unseen(told), "evt_0000000003", epoch=0, notices=notices)
+    sent = journal.newest_notice()
+    journal.restart_cursor("evt_0000000001", epoch=0, now_ms=0)
+    again = [event(2), event(3).model_copy(update={"ts": 77})]
+    assert journal.unseen(again) == again[1:], "the second is the one that was taken"
+    notices = [Notice("evt_0000000003", "fill.entry", '"new"')]
+    journal.take(journal.unseen(again), "evt_0000000003", epoch=0, notices=notices)
+    assert [(row["id"], row["ts"]) for row in journal.db["events"].rows] == [
+        ("evt_0000000001", 1), ("evt_0000000002", 2), ("evt_0000000003", 77),
+    ]  # fmt: skip
+    assert [one.payload for one in journal.owed(0, 9)] == ['"undone"', '"new"']
+    assert [one.payload for one in journal.owed(sent, 9)] == ['"new"'], (
+        "whoever was told of the first is told of the second"
+    )
+    assert journal.unseen(again) == []

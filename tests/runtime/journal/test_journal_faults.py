@@ -1,0 +1,808 @@
+"""A journal whose file fails: full, read-only, locked, an I/O error at any statement, or damaged when it is opened. Nothing is forgotten, nothing bad is believed."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.errors import ConfigError, JournalDamaged, JournalError
+from bot.runtime.control_plane.status import state_of
+from bot.runtime.journal import failover, halt_flags
+from bot.runtime.journal import journal as journal_module
+from bot.runtime.journal.halt_flags import ALL, FOREIGN, HALTED, SafetyFile
+from bot.runtime.journal.journal import Arm, Journal, Notice, open_journal, open_or_rebuild
+from bot.runtime.risk.pauses import Pauses, Quarantine, keep_quarantine, quarantine_of
+from bot.strategy import Bar, Bracket, Close, Intent, Open, View
+from tests.fakes import ADDRESS, FakeVenue, Fault, refused
+from tests.runtime.builders import kill, later, minutes, room
+from tests.runtime.journal.test_journal import event, intent
+from tests.runtime.reconciliation.test_reconciler import opened, stop_of, trailing
+
+NOW_MS = 1_748_736_000_000
+
+
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "BUSY_TIMEOUT_MS", 5)
+    monkeypatch.setattr(failover, "MEND_BUSY_MS", 5)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+def full(journal: Journal) -> Callable[[], None]:
+    pages = journal.db.conn.execute("PRAGMA page_count").fetchone()[0]
+    journal.db.conn.execute(f"PRAGMA max_page_count={pages}")
+    return lambda: None  # A new connection has its own bound: the disk has room again.
+
+
+def read_only(journal: Journal) -> Callable[[], None]:
+    journal.db.conn.execute("PRAGMA query_only=ON")
+    return lambda: None
+
+
+def locked(journal: Journal) -> Callable[[], None]:
+    other = sqlite3.connect(journal.path or "", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    def cure() -> None:
+        other.rollback()
+        other.close()
+
+    return cure
+
+
+def failing(journal: Journal, code: int = sqlite3.SQLITE_IOERR, *, at: int = 1) -> None:
+    """The `at`-th statement from now fails as a disk does."""
+    inner, left = journal._raw, at
+
+    def raw(*args: Any) -> sqlite3.Cursor:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = code
+            raise error
+        return inner(*args)
+
+    journal._raw = raw
+
+
+def broken(journal: Journal) -> Callable[[], None]:
+    failing(journal)
+    return lambda: None
+
+
+def in_file(path: Path, table: str = "intents") -> list[str]:
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA quick_check").fetchone() == ("ok",)
+        return [
+            row[0] for row in db.execute(f"SELECT {'id' if table == 'intents' else '*'} FROM {table} ORDER BY rowid")
+        ]
+
+
+@pytest.mark.parametrize("fail", [full, read_only, locked, broken])
+def test_a_file_that_fails_is_gone_on_without_and_written_when_it_works_again(
+    path: Path, fail: Callable[[Journal], Callable[[], None]]
+) -> None:
+    journal = open_journal(path, address=ADDRESS)
+    journal.open(intent(1, body=b"x" * 3000))
+    cure = fail(journal)
+    journal.open(intent(2, body=b"x" * 9000))
+    assert journal.fault is not None
+    journal.accept(journal.sending(journal.live()[0], now_ms=5), "trd_1", now_ms=6)
+    assert [one.id for one in journal.live()] == ["KEY2"]
+    assert in_file(path) == ["KEY1"]
+    if fail is locked:
+        assert not journal.mend()
+        assert journal.fault is not None
+    cure()
+    assert journal.mend()
+    assert in_file(path) == ["KEY1", "KEY2"]
+    journal.open(intent(3))
+    journal.db.close()
+    again = open_journal(path, address=ADDRESS)
+    assert [one.id for one in again.live()] == ["KEY2", "KEY3"]
+    found = again.find("KEY1")
+    assert found is not None
+    assert (found.state, found.trade_id) == ("accepted", "trd_1")
+
+
+def fill(journal: Journal) -> None:
+    """Writes of every sort; each is one transaction."""
+    journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
+    journal.decided([intent(1), intent(2)], states={"trend": '{"n": 1}'}, bars=[("BTC", "1m", 60_000)])
+    one = journal.planned(journal.live()[0], "token-1", 50, now_ms=2)
+    one = journal.sending(one, now_ms=3)
+    journal.attempt_ended(one, "unknown", code="internal_error", order_submitted="unknown")
+    journal.accept(journal.sending(one, now_ms=4), "trd_1", now_ms=5)
+    events = [event(1), event(2)]
+    journal.take(
+        journal.unseen(events), "evt_0000000002", epoch=0, states={"trend": '{"n": 2}'}, intents=[intent(7)],
+        notices=[Notice("evt_0000000001", "fill.entry", "{}")],
+    )  # fmt: skip
+    journal.write_arm(Arm("dead_man", 1, "grd_1", "{}"))
+    journal.write_arm(Arm("dead_man", 2, "grd_2", "{}"))
+    journal.end(journal.live()[0], "expired", "x", "y", now_ms=9)
+    journal.bar_done("BTC", "1m", 120_000)
+    journal.flush()
+
+
+def content(journal: Journal) -> dict[str, list[tuple[Any, ...]]]:
+    names = [
+        row[0] for row in journal.db.conn.execute("SELECT name FROM sqlite_master WHERE type='table' ORDER BY name")
+    ]
+    return {
+        name: journal.db.conn.execute(f"SELECT * FROM {name}").fetchall()
+        for name in names
+        if name != "_sqlite_migrations"
+    }
+
+
+def test_an_error_at_any_statement_changes_nothing_of_what_is_written(tmp_path: Path) -> None:
+    """Every statement of every sort of write fails once, begin and commit among them."""
+    whole = open_journal(tmp_path / "whole.db", address=ADDRESS)
+    count = 0
+    inner = whole._raw
+
+    def counted(*args: Any) -> sqlite3.Cursor:
+        nonlocal count
+        count += 1
+        return inner(*args)
+
+    whole._raw = counted
+    fill(whole)
+    wanted = content(whole)
+    assert count > 40
+    empty = tmp_path / "empty.db"
+    open_journal(empty, address=ADDRESS).close()
+    for at in range(1, count + 1):
+        path = tmp_path / f"{at}.db"
+        shutil.copy(empty, path)
+        journal = open_journal(path, address=ADDRESS)
+        failing(journal, sqlite3.SQLITE_FULL, at=at)
+        fill(journal)
+        assert journal.fault is not None
+        assert content(journal) == wanted, f"statement {at}"
+        assert journal.mend()
+        assert content(journal) == wanted, f"statement {at}, written back"
+        journal.db.close()
+
+
+def test_what_was_trimmed_in_memory_goes_from_the_file_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = rich(path)
+    failing(journal)
+    monkeypatch.setattr(journal_module, "EVENTS_KEPT", 20)
+    journal.trim()
+    assert journal.fault is not None
+    wanted = content(journal)
+    assert len(wanted["events"]) == 20
+    assert journal.mend()
+    assert content(journal) == wanted
+
+
+def test_a_mistake_of_ours_is_not_taken_for_the_disks(path: Path) -> None:
+    journal = open_journal(path, address=ADDRESS)
+    failing(journal, sqlite3.SQLITE_CONSTRAINT, at=2)
+    with pytest.raises(JournalError, match="cannot be written"):
+        journal.open(intent(1))
+    assert journal.fault is None
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_file_found_damaged_while_it_is_used_ends_the_run(path: Path, at: int) -> None:
+    journal = open_journal(path, address=ADDRESS)
+    failing(journal, sqlite3.SQLITE_CORRUPT, at=at)
+    with pytest.raises(JournalDamaged, match="damaged"):
+        journal.open(intent(1))
+
+
+def test_a_journal_whose_file_was_taken_away_is_written_anew(path: Path) -> None:
+    journal = open_journal(path, address=ADDRESS)
+    journal.open(intent(1))
+    failing(journal)
+    journal.open(intent(2))
+    for name in path.parent.glob("journal.db*"):
+        name.unlink()
+    assert journal.mend()
+    assert in_file(path) == ["KEY1", "KEY2"]
+    journal.open(intent(3))
+    assert in_file(path) == ["KEY1", "KEY2", "KEY3"]
+
+
+def removed(path: Path) -> None:
+    for name in path.parent.glob("journal.db*"):
+        name.unlink()
+
+
+def without_its_log(path: Path) -> None:
+    path.with_name("journal.db-wal").unlink()
+
+
+def alone_removed(path: Path) -> None:
+    path.unlink()
+
+
+def replaced(path: Path) -> None:
+    older = path.with_name("older.db")
+    journal = open_journal(older, address=ADDRESS)
+    journal.open(intent(9))
+    journal.close()
+    older.rename(path)
+
+
+@pytest.mark.parametrize("take", [removed, alone_removed, without_its_log, replaced])
+def test_a_file_that_is_taken_away_while_nothing_fails_is_noticed_and_written_anew(
+    path: Path, take: Callable[[Path], None]
+) -> None:
+    journal = open_journal(path, address=ADDRESS)
+    journal.open(intent(1))
+    journal.look(now_ms=NOW_MS)
+    assert journal.fault is None
+    take(path)
+    journal.open(intent(2))
+    journal.look(now_ms=NOW_MS)
+    assert "taken away" in (journal.fault or "")
+    assert journal.mend()
+    assert in_file(path) == ["KEY1", "KEY2"]
+    journal.open(intent(3))
+    journal.look(now_ms=NOW_MS)
+    assert journal.fault is None
+    journal.db.close()
+    assert in_file(path) == ["KEY1", "KEY2", "KEY3"]
+    aside = [one for one in path.parent.glob("journal.db.damaged-*") if not one.name.endswith(("-wal", "-shm"))]
+    assert [in_file(one) for one in aside] == ([["KEY9"]] if take is replaced else [])
+
+
+def test_another_file_that_is_put_in_its_place_while_it_cannot_be_written_is_kept(path: Path) -> None:
+    journal = open_journal(path, address=ADDRESS)
+    journal.open(intent(1))
+    removed(path)
+    journal.look(now_ms=NOW_MS)
+    assert journal.fault is not None
+    replaced(path)
+    journal.look(now_ms=NOW_MS)
+    assert journal.mend()
+    journal.db.close()
+    assert in_file(path) == ["KEY1"]
+    assert [in_file(one) for one in path.parent.glob("journal.db.damaged-*")] == [["KEY9"]]
+
+
+def test_a_file_that_nobody_may_look_at_just_now_was_not_taken_away(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_journal(path, address=ADDRESS)
+    journal.open(intent(1))
+
+    def no(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as closed:
+        closed.setattr(Path, "stat", no)
+        journal.look(now_ms=NOW_MS)
+    assert journal.fault is None
+    removed(path)
+    journal.look(now_ms=NOW_MS)
+    assert "taken away" in (journal.fault or "")
+
+
+async def test_a_pass_writes_the_journal_anew_when_somebody_has_removed_it(path: Path) -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, trader, path=path)
+    await loop.recover()
+    await loop.cycle()
+    before = loop.journal.cursor
+    removed(path)
+    later(loop, 60_000)
+    await minutes(loop, venue, "100")
+    assert loop.degraded == {}
+    assert loop.health.counts["daemon.degraded"] == loop.health.counts["daemon.recovered"] == 1
+    again = open_journal(path, address=ADDRESS)
+    assert before is not None
+    assert again.cursor == loop.journal.cursor
+    assert [one["state"] for one in again.db["intents"].rows] == ["accepted"]
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from bot.runtime.journal.journal import open_journal
+from bot.runtime.model.intents import Intent
+
+def intent(n):
+    return Intent(id=f"KEY{n}", strategy="t", market="BTC", action="close", path="direct", trigger=f"bar:{n}", ordinal=0, leg="order",
+                  epoch=0, body=b"{}" + b" " * 20000, not_after_ms=1, opened_ms=1)
+
+journal = open_journal(Path(sys.argv[1]), address=sys.argv[2])
+journal.open(intent(0))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+for n in range(1, 20):
+    journal.open(intent(n))
+assert journal.fault, "the kernel refused nothing"
+assert not journal.mend()
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+assert journal.mend(), journal.fault
+journal.close()
+"""
+
+
+def test_a_disk_that_really_refuses_to_grow_a_file_loses_nothing(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(path), ADDRESS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(in_file(path)) == 20
+
+
+# -- the loop under a fault
+
+
+def trader(view: View, bar: Bar) -> Iterable[Intent]:
+    """In at 100, out at 101, and again at 102."""
+    if view.position(bar.market) is None and bar.close in (100, 102):
+        yield Open(bar.market, "long", usd=500, bracket=Bracket(stop_pct=2))
+    elif bar.close == 101:
+        yield Close(bar.market)
+
+
+@pytest.fixture
+def other(path: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
+    """Somebody who locks the file."""
+    made: list[sqlite3.Connection] = []
+
+    def lock() -> sqlite3.Connection:
+        conn = sqlite3.connect(path, isolation_level=None)
+        conn.execute("BEGIN IMMEDIATE")
+        made.append(conn)
+        return conn
+
+    yield lock
+    for one in made:
+        one.close()
+
+
+async def test_under_a_fault_exits_go_entries_do_not_and_passes_end(
+    path: Path, other: Callable[[], sqlite3.Connection]
+) -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, trader, path=path)
+    passed: list[int | None] = []
+    loop.passed = passed.append
+    await loop.recover()
+    await loop.cycle()
+    assert "BTC" in venue.positions
+    lock = other()
+    await minutes(loop, venue, "101")
+    assert venue.positions == {}, "the strategy's exit went"
+    assert state_of(loop).word == "DEGRADED"
+    assert "journal" in loop.degraded
+    await minutes(loop, venue, "102")
+    assert venue.positions == {}, "and nothing was opened"
+    assert "journal_fault" in [row[6] for row in loop.journal._refusals] + [
+        row["code"] for row in loop.journal.db["refusals"].rows
+    ]
+    assert len(passed) == 3, "each pass ended, so that the heartbeat goes on"
+    lock.rollback()
+    later(loop, 60_000)
+    await minutes(loop, venue, "102", "102")
+    assert state_of(loop).word == "RUNNING"
+    assert "BTC" in venue.positions
+    assert [row["state"] for row in open_journal(path, address=ADDRESS).db["intents"].rows] == ["accepted"] * 3
+    assert loop.health.counts["daemon.degraded"] == loop.health.counts["daemon.recovered"] == 1
+
+
+async def test_an_entry_whose_own_write_fails_does_not_leave(tmp_path: Path) -> None:
+    """Whichever statement of the pass fails: what has left is in the file as sent."""
+    left: list[bool] = []
+    for at in range(1, 200):
+        path = tmp_path / f"{at}.db"
+        venue = FakeVenue()
+        venue.minute(BTC="100")
+        loop = room(venue, trader, path=path)
+        await loop.recover()
+        failing(loop.journal, at=at)
+        loop._mend_at_ms = 1 << 60  # The file would be whole again at the end of the pass.
+        venue.calls.clear()
+        await loop.cycle()
+        if loop.journal.fault is None:
+            assert left[0] is False
+            assert left[-1] is True
+            return  # Every statement of the pass has failed once.
+        no = loop.entries_stopped(loop.now_ms())
+        assert no is not None
+        assert no.code == "journal_fault"
+        with closing(sqlite3.connect(path)) as db:
+            states = [row[0] for row in db.execute("SELECT state FROM intents")]
+        left.append("confirm" in venue.calls)
+        assert left[-1] <= (states in (["sending"], ["accepted"])), f"statement {at}: {states}"
+        kill(loop)
+    raise AssertionError("a pass has fewer statements")
+
+
+async def test_a_position_that_loses_its_stop_under_a_fault_is_covered_all_the_same(
+    path: Path, other: Callable[[], sqlite3.Connection]
+) -> None:
+    venue = FakeVenue()
+    loop = await opened(venue, path=path)
+    other()
+    await venue.cancel(stop_of(venue))
+    await loop.cycle()
+    assert loop.journal.fault is not None
+    assert trailing(venue) == [("BTC", 2.0)]
+    venue.faults = [Fault("arm", refused("invalid_input"), 9)]
+    await venue.disarm(next(g.id for g in venue.guards.values() if g.type == "trailing_stop"))
+    await loop.cycle()
+    assert venue.positions == {}, "refused a stop, it was closed"
+
+
+async def test_an_exit_sent_under_a_fault_is_not_doubled_by_a_crash(
+    path: Path, other: Callable[[], sqlite3.Connection]
+) -> None:
+    def half(view: View, bar: Bar) -> Iterable[Intent]:
+        if view.position(bar.market) is None and bar.close == 100:
+            yield Open(bar.market, "long", usd=500, bracket=Bracket(stop_pct=5))
+        elif bar.close == 101:
+            yield Close(bar.market, fraction=0.5)
+
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, half, path=path)
+    await loop.recover()
+    await loop.cycle()
+    lock = other()
+    await minutes(loop, venue, "101")
+    assert str(venue.positions["BTC"].size) == "2.5000"
+    kill(loop)
+    lock.rollback()
+    again = room(venue, half, path=path)
+    await again.recover()
+    await again.cycle()
+    assert str(venue.positions["BTC"].size) == "2.5000", "the same bar, decided again, has the same key"
+    assert again.mirror.positions["BTC"].size == venue.positions["BTC"].size
+    assert again.mirror.positions["BTC"].owner == "trend"
+
+
+# -- damaged when it is opened
+
+
+def rich(path: Path) -> Journal:
+    journal = open_journal(path, address=ADDRESS)
+    fill(journal)
+    for n in range(10, 60):
+        one = intent(n, body=b'{"market":"BTC"}' + b" " * (n * 7))
+        journal.open(one)
+        if n % 3 == 0:
+            one = journal.sending(journal.planned(one, f"token-{n}", 50, now_ms=2), now_ms=3)
+        if n % 6 == 0:
+            journal.accept(one, f"trd_{n}", now_ms=4)
+        journal.decided((), states={f"s{n}": f'{{"count": {n}}}'})
+        journal.bar_done("BTC", f"{n}m", n * 1000)
+    for n in range(10, 300):
+        journal.take([event(n)], f"evt_{n:010d}", epoch=0)
+    journal.flush()
+    return journal
+
+
+def believed(journal: Journal) -> tuple[Any, ...]:
+    """What the next step would be made of."""
+    states = {row["strategy"]: row["state"] for row in journal.db["strategy_state"].rows}
+    done = [(row["market"], row["interval"], row["at_ms"]) for row in journal.db["progress"].rows]
+    return journal.live(), journal.cursor, states, sorted(done), journal.arm_of("dead_man"), journal.find("KEY1")
+
+
+def damage(chance: random.Random, path: Path) -> str:
+    data = bytearray(path.read_bytes())
+    kind = chance.choice(["flip", "flip", "flip", "flip", "cut", "page", "zero", "text", "empty", "gone", "swap"])
+    page = chance.randrange(len(data) // 4096) * 4096
+    if kind == "flip":
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    elif kind == "cut":
+        del data[chance.randrange(1, len(data)) :]
+    elif kind == "page":
+        data[page : page + 4096] = chance.randbytes(4096)
+    elif kind == "zero":
+        data[page : page + 4096] = bytes(4096)
+    elif kind == "text":
+        data = bytearray(b"not a database, a note of mine\n" * 200)
+    elif kind == "empty":
+        data.clear()
+    elif kind == "swap":
+        last = data[-4096:]
+        data[-4096:], data[page : page + 4096] = data[page : page + 4096], last
+    path.write_bytes(data)
+    if kind == "gone":
+        path.unlink()
+    return kind
+
+
+@pytest.mark.soak(worlds=120, full=1_000)
+def test_a_damaged_file_is_never_believed(tmp_path: Path, worlds: int, base_seed: int) -> None:
+    """It is found and set aside; or what decides the next step is to the letter what was written."""
+    source = tmp_path / "whole.db"
+    journal = rich(source)
+    wanted = believed(journal)
+    journal.close()
+    good = source.read_bytes()
+    outcomes = {"rebuilt": 0, "refused": 0, "unharmed": 0}
+    for seed in range(base_seed, base_seed + worlds):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        path = folder / "journal.db"
+        path.write_bytes(good)
+        kind = damage(random.Random(f"damage {seed}"), path)
+        try:
+            found, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS, was_used=True)
+        except (
+            JournalError,
+            ConfigError,
+        ):  # Another account's, a newer version's: a word of the file that says so was hit. Nothing is traded.
+            outcomes["refused"] += 1
+            shutil.rmtree(folder)
+            continue
+        try:
+            if said is None:
+                outcomes["unharmed"] += 1
+                assert believed(found) == wanted, f"seed {seed}: {kind} was believed"
+            else:
+                outcomes["rebuilt"] += 1
+                assert found.live() == []
+                assert found.cursor is None
+                if kind not in ("gone", "empty"):
+                    assert any(name.name.startswith("journal.db.damaged-2025") for name in folder.iterdir()), "kept"
+        except JournalDamaged:
+            pass  # Found when it was read: the run ends, and the next start sets it aside.
+        found.db.close()
+        shutil.rmtree(folder)
+    assert outcomes["rebuilt"] > worlds // 4, outcomes
+    assert outcomes["refused"] < worlds // 10 + 1, outcomes
+
+
+def test_a_damaged_file_is_kept_under_a_name_of_its_own(path: Path) -> None:
+    for n in range(2):
+        path.write_bytes(b"nothing of ours %d" % n * 100)
+        journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+        assert said is not None
+        assert "kept as" in said
+        journal.close()
+    kept = sorted(name.name for name in path.parent.glob("*.damaged-*"))
+    assert kept == ["journal.db.damaged-20250601T000000", "journal.db.damaged-20250601T000000-1"]
+
+
+def again(path: Path) -> tuple[Journal, str]:
+    """The next start; what it says of a journal that was begun anew."""
+    journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS, was_used=True)
+    return journal, said or ""
+
+
+def test_what_was_stopped_stays_so_in_a_journal_that_is_begun_anew(path: Path) -> None:
+    failed = Quarantine("it raised", "1", 5)
+    journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+    assert said is None
+    Pauses(journal).pause("alpha")
+    keep_quarantine(journal, "beta", failed)
+    keep_quarantine(journal, "gamma", failed)
+    keep_quarantine(journal, "gamma", None)
+    journal.write_note(HALTED, '{"alpha": [0, 86400000]}')
+    journal.write_note(FOREIGN, '"another hand"')
+    journal.close()
+    path.write_bytes(b"nothing of ours" * 100)
+    journal, said = again(path)
+    assert "stays so" in said
+    assert Pauses(journal).names == {"alpha"}
+    assert (quarantine_of(journal, "beta"), quarantine_of(journal, "gamma")) == (failed, None)
+    assert (journal.note(HALTED), journal.note(FOREIGN)) == ('{"alpha": [0, 86400000]}', '"another hand"')
+    Pauses(journal).resume(None)
+    journal.close()
+    path.unlink()
+    journal, said = again(path)
+    assert Pauses(journal).names == frozenset(), "a person's word counts"
+    journal.close()
+
+
+def test_where_it_cannot_be_known_what_was_paused_everything_is(path: Path) -> None:
+    open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)[0].close()
+    beside = SafetyFile(path, address=ADDRESS).path
+    for spoilt in (None, beside.read_text().replace("}", ' "pauses": "[]"}', 1), '{"address": 1}', "[]", "\x00"):
+        path.unlink()
+        beside.unlink() if spoilt is None else beside.write_text(spoilt)
+        journal, said = again(path)
+        assert Pauses(journal).names == {ALL}, spoilt
+        assert "bot resume" in said
+        Pauses(journal).resume(None)
+        journal.close()
+    beside.unlink()
+    journal, said = again(path)
+    assert (Pauses(journal).names, said) == (frozenset(), ""), "its journal knows"
+    journal.close()
+    assert beside.exists()
+
+
+def test_a_pause_that_only_the_memory_had_outlives_the_process(path: Path) -> None:
+    journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+    failing(journal)
+    Pauses(journal).pause("alpha")
+    assert journal.fault is not None
+    journal.db.close()
+    journal, said = again(path)
+    assert (Pauses(journal).names, said) == ({"alpha"}, "")
+    journal.close()
+
+
+def test_what_is_kept_beside_follows_when_the_disk_takes_something_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_given: object, **_named: object) -> None:
+        raise OSError(30, "read-only")
+
+    journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+    Pauses(journal).pause(None)
+    failing(journal)
+    with monkeypatch.context() as disk:
+        disk.setattr(halt_flags, "_write", refuses)
+        disk.setattr(Path, "unlink", refuses)
+        Pauses(journal).resume(None)
+    assert journal.mend()
+    journal.close()
+    journal, _ = again(path)
+    assert Pauses(journal).names == frozenset(), "a person's word counts"
+    journal.close()
+
+
+def test_the_copy_beside_the_file_has_nothing_that_is_not_committed(path: Path) -> None:
+    journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+    beside = SafetyFile(path, address=ADDRESS)
+    with suppress(KeyError), journal.together():
+        journal.write_note("pauses", '["alpha"]')
+        raise KeyError
+    assert (journal.note("pauses"), beside.read()) == (None, {})
+    with journal.together():
+        journal.write_note("pauses", '["alpha"]')
+        journal.notify([Notice("1", "strategy.paused", "{}")], now_ms=NOW_MS)
+        assert beside.read() == {}
+    assert beside.read() == {"pauses": '["alpha"]'}
+    journal.close()
+
+
+def test_a_note_that_is_none_of_ours_is_damage(path: Path) -> None:
+    for name, value in (
+        ("pauses", "["), ("pauses", "{}"), ("pauses", '[["alpha"]]'), ("halted", '{"alpha": 5}'), ("halted", '{"alpha": ["0", 1]}'),
+        ("foreign_writer", "5"), ("quarantine:alpha", '["why"]'), ("quarantine:alpha", '["why", "1", "soon"]'),
+    ):  # fmt: skip
+        journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+        journal.beside = None
+        journal.write_note(name, value)
+        journal.close()
+        journal, said = again(path)
+        assert "cannot be used" in said, (name, value)
+        journal.close()
+
+
+def test_a_file_that_is_locked_at_the_start_is_no_damaged_one(
+    path: Path, other: Callable[[], sqlite3.Connection]
+) -> None:
+    open_journal(path, address=ADDRESS).close()
+    other()
+    journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+    assert said is None
+    journal.restart_cursor("evt_0000000001", epoch=0, now_ms=0)
+    assert journal.fault is not None
+    assert list(path.parent.glob("*.damaged-*")) == []
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY])
+@pytest.mark.parametrize("before", ["used", "new", "damaged"])
+def test_a_file_that_cannot_be_written_at_the_start_is_gone_on_without(
+    path: Path, code: int, before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if before == "used":
+        rich(path).close()
+    elif before == "damaged":
+        path.write_bytes(b"nothing of ours" * 100)
+
+    def fails(_db: object, _shown: str) -> None:
+        error = sqlite3.OperationalError("no")
+        error.sqlite_errorcode = code
+        raise error
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(journal_module, "_configure", fails)
+        journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
+        assert journal.fault is not None
+        assert (said is None) is (before != "damaged")
+        assert (journal.find("KEY1") is not None) is (before == "used")
+        journal.open(intent(1_000))
+        assert journal.mend() is False
+    assert journal.mend() is True
+    assert "KEY1000" in in_file(path)
+    assert ("KEY1" in in_file(path)) is (before == "used")
+    journal.close()
+
+
+FULL_START = """
+import resource, signal, sys
+from pathlib import Path
+from bot.errors import JournalError
+from bot.runtime import reading
+from bot.runtime.journal.journal import open_or_rebuild
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+try:
+    with reading.opened(Path(sys.argv[1]).parent) as db:
+        print("read", len(reading.intents(db, states=("sending",), limit=1)))
+except JournalError:
+    print("not read")
+journal, _ = open_or_rebuild(Path(sys.argv[1]), address=sys.argv[2], now_ms=0)
+assert journal.fault, "the kernel refused nothing"
+assert "cannot be written" in journal.fault
+print(len(journal.live()), journal.note("pauses"))
+journal.write_note("pauses", "[]")
+assert not journal.mend()
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+assert journal.mend(), journal.fault
+journal.close()
+"""
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_a_start_where_no_file_can_grow_reads_what_is_there_and_writes_it_later(path: Path, end: str) -> None:
+    """A killed run has left its newest rows in the log beside the file, which needs an index to be read."""
+    journal = rich(path)
+    journal.write_note("pauses", '["alpha"]')
+    live = len(journal.live())
+    held = path.parent / "held"
+    if end == "closed":
+        journal.close()
+    else:
+        held.mkdir()
+        for name in path.parent.glob("journal.db*"):
+            shutil.copy(name, held)
+        journal.close()
+        path = held / "journal.db"
+        (held / "journal.db-shm").unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_START, str(path), ADDRESS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f'{live} ["alpha"]' in done.stdout.splitlines()
+    assert ("read 1" if end == "closed" else "not read") in done.stdout.splitlines(), "nothing old is shown as whole"
+    with closing(open_journal(path, address=ADDRESS)) as again_:
+        assert again_.note("pauses") == "[]"
+
+
+def test_a_file_that_is_written_back_and_cannot_be_used_yet_is_tried_again_and_ends_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_journal(path, address=ADDRESS)
+    failing(journal)
+    journal.write_note("a", "1")
+    assert journal.fault is not None
+    with monkeypatch.context() as broken:
+        broken.setattr(journal_module, "_configure", _no_wal)
+        assert journal.mend() is False
+    assert journal.note("a") == "1"
+    assert journal.mend() is True
+    journal.close()
+    with closing(open_journal(path, address=ADDRESS)) as again:
+        assert again.note("a") == "1"
+
+
+def _no_wal(_db: object, shown: str) -> None:
+    raise JournalError(f"{shown} cannot be written ahead")

@@ -1,0 +1,52 @@
+"""What `bot explain` tells of a position begins with that position: a reset before it is the end of another one."""
+
+from __future__ import annotations
+
+from bot.runtime.journal import queries
+from bot.runtime.journal.order_trace import explain
+from bot.runtime.journal.round_trips import TYPES, trips
+from bot.strategy import Bracket, Open
+from tests.fakes import FakeVenue
+from tests.runtime.builders import always, begun, later, minutes, room
+from tests.runtime.reconciliation.test_reconciler import stop_of
+
+
+async def test_what_stood_before_a_reset_is_no_part_of_what_came_after_it() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    loop = room(venue, always)
+    await loop.recover()
+    await loop.cycle()
+    (first,) = (row["id"] for row in loop.journal.db["intents"].rows)
+    before = venue.trade_rows[-1].id
+    venue.reset()
+    later(loop, 60_000)
+    await minutes(loop, venue, "100", "100")
+    assert "BTC" in venue.positions
+    after = venue.trade_rows[-1].id
+    assert "reset" not in [row["subtype"] for row in loop.journal.db["events"].rows], "its event is never taken"
+    with queries.in_rows(loop.journal.db.conn) as db:
+        told = {
+            name: {str(step.data.get("tradeId") or step.data.get("trade_id")) for step in explain(db, name)} - {"None"}
+            for name in (first, before, stop_of(venue))
+        }
+        found = [(one.entry_trade_id, one.status) for one in trips(queries.all_events(db, TYPES))]
+    assert told == {first: {before}, before: {before}, stop_of(venue): {after}}
+    assert found == [(before, "reset"), (after, "open")]
+
+
+async def test_what_ends_another_position_while_an_entry_rests_is_no_part_of_its_life() -> None:
+    """A limit waits below the stop of the position that stands: the stop goes first, and then the limit is filled and stopped itself."""
+    entries = [
+        Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5)),
+        Open("BTC", "long", usd=200, limit_px=90, bracket=Bracket(stop_pct=5)),
+    ]
+    venue = FakeVenue()
+    loop = await begun(venue, lambda _view, _bar: [entries.pop(0)] if entries else ())
+    await minutes(loop, venue, "100", "94", "89", "80", "80")
+    assert venue.positions == {}
+    with queries.in_rows(loop.journal.db.conn) as db:
+        first, second = (row["id"] for row in loop.journal.db["intents"].rows)
+        fills = [one["data"]["tradeId"] for one in queries.all_events(db, ("fill",))]
+        told = [[s.data["tradeId"] for s in explain(db, one) if s.what == "fill"] for one in (first, second, fills[-1])]
+    assert told == [fills[:2], fills[2:], fills[2:]]

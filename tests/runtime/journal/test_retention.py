@@ -1,0 +1,219 @@
+"""What the journal forgets, and what it never does: keys that something still stands by. And that the file gives room back."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlite_utils import Database
+
+from bot.runtime.journal import journal as journal_module
+from bot.runtime.journal.journal import Arm, Journal, open_journal
+from bot.runtime.journal.retention import KEYS_MS, PAGES_FREE, ROWS_MAX, Held
+from bot.runtime.journal.schema import migrations
+from bot.strategy import Bracket, Open
+from bot.wire import INTERVAL_MS, Event
+from tests.fakes import ADDRESS, FakeVenue
+from tests.runtime.builders import minutes, room
+from tests.runtime.journal.test_journal import intent
+
+LATE_MS = KEYS_MS + 1_000
+KEPT = 5
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journal]:
+    """A journal that keeps the newest five intents, and ten events."""
+    monkeypatch.setattr(journal_module, "INTENTS_KEPT", KEPT)
+    monkeypatch.setattr(journal_module, "EVENTS_KEPT", 10)
+    made = open_journal(tmp_path / "journal.db", address=ADDRESS)
+    yield made
+    made.db.close()
+
+
+def lived(journal: Journal, n: int, *, at_ms: int = 0, state: str = "accepted", **more: Any) -> str:
+    """An intent with its attempt and a trace, at its end."""
+    one = intent(n, **more)
+    assert journal.open(one)
+    journal.trace(one.id, "wish", "{}", at_ms=at_ms)
+    one = journal.sending(one, now_ms=at_ms)
+    if state == "accepted":
+        journal.accept(one, f"trd_{n}", now_ms=at_ms)
+    elif state != "sending":
+        journal.end(one, state, "x", "y", now_ms=at_ms)  # type: ignore[arg-type]
+    return one.id
+
+
+def known(journal: Journal) -> set[str]:
+    return {row[0] for row in journal.db.conn.execute("SELECT id FROM intents")}
+
+
+def test_old_intents_go_with_their_attempts_and_traces_and_the_newest_stay(journal: Journal) -> None:
+    for n in range(20):
+        lived(journal, n)
+    assert journal.trim(now_ms=LATE_MS) == 15
+    assert known(journal) == {f"KEY{n}" for n in range(15, 20)}
+    for table in ("attempts", "traces"):
+        assert journal.db.conn.execute(f"SELECT count(DISTINCT intent_id) FROM {table}").fetchone()[0] == KEPT
+
+
+def test_a_key_whose_decision_could_be_made_again_is_never_forgotten(journal: Journal) -> None:
+    for n in range(20):
+        lived(journal, n, at_ms=1_000)
+    assert journal.trim(now_ms=1_000 + KEYS_MS) == 0, "two of the longest bars have not passed"
+    assert journal.trim(now_ms=1_001 + KEYS_MS) == 15
+    assert 2 * max(INTERVAL_MS.values()) <= KEYS_MS
+
+
+def test_an_intent_that_is_not_final_is_never_forgotten(journal: Journal) -> None:
+    stuck = [lived(journal, 0, state="sending"), lived(journal, 1, state="quarantined")]
+    assert journal.open(intent(2))
+    for n in range(3, 20):
+        lived(journal, n)
+    journal.trim(now_ms=LATE_MS)
+    assert known(journal) >= {*stuck, "KEY2"}
+
+
+def test_what_the_account_holds_keeps_its_keys_and_the_events_that_say_whose_it_is(journal: Journal) -> None:
+    entry = lived(journal, 0)
+    resting = lived(journal, 1)
+    fills = [fill(n, entry if n == 3 else f"KEY{n}") for n in range(40)]
+    journal.take(fills, fills[-1].id, epoch=0)
+    for n in range(2, 20):
+        lived(journal, n)
+    journal.trim(lambda: Held(frozenset({entry, resting}), {"BTC": 3}), now_ms=LATE_MS)
+    assert known(journal) >= {entry, resting}
+    assert journal.entry_keys("BTC", epoch=0, since_ms=3)[0] == entry
+    assert set(journal.entry_keys("BTC", epoch=0, since_ms=0)) == {entry, resting, *(f"KEY{n}" for n in range(30, 40))}
+    journal.trim(now_ms=LATE_MS)
+    assert not known(journal) & {entry, resting}, "once nothing stands by them they go"
+
+
+def test_the_newest_accepted_entry_of_each_market_stays_and_so_do_the_repairs_of_an_open_position(
+    journal: Journal,
+) -> None:
+    last_eth = lived(journal, 0, market="ETH")
+    repair = lived(journal, 1, market="SOL", strategy="@runtime", action="close", state="rejected")
+    for n in range(2, 20):
+        lived(journal, n)
+    journal.trim(lambda: Held(positions={"SOL": 5}), now_ms=LATE_MS)
+    assert known(journal) >= {last_eth, repair}
+    journal.trim(now_ms=LATE_MS)
+    assert last_eth in known(journal)
+    assert repair not in known(journal)
+
+
+def test_one_trim_takes_a_bounded_part_and_the_next_goes_on(journal: Journal) -> None:
+    for n in range(ROWS_MAX + 50):
+        lived(journal, n, state="rejected")
+    assert journal.trim(now_ms=LATE_MS) == ROWS_MAX
+    assert journal.trim(now_ms=LATE_MS) == 50 - KEPT
+    assert journal.trim(now_ms=LATE_MS) == 0
+
+
+def test_guardians_that_are_no_more_leave_no_rows(journal: Journal) -> None:
+    names = ("dead_man", "old:grd_1", "old:grd_2", "cover:BTC:5", "cover:BTC:9")
+    for name in names:
+        journal.write_arm(Arm(name, 1, None if name == "old:grd_1" else "grd_7", "{}"))
+    journal.write_arm(Arm("lost:0:1:cap", 1, None, ""))  # taken back
+    journal.write_arm(Arm("lost:0:2:cap", 2, None, "{}"))  # to be taken back yet
+    journal.trim(lambda: Held(positions={"BTC": 9}), now_ms=0)
+    assert {arm.name for arm in journal.arms()} == {"dead_man", "old:grd_2", "lost:0:2:cap", "cover:BTC:9"}
+
+
+def test_the_file_gives_room_back_and_its_log_does_not_grow(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "REFUSALS_KEPT", 10)
+    path = tmp_path / "journal.db"
+    body = b'{"market":"' + b"B" * 4_000 + b'"}'
+    journal.decided([intent(n, body=body) for n in range(1_500)])
+    for one in journal.live():
+        journal.end(one, "void", "x", "y", now_ms=0)
+    most = pages(journal)
+    for _ in range(4):
+        journal.trim(now_ms=LATE_MS)
+    assert pages(journal) < most / 2
+    assert journal.db.conn.execute("PRAGMA freelist_count").fetchone()[0] <= PAGES_FREE
+    assert path.with_name("journal.db-wal").stat().st_size <= journal_module.LOG_BYTES_MAX
+    journal.check()
+
+
+def test_the_log_is_written_back_at_the_end_of_a_pass_and_not_by_the_commit_that_an_order_waits_for(
+    tmp_path: Path, journal: Journal
+) -> None:
+    file, log = tmp_path / "journal.db", tmp_path / "journal.db-wal"
+    journal.flush()
+    before = file.read_bytes()
+    body = b'{"market":"' + b"B" * 4_000 + b'"}'
+    for n in range(16):
+        journal.decided([intent(200 * n + m, body=body) for m in range(60)])
+    assert log.stat().st_size > 1_100 * 4_096, "more than SQLite itself lets it grow"
+    assert file.read_bytes() == before
+    journal.checkpoint()
+    written = file.read_bytes()
+    assert len(written) > len(before) + 600 * 4_000
+    grown = log.stat().st_size
+    for n in range(3):
+        journal.decided([intent(100 + 200 * n + m, body=body) for m in range(60)])
+    assert log.stat().st_size == grown, "it begins anew"
+    journal.checkpoint()
+    assert file.read_bytes() == written, "so little does not pay"
+
+
+def test_a_log_that_no_pass_writes_back_is_bounded_all_the_same(tmp_path: Path, journal: Journal) -> None:
+    body = b'{"market":"' + b"B" * 4_000 + b'"}'
+    for n in range(50):
+        journal.decided([intent(200 * n + m, body=body) for m in range(100)])
+    assert tmp_path.joinpath("journal.db-wal").stat().st_size <= journal_module.LOG_BYTES_MAX + 200 * 4_096
+
+
+def test_a_file_from_before_it_could_shrink_is_written_anew_when_much_of_it_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    old = Database(sqlite3.connect(path))
+    migrations.apply(old)
+    old.conn.commit()
+    old.execute("CREATE TABLE heavy (x BLOB)")
+    for _ in range(600):
+        old.execute("INSERT INTO heavy VALUES (zeroblob(4000))")
+    old.execute("DROP TABLE heavy")
+    old.conn.commit()
+    old.close()
+    size = path.stat().st_size
+    journal = open_journal(path, address=ADDRESS)
+    assert journal.db.conn.execute("PRAGMA auto_vacuum").fetchone()[0] == 2
+    lived(journal, 1)
+    journal.close()
+    assert path.stat().st_size < size / 2
+
+
+async def test_the_loop_holds_the_keys_of_what_it_has_at_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "INTENTS_KEPT", 0)
+    venue = FakeVenue()
+    wished = [Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=2))]
+    loop = room(venue, lambda _view, _bar: [wished.pop()] if wished else (), path=tmp_path / "journal.db")
+    await loop.recover()
+    await minutes(loop, venue, "100", "101")
+    (position,) = loop.mirror.positions.values()
+    held = loop.held()
+    assert held.positions == {"BTC": position.opened_ms}
+    assert {loop.journal.find(key).strategy for key in held.keys} == {"trend"}  # type: ignore[union-attr]
+    assert loop.journal.trim(loop.held, now_ms=loop.now_ms() + LATE_MS) == 0
+    assert loop.owner_of(next(iter(held.keys))) == "trend"
+
+
+def pages(journal: Journal) -> int:
+    return int(journal.db.conn.execute("PRAGMA page_count").fetchone()[0])
+
+
+def fill(n: int, key: str) -> Event:
+    data = {
+        "tradeId": f"trd_{n}", "oid": str(n), "kind": "market", "side": "long", "intent": "open", "size": "1", "px": "1", "feeUsd": "0",
+        "positionSize": "1", "entryPx": "1", "remainingSize": "0", "balanceUsd": "1", "reduceOnly": False, "liquidity": "taker",
+    }  # fmt: skip
+    return Event(id=f"evt_{n:010d}", type="fill", subtype="entry", ts=n, coin="BTC", idempotency_key=key, data=data)

@@ -1,0 +1,438 @@
+"""What one daemon alone may have, how private its process is, and what it tells a service manager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.cli.operate import systemd_unit
+from bot.cli.run import run
+from bot.cli.run.embedded_service import Embedded, Minted, Running, ServiceFailed
+from bot.client.http import TIMEOUTS
+from bot.config import load
+from bot.errors import BotError, ConfigError, Exit, JournalError, OutcomeUnknown, TryLater
+from bot.runtime.control_plane.log_tail import Tail
+from bot.runtime.liveness import systemd
+from bot.runtime.liveness.instance_lock import (
+    LOOKS_MAX,
+    PR_GET_DUMPABLE,
+    collect_at_rest,
+    hold_account,
+    hold_state,
+    holder_pid,
+    is_held,
+    kept,
+    private_dir,
+    runtime_dir,
+)
+from bot.runtime.pass_scheduler import PASS_S
+
+ADDRESS = "0x" + "ab" * 20
+
+
+# -- holding
+
+
+def test_a_folder_is_held_by_one_and_free_again_afterwards(tmp_path: Path) -> None:
+    assert not is_held(tmp_path)
+    with hold_state(tmp_path):
+        assert is_held(tmp_path)
+        assert holder_pid(tmp_path) == os.getpid()
+        with (
+            pytest.raises(BotError, match=rf"another daemon runs on .* \(pid {os.getpid()}\): stop it"),
+            hold_state(tmp_path),
+        ):
+            pass
+        assert is_held(tmp_path), "and the one who came too late has taken nothing"
+    assert not is_held(tmp_path)
+
+
+async def test_a_lock_that_is_taken_away_is_put_back_and_holds(tmp_path: Path) -> None:
+    with hold_state(tmp_path) as held, hold_account(ADDRESS, tmp_path, tmp_path) as account:
+        assert account is not None
+        async with kept(held.lock, account, look_s=0.01):
+            for path in (tmp_path / "lock", *tmp_path.glob("account-*")):
+                path.unlink()
+                async with asyncio.timeout(60):
+                    while not path.exists() or not path.read_bytes().endswith(b"\n"):
+                        await asyncio.sleep(0.01)
+            assert is_held(tmp_path)
+            assert holder_pid(tmp_path) == os.getpid()
+            with pytest.raises(BotError, match="another daemon runs"), hold_state(tmp_path):
+                pass
+            with pytest.raises(BotError, match="another daemon of yours"), hold_account(ADDRESS, tmp_path, tmp_path):
+                pass
+    assert not is_held(tmp_path)
+
+
+async def test_a_lock_that_another_has_taken_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+    with hold_state(tmp_path) as first:
+        (tmp_path / "lock").unlink()
+        with hold_state(tmp_path):
+            await first.lock.look()
+            assert is_held(tmp_path)
+        assert not is_held(tmp_path)
+        await first.lock.look()
+        assert is_held(tmp_path), "and taken again once it is free"
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from bot.errors import JournalError
+from bot.runtime.daemon import _progress
+from bot.runtime.liveness.instance_lock import hold_state, is_held
+folder = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+with hold_state(folder):
+    assert is_held(folder)
+    try:
+        _progress(folder / "progress", 1)
+    except JournalError as error:
+        assert "cannot be written" in str(error)
+    else:
+        raise AssertionError("a stamp that the disk did not take")
+"""
+
+
+def test_on_a_full_disk_the_lock_holds_and_a_stamp_that_has_no_room_is_said_to(tmp_path: Path) -> None:
+    """Without room made at once, the first write to a mapped file would end the process by a signal."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"), [(errno.EROFS, JournalError, Exit.UNSAFE), (errno.EACCES, ConfigError, Exit.CONFIG)]
+)
+def test_a_folder_whose_disk_fails_is_no_mistake_of_the_config(
+    number: int, kind: type[BotError], code: Exit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service manager starts a daemon again after the one, and not after the other."""
+
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "chmod", fails)
+    with pytest.raises(kind, match=os.strerror(number)) as caught:
+        private_dir(tmp_path)
+    assert caught.value.exit_code is code
+
+
+def test_whoever_only_looks_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from bot.runtime.liveness.instance_lock import is_held\nwhile True: is_held(Path(sys.argv[1]))"
+    (tmp_path / "lock").touch()
+    looker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    try:
+        for _ in range(50):
+            with hold_state(tmp_path):
+                pass
+    finally:
+        looker.kill()
+        looker.wait()
+
+
+def test_a_hold_ends_with_its_process(tmp_path: Path) -> None:
+    code = "import os, sys; from pathlib import Path; from bot.runtime.liveness.instance_lock import hold_state\nwith hold_state(Path(sys.argv[1])): print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert is_held(tmp_path)
+        assert holder_pid(tmp_path) == holder.pid
+        holder.kill()
+        holder.wait()
+    with hold_state(tmp_path):
+        assert holder_pid(tmp_path) == os.getpid()
+
+
+FORKS = """
+import ctypes, os, signal, socket, sys
+from pathlib import Path
+from bot.runtime.liveness.instance_lock import close_in_children, hold_account, hold_state
+folder = Path(sys.argv[1])
+with hold_state(folder), hold_account(sys.argv[2], folder, folder):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "s"))
+    listener.listen()
+    close_in_children(listener)
+    child = %s
+    if child == 0:
+        ctypes.PyDLL(None).pause()
+    print(child, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def killed_after_forking(fork: str, folder: Path) -> Iterator[tuple[int, int]]:
+    """The pids of a daemon that has been killed, and of its child, which lives."""
+    command = [sys.executable, "-c", FORKS % fork, str(folder), ADDRESS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        try:
+            holder.kill()
+            holder.wait()
+            os.kill(child, 0)
+            yield holder.pid, child
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_what_a_daemon_holds_ends_with_it_though_a_child_that_it_forked_lives_on(tmp_path: Path) -> None:
+    with killed_after_forking("os.fork()", tmp_path):
+        assert not is_held(tmp_path)
+        with hold_state(tmp_path), hold_account(ADDRESS, tmp_path, tmp_path):
+            assert holder_pid(tmp_path) == os.getpid()
+        with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as asker:
+            asker.connect(str(tmp_path / "s"))
+
+
+def test_a_child_that_was_forked_past_python_is_named_as_the_one_that_holds(tmp_path: Path) -> None:
+    with killed_after_forking("ctypes.PyDLL(None).fork()", tmp_path) as (daemon, child):
+        left = rf"a process \(pid {child}\) that a daemon \(pid {daemon}\) has left behind still holds"
+        with pytest.raises(BotError, match=rf"{left} {tmp_path}: end it"), hold_state(tmp_path):
+            pass
+        with (
+            pytest.raises(BotError, match=rf"{left} account {ADDRESS}: end it"),
+            hold_account(ADDRESS, tmp_path, tmp_path),
+        ):
+            pass
+        assert holder_pid(tmp_path) == child
+
+
+def test_an_account_is_traded_by_one_daemon_of_a_user_on_a_machine(tmp_path: Path) -> None:
+    with hold_account(ADDRESS, tmp_path / "one", tmp_path):
+        with (
+            pytest.raises(BotError, match=rf"(?i)trades account {ADDRESS} \(pid .*{tmp_path / 'one'}"),
+            hold_account(ADDRESS.upper().replace("X", "x"), tmp_path / "two", tmp_path),
+        ):
+            pass
+        with hold_account("0x" + "cd" * 20, tmp_path / "two", tmp_path):
+            pass
+    with hold_account(ADDRESS, tmp_path / "two", tmp_path):
+        pass
+
+
+def test_an_address_that_is_no_name_names_no_other_file(tmp_path: Path) -> None:
+    with hold_account("../../etc/passwd\n", tmp_path, tmp_path):
+        (file,) = tmp_path.iterdir()
+    assert file.name.startswith("account-")
+    assert ".." not in file.name
+
+
+def test_locks_go_to_a_folder_that_is_ours_alone(tmp_path: Path) -> None:
+    assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "bot"
+    assert (tmp_path / "bot").stat().st_mode & 0o077 == 0
+    (tmp_path / "bot").chmod(0o777)
+    assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) != tmp_path / "bot", "others may write there"
+    (tmp_path / "bot").rmdir()
+    (tmp_path / "bot").symlink_to(tmp_path)
+    assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) != tmp_path / "bot", "somebody else's link"
+
+
+def test_a_place_that_cannot_be_looked_at_is_passed_over() -> None:
+    """As /run/user of a hardened unit, which ProtectHome= hides."""
+    assert runtime_dir({"XDG_RUNTIME_DIR": f"/{'x' * 1_000}"}) is not None
+
+
+def test_a_state_directory_that_cannot_be_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    before = os.umask(0o022)
+    try:
+        with pytest.raises(ConfigError, match="Set state_dir to a folder that you may write"):
+            private_dir(tmp_path / "file" / "state")
+        assert private_dir(tmp_path / "state").stat().st_mode & 0o077 == 0
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("inside", "is_taken"),
+    [
+        (["of-others"], False),
+        (["of-others", "lock"], True),
+        (["of-others", "journal.db"], True),
+        (["sandbox.db"], True),
+        (["lost+found"], True),
+        ([], True),
+    ],
+)
+def test_a_folder_that_is_there_for_something_else_is_refused_and_left_open(
+    tmp_path: Path, inside: list[str], is_taken: bool
+) -> None:
+    folder = tmp_path / "there"
+    folder.mkdir()
+    for name in inside:
+        (folder / name).touch()
+    folder.chmod(0o1777)
+    if is_taken:
+        assert private_dir(folder).stat().st_mode & 0o7777 == 0o700
+        return
+    with pytest.raises(ConfigError, match=r"open to others \(mode 1777\).* Name a folder of its own, or .*chmod 700"):
+        private_dir(folder)
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    folder.chmod(0o700)
+    assert private_dir(folder) == folder
+
+
+def test_a_rest_is_used_for_the_look_at_everything_that_would_come_soon() -> None:
+    assert gc.get_threshold()[2] > LOOKS_MAX, "or it would still come by itself"
+    looked: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            looked.append(info["generation"])
+
+    gc.disable()
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        for _ in range(2 * LOOKS_MAX):
+            gc.collect(1)
+            collect_at_rest()
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()
+    assert looked == 2 * ([1] * LOOKS_MAX + [2])
+
+
+def test_a_hardened_process_leaves_no_core_and_shows_its_memory_to_nobody() -> None:
+    code = (
+        "import ctypes, json, os, resource; from bot.runtime.liveness.instance_lock import harden; harden(); mask = os.umask(0);"
+        f"print(json.dumps([resource.getrlimit(resource.RLIMIT_CORE), ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}, 0, 0, 0, 0), mask]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[0, 0], 0, 0o077]
+
+
+# -- the service manager
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """What listens where a service manager would."""
+    name = f"@bot-test-{os.getpid()}"
+    monkeypatch.setenv("NOTIFY_SOCKET", name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind("\0" + name[1:])
+        listening.setblocking(False)
+        yield listening
+
+
+def heard(manager: socket.socket) -> list[str]:
+    found = []
+    while True:
+        try:
+            found.append(manager.recv(4096).decode())
+        except BlockingIOError:
+            return found
+
+
+def test_nothing_is_told_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert not systemd.notify("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", "@nobody-listens-here")
+    assert not systemd.notify("READY=1")
+
+
+def test_a_status_is_one_line(manager: socket.socket) -> None:
+    systemd.status("RUNNING:\n2 strategies\nREADY=1")
+    assert heard(manager) == ["STATUS=RUNNING: 2 strategies READY=1"]
+
+
+def test_the_watchdog_is_fed_by_passes_and_not_more_often_than_once_a_second(manager: socket.socket) -> None:
+    now_ns = [0]
+    dog = systemd.Watchdog(lambda: now_ns[0], {"WATCHDOG_USEC": "20000000", "WATCHDOG_PID": str(os.getpid())})
+    told = 0
+    for _ in range(120):
+        dog.pass_done()
+        now_ns[0] += 500_000_000  # a pass each half second, for a minute
+        told += len(heard(manager))
+    assert told == 60
+
+
+@pytest.mark.parametrize("every_s", [0.3, 1.1, PASS_S])
+def test_one_answer_that_hangs_is_over_before_the_watchdog_bites(manager: socket.socket, every_s: float) -> None:
+    """Whichever of the passes it is that asks for it, and however often they come."""
+    now_ns, told_ns = [0], 0
+    dog = systemd.Watchdog(lambda: now_ns[0], {"WATCHDOG_USEC": str(systemd_unit.WATCHDOG_S * 1_000_000)})
+    for _ in range(40):
+        dog.pass_done()
+        if heard(manager):
+            told_ns = now_ns[0]
+        ends_ns = now_ns[0] + int((PASS_S + TIMEOUTS.total) * 1e9)
+        assert ends_ns - told_ns < systemd_unit.WATCHDOG_S * 1_000_000_000
+        now_ns[0] += int(every_s * 1e9)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "20000000", "WATCHDOG_PID": "1"}],
+)
+def test_a_watchdog_that_is_not_meant_is_not_fed(manager: socket.socket, environ: dict[str, str]) -> None:
+    dog = systemd.Watchdog(lambda: 0, environ)
+    dog.pass_done()
+    assert heard(manager) == []
+
+
+async def test_a_long_start_asks_for_time_until_it_is_over(manager: socket.socket) -> None:
+    asking = asyncio.create_task(systemd.ask_for_time(lambda: "STARTING: asking the service", every_s=0.01))
+    seen: list[str] = []
+    while seen.count("EXTEND_TIMEOUT_USEC=30000000") < 3:
+        await asyncio.sleep(0.005)
+        seen += heard(manager)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert "STATUS=STARTING: asking the service" in seen
+    heard(manager)
+    await asyncio.sleep(0.03)
+    assert heard(manager) == []
+
+
+async def test_a_start_that_waits_for_its_own_service_asks_for_time(
+    tmp_path: Path, repository: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lives through a long gap first gives out no key meanwhile: it is asked again for as long as it is there."""
+    seen: list[str] = []
+    asked = 0
+
+    async def mint(_: Embedded) -> Minted:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise OutcomeUnknown("read_timeout", "no answer within 60 s")
+        async with asyncio.timeout(60):
+            while "EXTEND_TIMEOUT_USEC=30000000" not in seen:
+                await asyncio.sleep(0.001)
+                seen.extend(heard(manager))
+        raise TryLater("connect_error", "nobody is there any more")
+
+    monkeypatch.setattr(Embedded, "is_alive", lambda _: asked < 3)
+    monkeypatch.setattr(Embedded, "ensure", lambda _: Running("http://127.0.0.1:9", 1, is_new=True))
+    monkeypatch.setattr(Embedded, "mint", mint)
+    config = repository / "configs" / "paper.yaml"
+    with (
+        hold_state(tmp_path) as held,
+        contextlib.closing(Tail(tmp_path / "daemon.log")) as tail,
+        pytest.raises(ServiceFailed, match="the service has died; its log is"),
+    ):
+        await run._run(load(config, {"HOME": str(tmp_path)}), config, held, tail)
+    assert asked == 3
+    assert len(asyncio.all_tasks()) == 1, "and asks no longer"

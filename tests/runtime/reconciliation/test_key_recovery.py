@@ -1,0 +1,246 @@
+"""A lost journal: what the account holds by our orders is known again by its keys; what another hand did is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from structlog.testing import capture_logs
+
+from bot.errors import ApiError
+from bot.runtime.alerts.messages import render
+from bot.runtime.control_plane.routes import intents_of
+from bot.runtime.execution.order_sender import OTHERWISE, WAY_OUT
+from bot.runtime.journal import queries
+from bot.runtime.journal.order_trace import explain
+from bot.runtime.kernel import PASS_MS, Kernel
+from bot.runtime.reconciliation import key_recovery
+from bot.strategy import Bar, Bracket, Close, Intent, Open, Timer, View
+from bot.wire import OrderRequest
+from tests.fakes import FakePacer, FakeVenue, Fault, refused
+from tests.runtime.builders import Scripted, kill, minutes, room
+
+STOP = Bracket(stop_pct=20)
+
+
+class Wants(Scripted):
+    """One thing, once: on its first bar, or at its timer."""
+
+    timers: ClassVar = {"often": 30}
+
+    def __init__(self, wanted: Sequence[Intent] = (), at_timer: Sequence[Intent] = ()) -> None:
+        super().__init__(self.act, name="trend")
+        self.wanted, self.at_timer = list(wanted), list(at_timer)
+
+    def act(self, view: View, bar: Bar) -> Iterable[Intent]:
+        wanted, self.wanted = self.wanted, []
+        return wanted
+
+    def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
+        wanted, self.at_timer = self.at_timer, []
+        return wanted
+
+
+async def life(venue: FakeVenue, strategy: Wants) -> Kernel:
+    """A run with a journal of its own, which ends with it."""
+    loop = room(venue, strategies=[strategy])
+    await loop.recover()
+    await loop.cycle()
+    return loop
+
+
+@pytest.fixture
+def venue() -> FakeVenue:
+    made = FakeVenue()
+    made.minute(BTC="100")
+    return made
+
+
+async def test_a_position_of_a_market_order_is_claimed(venue: FakeVenue) -> None:
+    await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
+    loop = await life(venue, Wants())
+    assert loop.mirror.positions["BTC"].owner == "trend"
+    assert loop.books.of("trend").shares[0].size == 2
+
+
+async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_one_too(
+    venue: FakeVenue, tmp_path: Path
+) -> None:
+    """The life that began the journal ended before it decided: the next one decides the same bar, and its plan is refused."""
+    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+    await life(venue, Wants(wish))
+    (trade,) = (await venue.trades()).trades
+    begun = room(venue, strategies=[Wants(wish)], path=tmp_path / "j.db")
+    await begun.recover()
+    kill(begun)
+    venue.faults = [Fault("plan", refused("invalid_input"))]
+    loop = room(venue, strategies=[Wants(wish)], path=tmp_path / "j.db")
+    await loop.recover()
+    await loop.cycle()
+    (row,) = loop.journal.db["intents"].rows
+    assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
+
+
+async def test_a_refused_confirm_is_no_end_where_a_lost_journal_may_have_sent_the_same(venue: FakeVenue) -> None:
+    """The refusal is of this request; the order of the lost one stands, or is still on its way."""
+    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+    await life(venue, Wants(wish))
+    (trade,) = (await venue.trades()).trades
+    venue.faults = [Fault("confirm", refused("forbidden"))]
+    loop = await life(venue, Wants(wish))
+    await loop.cycle()
+    (row,) = loop.journal.db["intents"].rows
+    assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
+    assert len((await venue.trades()).trades) == 1
+
+
+@pytest.mark.parametrize("code", ["insufficient_funds", "plan_stale"])
+async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_with_the_way_out(
+    venue: FakeVenue, code: str
+) -> None:
+    """The service keeps its no under the key; the new plan is another request."""
+    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+
+    def no(request: OrderRequest) -> ApiError | None:
+        return None if request.dry_run else refused(code)
+
+    venue.refuse = no
+    await life(venue, Wants(wish))
+    venue.refuse = lambda _request: None
+    again = Wants(wish)
+    with capture_logs() as lines:
+        loop = await life(venue, again)
+    (waits,) = loop.journal.live()
+    why = f"{OTHERWISE} (other body)"
+    assert (waits.state, waits.code, waits.message) == ("quarantined", "idempotency_conflict", why)
+    assert "an earlier run whose journal was lost" in why
+    (line,) = [line for line in lines if line["event"] == "intent.quarantined"]
+    assert (line["message"], line["way_out"]) == (why, WAY_OUT)
+    (row,) = [row for row in loop.journal.db["outbox"].rows if row["kind"] == "intent.quarantined"]
+    message = render(row["kind"], row["payload"], bot="b")
+    assert (message.level, message.title) == ("error", "[b] BTC: an order waits for a person")
+    assert message.text == f"trend: {why} (idempotency_conflict); {WAY_OUT}"
+    assert intents_of(loop)["waiting"][0]["message"] == why
+    with queries.in_rows(loop.journal.db.conn) as db:
+        assert explain(db, waits.id)[-1].text == f"quarantined: waits for a person: {why}; {WAY_OUT}"
+    loop.release()
+    again.wanted = [*wish]
+    await minutes(loop, venue, "100")
+    assert set(venue.positions) == {"BTC"}
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_refused_plan_waits_for_what_a_lost_journal_may_have_on_its_way(
+    venue: FakeVenue, arrives: bool
+) -> None:
+    """Until the fence of the request that may be on its way; nothing is asked for meanwhile, but whether it has come."""
+    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+    venue.faults = [Fault("confirm", "late" if arrives else "drop", count=3)]
+    await life(venue, Wants(wish))
+    assert venue.positions == {}
+    venue.faults = [Fault("plan", refused("invalid_input"))]
+    loop = await life(venue, Wants(wish))
+    (row,) = loop.journal.db["intents"].rows
+    assert row["state"] == "opened"
+    plans = venue.calls.count("plan")
+    for _ in range(4):
+        assert isinstance(loop.pacer, FakePacer)
+        loop.pacer.now_ms += 60_000
+        await minutes(loop, venue, "100")
+    (row,) = loop.journal.db["intents"].rows
+    trades = [trade.id for trade in (await venue.trades()).trades]
+    assert (row["state"], row["code"]) == (("accepted", None) if arrives else ("rejected", "invalid_input"))
+    assert [row["trade_id"]] == (trades if arrives else [None])
+    assert venue.calls.count("plan") == plans
+
+
+async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may_have_sent_the_same(
+    venue: FakeVenue,
+) -> None:
+    """Neither the end of its plan nor the end of the run says anything of the order of before."""
+    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+    await life(venue, Wants(wish))
+    (trade,) = (await venue.trades()).trades
+    loop = room(venue, strategies=[Wants(wish)])
+    await loop.recover()
+    loop.sender.time_left_ms = lambda: 0  # The pass is over when the plan is there.
+    await loop.cycle()
+    (row,) = loop.journal.db["intents"].rows
+    assert row["state"] == "planned"
+    loop.give_up_entries()
+    loop.sender.time_left_ms = lambda: PASS_MS
+    await minutes(loop, venue, "100", "100")
+    (row,) = loop.journal.db["intents"].rows
+    assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
+
+
+async def test_what_is_refused_on_an_account_that_nothing_stands_on_ends_at_once(venue: FakeVenue) -> None:
+    venue.faults = [Fault("plan", refused("invalid_input"))]
+    loop = await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
+    (row,) = loop.journal.db["intents"].rows
+    assert (row["state"], row["code"]) == ("rejected", "invalid_input")
+
+
+async def test_a_bar_that_is_decided_otherwise_after_a_lost_journal_closes_what_it_had_opened(venue: FakeVenue) -> None:
+    """The close is another order than the open of the same bar: it is sent, and never takes the open's trade for its own."""
+    await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
+    loop = await life(venue, Wants([Close("BTC")]))
+    assert venue.positions == {}
+    (row,) = loop.journal.db["intents"].rows
+    (_, closed) = sorted((await venue.trades()).trades, key=lambda trade: trade.id)
+    assert (row["action"], row["state"], row["trade_id"]) == ("close", "accepted", closed.id)
+
+
+async def test_a_close_of_a_lost_journal_is_no_other_hand(venue: FakeVenue) -> None:
+    await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
+    await life(venue, Wants([Close("BTC")]))
+    loop = await life(venue, Wants())
+    for trade in (await venue.trades()).trades:
+        assert trade.idempotency_key is not None
+        assert key_recovery.claimed(loop, trade.idempotency_key, "BTC", venue.clock.now_ms()) == "trend", trade.intent
+
+
+async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: FakeVenue) -> None:
+    loop = await life(venue, Wants([Open("BTC", "long", usd=200, limit_px=95, bracket=STOP)]))
+    assert venue.positions == {}
+    await minutes(loop, venue, "94")
+    assert venue.positions
+    loop = await life(venue, Wants())
+    assert loop.mirror.positions["BTC"].owner == "trend"
+
+
+async def test_a_position_that_a_timer_opened_is_claimed(venue: FakeVenue) -> None:
+    loop = await life(venue, Wants(at_timer=[Open("BTC", "long", usd=200, bracket=STOP)]))
+    venue.clock.advance(30_000)
+    await loop.cycle()
+    assert venue.positions
+    loop = await life(venue, Wants())
+    assert loop.mirror.positions["BTC"].owner == "trend"
+
+
+async def test_a_position_of_another_hand_stays_foreign(venue: FakeVenue) -> None:
+    order = OrderRequest.from_wire({"market": "BTC", "side": "long", "size": "1", "type": "market"})
+    await venue.place(order, key="STRANGER")
+    loop = await life(venue, Wants())
+    assert loop.mirror.positions["BTC"].owner is None
+
+
+async def test_a_key_that_nobody_spells_is_not_looked_for_without_end(
+    venue: FakeVenue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = await life(venue, Wants())
+    venue.clock.speed = 3_600
+    tried: list[str] = []
+    monkeypatch.setattr(key_recovery, "intent_key", lambda **given: tried.append(given["trigger"]) or "")
+    at_ms = venue.clock.now_ms()
+    assert key_recovery.claimed(loop, "WEB-ORDER-1", "BTC", at_ms) is None
+    assert tried == [], "no key of ours looks like that"
+    assert key_recovery.claimed(loop, "A" * 32, "BTC", at_ms) is None
+    assert len(set(tried)) == key_recovery.BARS + key_recovery.INSTANTS
+    loop.end_pass()
+    tried.clear()
+    assert key_recovery.claimed(loop, "A" * 32, "BTC", at_ms) is None
+    assert len(set(tried)) == 2 * key_recovery.LATE
+    assert f"bar:BTC:{at_ms // 60_000 * 60_000}" in tried

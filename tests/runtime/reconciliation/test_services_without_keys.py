@@ -1,0 +1,503 @@
+"""A service that shows no keys: what is ours is known by the id of its trade, which the answer to the order has told, and by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bot.backtest.engine.memory_journal import MemoryJournal
+from bot.cli.start.doctor import _keys_proven
+from bot.runtime.alerts.messages import of_event
+from bot.runtime.journal.journal import open_journal
+from bot.runtime.kernel import Kernel, Settings
+from bot.runtime.model.shares import FOREIGN
+from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
+from bot.wire import CloseRequest, OrderResult, Trade
+from tests.fakes import ADDRESS, Crash, FakeVenue, Fault, refused
+from tests.runtime.builders import DEAD_MAN_60, always, begun, kill, later, minutes, replied, room
+from tests.runtime.journal.test_journal import intent
+from tests.runtime.test_degraded import AWAY, refusals
+
+STOP = Bracket(stop_pct=5, target_pct=5)
+LOST = [("lose_reply", 1), ("drop", 2)]  # executed, and none of the pass's three tries has an answer
+
+
+class Keyless(FakeVenue):
+    """Keeps keys to itself, and takes a fee of 1 USD for each fill. A token that was used tells of its trade."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shows_keys = False
+
+    def _once(self, key: str, body: bytes, do: Callable[[], Any], expires_at_ms: int | None = None) -> Any:
+        return do()
+
+    def _event(self, type_: str, subtype: str, coin: str | None, data: dict[str, Any], key: str | None = None) -> None:
+        super()._event(type_, subtype, coin, data | {"feeUsd": "1"} if type_ == "fill" else data, key)
+
+
+class KeysOnTrades(Keyless):
+    """As the interface has it: the trade shows its key, and nothing is said of events."""
+
+    def _trade(self, *args: Any, **named: Any) -> Trade:
+        self.shows_keys = True
+        try:
+            return super()._trade(*args, **named)
+        finally:
+            self.shows_keys = False
+
+
+def policy(name: str) -> Settings:
+    return Settings(guardians=(DEAD_MAN_60,), foreign_positions=name)
+
+
+def by_hand(venue: FakeVenue, coin: str = "BTC", side: str = "long", size: int = 1) -> None:
+    trade = venue._trade(coin, side, "open", "market", Decimal(size), "another's")
+    venue._fill(coin, side, "open", "market", Decimal(size), venue.px[coin], trade, None)
+
+
+def bought_once(*wishes: Intent) -> Any:
+    """These on its first bar, and a close at 101."""
+    waiting = list(wishes)
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        found, waiting[:] = list(waiting), []
+        return found or ([] if bar.close != 101 else always(view, bar))
+
+    return script
+
+
+def booked(loop: Kernel, name: str) -> tuple[int, Decimal, Decimal]:
+    book = loop.books.of(name)
+    return book.fills, book.fees_usd, book.realized_usd
+
+
+def ours(loop: Kernel) -> dict[str, str | None]:
+    return {market: position.owner for market, position in loop.mirror.positions.items()}
+
+
+def proves_nothing(loop: Kernel) -> bool:
+    return not (loop.mirror.keys_proven or loop.mirror.events_named or loop.journal.has_seen_own_key())
+
+
+@pytest.mark.parametrize("foreign", ["ignore", "flatten", "adopt"])
+async def test_an_entry_is_ours_and_is_closed_by_its_strategy(foreign: str) -> None:
+    venue = Keyless()
+    loop = await begun(venue, settings=policy(foreign))
+    assert ours(loop) == {"BTC": "trend"}
+    await minutes(loop, venue, "100", "100")
+    assert set(venue.positions) == {"BTC"}, "nobody takes it for another's"
+    await minutes(loop, venue, "101")
+    assert (venue.positions, refusals(loop), loop.degraded) == ({}, [], {})
+    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
+    assert loop.journal.state_of("trend")["fills"] == 2, "the strategy was told of both"
+    assert proves_nothing(loop)
+
+
+async def test_orders_that_leave_side_by_side_are_ours() -> None:
+    venue = Keyless()
+    venue.minute(BTC="100")
+    loop = room(venue, always, markets=("BTC", "ETH"), settings=policy("flatten"))
+    loop.abreast = 4
+    await loop.recover()
+    await loop.cycle()
+    await replied(loop)
+    assert ours(loop) == {"BTC": "trend", "ETH": "trend"}
+    venue.minute(BTC="101", ETH="101")
+    await loop.cycle()
+    await replied(loop)
+    assert (venue.positions, refusals(loop), loop.degraded) == ({}, [], {})
+    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((4, 4, 4), (0, 0, 0))
+
+
+@pytest.mark.parametrize(("close", "gain"), [("94", -10), ("106", 10)])
+async def test_what_its_stop_or_target_does_is_booked_to_its_strategy(close: str, gain: int) -> None:
+    """The exit is a trade of its own, which no answer has told of: it takes from whoever holds the position."""
+    venue = Keyless()
+    loop = await begun(venue, bought_once(Open("BTC", "long", usd=200, bracket=STOP)))
+    await minutes(loop, venue, close)
+    assert (venue.positions, ours(loop)) == ({}, {})
+    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((2, 2, gain), (0, 0, 0))
+    assert loop.degraded == {}
+
+
+async def test_a_restart_knows_its_position_again_and_still_has_no_proof(tmp_path: Path) -> None:
+    venue = Keyless()
+    path = tmp_path / "journal.db"
+    kill(await begun(venue, path=path))
+    loop = room(venue, always, path=path, settings=policy("flatten"))
+    asked = venue.calls.count("trades")
+    await loop.recover()
+    assert (ours(loop), venue.calls.count("trades")) == ({"BTC": "trend"}, asked), "by the journal alone"
+    assert set(venue.positions) == {"BTC"}
+    assert proves_nothing(loop)
+    await minutes(loop, venue, "101")
+    assert (venue.positions, refusals(loop)) == ({}, [])
+    (entry,) = [e for e in of_journal(loop) if e["subtype"] == "entry"]
+    assert (loop.journal.find(entry["idempotencyKey"]) is not None, entry["keyFrom"]) == (True, "trade")
+
+
+def of_journal(loop: Kernel) -> list[dict[str, Any]]:
+    newest = (loop.journal.last_event("BTC", "fill", name, epoch=0) for name in ("entry", "exit"))
+    return [one for one in newest if one is not None]
+
+
+async def test_a_notice_names_the_strategy() -> None:
+    venue = Keyless()
+    venue.minute(BTC="100")
+    loop = room(venue, always)
+    loop.notices_of = lambda event, _parts: of_event(event, loop.owner_of)
+    await loop.recover()
+    await loop.cycle()
+    (said,) = [row["payload"] for row in loop.journal.db["outbox"].rows if row["kind"] == "fill.entry"]
+    assert '"strategy": "trend"' in said
+
+
+async def test_an_entry_that_rests_is_ours_takes_of_the_budget_and_can_be_cancelled(tmp_path: Path) -> None:
+    rests = Open("BTC", "long", usd=300, limit_px=90, bracket=STOP)
+    venue = Keyless()
+    path = tmp_path / "journal.db"
+
+    def is_ours(loop: Kernel) -> bool:
+        (order,) = loop.mirror.entries("BTC")
+        return (loop.owner_of(order.key or ""), loop.gate.used_usd("trend")) == ("trend", Decimal("299.997"))
+
+    loop = await begun(venue, bought_once(rests), path=path)
+    assert is_ours(loop)
+    kill(loop)
+    again = room(venue, lambda _view, bar: [Cancel(market="BTC")] if bar.close == 102 else [], path=path)
+    await again.recover()
+    assert is_ours(again)
+    assert proves_nothing(again)
+    await minutes(again, venue, "102", "102")
+    assert (venue.working, again.mirror.orders) == ({}, {})
+
+
+async def test_an_entry_that_rested_over_a_restart_is_ours_when_it_fills(tmp_path: Path) -> None:
+    venue = Keyless()
+    path = tmp_path / "journal.db"
+    kill(await begun(venue, bought_once(Open("BTC", "long", usd=300, limit_px=90, bracket=STOP)), path=path))
+    loop = room(venue, path=path, settings=policy("flatten"))
+    await loop.recover()
+    await minutes(loop, venue, "90")
+    assert (ours(loop), set(venue.positions)) == ({"BTC": "trend"}, {"BTC"})
+    assert booked(loop, "trend") == (1, 1, 0)
+
+
+# -- the event comes before the answer
+
+
+@pytest.mark.parametrize("foreign", ["ignore", "flatten"])
+@pytest.mark.parametrize("killed", [False, True])
+async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
+    foreign: str, killed: bool, tmp_path: Path
+) -> None:
+    """Until then it is nobody's, which the doubt says: nothing is opened there, and it is not closed for another's."""
+    venue = Keyless()
+    venue.minute(BTC="100")
+    path = tmp_path / "journal.db"
+    script = bought_once(Open("BTC", "long", usd=200, bracket=STOP))
+    loop = room(venue, script, path=path, settings=policy(foreign))
+    await loop.recover()
+    venue.faults = [Fault("confirm", *one) for one in LOST]
+    await loop.cycle()
+    assert (ours(loop), loop.in_doubt("BTC")) == ({"BTC": None}, True)
+    assert (set(venue.positions), booked(loop, FOREIGN)) == ({"BTC"}, (1, 1, 0))
+    if killed:
+        kill(loop)
+        loop = room(venue, script, path=path, settings=policy(foreign))
+        await loop.recover()
+    else:
+        later(loop, 60_000)
+        await loop.cycle()
+    assert (ours(loop), loop.in_doubt("BTC"), loop.degraded) == ({"BTC": "trend"}, False, {})
+    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((1, 1, 0), (0, 0, 0)), "also its fee"
+    assert loop.books.of("trend").shares[0].entry_px == 100
+    assert proves_nothing(loop)
+    kill(loop)
+    again = room(venue, always, path=path, settings=policy("flatten"))
+    asked = venue.calls.count("trades")
+    await again.recover()
+    assert (ours(again), venue.calls.count("trades")) == ({"BTC": "trend"}, asked)
+    await minutes(again, venue, "101")
+    await minutes(again, venue, "100")
+    assert refusals(again) == []
+    assert len(venue.fills) == 3, "its close went, and the next entry"
+
+
+async def test_a_late_answer_names_the_order_that_rests() -> None:
+    venue = Keyless()
+    venue.minute(BTC="100")
+    loop = room(venue, bought_once(Open("BTC", "long", usd=300, limit_px=90, bracket=STOP)))
+    await loop.recover()
+    venue.faults = [Fault("confirm", *one) for one in LOST]
+    await loop.cycle()
+    assert [order.key for order in loop.mirror.entries("BTC")] == [None]
+    later(loop, 60_000)
+    await loop.cycle()
+    assert [loop.owner_of(order.key or "") for order in loop.mirror.entries("BTC")] == ["trend"]
+
+
+async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the next run asks again, and books the order to its strategy."""
+    venue, path = Keyless(), tmp_path / "journal.db"
+    loop = await begun(venue, path=path, faults=[Fault("confirm", *one) for one in LOST])
+
+    def killed(_events: Any, _owner: str) -> None:
+        raise Crash
+
+    monkeypatch.setattr(loop.books, "name", killed)
+    later(loop, 60_000)
+    loop.begin_pass()
+    with pytest.raises(Crash):
+        await loop.settle()
+    (doubt,) = loop.journal.live()
+    assert doubt.state == "sending"
+    kill(loop)
+    again = room(venue, always, path=path, settings=policy("flatten"))
+    await again.recover()
+    assert (again.journal.live(), ours(again), set(venue.positions)) == ([], {"BTC": "trend"}, {"BTC"})
+    assert (booked(again, "trend"), booked(again, FOREIGN)) == ((1, 1, 0), (0, 0, 0))
+
+
+async def test_an_order_whose_events_have_no_name_has_its_owner_by_its_trade(tmp_path: Path) -> None:
+    """The trades of the service have the id too."""
+    venue, path = Keyless(), tmp_path / "journal.db"
+    loop = await begun(venue, path=path, faults=[Fault("confirm", *one) for one in LOST])
+    (doubt,) = loop.journal.live()
+    loop.journal.accept(doubt, venue.trade_rows[0].id, now_ms=venue.clock.now_ms())
+    assert ours(loop) == {"BTC": None}
+    kill(loop)
+    again = room(venue, always, path=path, settings=policy("flatten"))
+    await again.recover()
+    assert (ours(again), set(venue.positions)) == ({"BTC": "trend"}, {"BTC"})
+
+
+async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after_its_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the answer to its one attempt: the next run is told of the fill, and later finds the trade by its key."""
+    path = tmp_path / "journal.db"
+
+    class Dies(KeysOnTrades):
+        async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+            await super().confirm(token, key=key, expires_at_ms=expires_at_ms)
+            raise Crash
+
+    venue = Dies()
+    venue.minute(BTC="100")
+    loop = room(venue, always, path=path)
+    await loop.recover()
+    with pytest.raises(Crash):
+        await loop.cycle()
+    (doubt,) = loop.journal.live()
+    kill(loop)
+    again = room(venue, always, path=path)
+    monkeypatch.setattr(again.sender, "is_due", lambda _intent: False)  # It has no time for it at first.
+    await again.recover()
+    assert again.in_doubt("BTC")
+    monkeypatch.undo()
+    assert (await again.sender.search(doubt)).trade_id is not None
+    await again.cycle()
+    found = again.journal.find(doubt.id)
+    assert found is not None
+    assert (found.state, ours(again)) == ("accepted", {"BTC": "trend"})
+    assert (booked(again, "trend"), booked(again, FOREIGN)) == ((1, 1, 0), (0, 0, 0))
+
+
+async def test_an_exit_that_left_while_the_journal_could_not_be_written_is_looked_for_before_it_is_called_unsent(
+    tmp_path: Path,
+) -> None:
+    """On the disk it was never sent: its memory was lost with the run."""
+    venue, path = KeysOnTrades(), tmp_path / "journal.db"
+    loop = await begun(venue, path=path)
+    await minutes(loop, venue, "100")
+    now_ms = venue.clock.now_ms()
+    body = b'{"fraction":1,"source":"agent"}'
+    exit_ = intent(
+        1,
+        trigger=f"bar:BTC:{now_ms}",
+        action="close",
+        path="direct",
+        leg="close",
+        body=body,
+        opened_ms=now_ms,
+        not_after_ms=now_ms + 1,
+    )
+    loop.journal.decided([exit_])
+    kill(loop)
+    venue._close("BTC", CloseRequest(), exit_.id)
+    venue.minute(BTC="100")
+    again = room(venue, lambda _view, _bar: [], path=path)
+    await again.recover()
+    found = again.journal.find(exit_.id)
+    assert found is not None
+    assert (found.state, found.trade_id) == ("accepted", venue.trade_rows[-1].id)
+
+
+async def test_trades_that_are_refused_once_are_asked_for_again() -> None:
+    """Past its fence, and the events tell nothing: the trade's key is all there is."""
+    venue = KeysOnTrades()
+    loop = await begun(
+        venue, faults=[Fault("confirm", "lose_reply"), Fault("confirm", AWAY, 10**9), Fault("trades", AWAY, 10**9)]
+    )
+    (doubt,) = loop.journal.live()
+    later(loop, 60_000)
+    await minutes(loop, venue, "100")
+    venue.faults = [Fault("confirm", refused("plan_stale"), 10**9), Fault("trades", refused("invalid_input"), 1)]
+    for _ in range(2):
+        later(loop, 60_000)
+        await minutes(loop, venue, "100")
+    found = loop.journal.find(doubt.id)
+    assert found is not None
+    assert (found.state, ours(loop)) == ("accepted", {"BTC": "trend"})
+
+
+# -- what is not ours
+
+
+@pytest.mark.parametrize(("foreign", "left"), [("ignore", {"BTC"}), ("flatten", set())])
+async def test_what_another_hand_opens_stays_foreign(foreign: str, left: set[str]) -> None:
+    venue = Keyless()
+    loop = await begun(venue, settings=policy(foreign))
+    await minutes(loop, venue, "101")
+    assert venue.positions == {}
+    by_hand(venue)
+    await loop.cycle()
+    await minutes(loop, venue, "101")
+    assert set(venue.positions) == left
+    assert set(ours(loop).values()) <= {None}
+    assert booked(loop, FOREIGN)[0] >= 1
+    assert booked(loop, "trend")[0] == 2
+
+
+async def test_what_another_hand_adds_to_our_position_is_booked_as_anothers() -> None:
+    venue = Keyless()
+    loop = await begun(venue, bought_once(Open("BTC", "long", usd=200, bracket=STOP)))
+    by_hand(venue, size=3)
+    await loop.cycle()
+    assert ours(loop) == {"BTC": "trend"}
+    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((1, 1, 0), (1, 1, 0))
+    sizes = {share.strategy: share.size for share in loop.books.shares["BTC"].values()}
+    assert sizes == {"trend": Decimal(2), FOREIGN: Decimal(3)}
+
+
+async def test_after_a_lost_journal_nobody_can_know(tmp_path: Path) -> None:
+    venue = Keyless()
+    kill(await begun(venue, path=tmp_path / "lost.db"))
+    loop = room(venue, always, path=tmp_path / "new.db")
+    await loop.recover()
+    assert ours(loop) == {"BTC": None}
+    await minutes(loop, venue, "101", "101")
+    assert (set(venue.positions), refusals(loop)[-1]) == ({"BTC"}, "foreign_position")
+
+
+@pytest.mark.parametrize("kept", ["file", "session"])
+def test_trades_are_known_by_market_action_and_epoch(kept: str) -> None:
+    """An account that was reset may count its trades from the beginning; a cancel keeps the id of an order in its place."""
+    journal = open_journal(None, address=ADDRESS) if kept == "file" else MemoryJournal(address=ADDRESS)
+    one = intent(1)
+    assert journal.open(one)
+    assert journal.keys_of_trades(["trd_1"], epoch=one.epoch) == {}
+    journal.accept(journal.sending(one, now_ms=0), "trd_1", now_ms=0)
+    assert journal.keys_of_trades(["trd_1", "trd_2"], epoch=one.epoch) == {(one.market, "trd_1", "open"): one.id}
+    assert journal.keys_of_trades(["trd_2"], epoch=one.epoch) == {}
+    assert journal.keys_of_trades(["trd_1"], epoch=one.epoch + 1) == {}
+
+
+# -- services that show keys
+
+
+async def test_where_events_show_keys_no_trade_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    venue = FakeVenue()
+    loop = await begun(venue)
+    assert loop.mirror.events_named
+    assert loop.mirror.keys_proven
+    monkeypatch.setattr(loop.mirror, "keys_of", None)
+    by_hand(venue, "ETH")
+    await minutes(loop, venue, "101", "100")
+    assert len(venue.fills) == 3
+    assert "foreign_writer" in loop.degraded, "who shows no key where keys are shown is another"
+
+
+async def proven_by_a_trade(script: Any, **more: Any) -> tuple[KeysOnTrades, Kernel]:
+    """An order was in doubt, was looked for and found: keys are proven, and events still say nothing."""
+    venue = KeysOnTrades()
+    venue.minute(BTC="100")
+    loop = room(venue, script, **more)
+    await loop.recover()
+    venue.faults = [Fault("confirm", *one) for one in LOST]
+    await loop.cycle()
+    (doubt,) = loop.live.values()
+    await loop.sender.search(doubt)
+    assert (loop.mirror.keys_proven, loop.mirror.events_named) == (True, False)
+    later(loop, 60_000)
+    return venue, loop
+
+
+async def test_keys_on_trades_alone_make_no_other_hand_of_our_events() -> None:
+    venue, loop = await proven_by_a_trade(always)
+    await minutes(loop, venue, "100", "101")
+    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
+    venue.faults = [Fault("confirm", *one) for one in LOST]
+    await minutes(loop, venue, "100")
+    assert (ours(loop), loop.in_doubt("BTC"), loop.degraded) == ({"BTC": "trend"}, True, {}), "known by its trade's key"
+    later(loop, 60_000)
+    await minutes(loop, venue, "100")
+    assert (loop.in_doubt("BTC"), loop.degraded, ours(loop)) == (False, {}, {"BTC": "trend"})
+    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((3, 3, 2), (0, 0, 0))
+
+
+async def test_an_order_of_ours_that_shows_no_key_is_left_where_it_rests() -> None:
+    rests = Open("BTC", "long", usd=300, limit_px=90, bracket=STOP)
+    venue, loop = await proven_by_a_trade(bought_once(rests), settings=policy("flatten"))
+    for _ in range(2):
+        await minutes(loop, venue, "100")
+        await loop.reconcile()
+    assert [order.kind for order in venue.working.values()] == ["limit"]
+
+
+@pytest.mark.parametrize(("made", "flagged"), [(KeysOnTrades, True), (Keyless, False)])
+async def test_another_agent_is_known_by_the_key_of_its_trade_where_events_show_none(
+    made: type[Keyless], flagged: bool
+) -> None:
+    venue = made()
+    loop = await begun(venue)
+    by_hand(venue, "ETH")
+    await loop.cycle()
+    assert ("foreign_writer" in loop.degraded) is flagged
+    await minutes(loop, venue, "101", "100")
+    assert (len(venue.fills) == 3) is flagged, "no entry after the close, or entries go on elsewhere"
+
+
+async def test_the_doctor_says_what_the_ids_of_trades_are_good_for() -> None:
+    venue = Keyless()
+    await begun(venue)
+    said: list[Any] = []
+    patient: Any = SimpleNamespace(say=lambda *line: said.append(line))
+    client: Any = venue
+    settings: Any = SimpleNamespace(orders=SimpleNamespace(path="plan"))
+    await _keys_proven(patient, client, settings)
+    ((name, how, text),) = said
+    assert (name, how) == ("idempotency", "ok")
+    assert "what is ours is known by the ids of trades" in text
+
+
+async def test_an_event_that_shows_a_key_of_ours_is_taken_as_it_is() -> None:
+    venue = FakeVenue()
+    loop = await begun(venue)
+    shown = next(e for e in venue.event_rows if e.type == "fill")
+    bare = shown.model_copy(update={"id": "bare", "idempotency_key": None})
+    others = {"ETH": {"coin": "ETH"}, "close": {"data": bare.data.model_copy(update={"intent": "close"})}}
+    foreign = [bare.model_copy(update={"id": name, **more}) for name, more in others.items()]
+    *same, given = loop.mirror.named([shown, *foreign, bare])
+    assert same == [shown, *foreign], "nor is one of another market, or an exit under the id of an entry"
+    assert given.idempotency_key == shown.idempotency_key
+    assert '"keyFrom":"trade"' in given.model_dump_json()

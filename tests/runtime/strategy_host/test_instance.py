@@ -1,0 +1,145 @@
+"""A seat: what a strategy says and keeps of the past is dropped, and whatever it raises has a name."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from bot import logs
+from bot.errors import StrategyError
+from bot.runtime.account.account_state import Mirror
+from bot.runtime.bar_feed import BarFeed, Series
+from bot.runtime.strategy_host.instance import StrategyInstance
+from bot.strategy import Bar, Intent, Strategy, View
+
+
+class Talker(Strategy):
+    """Says each bar, and keeps it."""
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        view.log("seen", at_ms=bar.at_ms)
+        view.state.setdefault("seen", []).append(bar.at_ms)
+        return ()
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def seated() -> StrategyInstance:
+    feed = BarFeed({Series("BTC", "1m"): 1})
+    strategy = Talker(name="talker", markets=["BTC"], params={})
+    return StrategyInstance(strategy, interval="1m", mirror=Mirror(lambda _key: None), feed=feed)
+
+
+def test_an_error_that_cannot_say_what_it_is_is_the_strategys_all_the_same() -> None:
+    def hook() -> Iterable[Intent]:
+        raise Unspeakable
+
+    with pytest.raises(StrategyError, match=r"^talker: Unspeakable: .*test_instance\.py:\d+\)$"):
+        seated().call(hook, now_ms=0)
+
+
+def test_what_a_strategy_says_and_writes_down_of_the_past_is_dropped() -> None:
+    seat = seated()
+    old, new = (Bar("BTC", at_ms, 1.0, 1.0, 1.0, 1.0, 1.0) for at_ms in (60_000, 120_000))
+    with capture_logs() as lines:
+        seat.rehearse(lambda: seat.strategy.on_bar(seat.view, old), now_ms=old.at_ms)
+        seat.call(lambda: seat.strategy.on_bar(seat.view, new), now_ms=new.at_ms)
+    assert [line["at_ms"] for line in lines] == seat.source.state["seen"] == [120_000]
+
+
+@pytest.mark.parametrize("pretty", [False, True])
+def test_a_line_of_a_strategy_says_whose_it_is_and_each_field_whatever_it_is_called(pretty: bool) -> None:
+    out, handlers, level = io.StringIO(), list(logging.root.handlers), logging.root.level
+    logs.configure(pretty=pretty, stream=out)
+    try:
+        fields = {
+            "level": 104_500,
+            "strategy": "other",
+            "method_name": "mean",
+            "exc_info": "none",
+            "_api_key": "hunter2",
+        }
+        seated().view.log("level.crossed", held={("BTC", "long"): 2}, **fields)
+    finally:
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(level)
+        structlog.reset_defaults()
+    (line,) = out.getvalue().splitlines()
+    assert "hunter2" not in line
+    if not pretty:
+        told = json.loads(line)
+        assert (told["level"], told["strategy"], told["held"]) == ("info", "talker", {"('BTC', 'long')": 2})
+        assert {name: told[f"said_{name}"] for name in fields} == fields | {"_api_key": "[hidden]"}
+
+
+def test_a_state_that_was_kept_under_another_name_before_the_past_is_lived_through_is_the_state_after_it() -> None:
+    seat = seated()
+    kept = seat.view.state
+    kept["trades"] = 1
+    assert seat.changed_state() == '{"trades": 1}'
+    seat.rehearse(lambda: kept.update(trades=7), now_ms=60_000)
+    assert kept == seat.view.state == {"trades": 1}
+    kept["trades"] += 1
+    assert seat.changed_state() == '{"trades": 2}'
+
+
+@pytest.mark.parametrize("state", [{1_748_736_000_000: "entered"}, {"on": [{"BTC": {None: 1}}]}, {"on": ({True: 1},)}])
+def test_a_key_of_the_state_that_a_restart_would_not_find_is_refused(state: dict[Any, Any]) -> None:
+    seat = seated()
+    seat.source.state |= state
+    with pytest.raises(
+        StrategyError, match=r"^talker: the keys of view\.state are texts, and (1748736000000|None|True) is none"
+    ):
+        seat.changed_state()
+    assert seated().changed_state() is None
+
+
+def test_a_change_of_the_state_is_seen_however_equal_it_looks_and_nothing_else_is() -> None:
+    """1, 1.0 and True are equal, and not the same after a restart."""
+    seat = seated()
+    state = seat.source.state
+    told = []
+    for value in (1, 1.0, True, -0.0, 0.0, "1", [1], (1,), [1.0], [True], {"a": 1, "b": 2}, {"b": 2, "a": 1}, None, 1):
+        state["n"] = value
+        told.append(seat.changed_state())
+        assert seat.changed_state() is None, "it is told once"
+    texts = [None if text is None else json.loads(text)["n"] for text in told]
+    assert list(map(repr, texts)) == [
+        "1", "1.0", "True", "-0.0", "0.0", "'1'", "[1]", "None", "[1.0]", "[True]", "{'a': 1, 'b': 2}", "None", "None", "1"
+    ]  # fmt: skip
+    assert told[-2] == '{"n": null}'
+    seat.source.state["n"] = float("nan")
+    for _ in range(2):
+        with pytest.raises(StrategyError, match=r"^talker: view\.state holds numbers"):
+            seat.changed_state()
+    seat.source.state["n"] = 1
+    assert seat.changed_state() is None
+
+
+@pytest.mark.parametrize("state", [{1_748_736_000_000: "entered"}, {"n": Unspeakable}])
+def test_what_cannot_be_kept_is_refused_each_time_it_is_looked_at(state: dict[Any, Any]) -> None:
+    seat = seated()
+    seat.source.state |= state
+    for _ in range(2):
+        with pytest.raises(StrategyError):
+            seat.changed_state()
+
+
+def test_a_state_that_is_nested_as_deeply_as_json_can_is_kept() -> None:
+    seat, deep = seated(), dict[str, Any]()
+    for _ in range(300):
+        deep = {"in": [deep]}
+    seat.source.state["deep"] = deep
+    text = seat.changed_state()
+    assert text is not None
+    assert json.loads(text) == seat.source.state

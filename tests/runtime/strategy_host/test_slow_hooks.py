@@ -1,0 +1,123 @@
+"""Hooks that take long, as they may: what happens is told in several passes, so that exits, stops and beats do not wait for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.errors import TryLater
+from bot.runtime.kernel import PASS_MS, Kernel
+from bot.runtime.strategy_host.event_backlog import EventBacklog
+from bot.strategy import Bar, Bracket, Intent, Open, View
+from tests.fakes import FakePacer, FakeVenue, Fault
+from tests.runtime.builders import Script, Scripted, begun, kill, room
+from tests.runtime.reconciliation.test_reconciler import trailing
+from tests.runtime.test_degraded import AWAY
+from tests.runtime.test_long_warm_up import grown
+
+HOOK_MS = 2_000  # late, and allowed
+
+
+class SlowToFill(Scripted):
+    """Each of its fills takes it two seconds, as it may."""
+
+    def __init__(self, script: Script, pacer: FakePacer, **more: Any) -> None:
+        super().__init__(script, **more)
+        self.pacer = pacer
+        self.lived: list[str] = []
+
+    def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
+        self.pacer.now_ms += HOOK_MS
+        self.lived.append(f"{fill.action} {fill.size:g}")
+        return super().on_fill(view, fill)
+
+
+async def test_events_that_strategies_take_long_over_are_told_in_several_passes(tmp_path: Path) -> None:
+    """A person replaces the stop of one position meanwhile: in between, where a page is cut, it is none that lost its stop."""
+    pacer, path = FakePacer(), tmp_path / "journal.db"
+    entered = False
+
+    def enters(view: View, bar: Bar) -> Iterable[Intent]:
+        if not entered:
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+
+    slow = SlowToFill(enters, pacer, markets=("BTC", "ETH"))
+    venue = FakeVenue()
+    loop = await begun(venue, strategies=[slow], pacer=pacer, path=path)
+    while loop.is_late:
+        await loop.cycle()
+    assert (set(venue.positions), len(slow.lived)) == ({"BTC", "ETH"}, 2)
+    entered = True
+    (stop,) = [one for one in venue.working.values() if one.coin == "BTC" and one.kind == "stop_loss"]
+    venue._cancel(stop.oid)
+    for n in range(1, 13):
+        grown(venue, "BTC", f"0.{n:02}", 100)()
+        if n == 6:
+            venue.working[stop.oid] = stop
+            venue._order_event("armed", stop)
+    events = len(venue.event_rows)
+    made = 0
+    while made == 0 or loop.is_late:
+        began_ms = pacer.now_ms
+        await loop.cycle()
+        assert pacer.now_ms - began_ms <= PASS_MS + HOOK_MS
+        assert not loop.is_page_cut or loop.entries_stopped(loop.now_ms()) is not None
+        made += 1
+    assert made <= 14
+    assert slow.lived[2:] == [f"open 0.{n:02}".rstrip("0") for n in range(1, 13)]
+    assert (trailing(venue), len(venue.event_rows)) == ([], events), "nothing is repaired on half of a page"
+    kill(loop)
+    again = room(venue, path=path, strategies=[Scripted(enters, markets=("BTC", "ETH"))], pacer=pacer)
+    await again.recover()
+    assert again.journal.state_of("trend")["fills"] == 14
+
+
+def enters_once(view: View, bar: Bar) -> Iterable[Intent]:
+    if not view.state.get("entered"):
+        view.state["entered"] = True
+        yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+
+
+async def left_to_tell(path: Path, pacer: FakePacer, fills: int) -> tuple[FakeVenue, Kernel, SlowToFill]:
+    """A start after a run that was killed with some fills still to tell; one more has come since."""
+    venue = FakeVenue()
+    loop = await begun(venue, enters_once, path=path)
+    loop.desk.seat(loop.desk.seats, away=["trend"])
+    for n in range(1, fills + 1):
+        grown(venue, "BTC", f"0.{n:02}", 100)()
+    await loop.cycle()
+    kill(loop)
+    grown(venue, "BTC", "1", 100)()
+    slow = SlowToFill(enters_once, pacer)
+    return venue, room(venue, path=path, strategies=[slow], pacer=pacer), slow
+
+
+async def test_what_was_left_to_tell_is_told_beside_the_passes_of_a_start(tmp_path: Path) -> None:
+    """And before what has happened since."""
+    pacer = FakePacer()
+    _, again, slow = await left_to_tell(tmp_path / "journal.db", pacer, 12)
+    passed = [0]
+    again.passed = lambda _bar_ms: passed.append(pacer.now_ms)
+    await again.recover()
+    await again.cycle()
+    assert max(after - before for before, after in pairwise(passed)) <= PASS_MS + 2 * HOOK_MS
+    assert slow.lived == [f"open 0.{n:02}".rstrip("0") for n in range(1, 13)] + ["open 1"]
+    assert list(again.desk.away) == []
+    assert list(EventBacklog.of_journal(again.journal, "trend", 0)) == []
+
+
+async def test_a_start_that_is_tried_again_tells_each_event_once(tmp_path: Path) -> None:
+    """The service goes away when some of what was left has been told."""
+    venue, again, slow = await left_to_tell(tmp_path / "journal.db", FakePacer(), 3)
+    venue.faults = [Fault("guardians", AWAY, 1)]
+    with pytest.raises(TryLater):
+        await again.recover()
+    assert slow.lived == ["open 0.01", "open 0.02"]
+    await again.recover()
+    await again.cycle()
+    assert slow.lived == ["open 0.01", "open 0.02", "open 0.03", "open 1"]
+    assert again.journal.state_of("trend")["fills"] == 1 + len(slow.lived)

@@ -1,0 +1,154 @@
+"""A strategy's own thread: what raises, what never returns, what ends the interpreter. The loop goes on, whatever it is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from bot.errors import StrategyError
+from bot.runtime.strategy_host import worker as worker_module
+from bot.runtime.strategy_host.worker import Worker
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    one = Worker("one")
+    yield one
+    one.close()
+
+
+async def test_a_call_runs_off_the_loops_thread_and_its_answer_comes_back(worker: Worker) -> None:
+    assert await worker.call(lambda: threading.current_thread().name) == "strategy-one"
+
+
+@pytest.mark.parametrize("quick_s", [0.0, 1e-5, 1.0])
+async def test_calls_run_in_their_order_on_one_thread_and_no_answer_is_missed(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, quick_s: float
+) -> None:
+    """An answer may come while the loop stands still for it, just when it no longer does, or later."""
+    monkeypatch.setattr(worker_module, "QUICK_S", quick_s)
+    seen: list[int] = []
+
+    def see(n: int) -> int:
+        seen.append(n)
+        return n
+
+    answers = await asyncio.gather(*(worker.call(partial(see, n)) for n in range(500)))
+    assert answers == seen == list(range(500))
+
+
+async def test_an_exception_comes_back_as_it_is(worker: Worker) -> None:
+    def fails() -> None:
+        raise StrategyError("one: no")
+
+    with pytest.raises(StrategyError, match="one: no"):
+        await worker.call(fails)
+    assert await worker.call(lambda: 1) == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
+async def test_what_would_end_the_process_ends_the_strategys_part_only(worker: Worker, error: BaseException) -> None:
+    def ends() -> None:
+        raise error
+
+    with pytest.raises(StrategyError, match=type(error).__name__):
+        await worker.call(ends)
+    assert await worker.call(lambda: 1) == 1
+
+
+async def test_a_call_that_never_returns_is_given_up_and_so_is_the_worker(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "LIMIT_S", 0.05)
+    let_go = threading.Event()
+    try:
+        with pytest.raises(StrategyError, match="took longer than"):
+            await worker.call(let_go.wait)
+        with pytest.raises(StrategyError, match="has not returned"):
+            await worker.call(lambda: 1)
+    finally:
+        let_go.set()
+
+
+async def test_a_call_that_takes_longer_than_a_second_is_logged_and_its_answer_counts(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert worker_module.LATE_S == 1
+    with capture_logs() as lines:
+        assert await worker.call(lambda: 1) == 1
+        monkeypatch.setattr(worker_module, "LATE_S", 0.0)
+        assert await worker.call(lambda: 2) == 2
+    assert [(one["event"], one["strategy"]) for one in lines] == [("strategy.late", "one")]
+
+
+async def test_a_call_is_not_late_for_what_it_waits_behind(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together they take longer than the limit, and each takes a fraction of it, also on a busy machine."""
+    monkeypatch.setattr(worker_module, "LIMIT_S", 2.0)
+    calls = (worker.call(lambda n=n: time.sleep(0.25) or n) for n in range(9))
+    assert await asyncio.gather(*calls) == list(range(9))
+
+
+async def test_the_loop_goes_on_while_a_call_runs(worker: Worker) -> None:
+    begun, let_go = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        begun.set()
+        assert let_go.wait(60)
+        return "done"
+
+    call = asyncio.create_task(worker.call(slow))
+    passes = 0
+    while not begun.is_set():
+        await asyncio.sleep(0)
+        passes += 1
+    let_go.set()
+    assert await call == "done"
+    assert passes > 0
+
+
+async def test_a_call_that_is_cancelled_leaves_the_worker_in_order(worker: Worker) -> None:
+    begun, let_go = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        let_go.wait(60)
+
+    call = asyncio.create_task(worker.call(slow))
+    while not begun.is_set():
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    let_go.set()
+    assert await worker.call(lambda: 1) == 1
+
+
+def test_an_answer_for_a_loop_that_has_closed_harms_nobody() -> None:
+    one = Worker("late")
+    begun, let_go = threading.Event(), threading.Event()
+
+    def slow() -> Any:
+        begun.set()
+        return let_go.wait(60)
+
+    async def leave() -> None:
+        call = asyncio.create_task(one.call(slow))
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        call.cancel()
+
+    asyncio.run(leave())
+    let_go.set()
+    assert asyncio.run(_answer(one)) == 2, "and the thread is still there"
+    one.close()
+
+
+async def _answer(one: Worker) -> int:
+    return await one.call(lambda: 2)

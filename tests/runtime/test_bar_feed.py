@@ -1,0 +1,99 @@
+"""The feed: closed bars, each once, in order, and never one from the future."""
+
+from __future__ import annotations
+
+from bot.runtime.bar_feed import BarFeed, Series
+from tests.fakes import START_MS, FakeVenue, Fault, refused, unknown
+
+BTC, ETH = Series("BTC", "1m"), Series("ETH", "1m")
+MINUTE = 60_000
+
+
+def never_done(market: str, interval: str) -> int | None:
+    return None
+
+
+async def test_bars_come_in_order_of_time_then_market_each_once() -> None:
+    venue = FakeVenue()
+    venue.minute()
+    feed = BarFeed({ETH: 1, BTC: 1})
+    await feed.warm_up(venue, never_done, venue.clock.now_ms())
+    for _ in range(3):
+        venue.minute()
+    found = await feed.poll(venue, never_done, venue.clock.now_ms())
+    assert [(one.at_ms - START_MS, one.market) for one in found] == [
+        (n * MINUTE, coin) for n in (2, 3, 4) for coin in ("BTC", "ETH")
+    ]
+    assert feed.due(venue.clock.now_ms()) == []
+    assert await feed.poll(venue, never_done, venue.clock.now_ms()) == []
+
+
+async def test_a_running_bar_is_not_a_bar() -> None:
+    venue = FakeVenue()
+    venue.minute()
+    running = venue.candle_rows["BTC"][-1].model_copy(update={"closed": False, "ts": venue.clock.now_ms()})
+    venue.candle_rows["BTC"].append(running)
+    feed = BarFeed({BTC: 1})
+    warm = await feed.warm_up(venue, never_done, venue.clock.now_ms())
+    assert [one.at_ms for one in [*warm.past, *warm.due]] == [START_MS + MINUTE]
+
+
+async def test_after_downtime_only_the_newest_bar_that_was_not_done_is_due() -> None:
+    venue = FakeVenue()
+    for _ in range(6):
+        venue.minute()
+    warm = await BarFeed({BTC: 2}).warm_up(venue, lambda _m, _i: START_MS + 2 * MINUTE, venue.clock.now_ms())
+    assert [one.at_ms for one in warm.due] == [START_MS + 6 * MINUTE]
+    assert [one.at_ms for one in warm.past][-1] == START_MS + 5 * MINUTE
+    again = await BarFeed({BTC: 2}).warm_up(venue, lambda _m, _i: START_MS + 6 * MINUTE, venue.clock.now_ms())
+    assert again.due == []
+
+
+async def test_a_market_that_the_service_spells_otherwise_is_not_traded() -> None:
+    """Positions and events are told in the service's spelling: by another they would be taken for nobody's."""
+    venue = FakeVenue()
+    venue.minute()
+    feed = BarFeed({Series("btc", "1m"): 1, ETH: 1})
+    warm = await feed.warm_up(venue, never_done, venue.clock.now_ms())
+    assert {one.market for one in [*warm.past, *warm.due]} == {"ETH"}
+    assert feed.gone == {"btc": "no candles of btc (not_found): the service calls it BTC; write it so in the config"}
+
+
+async def test_a_series_that_could_not_be_asked_is_asked_again() -> None:
+    venue = FakeVenue()
+    venue.minute()
+    feed = BarFeed({BTC: 1, ETH: 1})
+    await feed.warm_up(venue, never_done, venue.clock.now_ms())
+    venue.minute()
+    venue.faults = [Fault("candles", unknown(), count=1)]
+    assert [one.market for one in await feed.poll(venue, never_done, venue.clock.now_ms())] == ["ETH"]
+    assert [one.market for one in await feed.poll(venue, never_done, venue.clock.now_ms())] == ["BTC"]
+
+
+async def test_a_series_that_was_refused_at_the_start_has_its_past_when_its_bars_come() -> None:
+    venue = FakeVenue(("BTC",))
+    for _ in range(9):
+        venue.minute()
+    feed = BarFeed({BTC: 9})
+    venue.faults = [Fault("candles", refused("not_found"), count=1)]
+    assert await feed.warm_up(venue, never_done, venue.clock.now_ms()) == ([], [])
+    assert list(feed.gone) == ["BTC"]
+    bars = await feed.poll(venue, never_done, venue.clock.now_ms())
+    assert [feed.is_past(one) for one in bars] == [True] * 8 + [False]
+    assert list(feed.gone) == []
+    venue.minute()
+    bars = await feed.poll(venue, never_done, venue.clock.now_ms())
+    assert [feed.is_past(one) for one in bars] == [False]
+
+
+async def test_the_history_holds_no_bar_before_it_is_taken() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    feed = BarFeed({BTC: 1})
+    warm = await feed.warm_up(venue, never_done, venue.clock.now_ms())
+    venue.minute(BTC="101")
+    venue.minute(BTC="102")
+    bars = [*warm.due, *await feed.poll(venue, never_done, venue.clock.now_ms())]
+    for closed in bars[:2]:
+        feed.take(closed)
+    assert feed.histories[BTC].closes(10) == [100.0, 101.0]

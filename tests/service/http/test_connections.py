@@ -1,0 +1,144 @@
+"""Connections that drip, that never ask, whose headers never end, or that speak no HTTP: each ends, with the error object, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bot.service.http import connections
+from bot.service.http.connections import Protocol
+from bot.service.http.server import Listener, free_port
+from tests.service.conftest import Box
+from tests.service.operations.test_trading_path import ENTRY
+
+
+@pytest.fixture
+async def port(box: Box, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    """The service on a port, with little patience."""
+    monkeypatch.setattr(Protocol, "request_seconds", 0.4)
+    monkeypatch.setattr(Protocol, "look_seconds", 0.1)
+    sock = free_port()
+    listener = Listener(box.service.app, sock, box.service.headers)
+    await listener.start()
+    yield sock.getsockname()[1]
+    await listener.stop()
+
+
+async def until_closed(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
+    """Send piece after piece; what comes back until the other side hangs up."""
+    loop = asyncio.get_running_loop()
+    with socket.create_connection(("127.0.0.1", port)) as ours:
+        ours.setblocking(False)
+
+        async def drip() -> None:
+            for piece in pieces:
+                await loop.sock_sendall(ours, piece)
+                await asyncio.sleep(pause)
+
+        dripping = asyncio.create_task(drip())
+        found = b""
+        try:
+            async with asyncio.timeout(20):
+                while part := await loop.sock_recv(ours, 65_536):
+                    found += part
+        except ConnectionResetError:
+            pass  # What we sent after its end was answered so; what came before that is here.
+        finally:
+            dripping.cancel()
+            await asyncio.gather(dripping, return_exceptions=True)
+        return found
+
+
+def refused(answer: bytes, status: int) -> dict[str, Any]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), answer
+    names = {line.partition(b":")[0].lower() for line in head.split(b"\r\n")[1:]}
+    assert {
+        b"x-api-version",
+        b"x-request-id",
+        b"ratelimit",
+        b"ratelimit-policy",
+        b"content-type",
+        b"x-sandbox-clock",
+    } <= names
+    error: dict[str, Any] = json.loads(body)["error"]
+    assert error["code"] == "invalid_input"
+    assert f"x-request-id: {error['requestId']}".encode() in head.lower()
+    return error
+
+
+async def test_no_answer_waits_for_an_acknowledgement(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nagle's delay is off on asyncio's own loop, too, which the sandbox of a test runs on; each answer would take 40 ms."""
+    taken: list[int] = []
+    made = Protocol.connection_made
+
+    def noted(self: Protocol, transport: asyncio.Transport) -> None:
+        sock = transport.get_extra_info("socket")
+        made(self, transport)
+        taken.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(Protocol, "connection_made", noted)
+    with socket.create_connection(("127.0.0.1", port)):
+        async with asyncio.timeout(20):
+            while not taken:
+                await asyncio.sleep(0.01)
+    assert taken == [1]
+
+
+async def test_a_head_that_drips_ends_with_408(port: int) -> None:
+    pieces = [b"GET /v1/system/status HTTP/1.1\r\n", *[b"X-A: b\r\n"] * 1_000]
+    refused(await until_closed(port, *pieces, pause=0.02), 408)
+
+
+async def test_a_body_that_drips_is_cut_and_orders_nothing(port: int, box: Box) -> None:
+    caller = await box.caller()
+    body = json.dumps(ENTRY).encode()
+    head = (
+        f"POST /v1/orders HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {caller.headers['Authorization']}\r\n"
+        f"Content-Length: {len(body) + 1_000}\r\n\r\n"
+    ).encode()
+    answer = await until_closed(port, head, body, *[b" "] * 999, pause=0.02)
+    assert b"200 OK" not in answer
+    assert (await caller.get("/v1/trades"))["trades"] == []
+
+
+async def test_a_connection_that_never_asks_is_closed(port: int) -> None:
+    assert await until_closed(port) == b""
+
+
+async def test_a_head_without_end_is_431(port: int) -> None:
+    line = b"X-Long: " + b"a" * 1_000 + b"\r\n"
+    answer = await until_closed(port, b"GET / HTTP/1.1\r\n", *[line] * 33)
+    assert str(connections.HEAD_BYTES_MAX) in refused(answer, 431)["message"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/orders HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"GET http://[::bad/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_gets_the_error_object(port: int, raw: bytes) -> None:
+    refused(await until_closed(port, raw), 400)
+
+
+async def test_a_slow_caller_who_keeps_asking_is_served(port: int) -> None:
+    """Patience is for each request: many on one connection, over longer than one may take, all pass."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(6):
+        writer.write(b"GET /v1/system/status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        await reader.readexactly(int(length.partition(b":")[2]))
+        await asyncio.sleep(0.15)
+    writer.close()

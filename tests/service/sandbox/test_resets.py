@@ -1,0 +1,84 @@
+"""What a reset leaves behind: cursors that lead on, and the balance that the account was opened with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.service.conftest import Box, Caller
+from tests.service.operations.test_trading_path import ENTRY
+
+
+async def next_page(caller: Caller, cursor: str) -> Any:
+    answer = await caller.send("GET", f"/v1/events?since={cursor}")
+    assert answer.status_code == 200, (cursor, answer.text)
+    return answer.json()
+
+
+@pytest.mark.parametrize("types", ["", "fill", "account", "guardian.fired"])
+async def test_no_cursor_that_was_handed_out_since_leads_to_a_410(caller: Caller, types: str) -> None:
+    """Wherever an id comes from: the opening, the snapshot, the reset, a page without `since`, a filter that lets nothing through."""
+    await next_page(caller, caller.opened["lastEventId"])
+    filters = f"?types={types}" if types else ""
+    for _ in range(3):
+        await caller.post("/v1/orders", ENTRY)
+        reset = await caller.post("/v1/sandbox/accounts/reset")
+        cursors = [reset["lastEventId"], (await caller.get("/v1/account"))["lastEventId"]]
+        page = await caller.get(f"/v1/events{filters}")
+        cursors.append(page["lastEventId"])
+        for cursor in cursors:
+            assert (await next_page(caller, cursor))["events"] == []
+        made = await caller.post("/v1/orders", ENTRY)
+        page = await next_page(caller, cursors[-1])
+        assert {e["type"] for e in page["events"]} == {"fill", "order"}
+        assert page["lastEventId"] == made["lastEventId"]
+        first = (await caller.get("/v1/events?limit=1"))["events"][0]
+        assert (first["type"], first["subtype"]) == ("account", "reset")
+
+
+async def test_a_wiped_cursor_is_410_and_the_fix_leads_on(caller: Caller) -> None:
+    before = (await caller.post("/v1/orders", ENTRY))["lastEventId"]
+    await caller.post("/v1/sandbox/accounts/reset")
+    gone = await caller.send("GET", f"/v1/events?since={before}")
+    assert gone.status_code == 410
+    fix = gone.json()["error"]["fix"]
+    assert fix["action"] == "resync"
+    await next_page(caller, fix["lastEventId"])
+
+
+async def test_a_reset_goes_back_to_what_the_account_was_opened_with(box: Box) -> None:
+    """A balance that a reset is given is that epoch's, for the next reset says nothing of it."""
+    for asked, opened in ((None, "10000"), (2500, "2500")):
+        caller = await box.caller(**({} if asked is None else {"startingBalanceUsd": asked}))
+        for balance, given in (({"balanceUsd": 777.5}, "777.5"), ({}, opened), ({"balanceUsd": 0}, "0"), ({}, opened)):
+            reset = await caller.post("/v1/sandbox/accounts/reset", balance)
+            assert reset["balanceUsd"] == given
+            account = await caller.get("/v1/account")
+            assert (account["balanceUsd"], account["credit"]["grantedUsd"]) == (given, given)
+            nav = await caller.get(f"/v1/wallets/{account['address']}/pnl")
+            assert nav["ranges"]["all"] == "0"
+
+
+async def test_a_plan_that_only_shrinks_says_what_its_confirm_says_of_protection(caller: Caller) -> None:
+    for stop in ({}, {"bracket": {"stopLoss": {"pct": 5}}}):
+        await caller.post("/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 500} | stop)
+        for usd in (100, 300):
+            shrink = {"market": "BTC", "side": "short", "usdAmount": usd, "requireProtection": True, "dryRun": True}
+            plan = await caller.post("/v1/orders", shrink)
+            made = await caller.post("/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
+            assert plan["plan"]["protected"] == made["protected"], (stop, usd)
+        await caller.post("/v1/positions/BTC/close")
+
+
+async def test_another_order_that_waits_without_a_stop_says_nothing_of_a_close(caller: Caller) -> None:
+    """`protected` is of the order that is answered for: of what it leaves, and of what waits of it."""
+    waits = {"market": "BTC", "side": "long", "size": "0.001", "type": "limit", "limitPx": "50000"}
+    assert (await caller.post("/v1/orders", waits))["protected"] is False
+    assert (await caller.post("/v1/orders", waits | {"bracket": {"stopLoss": {"pct": 5}}}))["protected"] is True
+    await caller.post("/v1/orders", {"market": "BTC", "side": "short", "size": "0.001"})
+    cover = {"market": "BTC", "side": "long", "size": "0.001", "dryRun": True}
+    plan = await caller.post("/v1/orders", cover)
+    made = await caller.post("/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
+    assert made["position"] is None
+    assert plan["plan"]["protected"] is made["protected"] is True

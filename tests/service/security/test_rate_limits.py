@@ -1,0 +1,63 @@
+"""Token buckets: a burst passes, then the rate; each caller and policy by itself; the callers remembered are bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from bot.errors import ConfigError
+from bot.service.security import rate_limits
+from bot.service.state_machine.clock import ServiceClock, parse_clock
+
+
+def test_a_burst_passes_and_then_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    monkeypatch.setattr(rate_limits, "monotonic_ns", lambda: now[0])
+    limits = rate_limits.RateLimits()
+    policy = rate_limits.POLICIES["orders"]
+    verdicts = [limits.take("orders", "k") for _ in range(policy.burst)]
+    assert all(v.retry_after == 0 for v in verdicts)
+    assert verdicts[-1].remaining == 0
+    assert limits.take("orders", "k").retry_after == 1
+    assert limits.take("orders", "other").retry_after == 0
+    assert limits.take("default", "k").retry_after == 0
+    now[0] += 1_000_000_000
+    passed = sum(limits.take("orders", "k").retry_after == 0 for _ in range(policy.burst))
+    assert passed == policy.per_second
+
+
+def test_limits_that_are_off_stop_nobody() -> None:
+    limits = rate_limits.RateLimits(enabled=False)
+    assert all(limits.take("accounts", "ip").retry_after == 0 for _ in range(1000))
+
+
+def test_the_callers_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limits, "CALLERS_MAX", 10)
+    limits = rate_limits.RateLimits()
+    for number in range(100):
+        limits.take("public", str(number))
+    assert len(limits._buckets) == 10
+
+
+@pytest.mark.parametrize(("text", "speed"), [("real", 1), ("manual", 0), ("60x", 60), ("3600x", 3600), (" 1.5X ", 1.5)])
+def test_a_clock_is_written_in_words(text: str, speed: float) -> None:
+    assert parse_clock(text) == speed
+
+
+@pytest.mark.parametrize("text", ["", "x", "0.5x", "3601x", "-1", "nan", "infx", "soon"])
+def test_other_words_are_no_clock(text: str) -> None:
+    with pytest.raises(ConfigError, match="real, manual or a speed"):
+        parse_clock(text)
+
+
+def test_a_clock_goes_on_from_its_instant_when_its_speed_changes() -> None:
+    clock = ServiceClock.start(0, 5_000)
+    assert (clock.now_ms(), clock.mode, clock.is_real) == (5_000, "manual", False)
+    clock.move_to(6_000)
+    clock.set_speed(3600)
+    assert clock.now_ms() >= 6_000
+    assert clock.real_seconds_until(clock.now_ms() + 3_600_000) <= 1.0  # type: ignore[operator]
+    clock.set_speed(0)
+    assert clock.now_ms() == clock.now_ms()
+    assert clock.real_seconds_until(1 << 50) is None
+    assert ServiceClock.start(1).is_real
+    assert not ServiceClock.start(1, 5_000).is_real
