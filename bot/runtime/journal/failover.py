@@ -120,6 +120,7 @@ def write_back(memory: sqlite3.Connection, path: Path) -> None:
     try:
         memory.execute(f"PRAGMA busy_timeout={MEND_BUSY_MS}")
         memory.execute("PRAGMA disk.synchronous=FULL")
+        memory.execute("PRAGMA disk.auto_vacuum=INCREMENTAL")  # of an empty file; any other has it already
         known = {row[0] for row in memory.execute("SELECT name FROM disk.sqlite_master WHERE type='table'")}
         memory.execute("BEGIN IMMEDIATE")
         try:

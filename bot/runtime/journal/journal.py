@@ -42,7 +42,7 @@ from bot.runtime.journal.failover import (
 )
 from bot.runtime.journal.halt_flags import SafetyFile
 from bot.runtime.journal.retention import PAGES_FREE, PAGES_GIVEN, Held, Kept, trim_intents, trim_rest
-from bot.runtime.journal.schema import LIVE, RETIRED, migrations, spell_out
+from bot.runtime.journal.schema import LIVE, migrations
 from bot.runtime.model.intents import FINAL, INTENT_MOVES, Intent, State, TradeOf, check_body, moved
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ INTENTS_KEPT: Final = 20_000  # with their attempts and traces; which of the old
 LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # of the write-ahead log, once it has been written back
 LOG_PAGES_MAX: Final = 2_000  # as much: then a commit writes it back, where no `checkpoint` has come before
 LOG_WRITES: Final = 500  # statements after which a `checkpoint` is worth its wait for the disk
-FREE_SHARE: Final = 4  # a file from before it could shrink is written anew at its start when a quarter of it is free
 
 NUMBER_DIGITS_MAX: Final = 20  # of a note; Python refuses to read thousands of them
 ASIDE: Final = "damaged:"  # and its name: a note that could not be read, kept for people
@@ -995,6 +994,7 @@ def _in_memory(path: Path, address: str, why: JournalBlocked) -> Journal:
             if _migrations_applied(db) != _migrations_known():
                 raise JournalError(f"{shown} is of another version and cannot be written{room(path)}. {_STANDS}")
         else:
+            db.conn.execute("PRAGMA auto_vacuum=INCREMENTAL")  # Written back whole, the file can shrink as any other.
             migrations.apply(db)
         db.conn.commit()
         db.conn.execute("PRAGMA foreign_keys=ON")
@@ -1051,7 +1051,6 @@ def open_journal(path: Path | None, *, address: str) -> Journal:
         if _format_of(db) != (ours := len(_migrations_known())):
             db.conn.execute(f"PRAGMA user_version={ours}")
         db.conn.commit()
-        _spell_out_lists(db, shown)
         journal = Journal(db, address=address, path=path)
         journal.keeps_traces = path is not None
         _check_owner(journal, shown)
@@ -1096,32 +1095,6 @@ def _configure(db: Database, shown: str) -> None:
     execute("PRAGMA foreign_keys=ON")
     execute(f"PRAGMA journal_size_limit={LOG_BYTES_MAX}")
     execute(f"PRAGMA wal_autocheckpoint={LOG_PAGES_MAX}")
-    _write_anew_if_loose(db, shown)
-
-
-def _write_anew_if_loose(db: Database, shown: str) -> None:
-    """A file that was made before it could give room back: once, when much of it is free. One that cannot be is used as it is."""
-    read = db.conn.execute
-    mode, free, pages = (
-        read(f"PRAGMA {name}").fetchone()[0] for name in ("auto_vacuum", "freelist_count", "page_count")
-    )
-    if mode == 0 and free > PAGES_FREE and free * FREE_SHARE > pages:
-        try:
-            read("PRAGMA auto_vacuum=INCREMENTAL")
-            read("VACUUM")
-        except sqlite3.Error as error:
-            if is_damage(error):
-                raise
-            log.warning("journal.not_shrunk", path=shown, message=str(error))
-
-
-def _spell_out_lists(db: Database, shown: str) -> None:
-    """Also once, of a file from before its CHECKs were without lists: writes cost it more, and that is all."""
-    try:
-        if spell_out(db):
-            log.info("journal.spelled_out", path=shown)
-    except sqlite3.Error as error:
-        log.warning("journal.not_spelled_out", path=shown, message=str(error))
 
 
 def _refuse_newer(db: Database, shown: str) -> None:
@@ -1154,7 +1127,7 @@ def _migrations_applied(db: Database) -> set[str]:
     if "_sqlite_migrations" not in db.table_names():
         return set()
     found = db.conn.execute("SELECT name FROM _sqlite_migrations WHERE migration_set='journal'")
-    return {row[0] for row in found} - RETIRED
+    return {row[0] for row in found}
 
 
 def _migrations_known() -> set[str]:

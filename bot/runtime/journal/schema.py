@@ -5,16 +5,11 @@ A migration is never edited once released: the next one follows it. journal.py a
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from sqlite_utils import Database, Migrations
 
 migrations = Migrations("journal")
-
-
-# Names of migrations that some files have been through and that are none any more.
-RETIRED: Final = frozenset({"m005_checks_without_lists"})
 
 
 def _one_of(column: str, *values: str) -> str:
@@ -103,43 +98,3 @@ def m004_seals(db: Database) -> None:
     """A checksum beside what decides the next step: a changed byte that every constraint would let pass. NULL: written before this."""
     for table in ("intents", "cursor", "progress", "strategy_state", "arms"):
         db.execute(f"ALTER TABLE {table} ADD COLUMN seal INTEGER")
-
-
-_LIST: Final = re.compile(r"(\w+) IN\s*\(('\w+'(?:, '\w+')*)\)")
-
-
-def spell_out(db: Database) -> bool:
-    """A file that was begun with lists in its CHECKs says each value by itself from now on, as a new one does. False: nothing to do.
-
-    What is allowed and what an index holds stays the same, so the words alone are written anew: a page, however large the file
-    (sqlite.org/lang_altertable.html, changes that do not affect the content on disk). sqlite3.Error leaves all as it was, and as good.
-    """
-    read = db.conn.execute
-    tables = (
-        "type='table' AND name IN ('intents', 'attempts', 'traces')"  # What a person has made besides is left alone.
-    )
-    found = read(f"SELECT name, sql FROM sqlite_master WHERE ({tables}) OR (type='index' AND name='intents_live')")  # noqa: S608 - constants only
-    fresh = {name: spelled for name, sql in found.fetchall() if (spelled := _LIST.sub(_spelled, sql)) != sql}
-    if not fresh:
-        return False
-    read("BEGIN IMMEDIATE")
-    try:
-        (version,) = read("PRAGMA schema_version").fetchone()
-        read("PRAGMA writable_schema=ON")
-        for name, sql in fresh.items():
-            read("UPDATE sqlite_master SET sql=? WHERE name=? AND type IN ('table', 'index')", (sql, name))
-        read(f"PRAGMA schema_version={version + 1}")
-        read("PRAGMA writable_schema=RESET")
-        read("SELECT 1 FROM intents LIMIT 1").fetchone()  # It is read anew, and only counts when it can be.
-        db.conn.commit()
-    except BaseException:
-        db.conn.rollback()
-        raise
-    finally:
-        read("PRAGMA writable_schema=RESET")
-    return True
-
-
-def _spelled(found: re.Match[str]) -> str:
-    column, values = found.groups()
-    return _one_of(column, *(one.strip("'") for one in values.split(", ")))

@@ -9,19 +9,16 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlite_utils import Database
 
 from bot.errors import ConfigError, Exit, JournalBlocked, JournalError, Refusal
 from bot.runtime.journal import journal as journal_module
 from bot.runtime.journal.journal import Arm, Journal, Notice, _in_memory, open_journal, open_or_rebuild
-from bot.runtime.journal.schema import migrations, spell_out
 from bot.runtime.model.intents import INTENT_MOVES, Intent
 from bot.wire import Event
 from tests.fakes import ADDRESS
@@ -251,131 +248,6 @@ def test_a_newer_journal_whose_schema_this_version_cannot_read_is_not_set_aside_
     with pytest.raises(ConfigError, match="format 99"):
         open_or_rebuild(path, address=ADDRESS, now_ms=0)
     assert path.exists()
-
-
-WITH_LISTS = """
-DROP TABLE attempts; DROP TABLE traces; DROP TABLE intents;
-CREATE TABLE intents (
-    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, strategy TEXT NOT NULL, market TEXT NOT NULL,
-    action TEXT NOT NULL CHECK (action IN ('open', 'close', 'cancel')), path TEXT NOT NULL CHECK (path IN ('plan', 'direct')),
-    cause TEXT NOT NULL, ordinal INTEGER NOT NULL, leg TEXT NOT NULL, epoch INTEGER NOT NULL,
-    body BLOB NOT NULL, body_sha256 TEXT NOT NULL, not_after_ms INTEGER NOT NULL, opened_ms INTEGER NOT NULL,
-    notional_usd TEXT NOT NULL,
-    state TEXT NOT NULL CHECK (state IN
-        ('opened', 'planned', 'sending', 'accepted', 'rejected', 'expired', 'void', 'quarantined')),
-    attempts INTEGER NOT NULL DEFAULT 0, confirm_token TEXT, token_expires_ms INTEGER,
-    trade_id TEXT, code TEXT, message TEXT, moved_ms INTEGER NOT NULL, seal INTEGER) STRICT;
-CREATE INDEX intents_live ON intents (seq) WHERE state IN ('opened', 'planned', 'sending', 'quarantined');
-CREATE INDEX intents_of_market ON intents (market, seq);
-CREATE TABLE attempts (
-    intent_id TEXT NOT NULL REFERENCES intents (id), n INTEGER NOT NULL, sent_ms INTEGER NOT NULL,
-    outcome TEXT CHECK (outcome IN ('done', 'unknown', 'no')), code TEXT, order_submitted TEXT,
-    PRIMARY KEY (intent_id, n)) STRICT;
-CREATE TABLE traces (
-    seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('bar', 'wish', 'plan')),
-    at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT;
-"""
-
-
-def raises(error: Exception) -> Callable[..., bool]:
-    def refuse(*_: object) -> bool:
-        raise error
-
-    return refuse
-
-
-def of_before(tmp_path: Path) -> tuple[Database, Journal, dict[str, list[Any]]]:
-    """A journal that was begun with lists, one of now, and the rows that both have."""
-    with_rows = open_journal(tmp_path / "journal.db", address=ADDRESS)
-    for n, state in enumerate(sorted(INTENT_MOVES)):
-        in_state(with_rows, state, n)
-        with_rows.trace(f"KEY{n}", "wish", "{}", at_ms=n)
-    with_rows.flush()
-    old = Database(sqlite3.connect(tmp_path / "old.db"))
-    migrations.apply(old)
-    old.conn.executescript(WITH_LISTS)
-    tables = ("meta", "intents", "attempts", "traces")
-    rows = {one: with_rows.db.conn.execute(f"SELECT * FROM {one} ORDER BY rowid").fetchall() for one in tables}
-    assert all(rows.values())
-    for one, found in rows.items():
-        old.conn.executemany(f"INSERT INTO {one} VALUES ({','.join('?' * len(found[0]))})", found)
-    old.conn.commit()
-    return old, with_rows, rows
-
-
-def test_a_journal_of_before_has_every_row_and_reference_after(tmp_path: Path) -> None:
-    old, with_rows, rows = of_before(tmp_path)
-    old.close()
-    size = (tmp_path / "old.db").stat().st_size
-    journal = open_journal(tmp_path / "old.db", address=ADDRESS)
-    execute = journal.db.conn.execute
-    assert {one: execute(f"SELECT * FROM {one} ORDER BY rowid").fetchall() for one in rows} == rows
-    assert journal.live() == with_rows.live()
-    assert execute("PRAGMA foreign_key_check").fetchall() == []
-    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
-        execute("INSERT INTO attempts (intent_id, n, sent_ms) VALUES ('NOBODY', 1, 1)")
-    with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
-        execute("UPDATE intents SET state='nothing'")
-    assert execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    schema = "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY name"
-    theirs, ours = execute(schema).fetchall(), with_rows.db.conn.execute(schema).fetchall()
-    assert [(name, "".join((sql or "").split())) for name, sql in theirs] == [
-        (name, "".join((sql or "").split())) for name, sql in ours
-    ]
-    journal.close()
-    assert (tmp_path / "old.db").stat().st_size == size, "no row is written anew"
-    with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as again:
-        assert again.execute("SELECT count(*) FROM intents").fetchone() == (len(rows["intents"]),)
-        assert again.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-@pytest.mark.parametrize(
-    "hand",
-    [
-        "PRAGMA foreign_keys=OFF; DELETE FROM intents WHERE state='accepted'",
-        "CREATE VIEW mine AS SELECT id FROM intents WHERE state IN ('opened', 'planned', 'sending')",
-        "ALTER TABLE intents ADD COLUMN comment TEXT",
-        "CREATE INDEX mine ON intents (seq) WHERE market='BTC' AND state IN ('opened', 'planned', 'sending')",
-        "CREATE TRIGGER mine AFTER UPDATE ON intents WHEN NEW.state IN ('void', 'expired') BEGIN SELECT 1; END",
-        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) VALUES ('journal', 'm005_checks_without_lists', '2026')",
-    ],
-)
-def test_a_journal_of_before_that_a_person_has_looked_into_is_used_as_it_is(tmp_path: Path, hand: str) -> None:
-    old, _, _ = of_before(tmp_path)
-    old.conn.executescript(hand)
-    (kept,) = old.conn.execute("SELECT count(*) FROM intents").fetchone()
-    old.close()
-    journal = open_journal(tmp_path / "old.db", address=ADDRESS)
-    assert journal.db.conn.execute("SELECT count(*) FROM intents").fetchone() == (kept,)
-    if "mine" not in hand:
-        steps = {row[1] for row in journal.db.conn.execute("EXPLAIN UPDATE intents SET state='void'")}
-        assert "OpenEphemeral" not in steps
-    journal.db.conn.execute("UPDATE intents SET state='void'")
-    assert journal.db.conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-def test_a_journal_of_before_whose_words_cannot_be_changed_is_used_with_its_lists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where SQLite was built not to let anybody write there."""
-    old, with_rows, _ = of_before(tmp_path)
-    old.close()
-    db = Database(sqlite3.connect(tmp_path / "old.db"))
-    before = db.conn.execute("SELECT name, sql FROM sqlite_master").fetchall()
-
-    def refuses(action: int, table: str | None, *_: object) -> int:
-        return sqlite3.SQLITE_DENY if (action, table) == (sqlite3.SQLITE_UPDATE, "sqlite_master") else sqlite3.SQLITE_OK
-
-    db.conn.set_authorizer(refuses)
-    with pytest.raises(sqlite3.DatabaseError, match="prohibited|not authorized"):
-        spell_out(db)
-    db.conn.set_authorizer(None)
-    assert not db.conn.in_transaction
-    assert db.conn.execute("SELECT name, sql FROM sqlite_master").fetchall() == before
-    assert db.conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    db.close()
-    monkeypatch.setattr(journal_module, "spell_out", raises(sqlite3.OperationalError("table may not be modified")))
-    assert open_journal(tmp_path / "old.db", address=ADDRESS).live() == with_rows.live()
 
 
 def test_no_statement_of_an_order_builds_a_table_of_its_own(journal: Journal) -> None:

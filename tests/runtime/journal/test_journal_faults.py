@@ -731,6 +731,7 @@ def test_a_file_that_cannot_be_written_at_the_start_is_gone_on_without(
     assert journal.mend() is True
     assert "KEY1000" in in_file(path)
     assert ("KEY1" in in_file(path)) is (before == "used")
+    assert journal.db.conn.execute("PRAGMA auto_vacuum").fetchone() == (2,), "also this file gives room back"
     journal.close()
 
 
@@ -738,15 +739,15 @@ FULL_START = """
 import resource, signal, sys
 from pathlib import Path
 from bot.errors import JournalError
-from bot.runtime import reading
+from bot.runtime.journal import queries
 from bot.runtime.journal.journal import open_or_rebuild
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
 try:
-    with reading.opened(Path(sys.argv[1]).parent) as db:
-        print("read", len(reading.intents(db, states=("sending",), limit=1)))
+    with queries.opened(Path(sys.argv[1]).parent) as db:
+        print("read", len(queries.intents(db, states=("sending",), limit=1)))
 except JournalError:
     print("not read")
 journal, _ = open_or_rebuild(Path(sys.argv[1]), address=sys.argv[2], now_ms=0)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlite_utils import Database
 
 from bot.runtime.journal import journal as journal_module
 from bot.runtime.journal.journal import Arm, Journal, open_journal
 from bot.runtime.journal.retention import KEYS_MS, PAGES_FREE, ROWS_MAX, Held
-from bot.runtime.journal.schema import migrations
 from bot.strategy import Bracket, Open
 from bot.wire import INTERVAL_MS, Event
 from tests.fakes import ADDRESS, FakeVenue
@@ -169,25 +166,6 @@ def test_a_log_that_no_pass_writes_back_is_bounded_all_the_same(tmp_path: Path, 
     for n in range(50):
         journal.decided([intent(200 * n + m, body=body) for m in range(100)])
     assert tmp_path.joinpath("journal.db-wal").stat().st_size <= journal_module.LOG_BYTES_MAX + 200 * 4_096
-
-
-def test_a_file_from_before_it_could_shrink_is_written_anew_when_much_of_it_is_free(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    old = Database(sqlite3.connect(path))
-    migrations.apply(old)
-    old.conn.commit()
-    old.execute("CREATE TABLE heavy (x BLOB)")
-    for _ in range(600):
-        old.execute("INSERT INTO heavy VALUES (zeroblob(4000))")
-    old.execute("DROP TABLE heavy")
-    old.conn.commit()
-    old.close()
-    size = path.stat().st_size
-    journal = open_journal(path, address=ADDRESS)
-    assert journal.db.conn.execute("PRAGMA auto_vacuum").fetchone()[0] == 2
-    lived(journal, 1)
-    journal.close()
-    assert path.stat().st_size < size / 2
 
 
 async def test_the_loop_holds_the_keys_of_what_it_has_at_the_service(
