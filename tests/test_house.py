@@ -22,7 +22,7 @@ MAKEFILE = (Path(__file__).resolve().parent.parent / "Makefile").read_text()
 LINT = re.findall(r"^\t\$\(BIN\)/(.+)$", MAKEFILE.partition("\nlint:")[2].partition("\n\n")[0], re.MULTILINE)
 
 # A module that costs time or memory; whoever needs it imports it on first use.
-HEAVY = ("pydantic", "fastapi", "httpx", "apscheduler", "sqlite_utils", "rich", "structlog")
+HEAVY = ("pydantic", "starlette", "httpx", "apscheduler", "sqlite_utils", "rich", "structlog")
 
 
 def run(command: list[str], cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -31,7 +31,7 @@ from bot.service.http.gateway import Gateway
 from bot.service.http.routes_approval import add_approval
 from bot.service.http.routes_identity import add_identity
 from bot.service.http.routes_public import add_views
-from bot.service.http.routes_v1 import Router, add_routes, new_app
+from bot.service.http.routes_v1 import Router, add_routes
 from bot.service.http.routes_webhooks import add_webhooks
 from bot.service.http.server import Listener, free_port, server_of
 from bot.service.mcp.cors import CrossOrigin
@@ -220,8 +220,7 @@ def build(
     base_url = f"http://{_host_of(options.host)}:{options.port}"
     operations = Operations(machine, RateLimits(enabled=options.rate_limits), base_url)
     operations.invite_codes = options.invite_codes
-    app = new_app()
-    router = Router(app)
+    router = Router()
     add_routes(router, operations)
     add_identity(router, operations)
     add_approval(router, operations)
@@ -241,7 +240,7 @@ def build(
     add_documents(router, operations)
     agents = add_mcp(router, operations, origins)
     hosts = frozenset({"127.0.0.1", "localhost", "[::1]", "embedded"}) if options.host in LOOPBACK else None
-    edge = Gateway(app, operations, router.rules, control_token=control_token, hosts=hosts, endpoints=router.endpoints)
+    edge = Gateway(operations, router.rules, router.endpoints, control_token=control_token, hosts=hosts)
     faults.follow(router.rules, edge.rule_of)
     edge.faults = faults
     agents.lead_to(edge)

@@ -1,4 +1,4 @@
-"""HTTP: orders a second and their latency, durable and in memory, with 1 and 16 connections, beside a bare FastAPI echo of the same body that is
+"""HTTP: orders a second and their latency, durable and in memory, with 1 and 16 connections, beside a bare Starlette echo of the same body that is
 served and driven in the same way, in turns; and events a second over the cursor.
 
 python -m tests.bench.http [--seconds 3]     rate limits are off; one order is one accepted market order in its own transaction
@@ -25,14 +25,15 @@ ROUNDS = 3
 
 def _echo(port: int) -> None:
     import uvicorn
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
 
-    app = FastAPI()
+    async def echo(request: Request) -> JSONResponse:
+        return JSONResponse(await request.json())
 
-    @app.post("/v1/orders")
-    async def echo(body: dict[str, str]) -> dict[str, str]:
-        return body
-
+    app = Starlette(routes=[Route("/v1/orders", echo, methods=["POST"])])
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", loop="uvloop", http="httptools")
 
 

@@ -137,7 +137,7 @@ def test_the_page_brings_no_transport_with_it() -> None:
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not set(out.stdout.split()) & {
         "httpx",
-        "fastapi",
+        "starlette",
         "sqlite3",
         "structlog",
         "bot.venue",

@@ -7,7 +7,7 @@ import hashlib
 from html import escape
 from typing import Final
 
-from fastapi import Response
+from starlette.responses import Response
 
 STYLE: Final = """
 :root { --ink:#1c2430; --soft:#5b6675; --line:#e3e7ed; --back:#ffffff; --panel:#f6f8fa; --link:#0b5cad; --up:#0a7a45; --down:#b3261e; --code:#f1f3f6; }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from bot.errors import CODES
 from bot.service.docs import html

@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
 from typing import Final
 
-from fastapi import Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from bot.errors import Refusal

@@ -1,4 +1,4 @@
-"""The edge: an ASGI layer outside the app, so that every answer has the service's headers and every failure its error object.
+"""The gateway: the ASGI application. It routes requests, and gives every response the service's headers and every failure an error object.
 
 In this order: request id, route (404, 405 with a complete Allow), version, caller, scope, rate, body (size, type, JSON), schema. Only then the
 operation runs. An answer leaves after everything that it could have seen is on disk.
@@ -19,7 +19,7 @@ import structlog
 from pydantic import ValidationError
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from bot.errors import Refusal
 from bot.service.http.fault_injection import INJECTED, Faults
@@ -132,17 +132,15 @@ class Gateway:
 
     def __init__(
         self,
-        app: ASGIApp,
         operations: Operations,
         rules: list[Rule],
+        endpoints: Mapping[tuple[str, str], Endpoint],
         *,
         control_token: str | None,
         hosts: frozenset[str] | None,
-        endpoints: Mapping[tuple[str, str], Endpoint] | None = None,
     ) -> None:
-        """`endpoints`: by (method, path of the rule), called without the app around them, which would look for the route again."""
-        self._app = app
-        self.endpoints = endpoints or {}
+        """`endpoints`: by (method, path of the rule)."""
+        self.endpoints = endpoints
         self._operations = operations
         self.rules = tuple(rules)  # every route there is
         self._routes = Routes(rules)
@@ -151,9 +149,7 @@ class Gateway:
         self._hosts = hosts  # names by which a service on loopback may be called; None: any
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        assert scope["type"] == "http"  # The server is started without lifespan and without WebSockets.
         if self.faults is None or self.faults.is_idle(scope):
             await _Exchange(self, scope, receive, send).run()
         else:
@@ -205,12 +201,9 @@ class _Exchange:
             call = await self._admit()
             self._scope["call"] = call
             self._scope["refuse"] = self.answer_of
-            endpoint = self._edge.endpoints.get(self._route)
-            if endpoint is None:
-                await self._edge._app(self._scope, self._receive, self._respond)  # noqa: SLF001  the same file
-            else:
-                response = await endpoint(HttpRequest(self._scope, self._receive, self._respond))
-                await response(self._scope, self._receive, self._respond)
+            endpoint = self._edge.endpoints[self._route]
+            response = await endpoint(HttpRequest(self._scope, self._receive, self._respond))
+            await response(self._scope, self._receive, self._respond)
         except Refused as no:
             await self._refuse(no.refusal, no.status, no.headers)
         except Exception as error:

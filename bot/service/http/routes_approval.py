@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 from urllib.parse import parse_qs, urlsplit
 
-from fastapi import Request as HttpRequest
-from fastapi import Response
 from pydantic import ValidationError
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
 
 from bot.clock import monotonic_ns
 from bot.errors import Refusal

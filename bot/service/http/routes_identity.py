@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from bot.service.http.routes_v1 import EMPTY, Router, call_of, respond
 from bot.service.operations.operations import Operations

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from bot.errors import Refusal
 from bot.service.http.gateway import Call, Endpoint, Rule, headers_of
 from bot.service.operations.operations import Operations
 from bot.service.security.auth import Access
-from bot.service.views.responses import Answer, Refused
+from bot.service.views.responses import Answer
 from bot.wire import base as wire
 from bot.wire import guardian_requests, order_requests, queries, requests
 from bot.wire.headers import CONFIRM_HEADER
 
 
 class Router:
-    """Adds routes to an app and remembers what the edge must ask of each."""
+    """Every route of the service: the rule that the gateway applies, and the endpoint that it calls."""
 
-    def __init__(self, app: FastAPI) -> None:
-        self._app = app
+    def __init__(self) -> None:
         self.rules: list[Rule] = []
         self.endpoints: dict[tuple[str, str], Endpoint] = {}
 
@@ -45,30 +44,10 @@ class Router:
         self.rules.append(Rule(method, path, access, policy, body, query, is_order, keyed, origins, metadata, is_rpc))
 
         def add(endpoint: Endpoint) -> Endpoint:
-            async def answer(http: Request) -> Response:
-                try:
-                    return await endpoint(http)
-                except Refused as no:
-                    return respond(http.scope["refuse"](no.refusal, no.status, no.headers))
-
-            self.endpoints[method, path] = answer
-            self._app.add_api_route(path, answer, methods=[method], response_model=None, name=endpoint.__name__)
+            self.endpoints[method, path] = endpoint
             return endpoint
 
         return add
-
-
-def new_app() -> FastAPI:
-    """An app that leaves errors, documents and redirects to us."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.add_exception_handler(Exception, _failed)
-    return app
-
-
-async def _failed(http: Request, error: Exception) -> Response:
-    """Our own mistake, as the interface says it; the edge logs it."""
-    text = "an error of the service; the same request may be sent again"
-    return respond(http.scope["refuse"](Refusal("internal_error", text)))
 
 
 def call_of(http: Request) -> Call:

@@ -10,7 +10,7 @@ import pytest
 
 from bot.errors import CODES
 from bot.service.http.gateway import Rule
-from bot.service.http.routes_v1 import Router, add_routes, new_app
+from bot.service.http.routes_v1 import Router, add_routes
 from bot.service.security import rate_limits
 from bot.wire.errors import ErrorEnvelope
 from tests.service.conftest import Box, Caller, OpenBox
@@ -20,7 +20,7 @@ ORDER_ROUTES = {"/v1/orders", "/v1/orders/confirm", "/v1/positions/{market}/clos
 
 
 def rules_of(box: Box) -> list[Rule]:
-    router = Router(new_app())
+    router = Router()
     add_routes(router, box.service.operations)
     return router.rules
 
