@@ -15,13 +15,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, repeat
 from operator import sub, truediv
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 from bot.errors import StrategyError
 from bot.strategy.bar import Bar
-
-if TYPE_CHECKING:
-    from bot.strategy.base import Strategy
 
 Source: TypeAlias = Literal["open", "high", "low", "close", "volume"]
 SOURCES: tuple[Source, ...] = ("open", "high", "low", "close", "volume")
@@ -261,8 +258,8 @@ class Indicator:
     @overload
     def __get__(self, instance: None, owner: type) -> Indicator: ...
     @overload
-    def __get__(self, instance: Strategy, owner: type) -> Mapping[str, float | None]: ...
-    def __get__(self, instance: Strategy | None, owner: type) -> Indicator | Mapping[str, float | None]:
+    def __get__(self, instance: object, owner: type) -> Mapping[str, float | None]: ...
+    def __get__(self, instance: object | None, owner: type) -> Indicator | Mapping[str, float | None]:
         # An instance holds its Values under the same name, which Python finds first; only the class comes here.
         return self
 

@@ -9,18 +9,16 @@ from contextlib import AsyncExitStack
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from pydantic import SecretStr, ValidationError
 
+from bot.client.client import Client
 from bot.config import Settings
 from bot.runtime.assembly import place_strategies
 from bot.runtime.journal.journal import open_journal
 from bot.runtime.kernel import Kernel
 from bot.runtime.supervisor import RealPacer
-
-if TYPE_CHECKING:
-    from bot.testing.sandbox import Sandbox
 
 T = TypeVar("T")
 
@@ -30,11 +28,22 @@ PASSES_MAX: Final = 50  # of one minute; a loop that still has bars to decide th
 WAIT_S: Final = 60.0
 
 
+class TradingService(Protocol):
+    """What the daemon needs of a test's sandbox: an address, a credential, a client and a clock to advance."""
+
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def api_key(self) -> str: ...
+    def async_client(self) -> Client: ...
+    def advance(self, ms: int) -> Any: ...
+
+
 class Daemon:
     """One strategy at work: `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`. Its journal is in memory, and it beats no dead-man."""
 
     def __init__(
-        self, sandbox: Sandbox, use: str, *, markets: Sequence[str], interval: str, params: Mapping[str, Any], strategies_dir: str | Path,
+        self, sandbox: TradingService, use: str, *, markets: Sequence[str], interval: str, params: Mapping[str, Any], strategies_dir: str | Path,
         budget_usd: float, max_leverage: int,
     ) -> None:  # fmt: skip
         self._sandbox = sandbox

@@ -1,6 +1,16 @@
 """The venue: one pure machine, `apply(state, command, now_ms) -> (answer, events)`. No clock, no I/O, no chance.
 
-Read in this order: state (what is known), commands (what can be said), events (what happened), apply (the door), quote (what an order
-would do), orders (what it does), matching (what a price meets), ledger (what it costs), protection, acting, liquidation, funding;
-index, calm and book answer "where is the next thing"; codec writes it all down.
+Read in this order: `state` (what the venue knows), `commands` (what a caller may ask), `events` (what happened), `apply` (the one
+entry point), `quote` (what an order would do), `orders` (what it does), `matching` (which orders a price meets), `ledger` (money and margin).
+
+Each line imports only from the lines below it:
+
+    apply
+    guardian_commands guardian_deadlines
+    matching plans settlement
+    orders guardian_actions liquidation
+    exits, then order_fills, then open_orders guardian_lifecycle, then protection
+    quote, then limits ledger guardians
+    floors funding index book calm cron nav outcome
+    pages, codec, then commands state events
 """

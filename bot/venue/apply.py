@@ -10,23 +10,27 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from bot.errors import Refusal
+from bot.venue import commands as c
 from bot.venue import (
-    acting,
     cron,
-    firing,
     floors,
     funding,
+    guardian_actions,
+    guardian_commands,
+    guardian_deadlines,
+    guardian_lifecycle,
     index,
     matching,
     nav,
+    open_orders,
     orders,
     outcome,
+    plans,
     seen,
     settlement,
     sign_in,
     webhooks,
 )
-from bot.venue import commands as c
 from bot.venue.events import AccountChanged, Event
 from bot.venue.record import emit, next_seq
 from bot.venue.state import KEYS_MAX, Account, Key, Market, State, guardian_id
@@ -110,10 +114,10 @@ def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
         elif kind == "expiry":
             settlement.settle(state, state.markets[ref])
         elif kind == "day":
-            firing.begin_day(state)
+            guardian_actions.begin_day(state)
         else:
             account = state.accounts[ref]
-            firing.fire_clock(state, account, account.guardians[number])
+            guardian_deadlines.fire_clock(state, account, account.guardians[number])
 
 
 def _pulse(state: State, command: c.Pulse | c.RunOverdue) -> None:
@@ -269,11 +273,11 @@ def _revoke_key(state: State, command: c.RevokeKey) -> Revoked | Refusal:
     )
     if not command.sweeps:
         return Revoked(key)
-    entries = [order for order in orders.entries(account) if order.key == key.id]
+    entries = [order for order in open_orders.entries(account) if order.key == key.id]
     schedules = [g for g in account.guardians.values() if g.spec.type == "schedule" and g.key == key.id]
     for schedule in schedules:
-        firing.release(state, account, schedule, REVOKED, subtype="disarmed")
-    canceled = orders.cancel_each(state, account, entries, REVOKED)
+        guardian_lifecycle.release(state, account, schedule, REVOKED, subtype="disarmed")
+    canceled = open_orders.cancel_each(state, account, entries, REVOKED)
     return Revoked(key, canceled, tuple(guardian_id(account, schedule.number) for schedule in schedules))
 
 
@@ -353,12 +357,12 @@ def _place_order(state: State, command: c.PlaceOrder) -> Any:
 
 
 def _store_plan(state: State, command: c.StorePlan) -> Any:
-    return orders.store_plan(state, state.accounts[command.account], _key(state, command.key), command)
+    return plans.store_plan(state, state.accounts[command.account], _key(state, command.key), command)
 
 
 def _confirm_plan(state: State, command: c.ConfirmPlan) -> Any:
     account = state.accounts[command.account]
-    placed = orders.confirm(state, account, _key(state, command.key), command)
+    placed = plans.confirm(state, account, _key(state, command.key), command)
     if isinstance(placed, orders.OrderPlaced):
         _sweep(state, account, placed.trade.coin)
     return placed
@@ -369,34 +373,34 @@ def _close_position(state: State, command: c.ClosePosition) -> Any:
 
 
 def _cancel_order(state: State, command: c.CancelOrder) -> Any:
-    return orders.cancel(state, state.accounts[command.account], command.oid)
+    return open_orders.cancel(state, state.accounts[command.account], command.oid)
 
 
 def _cancel_coin(state: State, command: c.CancelCoin) -> Any:
-    return orders.cancel_coin(state, state.accounts[command.account], command.coin)
+    return open_orders.cancel_coin(state, state.accounts[command.account], command.coin)
 
 
 def _arm_guardian(state: State, command: c.ArmGuardian) -> Any:
     account = state.accounts[command.account]
-    plan = None if command.plan is None else orders.shown(state, account, command.plan, command.spec.order)
+    plan = None if command.plan is None else plans.shown(state, account, command.plan, command.spec.order)
     if isinstance(plan, Refusal):
         return plan
-    armed = acting.arm(state, account, command.spec, key=command.key)
+    armed = guardian_commands.arm(state, account, command.spec, key=command.key)
     if plan is not None and not isinstance(armed, Refusal):
         plan.state = "armed"
     return armed
 
 
 def _kill(state: State, command: c.Kill) -> Any:
-    return acting.kill(state, state.accounts[command.account], command)
+    return guardian_commands.kill(state, state.accounts[command.account], command)
 
 
 def _disarm_guardian(state: State, command: c.DisarmGuardian) -> Any:
-    return acting.disarm(state, state.accounts[command.account], command.guardian)
+    return guardian_commands.disarm(state, state.accounts[command.account], command.guardian)
 
 
 def _heartbeat(state: State, command: c.Heartbeat) -> Any:
-    return acting.beat(state, state.accounts[command.account], command.ahead_ms)
+    return guardian_commands.beat(state, state.accounts[command.account], command.ahead_ms)
 
 
 _WALKS: Final = frozenset({c.PassBar, c.PassBars, c.PassPoints})

@@ -1,4 +1,4 @@
-"""Drawdown floors: what an account was worth when its UTC day began, how far it may fall, and the price at which it has. Pure; firing.py acts.
+"""Drawdown floors: what an account was worth when its UTC day began, how far it may fall, and the price at which it has. Pure; `guardian_actions` acts.
 
 The slack above the tightest floor is dealt to the account's positions in equal shares, each a level in its market. While none has used up its
 share the account cannot be at its floor, so a bar that touches no level cannot hide a drawdown. When one has, that position gets the whole

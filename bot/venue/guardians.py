@@ -1,4 +1,4 @@
-"""Guardians: rules that act while no agent is connected. Which field belongs to which type, and when each falls due. acting.py acts."""
+"""Guardians: rules that act while no agent is connected. Which field belongs to which type, and when each falls due. `guardian_commands` and `guardian_actions` act."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bot.venue import ledger, orders, protection
+from bot.venue import exits, ledger, open_orders, order_fills, protection
 from bot.venue.book import walk
 from bot.venue.events import Liquidated
 from bot.venue.numbers import E8
@@ -60,12 +60,12 @@ def _one(state: State, account: Account, market: Market, position: Position, ref
     whole = sum(sz for _, sz in fills) == position.size
     if whole:  # What is left otherwise keeps its stop.
         _drop_protection(state, account, market, position)
-    order = orders.exit_order(state, account, market, position, size=size, bound_px=0, reason="liquidated")
+    order = exits.exit_order(state, account, market, position, size=size, bound_px=0, reason="liquidated")
     trade = open_trade(
         state, account, order, kind="liquidation", intent="close", side=position.side, size=size, reason="liquidated"
     )
-    orders.take(state, account, market, order, trade, fills)
-    orders.finish(state, trade)
+    order_fills.take(state, account, market, order, trade, fills)
+    order_fills.finish(state, trade)
     _emit(
         state,
         account,
@@ -86,7 +86,7 @@ def _backstop(state: State, account: Account, position: Position) -> None:
         _drop_protection(state, account, market, p)
         size, mark = p.size, market.mark
         realized = p.pnl(mark)
-        order = orders.exit_order(state, account, market, p, size=size, bound_px=0, reason="liquidated")
+        order = exits.exit_order(state, account, market, p, size=size, bound_px=0, reason="liquidated")
         trade = open_trade(
             state, account, order, kind="liquidation", intent="close", side=p.side, size=size, reason="liquidated"
         )
@@ -106,14 +106,14 @@ def _backstop(state: State, account: Account, position: Position) -> None:
         ledger.realize_today(account, state.now_ms, realized - left)
         p.size = p.entry_notional = 0
         ledger.leave(state, account, market, p)
-        orders.finish(state, trade)
+        order_fills.finish(state, trade)
         _emit(state, account, market, trade, "backstop", px=mark)
         protection.follow(state, account, market, p, reason="liquidated")
 
 
 def _cancel_resting(state: State, account: Account, position: Position) -> None:
     """Of a cross account also the entries in other markets, which reserve its margin. A close there goes on: its position may stay."""
-    orders.cancel_resting(state, account, "liquidated", position.coin, entries_elsewhere=not position.isolated)
+    open_orders.cancel_resting(state, account, "liquidated", position.coin, entries_elsewhere=not position.isolated)
 
 
 def _drop_protection(state: State, account: Account, market: Market, position: Position) -> None:
@@ -121,7 +121,7 @@ def _drop_protection(state: State, account: Account, market: Market, position: P
         if oid is not None:
             protection.drop_child(state, account, market, position, account.orders[oid], "liquidated")
     for order in [o for o in account.orders.values() if o.coin == position.coin and o.status == "working"]:
-        orders.drop(state, account, order, "liquidated")
+        open_orders.drop(state, account, order, "liquidated")
 
 
 def _emit(state: State, account: Account, market: Market, trade: Trade, subtype: str, *, px: int) -> None:

@@ -9,7 +9,20 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-from bot.venue import acting, firing, funding, index, ledger, limits, liquidation, orders, outcome, protection
+from bot.venue import (
+    exits,
+    funding,
+    guardian_actions,
+    index,
+    ledger,
+    limits,
+    liquidation,
+    open_orders,
+    order_fills,
+    outcome,
+    pages,
+    protection,
+)
 from bot.venue.book import level_px, walk
 from bot.venue.commands import PassBar, PricePoint
 from bot.venue.events import Triggered
@@ -52,7 +65,7 @@ def point(
         for account_id, number in list(market.working):
             account = state.accounts[account_id]
             if number in account.orders:
-                orders.work(state, account, market, account.orders[number])
+                exits.work(state, account, market, account.orders[number])
     _meet(state, market, last, px, step=step, jump=step == 0, ahead=ahead)
     market.mark = px
     market.mid = px if mid is None else mid
@@ -100,17 +113,17 @@ def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: 
         if kind == "drawdown":
             market.mark = market.mid = px if jump else _nearer(level_px, px, last)
             drawn.append(account.id)
-            firing.touch_floor(state, account, market)
+            guardian_actions.touch_floor(state, account, market)
             continue
         if kind == "trail_move":
             market.mark = market.mid = px
-            acting.move_trail(state, account, market, account.guardians[level.number], px)
+            guardian_actions.move_trail(state, account, market, account.guardians[level.number], px)
             continue
         if kind == "trail":
             guardian = account.guardians[level.number]
             ref = px if jump or guardian.through else level_px
             market.mark = market.mid = ref
-            acting.fire_trail(state, account, market, guardian, ref)
+            guardian_actions.fire_trail(state, account, market, guardian, ref)
             continue
         order = account.orders[level.number]
         if kind == "limit":
@@ -230,15 +243,15 @@ def fire_trigger(state: State, account: Account, market: Market, order: Order, r
     else:
         position.target_oid = None
     fills = walk(
-        market, ref_px, order.buy, order.size, orders.bound_of_trigger(market, ref_px if gapped else trigger, order.buy)
+        market, ref_px, order.buy, order.size, exits.bound_of_trigger(market, ref_px if gapped else trigger, order.buy)
     )
     whole = sum([size for _, size in fills]) == order.size
     if sibling is not None and (whole or order.kind == "stop_loss"):
         protection.drop_child(state, account, market, position, account.orders[sibling], "sibling_filled")
-    orders.take(state, account, market, order, trade, fills)
+    order_fills.take(state, account, market, order, trade, fills)
     if not whole and order.kind == "stop_loss":
         position.stop_oid = order.number
-    orders.settle_exit(state, account, market, order, trade)
+    exits.settle_exit(state, account, market, order, trade)
 
 
 def _fill_limit(state: State, account: Account, market: Market, order: Order, begin: int, *, by_limit: bool) -> None:
@@ -267,40 +280,40 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
     if size > against + opens:  # The position that it was to close has gone, or a part of it.
         size = against + opens
         if not size:
-            orders.drop_entry(state, account, market, order, "reduce_only")
+            open_orders.drop_entry(state, account, market, order, "reduce_only")
             return
     rest = order.size - order.filled - size
     opening = max(0, size - against)
     left = min(rest, opens - opening)
-    orders.unreserve(account, order, keep=order.reserved * left // opens if left else 0)
+    open_orders.unreserve(account, order, keep=order.reserved * left // opens if left else 0)
     leverage = position.leverage if position is not None and not against else order.leverage
     fills = [(fill_px, size)]
     if opening:
         if limits.exceeds_leverage(state, order, leverage) or protection.lacks_stop(
             state, account, market, order, fills, against, leverage, maker=True
         ):
-            orders.drop_entry(state, account, market, order, "position_closed")
+            open_orders.drop_entry(state, account, market, order, "position_closed")
             return
         unit_px = outcome.share_px(market.spec, order.buy, fill_px)
         back = freed(market, position, [], (fill_px, size)) if against else 0
         if div_up(unit_px * opening // E8, leverage) > ledger.free_margin(state, account, back):
-            orders.drop_entry(state, account, market, order, "insufficient_funds")
+            open_orders.drop_entry(state, account, market, order, "insufficient_funds")
             return
-    trade = account.trade(order.trade or "")
+    trade = pages.trade_of(account, order.trade or "")
     if opening:
         trade.leverage = leverage
     order.born = market.point
     if market.volume_left >= 0:
         market.volume_left -= size
-    orders.take(state, account, market, order, trade, fills, maker=True, by_limit=by_limit)
+    order_fills.take(state, account, market, order, trade, fills, maker=True, by_limit=by_limit)
     if order.filled >= order.size:
-        orders.unreserve(account, order)
+        open_orders.unreserve(account, order)
         index.unwatch_order(market, order)
         del account.resting[order.number]
         del account.orders[order.number]
-        orders.finish(state, trade)
+        order_fills.finish(state, trade)
     elif not order.reduce_only and not order.left_to_open():
-        orders.drop_entry(state, account, market, order, "position_closed")
+        open_orders.drop_entry(state, account, market, order, "position_closed")
 
 
 def _fill_pending(state: State, market: Market) -> None:
@@ -313,8 +326,8 @@ def _fill_pending(state: State, market: Market) -> None:
         account_id, number = waiting
         account = state.accounts[account_id]
         order = account.orders[number]
-        trade = account.trade(order.trade or "")
-        orders.unreserve(account, order)
+        trade = pages.trade_of(account, order.trade or "")
+        open_orders.unreserve(account, order)
         del account.resting[number]
         del account.orders[number]
         position = account.positions.get(order.coin)
@@ -353,7 +366,7 @@ def _fill_pending(state: State, market: Market) -> None:
             continue
         if opening > 0:
             trade.leverage = leverage
-        orders.take(state, account, market, order, trade, fills)
+        order_fills.take(state, account, market, order, trade, fills)
         rest = None
         if order.filled < size:
             rest = "slippage_bound"
@@ -364,7 +377,7 @@ def _fill_pending(state: State, market: Market) -> None:
         elif is_limit and rest is not None:
             _give_up(state, account, order, trade, rest)
         else:
-            orders.finish(state, trade, reason=rest)
+            order_fills.finish(state, trade, reason=rest)
             if rest is not None:  # It was told that it waits; now that it waits no more.
                 emit_order(state, account, order, "canceled", reason=rest)
 
@@ -380,10 +393,10 @@ def _behind(account: Account, market: Market, order: Order) -> int:
 
 def _rest_at_limit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
     """It was judged by the book's price, and its own may be dearer."""
-    if orders.held_at_limit(market, order) > ledger.free_margin(state, account):
+    if open_orders.held_at_limit(market, order) > ledger.free_margin(state, account):
         _give_up(state, account, order, trade, "insufficient_funds")
     else:
-        orders.rest_at_limit(account, market, order)
+        open_orders.rest_at_limit(account, market, order)
 
 
 def _give_up(state: State, account: Account, order: Order, trade: Trade, reason: str) -> None:

@@ -111,6 +111,22 @@ def trades_before(account: Account, seq: int | None = None) -> Iterator[Trade]:
         yield from reversed(whole if seq is None else whole[: max(0, seq - page.first)])
 
 
+def trade_of(account: Account, trade_id: str) -> Trade:
+    """The account's trade with this id."""
+    at = int(trade_id[-9:]) - 1 - account.trade_seq  # From the end: minus one is the newest.
+    if at >= -len(account.trades):
+        return account.trades[at]
+    return next(trades_before(account, at + account.trade_seq + 2))
+
+
+def trade_of_key(account: Account, key: str) -> str | None:
+    """The id of the trade that this idempotency key made in this epoch, however long ago."""
+    found = account.trade_by_key.get(key)
+    if found is not None or not seen.has(account.old_keys, key):
+        return found
+    return next((trade.id for trade in trades_before(account) if trade.idempotency_key == key), None)
+
+
 def oldest(account: Account) -> Event | None:
     """The oldest event that is kept."""
     return next(after(account, 0), None)

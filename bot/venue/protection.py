@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bot.venue import guardians, index, ledger, outcome
+from bot.venue import guardians, index, ledger, outcome, pages
 from bot.venue.events import GuardianMoved
 from bot.venue.numbers import E8
 from bot.venue.quote import PERCENT, entry_of, liquidation_of_fills, off_entry
@@ -134,7 +134,7 @@ def drop_child(state: State, account: Account, market: Market, position: Positio
     """Take a stop or target away, saying why."""
     if child.status == "working":
         market.working.remove((account.id, child.number))
-        trade = account.trade(child.trade or "")
+        trade = pages.trade_of(account, child.trade or "")
         trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
     else:
         index.unwatch_order(market, child)
@@ -250,7 +250,7 @@ def _entry_after(
         entry_px = entry_of(fills, against)
         assert entry_px is not None
         return entry_px
-    trade = account.trade(order.trade or "")
+    trade = pages.trade_of(account, order.trade or "")
     notional = trade.filled_notional + sum([px * size // E8 for px, size in fills])
     return notional * E8 // (trade.filled + sum([size for _, size in fills]))
 
@@ -286,7 +286,7 @@ def follow(
             # A stop that has fired and works on takes what is added meanwhile along: it would be left without one.
             if rest > position.size or (rest < position.size and exit_.number == position.stop_oid):
                 exit_.size = exit_.filled + position.size
-                trade = account.trade(exit_.trade or "")
+                trade = pages.trade_of(account, exit_.trade or "")
                 trade.size = max(trade.size, exit_.size)
                 emit_order(state, account, exit_, "changed")
         ledger.rewatch(state, account, position)

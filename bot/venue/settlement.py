@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bot.venue import ledger, orders, outcome, protection
+from bot.venue import exits, ledger, open_orders, order_fills, outcome, protection
 from bot.venue.events import Settled
 from bot.venue.numbers import E8
 from bot.venue.record import emit, next_seq, open_trade
@@ -16,7 +16,7 @@ def settle(state: State, market: Market) -> None:
     coin = market.spec.coin
     for account in state.accounts.values():
         if account.resting:
-            orders.cancel_resting(state, account, "settled", coin)
+            open_orders.cancel_resting(state, account, "settled", coin)
     for account_id in list(market.holders):
         account = state.accounts[account_id]
         _pay(state, account, market, account.positions[coin])
@@ -33,10 +33,10 @@ def _pay(state: State, account: Account, market: Market, position: Position) -> 
     coin, side, size = position.coin, position.side, position.size
     assert market.outcome_px is not None
     for order in [o for o in account.orders.values() if o.coin == coin]:
-        orders.drop(state, account, order, "settled")
+        open_orders.drop(state, account, order, "settled")
     payout = outcome.worth(market.spec, side, market.outcome_px, size)
     realized = side * (market.outcome_px * size // E8 - position.entry_notional)
-    order = orders.exit_order(state, account, market, position, size=size, bound_px=0, reason="settled")
+    order = exits.exit_order(state, account, market, position, size=size, bound_px=0, reason="settled")
     trade = open_trade(state, account, order, kind="settlement", intent="close", side=side, size=size, reason="settled")
     trade.filled, trade.filled_notional, trade.realized = size, market.outcome_px * size // E8, realized
     absorbed_before = account.absorbed
@@ -44,7 +44,7 @@ def _pay(state: State, account: Account, market: Market, position: Position) -> 
     ledger.leave(state, account, market, position)
     trade.absorbed = account.absorbed - absorbed_before
     ledger.realize_today(account, state.now_ms, realized + trade.absorbed)
-    orders.finish(state, trade)
+    order_fills.finish(state, trade)
     emit(state, account, Settled(
         account.id, next_seq(account), state.now_ms, "settled", coin, trade.id, side_name(side), size, market.outcome_px, payout, 0, realized,
         account.balance, trade.absorbed,

@@ -554,26 +554,9 @@ class Account:
     def events_kept(self) -> int:
         return self.event_seq - self.events_first + 1
 
-    def trade_of_key(self, key: str) -> str | None:
-        """The id of the trade that this idempotency key made in this epoch, however long ago."""
-        found = self.trade_by_key.get(key)
-        if found is not None or not seen.has(self.old_keys, key):
-            return found
-        from bot.venue import pages  # Pages are read with what is defined here.
-
-        return next((trade.id for trade in pages.trades_before(self) if trade.idempotency_key == key), None)
-
     def is_fenced(self, key: str) -> bool:
         """Whether this idempotency key was used before a reset."""
         return key in self.fenced_keys or seen.has(self.old_fenced_keys, key)
-
-    def trade(self, trade_id: str) -> Trade:
-        at = int(trade_id[-9:]) - 1 - self.trade_seq  # From the end: minus one is the newest.
-        if at >= -len(self.trades):
-            return self.trades[at]
-        from bot.venue import pages  # Pages are read with what is defined here.
-
-        return next(pages.trades_before(self, at + self.trade_seq + 2))
 
 
 @dataclass(slots=True)

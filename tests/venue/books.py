@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bot.venue import pages
 from bot.venue import state as s
 from bot.venue.events import AccountChanged, Event, Fill, FundingPaid, Liquidated, OrderChanged, Settled, Triggered
 from bot.venue.numbers import E8, E12
@@ -114,7 +115,7 @@ class Books:
             demand(not event.reduce_only, "reduce-only grows a position", event)
             if held is None:
                 isolated = spec.margin_mode != "cross"
-                held = self.held[event.coin] = Held(side, isolated, account.trade(event.trade).leverage)
+                held = self.held[event.coin] = Held(side, isolated, pages.trade_of(account, event.trade).leverage)
             demand(held.side == side, "entry against the position", event)
             held.size += event.size
             held.notional += notional
@@ -241,6 +242,6 @@ class Books:
         demand(event.oid in self.children, "a trigger that was not armed", event)
         entry = self.children.pop(event.oid)
         for kind, exit_trade in self.fired.setdefault((event.coin, entry), []):
-            earlier = account.trade(exit_trade)
+            earlier = pages.trade_of(account, exit_trade)
             demand(kind != "stop_loss" and earlier.filled < earlier.size, "both siblings filled", event)
         self.fired[event.coin, entry].append((event.subtype, event.trade))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bot.errors import Refusal
-from bot.venue import book, cron, floors, index, ledger, liquidation
+from bot.venue import book, cron, floors, index, ledger, liquidation, pages
 from bot.venue import commands as c
 from bot.venue import state as s
 from bot.venue.events import Event, Fill, GuardianMoved, Liquidated, OrderChanged
@@ -197,7 +197,7 @@ class Watch:
             return
         if event.guardian in self.armed_by and event.action in ("flatten", "cancel_orders"):
             key = self.armed_by[event.guardian]
-            coins = [account.trade(made).coin for made in event.trades]
+            coins = [pages.trade_of(account, made).coin for made in event.trades]
             demand(all(self.may_trade(key, coin) for coin in coins), "closed what its key may not trade", event)
         before = self.fired.setdefault(event.guardian, [])
         kind = event.guardian_type
@@ -266,7 +266,7 @@ class Watch:
 
     def trade(self, account_id: str, trade_id: str) -> None:
         account = self.state.accounts[account_id]
-        trade = account.trade(trade_id)
+        trade = pages.trade_of(account, trade_id)
         sums = self.books[account_id].trades[trade_id]
         demand([trade.filled, trade.fee, trade.realized] == sums, "a trade is the sum of its fills", trade, sums)
         demand(trade.filled <= trade.size, "filled beyond its size", trade)

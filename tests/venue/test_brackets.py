@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bot.venue import commands as c
+from bot.venue import pages
 from bot.venue.state import Rules
 from tests.builders import Desk, e8, market, order
 from tests.scenario import run
@@ -99,7 +100,7 @@ def test_what_is_added_while_a_stop_works_is_closed_by_it_too_and_never_left_wit
     desk.place(order(size="0.3", allow_partial=True, require_protection=True))
     assert desk.position().size > left
     assert stop.size - stop.filled == desk.position().size
-    trade = desk.account.trade(stop.trade)
+    trade = pages.trade_of(desk.account, stop.trade)
     assert trade.size == stop.size
     desk.bar("BTC", "94.9", "94.9", "94.9", "94.9")
     assert not desk.account.positions and not desk.account.orders

@@ -6,7 +6,7 @@ import pytest
 
 from bot.venue import commands as c
 from bot.venue.numbers import E8
-from bot.venue.orders import OrderCanceled
+from bot.venue.open_orders import OrderCanceled
 from tests.builders import Desk, code_of, dead_man, e8, market, order, trail
 from tests.scenario import run
 

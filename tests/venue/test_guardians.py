@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bot.venue import commands as c
+from bot.venue import pages
 from bot.venue.events import Fill, GuardianMoved
 from bot.venue.numbers import text_of
 from bot.venue.state import GuardianSpec, Rules, oid_text
@@ -148,7 +149,7 @@ def test_a_flatten_takes_what_was_added_while_another_exit_was_at_work():
     desk = at_work()
     desk.place(order(size="1", stop="5%"))
     killed = desk.do(c.Kill("a", flatten=True)).answer
-    assert [desk.account.trade(made).size for made in killed.trades] == [e8("1")]
+    assert [pages.trade_of(desk.account, made).size for made in killed.trades] == [e8("1")]
     desk.bar("BTC", "100", "100", "100", "100")
     assert not desk.account.positions and not desk.account.orders
     assert {trade.status for trade in desk.account.trades} == {"done"}

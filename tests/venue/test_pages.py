@@ -61,7 +61,7 @@ def test_packing_old_events_and_trades_at_any_moment_changes_nothing_that_is_rea
             wanted = [t for t in reversed(a.trades) if before is None or t.seq < before]
             assert list(pages.trades_before(b, before)) == list(pages.trades_before(a, before)) == wanted
         for trade in a.trades:
-            assert b.trade(trade.id) == trade
+            assert pages.trade_of(b, trade.id) == trade
 
 
 def test_an_event_that_falls_out_of_the_log_takes_its_page_along_when_it_is_the_last_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bot.venue import codec, index, ledger, orders
+from bot.venue import codec, index, ledger, plans
 from bot.venue import commands as c
 from bot.venue.numbers import E8
 from bot.venue.quote import suggest
@@ -162,7 +162,7 @@ def test_the_trade_of_a_confirm_carries_its_idempotency_key():
 
 
 def test_of_too_many_plans_the_oldest_that_nobody_can_confirm_are_forgotten(monkeypatch):
-    monkeypatch.setattr(orders, "PLANS_KEPT", 20)
+    monkeypatch.setattr(plans, "PLANS_KEPT", 20)
     desk = planned("0")
     used, ends_ms = confirmed(desk, "0", idempotency_key="k").trade, desk.state.plans["0"].expires_ms
     for n in range(1, 30):

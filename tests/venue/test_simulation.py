@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from bot.venue import commands as c
-from bot.venue import firing, floors, funding, index, ledger, liquidation, matching, protection
+from bot.venue import floors, funding, guardian_actions, index, ledger, liquidation, matching, protection
 from bot.venue.numbers import E8
 from tests.venue import world
 
@@ -77,7 +77,7 @@ def test_how_often_time_is_looked_at_changes_no_event(worlds: int, base_seed: in
         (ledger, "rewatch", lambda state, account, position=None: None, 6),
         (floors, "level_of", lambda market, position, slack: None, 13),
         (floors, "rewatch", lambda state, account, value: None, 1),
-        (firing, "close_position", lambda state, account, market, guardian, ref_px, reason: None, 2),
+        (guardian_actions, "close_position", lambda state, account, market, guardian, ref_px, reason: None, 2),
         (index, "schedule_day", lambda state: None, 1),
         (ledger, "level_of_slack", lambda market, position, slack: None, 96),
         (liquidation, "_cancel_resting", lambda state, account, position: None, 207),

@@ -8,8 +8,9 @@ from bot.service.operations.executor import Context, OperationExecutor
 from bot.service.security.auth import Principal
 from bot.service.views import account_views
 from bot.service.views.responses import Answer
+from bot.venue import pages
 from bot.venue.commands import Kill
-from bot.venue.firing import Killed
+from bot.venue.guardian_actions import Killed
 from bot.venue.state import event_id
 from bot.wire.requests import KillRequest
 
@@ -27,7 +28,7 @@ class KillOperations(OperationExecutor):
                 "guardian": account_views.guardian(account, killed.guardian),
                 "flatten": request.flatten,
                 "canceledOids": list(killed.canceled),
-                "trades": [account_views.trade(account, account.trade(made)) for made in killed.trades],
+                "trades": [account_views.trade(account, pages.trade_of(account, made)) for made in killed.trades],
                 "positions": account_views.positions(state, account),
                 "orderSubmitted": bool(killed.canceled or killed.trades),
                 "lastEventId": event_id(account.event_seq),

@@ -32,7 +32,8 @@ from bot.venue.commands import (
     StorePlan,
 )
 from bot.venue.limits import BRAKES
-from bot.venue.orders import OrderCanceled, OrderPlaced, unprotected
+from bot.venue.open_orders import OrderCanceled, unprotected
+from bot.venue.orders import OrderPlaced
 from bot.venue.quote import Quote, Suggestion, suggest
 from bot.venue.state import (
     Account,

@@ -11,7 +11,7 @@ from bot.service.views.read_access import peek
 from bot.venue import floors, funding, ledger, limits, outcome
 from bot.venue.book import book
 from bot.venue.numbers import E8
-from bot.venue.orders import unprotected
+from bot.venue.open_orders import unprotected
 from bot.venue.quote import Quote, Suggestion, resolve_bracket
 from bot.venue.state import (
     Account,

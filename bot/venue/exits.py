@@ -1,0 +1,121 @@
+"""Exits that the venue makes: a trigger, a guardian or a liquidation closes a position, and what the book lacks is tried again."""
+
+from __future__ import annotations
+
+from bot.venue import order_fills, outcome, pages
+from bot.venue.book import walk
+from bot.venue.numbers import BPS
+from bot.venue.quote import TRIGGER_SLIPPAGE_BPS, bound_of
+from bot.venue.record import emit_order, next_oid, open_trade
+from bot.venue.state import (
+    Account,
+    Market,
+    Order,
+    Position,
+    State,
+    Trade,
+)
+
+
+def exit_order(
+    state: State, account: Account, market: Market, position: Position, *, size: int, bound_px: int, source: str | None = None,
+    request_id: str | None = None, idempotency_key: str | None = None, reason: str | None = None, key: str | None = None,
+) -> Order:  # fmt: skip
+    """A reduce-only order against the position, not yet written down."""
+    return Order(
+        number=next_oid(account), account=account.id, coin=position.coin, kind="close", side=position.side, buy=-position.side, size=size,
+        created_ms=state.now_ms, reduce_only=True, leverage=position.leverage, bound_px=bound_px, source=source, request_id=request_id,
+        idempotency_key=idempotency_key, reason=reason, born=market.point, key=key,
+    )  # fmt: skip
+
+
+def force_exit(
+    state: State,
+    account: Account,
+    market: Market,
+    position: Position,
+    *,
+    size: int,
+    kind: str,
+    reason: str,
+    ref_px: int,
+    guardian: str | None = None,
+) -> Trade:
+    """Close `size` of the position at once around `ref_px`, at most ten per cent away; what the book lacks is tried again at each point. Where the
+    market has no price, there is no book."""
+    order = exit_order(
+        state,
+        account,
+        market,
+        position,
+        size=size,
+        bound_px=bound_of_trigger(market, ref_px, -position.side),
+        reason=reason,
+    )
+    trade = open_trade(
+        state,
+        account,
+        order,
+        kind=kind,
+        intent="close",
+        side=position.side,
+        size=size,
+        guardian=guardian,
+        reason=reason,
+    )
+    if market.px_at(state.now_ms) is not None:
+        order_fills.take(
+            state, account, market, order, trade, walk(market, ref_px, order.buy, order.size, order.bound_px)
+        )
+    settle_exit(state, account, market, order, trade)
+    return trade
+
+
+def bound_of_trigger(market: Market, px: int, buy: int) -> int:
+    """Worst price of a stop, a target or a guardian's exit around `px`: ten per cent of it, of an event's share ten cents."""
+    if outcome.is_paid(market.spec):
+        return bound_of(market, px, buy, TRIGGER_SLIPPAGE_BPS)
+    return max(1, px + buy * px * TRIGGER_SLIPPAGE_BPS // BPS)
+
+
+def settle_exit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
+    """An exit that is not whole keeps working; one that is whole is done."""
+    position = account.positions.get(order.coin)
+    if order.filled >= order.size or position is None or position.side != order.side:
+        account.orders.pop(order.number, None)
+        if order.status == "working":
+            market.working.remove((account.id, order.number))
+            if position is not None and position.stop_oid == order.number:
+                position.stop_oid = None
+            elif position is not None and position.target_oid == order.number:
+                position.target_oid = None
+        order_fills.finish(state, trade)
+    elif order.status != "working":
+        order.status = "working"
+        account.orders[order.number] = order
+        market.working.append((account.id, order.number))
+        emit_order(state, account, order, "changed")
+
+
+def work(state: State, account: Account, market: Market, order: Order) -> None:
+    """Try the rest of an exit at the current price."""
+    position = account.positions.get(order.coin)
+    trade = pages.trade_of(account, order.trade or "")
+    if position is not None and position.side == order.side:
+        size = min(order.size - order.filled, position.size)
+        # A working stop of the position is part of it: the fill must not cancel it as a child of a position that is gone.
+        if position.stop_oid == order.number:
+            position.stop_oid = None
+        elif position.target_oid == order.number:
+            position.target_oid = None
+        order_fills.take(
+            state,
+            account,
+            market,
+            order,
+            trade,
+            walk(market, market.mid, order.buy, size, bound_of_trigger(market, market.mid, order.buy)),
+        )
+        if position.size and order.kind == "stop_loss" and position.stop_oid is None:
+            position.stop_oid = order.number
+    settle_exit(state, account, market, order, trade)

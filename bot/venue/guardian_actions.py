@@ -1,0 +1,161 @@
+"""What a guardian does to an account, once, when it fires at a price or on request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from bot.venue import exits, floors, guardians, index, ledger, limits, open_orders, outcome, protection
+from bot.venue.protection import emit_guardian
+from bot.venue.state import (
+    DAY_MS,
+    Account,
+    Guardian,
+    Market,
+    Position,
+    State,
+    guardian_id,
+    oid_text,
+    trade_id,
+)
+
+BLOCKING: Final = ("flatten", "block_opens")
+
+
+@dataclass(slots=True)
+class Killed:
+    """A kill's guardian and what it did."""
+
+    guardian: Guardian
+    canceled: tuple[str, ...]
+    trades: tuple[str, ...]
+
+
+def count_fire(state: State, guardian: Guardian) -> None:
+    guardian.fired_ms, guardian.fire_count = state.now_ms, guardian.fire_count + 1
+
+
+def act(
+    state: State, account: Account, guardian: Guardian, action: str, reason: str, *, kind: str = "guardian"
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Write that it fired and what it is about to do, cancel what could open, close what shall be closed. Answers the orders canceled and the trades made."""
+    # The event stands before its effects (responses.md) and names them: each exit below makes one trade, in this order.
+    sweeps = action in ("cancel_orders", "flatten")
+    entries = (
+        [one for one in open_orders.entries(account) if limits.reaches(state, guardian, one.coin)] if sweeps else []
+    )
+    gone = tuple(oid_text(account, order.number) for order in entries)
+    leaving = _staying(state, account, guardian) if action == "flatten" else []
+    trades = tuple(trade_id(account, account.trade_seq + n) for n in range(1, len(leaving) + 1))
+    emit_guardian(state, account, guardian, "fired", reason=reason, action=action, value=ledger.account_value(state, account), canceled=gone,
+                  trades=trades)  # fmt: skip
+    open_orders.cancel_each(state, account, entries, kind)
+    for (position, size), trade in zip(leaving, trades, strict=True):
+        market = state.markets[position.coin]
+        made = exits.force_exit(state, account, market, position, size=size, kind=kind, reason=kind, ref_px=market.mid,
+                                 guardian=guardian_id(account, guardian.number))  # fmt: skip
+        assert made.id == trade
+    return gone, trades
+
+
+def _staying(state: State, account: Account, guardian: Guardian) -> list[tuple[Position, int]]:
+    """Positions that the guardian may close, each with as much of it as no exit is at work on already."""
+    held = [position for position in account.positions.values() if limits.reaches(state, guardian, position.coin)]
+    found = [(position, _left(state, account, position)) for position in held]
+    return [(position, size) for position, size in found if size]
+
+
+def _left(state: State, account: Account, position: Position) -> int:
+    """How much of a position stays when the exits at work on it are done: what was added since they began is none of theirs."""
+    at_work = [o for o in protection.working_exits(account, state.markets[position.coin]) if o.kind == "close"]
+    return max(0, position.size - sum(order.size - order.filled for order in at_work))
+
+
+def close_position(
+    state: State, account: Account, market: Market, guardian: Guardian, ref_px: int, reason: str
+) -> None:
+    """A guardian that closes its position once: reduce-only around `ref_px`. The bracket goes with the position, the guardian with its work."""
+    del account.guardians[guardian.number]
+    guardian.deadline_ms = None
+    count_fire(state, guardian)
+    position = account.positions[market.spec.coin]
+    left = _left(state, account, position)
+    # Where the market has no price the exit waits for one, and the bracket stays until then.
+    children = [] if not left or market.px_at(state.now_ms) is None else [
+        account.orders[oid]
+        for oid in (position.stop_oid, position.target_oid)
+        if oid is not None and account.orders[oid].status == "armed"
+    ]  # fmt: skip
+    trades = (trade_id(account, account.trade_seq + 1),) if left else ()
+    emit_guardian(state, account, guardian, "fired", reason=reason, mark=market.mark, action="close",
+                  canceled=tuple(oid_text(account, o.number) for o in children), trades=trades)  # fmt: skip
+    if not left:  # An exit of the whole is under way; a second one would only stand beside it.
+        return
+    for child in children:
+        protection.drop_child(state, account, market, position, child, "guardian")
+    exits.force_exit(state, account, market, position, size=left, kind="guardian", reason="guardian", ref_px=ref_px,
+                      guardian=guardian_id(account, guardian.number))  # fmt: skip
+
+
+def fire_trail(state: State, account: Account, market: Market, guardian: Guardian, ref_px: int) -> None:
+    """The trail was reached: close reduce-only around `ref_px`. The bracket goes with the position."""
+    index.unwatch_trail(market, guardian)
+    close_position(state, account, market, guardian, ref_px, "trail")
+
+
+def move_trail(state: State, account: Account, market: Market, guardian: Guardian, px: int) -> None:
+    """A new extreme (or the activation): the stop follows, and never loosens."""
+    index.unwatch_trail(market, guardian)
+    woke = not guardian.active
+    guardian.active, guardian.extreme = True, px
+    stop = outcome.clamp(market.spec, guardians.trail_stop(guardian))
+    if guardian.stop_px is None or (stop - guardian.stop_px) * guardian.side > 0:
+        guardian.stop_px = stop
+    guardian.born = market.point
+    index.watch_trail(market, guardian)
+    if woke:
+        emit_guardian(state, account, guardian, "activated", mark=px)
+
+
+def fire_drawdown(state: State, account: Account, guardian: Guardian) -> None:
+    """The day's loss is the greatest allowed: do its action and block openings until 00:00 UTC."""
+    guardian.status, guardian.blocks_opens = "latched", True
+    count_fire(state, guardian)
+    guardian.deadline_ms = state.now_ms // DAY_MS * DAY_MS + DAY_MS
+    index.schedule_guardian(state, account, guardian)
+    act(state, account, guardian, guardian.spec.action or "flatten", "drawdown")
+    ledger.rewatch_floor(state, account)
+
+
+def touch_floor(state: State, account: Account, market: Market) -> None:
+    """A price has used up a position's share of the slack above the floor: judge the account as it stands at this price."""
+    value = ledger.account_value(state, account)
+    if floors.is_rolling(state) or not floors.armed(account):
+        floors.rewatch(state, account, value)
+        return
+    found = floors.breached(account, value)
+    for guardian in found:
+        fire_drawdown(state, account, guardian)
+    if not found:
+        floors.widen(state, account, market, value)
+
+
+def begin_day(state: State) -> None:
+    """00:00 UTC: what accounts with positions or a floor are worth now is what today's loss is measured from."""
+    state.next_day_ms = 0
+    kept = False
+    for account in state.accounts.values():
+        if account.positions or floors.is_watched(account):
+            kept = True
+            floors.begin_day(account, state.now_ms, ledger.account_value(state, account))
+            ledger.rewatch_floor(state, account)
+    if kept:
+        index.schedule_day(state)
+
+
+def kill(state: State, account: Account, guardian: Guardian) -> Killed:
+    """Act at arming and block openings until somebody lifts it."""
+    guardian.status, guardian.blocks_opens, guardian.deadline_ms = "latched", True, None
+    count_fire(state, guardian)
+    canceled, trades = act(state, account, guardian, guardian.spec.action or "cancel_orders", "manual", kind="kill")
+    return Killed(guardian, canceled, trades)

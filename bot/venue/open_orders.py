@@ -1,0 +1,154 @@
+"""Orders that wait at the venue: margin set aside for them, and each way to take one away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bot.errors import Refusal
+from bot.venue import index, ledger, outcome, pages, protection
+from bot.venue.numbers import div_up
+from bot.venue.record import emit_order
+from bot.venue.refusals import no_market
+from bot.venue.state import (
+    Account,
+    Market,
+    Order,
+    State,
+    oid_text,
+)
+
+
+@dataclass(slots=True)
+class OrderCanceled:
+    coin: str
+    oids: tuple[str, ...]
+    filled: int
+    unprotected: bool
+
+
+def _keep_open(account: Account, order: Order, held: int) -> None:
+    order.reserved = held
+    account.reserved += held
+    account.orders[order.number] = order
+    account.resting[order.number] = None
+
+
+def keep_until_next_point(state: State, account: Account, market: Market, order: Order, held: int) -> None:
+    _keep_open(account, order, held)
+    emit_order(state, account, order, "open")
+
+
+def rest_at_limit(account: Account, market: Market, order: Order) -> None:
+    """What is left of a limit waits for its price from the next point on, with the margin and the fee that it would then need set aside."""
+    order.born = market.point
+    _keep_open(account, order, held_at_limit(market, order))
+    index.watch_order(market, order)
+
+
+def held_at_limit(market: Market, order: Order) -> int:
+    """The margin and the fee of what a limit may still open, at its price."""
+    opening = order.left_to_open()
+    held = div_up(outcome.worth(market.spec, order.buy, order.bound_px, opening), order.leverage)
+    return held + ledger.fee_on(market.spec, order.bound_px, opening, maker=False)
+
+
+def unreserve(account: Account, order: Order, *, keep: int = 0) -> None:
+    account.reserved -= order.reserved - keep
+    order.reserved = keep
+
+
+def drop_entry(state: State, account: Account, market: Market, order: Order, reason: str) -> None:
+    """Take a resting entry (or one that waits for the next point) away."""
+    unreserve(account, order)
+    waiting = account.id, order.number
+    if waiting in market.pending:
+        market.pending.remove(waiting)
+    else:
+        index.unwatch_order(market, order)
+    del account.resting[order.number]
+    del account.orders[order.number]
+    trade = pages.trade_of(account, order.trade or "")
+    trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
+    emit_order(state, account, order, "canceled", reason=reason)
+
+
+def drop(state: State, account: Account, order: Order, reason: str) -> None:
+    market = state.markets[order.coin]
+    if order.number in account.resting:
+        drop_entry(state, account, market, order, reason)
+        return
+    position = account.positions.get(order.coin)
+    if order.kind == "close":
+        market.working.remove((account.id, order.number))
+        del account.orders[order.number]
+        trade = pages.trade_of(account, order.trade or "")
+        trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
+        emit_order(state, account, order, "canceled", reason=reason)
+        return
+    assert position is not None
+    protection.drop_child(state, account, market, position, order, reason)
+
+
+def drop_closings(state: State, account: Account, market: Market) -> None:
+    """The position is gone or has turned round: limits that only close it go with it, as its stop does."""
+    for order in [account.orders[n] for n in account.resting]:
+        if order.coin == market.spec.coin and order.kind == "limit" and order.reduce_only and order.filled < order.size:
+            drop_entry(state, account, market, order, "reduce_only")
+
+
+def unprotected(state: State, account: Account, coin: str) -> bool:
+    """A position without any stop that could fire at the venue."""
+    position = account.positions.get(coin)
+    return position is not None and not protection.is_protected(state, account, position)
+
+
+def cancel(state: State, account: Account, oid: str) -> OrderCanceled | Refusal:
+    number = int(oid) - account.number * 1_000_000_000 if oid.isascii() and oid.isdigit() else -1
+    order = account.orders.get(number)
+    # "0123" is no spelling of 123: who may cancel is judged by the text.
+    if order is None or oid != oid_text(account, number) or _is_exit_at_work(order):
+        return Refusal("not_found", f"no open order {oid}")
+    drop(state, account, order, "user")
+    return OrderCanceled(order.coin, (oid,), order.filled, unprotected(state, account, order.coin))
+
+
+def _is_exit_at_work(order: Order) -> bool:
+    """What a guardian still closes is no open order, and in no list of them: it goes on until the position is flat."""
+    return order.kind == "close" and order.status == "working"
+
+
+def cancel_coin(state: State, account: Account, coin: str) -> OrderCanceled | Refusal:
+    if coin not in state.markets:
+        return no_market(coin, state.markets)
+    orders = [o for o in account.orders.values() if o.coin == coin and not _is_exit_at_work(o)]
+    for order in orders:
+        drop(state, account, order, "user")
+    return OrderCanceled(
+        coin,
+        tuple(oid_text(account, o.number) for o in orders),
+        sum(o.filled for o in orders),
+        unprotected(state, account, coin),
+    )
+
+
+def entries(account: Account) -> list[Order]:
+    """What rests and could open. An order that only reduces could not."""
+    return [order for n in account.resting if not (order := account.orders[n]).reduce_only]
+
+
+def cancel_resting(
+    state: State, account: Account, reason: str, coin: str, *, entries_elsewhere: bool = False
+) -> tuple[str, ...]:
+    """Cancel all that rests in a market, a close that waits too, and in the others what could open if that is asked; stops and targets stay."""
+    gone = [
+        order
+        for n in account.resting
+        if (order := account.orders[n]).coin == coin or (entries_elsewhere and not order.reduce_only)
+    ]
+    return cancel_each(state, account, gone, reason)
+
+
+def cancel_each(state: State, account: Account, gone: list[Order], reason: str) -> tuple[str, ...]:
+    for order in gone:
+        drop_entry(state, account, state.markets[order.coin], order, reason)
+    return tuple(oid_text(account, o.number) for o in gone)
