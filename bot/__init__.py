@@ -1,19 +1,19 @@
 """Bracketbot: a trading runtime that people leave alone with an account, and the service it trades with, embedded.
 
-Map of the package; a line imports only from lines below it, `|` means strangers (checked by the tests):
+Map of the package. A package imports only from lines below it; two packages on one line do not import each other (the tests check this).
 
-    cli | testing      the command `bot`: parses, builds, calls; exit codes | a pytest plugin with a fresh service for a test
-    backtest           a backtest: the daemon's kernel on the service's venue in simulated time; candles, figures, report, replay
-    service | runtime  the service: operations, REST, prices, durable log | the daemon: kernel, journal, heartbeat (read runtime/kernel.py first)
-    venue | client     the pure machine: orders, margin, guardians; no I/O, no clock | one typed method an operation, errors by next move
-    config             YAML -> frozen settings; an error has line, column and "did you mean"
-    strategy           the page that an author of strategies learns
-    wire               the /v1 contract, shared by client and service
-    money, clock, descriptors, errors, logs, words
+    cli | testing      the command `bot`, its exit codes | a pytest plugin with a fresh service for each test
+    backtest           the daemon's kernel on the service's venue in simulated time; candles, statistics, report, replay
+    service | runtime  the service: HTTP, MCP, prices, durable log | the daemon: kernel, journal, heartbeat (read runtime/kernel.py first)
+    venue | client     pure rules: orders, margin, guardians; no I/O, no clock | one typed method for each operation
+    config             YAML to frozen settings; an error has line, column and "did you mean"
+    strategy           what an author of strategies uses
+    wire               requests, answers and events of the /v1 interface, shared by client and service
+    money, clock, descriptors, errors, files, logs, words
 
 The daemon knows only the interface (never `venue` or `service`), so that it behaves the same against any service.
 
-For authors of strategies everything is here: `from bot import Strategy, Open, Bracket, sma`.
+Authors of strategies import everything from here: `from bot import Strategy, Open, Bracket, sma`. More: docs/architecture.md.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from bot.cli.app import COMMANDS
+from tests.documents import EVERYTHING
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -157,8 +158,8 @@ def test_compose_keeps_the_state_runs_a_config_and_opens_nothing(service: dict[s
     assert not any("=" in one for one in service["environment"]), "a value that is a secret"
 
 
-def test_the_container_commands_of_the_readme_name_what_there_is() -> None:
-    told = re.findall(r"^docker compose (.+?)(?: {2,}.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_the_container_commands_of_the_docs_name_what_there_is() -> None:
+    told = re.findall(r"^docker compose (.+?)(?: {2,}.*)?$", EVERYTHING, re.MULTILINE)
     assert [shlex.split(line)[0] for line in told] == ["up", "exec"]
     for line in told:
         if line.startswith("exec"):

@@ -1,4 +1,4 @@
-"""The README keeps its word: its commands run, its strategy trades, its tables name what is there."""
+"""README and docs: commands run, the strategy loads, numbers and tables match the code."""
 
 from __future__ import annotations
 
@@ -43,16 +43,15 @@ from bot.runtime.risk import risk_engine
 from bot.runtime.strategy_host import loader, worker
 from bot.service.docs.html_docs import START
 from bot.testing.sandbox import Sandbox
+from tests.documents import EVERYTHING, README, ROOT, blocks, section
 
-ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
 COMMAND_LINES = [
     line.removeprefix("$ ").strip()
-    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for block in blocks("console")
     for line in block.splitlines()
     if line.startswith("$ ")
 ]
-BOT_LINES = [line for line in COMMAND_LINES if line.startswith("bot ")]
+BOT_LINES = sorted({line for line in COMMAND_LINES if line.startswith("bot ")})
 WAIT_S = 120
 SERVES = (
     '"event":"daemon.ready"',
@@ -60,12 +59,12 @@ SERVES = (
 )  # what runs until it is told to stop has shown by then that it runs
 
 
-def stays(line: str) -> bool:
+def keeps_running(line: str) -> bool:
     return line.startswith(("bot run", "bot sandbox")) or (line.startswith("bot demo") and "--for" not in line)
 
 
-def here(line: str) -> str:
-    """As it is run here: a short demo, and no port that somebody else may have."""
+def shortened(line: str) -> str:
+    """The command with a short demo and a free port."""
     return re.sub(r"--for \w+", "--for 2s", line).replace("--port 8700", "--port 0")
 
 
@@ -80,14 +79,14 @@ def home() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("line", BOT_LINES)
-def test_a_command_of_the_readme_runs(line: str, home: Path) -> None:
+def test_a_command_of_the_docs_runs(line: str, home: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in ("XDG_STATE_HOME", "STATE_DIRECTORY")}
     with subprocess.Popen(
-        [sys.executable, "-m", *shlex.split(here(line))], cwd=ROOT, env=environ | {"HOME": str(home)}, stdin=subprocess.DEVNULL,
+        [sys.executable, "-m", *shlex.split(shortened(line))], cwd=ROOT, env=environ | {"HOME": str(home)}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         said = ""
-        if stays(line):
+        if keeps_running(line):
             assert process.stderr is not None
             while not any(words in said for words in SERVES):
                 more = process.stderr.readline()
@@ -103,19 +102,23 @@ def test_a_command_of_the_readme_runs(line: str, home: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_every_command_is_in_the_readme() -> None:
+def test_every_command_is_in_the_docs() -> None:
     for name in COMMANDS:
-        assert re.search(rf"\bbot {name}\b", README), name
+        assert re.search(rf"\bbot {name}\b", EVERYTHING), name
 
 
-def test_the_make_commands_of_the_readme_are_known_to_make() -> None:
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 160
+
+
+def test_the_make_commands_of_the_docs_are_known_to_make() -> None:
     for line in COMMAND_LINES:
         if line.startswith("make "):
             subprocess.run([*shlex.split(line), "-n"], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_the_exit_codes_of_the_readme_are_the_ones_there_are() -> None:
-    table = README[README.index("### Exit codes") :]
+def test_the_exit_codes_of_the_docs_are_the_ones_of_the_code() -> None:
+    table = section("files-and-exit-codes", "Exit codes")
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == [int(code) for code in Exit]
     assert [int(code) for code in re.findall(r"\b\d+\b", CODES.split("Exit codes: ")[1])] == [
         int(code) for code in Exit
@@ -123,43 +126,43 @@ def test_the_exit_codes_of_the_readme_are_the_ones_there_are() -> None:
 
 
 WORDS = {1: "a", 2: "two", 3: "three", 5: "five", 6: "six", 10: "ten"}
-# What a sentence promises, and what the code goes by. That the code does go by it is tested where it does.
+# A sentence of the docs and the constant that it states. The tests of the constant's module test its effect.
 NUMBERS = (
-    ("takes longer than {} seconds is quarantined", worker.LIMIT_S),
+    ("takes longer than {} seconds", worker.LIMIT_S),
     ("worth too little to be closed ({} USD)", risk_engine.LEAST_USD),
-    ("starts it again, at least every {} seconds", embedded_service.AGAIN_S_MAX),
-    ("put there again within {} seconds", instance_lock.KEPT_LOOK_S),
-    ("all those starts together have {} heartbeats", heartbeat_rule.BOOT_BEATS_MAX),
-    ("the events cannot be read for {} seconds", kernel.EXITS_WAIT_MS / 1_000),
+    ("starts the service again at least every {} seconds", embedded_service.AGAIN_S_MAX),
+    ("Restored within {} seconds", instance_lock.KEPT_LOOK_S),
+    ("Repeated failed starts share {} heartbeats", heartbeat_rule.BOOT_BEATS_MAX),
+    ("The events cannot be read for {} seconds", kernel.EXITS_WAIT_MS / 1_000),
     ("the dead-man has less than {} s of real time", heartbeat_rule.D_SECONDS_MIN),
-    ("its clock is {} s off the service's", clock_watch.SKEW_STOP_MS / 1_000),
+    ("The machine's clock is {} s off the service's", clock_watch.SKEW_STOP_MS / 1_000),
     ("(a warning from {} s on)", clock_watch.SKEW_WARN_MS / 1_000),
     ("exits ask again after {} s", order_sender.EXIT_AGAIN_MS / 1_000),
     ("exits ask again after {} s", limiter.Kind.EXIT.value[2] / 1_000),
     ("reads after {} minute", limiter.Kind.READ.value[2] / 60_000),
     ("A loop that hangs for {} s is killed", systemd_unit.WATCHDOG_S),
     ("loses none of the newest {}", journal.NOTICES_KEPT),
-    ("What says the same within {} minutes is counted", notifier.DEDUP_MS / 60_000),
-    ("when no pass was made for {} seconds", metrics.STUCK_S),
+    ("Equal notices within {} minutes are counted", notifier.DEDUP_MS / 60_000),
+    ("after {} seconds without a pass", metrics.STUCK_S),
     ("keeps the newest {} intents", journal.INTENTS_KEPT),
-    ("none goes in its first {} days", retention.KEYS_MS / 86_400_000),
+    ("drops none in its first {} days", retention.KEYS_MS / 86_400_000),
     ("and {} events", journal.EVENTS_KEPT),
     ("`daemon.log` has at most {} MB", log_tail.FILE_BYTES_MAX / 2**20),
     ("a folder for each of its last {} runs", demo_folders.RUNS_KEPT),
     ("runs again on data cut at {} instants", backtest.CUTS),
     ("lack more than {} payments in a row are refused", funding_rates.ROWS_MISSING_MAX),
-    ("lose more than {} % when they are counted", quality.DIGITS_LOST * 100),
+    ("lose more than {} % when they are rounded", quality.DIGITS_LOST * 100),
 )
 
 
 @pytest.mark.parametrize(("sentence", "number"), NUMBERS)
-def test_a_number_of_the_readme_is_the_one_that_the_code_goes_by(sentence: str, number: float) -> None:
-    said = {f"{number:,.10g}", WORDS.get(number)} - {None}
-    assert any(sentence.format(one) in " ".join(README.split()) for one in said), f"{sentence}: {number}"
+def test_a_number_of_the_docs_is_the_one_of_the_code(sentence: str, number: float) -> None:
+    spellings = {f"{number:,.10g}", WORDS.get(number)} - {None}
+    assert any(sentence.format(one) in " ".join(EVERYTHING.split()) for one in spellings), f"{sentence}: {number}"
 
 
-def test_the_strategy_of_the_readme_loads_and_its_params_are_judged(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def test_the_strategy_of_the_readme_loads_and_its_params_are_checked(tmp_path: Path) -> None:
+    (text,) = blocks("python")
     (tmp_path / "breakout.py").write_text(text)
     loaded = loader.load("breakout:Breakout", tmp_path)
     assert loader.check_params(loaded.strategy, {"bars": 30}) == []
@@ -167,7 +170,7 @@ def test_the_strategy_of_the_readme_loads_and_its_params_are_judged(tmp_path: Pa
 
 
 def test_the_table_of_the_strategy_page_has_all_that_there_is() -> None:
-    rows = re.search(r"\| What there is \| \|\n(.*?)\n\n", README, re.DOTALL)
+    rows = re.search(r"\| What there is \| \|\n(.*?)\n\n", EVERYTHING, re.DOTALL)
     assert rows is not None
     words = set(re.findall(r"\w+", rows[1]))
     hooks = {
@@ -184,8 +187,8 @@ def test_the_table_of_the_strategy_page_has_all_that_there_is() -> None:
     assert seen | wishes | indicators | {"TrailingStop", "MaxHold", "Cancel", "oid"} <= words
 
 
-@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", README, re.DOTALL))
-def test_what_the_readme_writes_in_a_config_is_taken(
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_a_piece_of_config_in_the_docs_passes_the_check(
     block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for needed in ("apprise", "prometheus_client"):
@@ -194,24 +197,55 @@ def test_what_the_readme_writes_in_a_config_is_taken(
     own = 'strategies: [{name: a, use: "trend:Trend", markets: [BTC], budget_usd: 100}]\n' * (
         "strategies:" not in block
     )
-    config = tmp_path / "told.yaml"
-    config.write_text(f"account: {{base_url: embedded}}\n{own}{block}")
+    account = "account: {base_url: embedded}\n" * ("account:" not in block)
+    config = tmp_path / "docs.yaml"
+    config.write_text(f"{account}{own}{block}")
     (tmp_path / "strategies").symlink_to(ROOT / "strategies")
     assert call(["check", str(config)]) == 0, capsys.readouterr().err
 
 
-def test_every_key_of_a_config_is_described_and_stands_in_the_readme_or_in_a_config_to_copy() -> None:
+# A heading of the config reference and the definition of the schema that its table lists; the top level has no name.
+TABLES = {
+    "Top level": "", "account": "Account", "dead_man": "DeadMan", "guardians": "GuardianSpec", "safety": "Safety", "orders": "Orders",
+    "strategies": "StrategySettings", "embedded": "Embedded", "embedded data": "Recording", "log": "LogSettings", "notify": "Notify",
+    "metrics": "Metrics",
+}  # fmt: skip
+
+
+def test_every_table_of_the_schema_is_in_the_config_reference() -> None:
+    assert set(TABLES.values()) - {""} == set(json_schema()["$defs"])
+
+
+@pytest.mark.parametrize("heading", TABLES)
+def test_a_table_of_the_config_reference_has_the_keys_and_defaults_of_the_schema(heading: str) -> None:
     schema = json_schema()
-    told = README + "".join(file.read_text() for file in (ROOT / "configs").glob("*.yaml"))
-    for section in (schema, *schema["$defs"].values()):
-        for name, key in section.get("properties", {}).items():
-            assert re.search(rf"\b{name}\b", told), name
-            assert "description" in key or "$ref" in str(key), f"{section['title']}.{name}"
+    table = schema["$defs"][TABLES[heading]] if TABLES[heading] else schema
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", section("configuration", heading), re.MULTILINE))
+    assert list(rows) == list(table["properties"])
+    for name, key in table["properties"].items():
+        assert "description" in key or "$ref" in str(key), name
+        shown, default = rows[name], key.get("default")
+        if name in table.get("required", ()):
+            assert shown == "required", name
+        elif isinstance(default, str | int | float):
+            assert shown in (f"`{default}`", f"`{str(default).lower()}`", "the file's name"), name
+        elif shown == "none":
+            assert default is None, name
 
 
-def test_the_files_of_the_readme_are_in_the_tree() -> None:
-    for name in re.findall(r"`((?:configs|strategies|bot)/[\w./-]+\.(?:py|yaml))`", README):
-        assert (ROOT / name).is_file(), name
+def test_the_numbers_of_the_config_reference_are_bounds_of_the_schema() -> None:
+    for heading, title in TABLES.items():
+        keys = (json_schema()["$defs"][title] if title else json_schema())["properties"]
+        for name, low, high in re.findall(
+            r"^\| `(\w+)` .*?\b(\d+) to (\d+)\b", section("configuration", heading), re.MULTILINE
+        ):
+            bounds = {keys[name].get(bound) for bound in ("minimum", "maximum", "minItems", "maxItems")}
+            assert {int(low), int(high)} <= bounds, name
+
+
+def test_the_files_that_the_docs_name_are_in_the_tree() -> None:
+    for name in re.findall(r"`((?:configs|strategies|bot|tests|docs)/[\w./-]*)`", EVERYTHING):
+        assert (ROOT / name).exists(), name
 
 
 def curl(line: str, sandbox: Sandbox, **known: str) -> dict[str, Any]:
@@ -232,7 +266,7 @@ def curl(line: str, sandbox: Sandbox, **known: str) -> dict[str, Any]:
 
 
 def test_the_commands_of_curl_work_as_they_are_written(sandbox: Sandbox) -> None:
-    lines = re.findall(r"^ *(curl .* https?://127.*|curl http.*)$", README + EPILOG, re.MULTILINE)
+    lines = re.findall(r"^ *(curl .* https?://127.*|curl http.*)$", EVERYTHING + EPILOG, re.MULTILINE)
     assert len(lines) == 3
     for line in lines:
         curl(line, sandbox)

@@ -1,8 +1,7 @@
-"""The README's tour of sessions, line by line in a folder of its own, as somebody would type it."""
+"""The commands of docs/backtesting.md, line by line in a folder of their own, as a user would type them."""
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 from pathlib import Path
@@ -10,16 +9,14 @@ from pathlib import Path
 import pytest
 
 from bot.cli.app import call
+from tests.documents import PAGES, ROOT, blocks
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def test_the_backtest_part_of_the_readme_runs_as_it_stands(
+def test_the_commands_of_the_backtesting_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     pytest.importorskip("plotly")
-    section = (ROOT / "README.md").read_text().split("### Backtest\n", 1)[1]
-    (block,) = re.findall(r"```text\n(.*?)```", section.split("\n### ", 1)[0], re.DOTALL)
+    (block,) = blocks("text", PAGES["backtesting"])
     for name in ("configs", "strategies"):
         shutil.copytree(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)

@@ -21,6 +21,7 @@ from bot import __version__
 from bot.cli.app import COMMANDS, bot, call
 from bot.cli.common.files import write_atomic
 from bot.errors import BotError
+from tests.documents import EVERYTHING, blocks
 
 HELP_WITHIN_S = 0.15  # of processor time, so that a busy machine is not blamed on us
 HELP_WITHIN_STARTS = 10  # of a bare interpreter, so that a slow one is not either
@@ -116,8 +117,8 @@ def test_a_mistake_of_ours_is_told_to_a_user_without_a_home(
     )
 
 
-def test_a_shell_completes_commands_and_options_as_the_readme_says(repository: Path) -> None:
-    (variable,) = re.findall(r'eval "\$\((\w+)=bash_source bot\)"', (repository / "README.md").read_text())
+def test_a_shell_completes_commands_and_options_as_the_docs_say(repository: Path) -> None:
+    (variable,) = re.findall(r'eval "\$\((\w+)=bash_source bot\)"', EVERYTHING)
 
     typed = {variable: "bash_complete", "COMP_WORDS": "bot pause --s", "COMP_CWORD": "2"}
     command = [sys.executable, "-m", "bot"]
@@ -139,11 +140,10 @@ def test_every_command_that_prints_data_takes_json() -> None:
     assert silent == {"bot mcp", "bot config schema"}, "the one speaks JSON and nothing else, and so does the other"
 
 
-def test_every_example_of_a_help_text_and_of_the_readme_is_a_command_line_that_is_taken(repository: Path) -> None:
+def test_every_example_of_a_help_text_and_of_the_docs_is_a_command_line_that_is_taken() -> None:
     """Two spaces part an example from what is said of it."""
     commands = dict(every_command())
-    blocks = re.findall(r"```(?:text|console)\n(.*?)```", (repository / "README.md").read_text(), re.DOTALL)
-    texts = [command.epilog or "" for command in commands.values()] + blocks
+    texts = [command.epilog or "" for command in commands.values()] + blocks("text|console")
     examples = [
         re.sub(r"^(\$ |[A-Z_]+=\S+ )", "", part.split("#")[0].split("  ")[0].split(" > ")[0].strip())
         for text in texts for line in text.splitlines() for part in line.strip().split(" && ")

@@ -20,6 +20,7 @@ import pytest
 from bot.runtime.execution.outcome import SETTLE_MS
 from bot.service.host import COLLECTOR
 from tests.conftest import REPOSITORY, is_soaked
+from tests.documents import PAGES
 from tests.integration.seeded_bugs import BUGS, caught, first_seed
 from tests.integration.simulated import (
     CRASHES,
@@ -99,12 +100,12 @@ def test_nothing_is_doubled_lost_stuck_or_naked(
         assert abreast > worlds // 20, "orders leave side by side, as in production"
 
 
-def test_the_readme_tells_the_numbers_of_these_worlds_and_of_their_bugs() -> None:
+def test_the_docs_state_the_numbers_of_these_worlds_and_of_their_bugs() -> None:
     (mark,) = (one for one in test_nothing_is_doubled_lost_stuck_or_naked.pytestmark if one.name == "soak")
-    readme = (REPOSITORY / "README.md").read_text()
-    assert f"lives through {mark.kwargs['worlds']} random worlds in virtual time at each `make test`" in readme
-    assert f"{mark.kwargs['full'] * CHUNKS:,} worlds" in readme
-    assert f"\n{len(BUGS)} seeded bugs show" in readme
+    page = PAGES["contributing"]
+    assert f"lives through {mark.kwargs['worlds']} random worlds in virtual time at each `make test`" in page
+    assert f"{mark.kwargs['full'] * CHUNKS:,} worlds" in page
+    assert f"\n{len(BUGS)} seeded bugs show" in page
 
 
 # ── Tests of the test ───────────────────────────────────────────────────────────────────────────────────────────────

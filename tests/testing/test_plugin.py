@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import httpx
 import pytest
 
 from bot.testing.sandbox import Options, Sandbox, options_of
+from tests.documents import PAGES, blocks
 
 pytest_plugins = ["pytester"]
 
@@ -123,11 +122,9 @@ def test_wrong(sandbox):
 """
 
 
-def test_a_project_needs_no_conftest_and_the_tests_of_the_readme_pass(
-    project: pytest.Pytester, repository: Path
-) -> None:
-    (told,) = re.findall(r"```py\n(.*?)```", (repository / "README.md").read_text(), re.DOTALL)
-    project.makepyfile(told + WRONG)
+def test_a_project_needs_no_conftest_and_the_tests_of_the_docs_pass(project: pytest.Pytester) -> None:
+    (example,) = blocks("py", PAGES["testing-your-client"])
+    project.makepyfile(example + WRONG)
     done = project.runpytest_subprocess("-p", "no:cacheprovider")
     done.assert_outcomes(passed=3, errors=1)
     done.stdout.fnmatch_lines(["*@pytest.mark.sandbox: knows no 'clok'; it knows clock, seed, markets*"])

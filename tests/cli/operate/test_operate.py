@@ -31,7 +31,7 @@ from bot.cli.operate.daemon_client import Denied, find
 from bot.cli.run.embedded_service import Embedded
 from bot.runtime.control_plane.log_tail import FILE, Tail
 from bot.service.security.auth import SECRET_LETTERS
-from tests.conftest import REPOSITORY
+from tests.documents import section
 
 WAIT_S = 60
 
@@ -535,9 +535,9 @@ def test_the_process_is_private_and_tells_its_manager_only_what_is_so(ran: Ran) 
     assert "Umask:\t0077" in status
     for path in (ran.state, *ran.state.iterdir()):
         assert path.stat().st_mode & 0o077 == 0, path
-    table = (REPOSITORY / "README.md").read_text().split("\n### Files\n")[1].split("\n### ")[0]
+    table = section("files-and-exit-codes", "Files")
     there = {re.sub(r"-(wal|shm)$", "", path.name) for path in ran.state.iterdir()}
-    assert there <= set(re.findall(r"`([\w.-]+)`", table)), "the README names each file"
+    assert there <= set(re.findall(r"`([\w.-]+)`", table)), "the docs name each file"
     ready = ran.heard().index("READY=1")
     told = ran.until("the watchdog is fed", lambda: "WATCHDOG=1" in ran.heard()[ready:] and ran.heard())
     starting = next(n for n, one in enumerate(told) if one.startswith("STATUS=STARTING"))

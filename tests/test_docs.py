@@ -1,0 +1,108 @@
+"""The pages of docs/: links lead somewhere, figures stand in tests, and modules are named with words of the glossary."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.documents import PAGES, README, ROOT
+
+FILES = [README, ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def anchors(path: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", without_code(path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_link_leads_to_a_file_and_a_heading(path: Path) -> None:
+    for link in LINK.findall(without_code(path.read_text())):
+        if link.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    assert {f"docs/{name}.md" for name in PAGES} <= {link.split("#")[0] for link in LINK.findall(README.read_text())}
+
+
+def test_every_figure_of_the_venue_rules_stands_in_a_test_of_the_venue() -> None:
+    tests = "\n".join(file.read_text() for file in sorted((ROOT / "tests" / "venue").glob("*.py")))
+    figures = re.findall(r"`([\d.@][\d.@_ -]*|-\d[\d.]*)`", PAGES["venue-rules"])
+    assert len(figures) > 50
+    assert [one for one in figures if not re.search(rf"(?<![\d.]){re.escape(one)}(?![\d.]*\d)", tests)] == []
+
+
+# ── Words of module names ───────────────────────────────────────────────────────────────────────────────────────────
+
+TERMS = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", PAGES["glossary"], re.MULTILINE)[1:]
+
+# Standard words of programming and protocols, and plain English that a module name may use beside the terms of the glossary.
+_PLAIN = """
+accept acceptor access acting action activity adapter address alert answer app apply approval assembly attempt auth base bootstrap
+builder call chart cli client clock column common config connection consumer context control cors count counter crash credential cron
+data database date deadline delivery demo descriptor device diff docs doctor document driver embedded engine equity error evidence exchange
+execution executor explain fast file firing flag fold folder formatting handle header health history hour html http identity importer
+index indicator init injection input json latency layout lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
+memory message model money naked name named notifier number open openapi opening operate option outside ownership package param path pending
+phone plane plugin policy portfolio process progress public quality query queue read reader reconciliation record recorded reference
+rejection repair report reporting request resource response restore result route row rule run runtime scheduler schema secret security
+seen sender server service setting shutdown sign signing simulated simulator sizing slot source stamp start statistic status stepper store
+strict summary synthetic systemd table tail testing text timeline tool trace trading type unit v1 value version vocabulary wait wakeup watch
+wire word worker write writer
+"""
+PLAIN = frozenset(_PLAIN.split())
+ENDINGS = (
+    ("", ""),
+    ("s", ""),
+    ("es", ""),
+    ("ies", "y"),
+    ("er", ""),
+    ("er", "e"),
+    ("ing", ""),
+    ("ation", "e"),
+    ("al", ""),
+)
+
+
+def is_known(word: str, terms: set[str]) -> bool:
+    stems = {word.removesuffix(ending) + instead for ending, instead in ENDINGS if word.endswith(ending)}
+    return bool(stems & (PLAIN | terms))
+
+
+def test_the_glossary_has_each_term_once_in_alphabetical_order() -> None:
+    keys = [term.lower() for term in TERMS]
+    assert len(set(keys)) == len(keys) > 100
+    assert keys == sorted(keys)
+
+
+def test_every_module_is_named_with_words_of_the_glossary_or_plain_english() -> None:
+    terms = {word for term in TERMS for word in re.findall(r"\w+", term.lower())}
+    modules = [path.relative_to(ROOT / "bot") for path in sorted((ROOT / "bot").rglob("*.py"))]
+    unknown = {
+        f"{path}: {word}"
+        for path in modules
+        if path.parts[0] != "examples"
+        for part in path.with_suffix("").parts
+        for word in part.strip("_").split("_")
+        if not is_known(word, terms)
+    }
+    assert sorted(unknown) == [], "use a word of docs/glossary.md, or add the term there with its meaning"
+
+
+@pytest.mark.parametrize("name", ["doorbell", "courier", "seats", "crew", "belief", "untold"])
+def test_a_coinage_is_not_a_known_word(name: str) -> None:
+    terms = {word for term in TERMS for word in re.findall(r"\w+", term.lower())}
+    assert not is_known(name, terms)
