@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.runtime.alerts.messages import TEMPLATES
 from tests.documents import PAGES, README, ROOT
 
 FILES = [README, ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,6 +44,18 @@ def test_every_figure_of_the_venue_rules_stands_in_a_test_of_the_venue() -> None
     figures = re.findall(r"`([\d.@][\d.@_ -]*|-\d[\d.]*)`", PAGES["venue-rules"])
     assert len(figures) > 50
     assert [one for one in figures if not re.search(rf"(?<![\d.]){re.escape(one)}(?![\d.]*\d)", tests)] == []
+
+
+def test_every_situation_says_what_you_see_what_the_daemon_does_and_what_you_do() -> None:
+    for situation in PAGES["when-something-is-wrong"].split("\n### ")[1:]:
+        assert re.findall(r"^- \*\*(.+?):\*\*", situation, re.MULTILINE) == ["You see", "The daemon", "You"], situation
+
+
+def test_the_notices_of_the_situations_are_kinds_of_notices() -> None:
+    families = {kind.split(".")[0] for kind in TEMPLATES}
+    named = re.findall(r"`([a-z]+)\.([a-z_]+)`", PAGES["when-something-is-wrong"])
+    kinds = {f"{family}.{name}" for family, name in named if family in families}
+    assert kinds and kinds <= set(TEMPLATES)
 
 
 # ── Words of module names ───────────────────────────────────────────────────────────────────────────────────────────
