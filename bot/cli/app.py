@@ -44,9 +44,12 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
     "Run": {
         "run": Entry("bot.cli.run.run", "run", "Run the daemon of a config in the foreground."),
         "systemd": Entry("bot.cli.operate.systemd", "systemd", "Print or install the systemd unit of a config."),
-        "stop": Entry("bot.cli.operate.operate", "stop", "End the daemon as SIGTERM does, and wait for it."),
+        "stop": Entry("bot.cli.operate.operate", "stop", "End the daemon and its embedded service, as SIGTERM does."),
         "reload": Entry(
             "bot.cli.operate.operate", "reload_config", "Read the config and its strategies anew, without a restart."
+        ),
+        "services": Entry(
+            "bot.cli.run.services", "services", "List the embedded services that run; stop what is left."
         ),
     },
     "Operate": {

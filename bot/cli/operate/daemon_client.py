@@ -148,7 +148,7 @@ def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False)
         return _of_config(config)
     if Path(PROJECT).is_file():
         return _of_config(Path(PROJECT))
-    known = _known()
+    known = known_folders()
     from bot.runtime.liveness.instance_lock import is_held
 
     running = [one for one in known if is_held(one)]
@@ -200,7 +200,7 @@ def _started_with(config: Path) -> Place | None:
     """The daemon that runs and says that this file is its config."""
     from bot.runtime.liveness.instance_lock import is_held
 
-    for folder in _known():
+    for folder in known_folders():
         one = Place(folder, config)
         with contextlib.suppress(BotError, OSError):
             if is_held(folder) and one.ask("GET", "/status").get("config") == str(config.absolute()):
@@ -280,7 +280,7 @@ def _plain(text: str, key: str, kind: Callable[[str], str]) -> str:
     return kind(re.sub(r"\$\{env:([^{}]*)\}", lambda match: os.environ.get(match.group(1), match.group(0)), text))
 
 
-def _known() -> list[Path]:
+def known_folders() -> list[Path]:
     """Folders in which a daemon runs or has run, of this user and of system units as far as they can be seen; of those elsewhere, where one runs."""
     from bot.config.settings import default_state_dir
     from bot.runtime.control_plane.server import SOCKET

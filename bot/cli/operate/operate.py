@@ -143,7 +143,7 @@ def _agreed() -> bool:
 @click.option("--force", is_flag=True, help="Also when a service manager runs it, which will start it again.")
 @click.option("--json", "as_json", is_flag=True, help="What became of it.")
 def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: bool) -> int:
-    """Ask the daemon to end as SIGTERM does, and wait until it has: safety.on_exit says what becomes of orders and positions."""
+    """End the daemon as SIGTERM does, and wait for it. safety.on_exit says what becomes of orders and positions. An embedded service ends too."""
     from bot.cli.operate.daemon_client import Denied, Silent, find
 
     place = find(config, state_dir)
@@ -158,13 +158,20 @@ def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: b
             f"the daemon (pid {told['pid']}) has not ended within {STOP_WITHIN_S:g} s; its log: bot logs {place.flag}"
         )
     code, message = _end_of(place.folder, asked["at_ms"])
+    service = _left_service(place.folder)
     if as_json:
-        told = {"stopped": True, "pid": told["pid"], "on_exit": asked["on_exit"], "exit_code": code, "message": message}
+        told = {
+            "stopped": True, "pid": told["pid"], "on_exit": asked["on_exit"], "exit_code": code, "message": message, "service_pid": service,
+        }  # fmt: skip
         click.echo(json.dumps(told))
     else:
         click.echo(
             f"stopped (pid {told['pid']}, safety.on_exit: {asked['on_exit']}); what stays is in its last lines: bot logs {place.flag}"
         )
+        if service is not None:
+            click.echo(
+                f"Its embedded service keeps running (pid {service}); to end it: bot services --stop {place.flag}"
+            )
     if message:
         click.echo(f"error: {message}" if code else message, err=True)
     return code
@@ -178,6 +185,14 @@ def _end_of(folder: Path, since_ms: int) -> tuple[int, str | None]:
         if line.get("event") == "daemon.stopped" and line.get("at_ms", 0) >= since_ms:
             return int(line.get("exit_code") or 0), line.get("message")
     return 0, None
+
+
+def _left_service(folder: Path) -> int | None:
+    """The pid of the embedded service, if it still runs."""
+    from bot.cli.run.embedded_service import Embedded
+
+    service = Embedded(folder)
+    return service.pid if (folder / "sandbox.lock").exists() and service.is_alive() else None
 
 
 def _ends(place: Place) -> bool:

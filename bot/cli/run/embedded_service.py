@@ -1,14 +1,15 @@
-"""The service of `base_url: embedded`: a process of its own with its files in the state directory. Starts it, finds it, stops it, gets a key from it.
+"""The service of `base_url: embedded`: a process with its files in the state directory. Starts, finds and stops it, and gets a key from it.
 
-What says that it lives is a lock on `sandbox.lock`, which the service's process inherits and the kernel lets go with it. It
-stands in a session of its own, so a kill of the daemon or a Ctrl-C on its terminal leaves it running with all its stops.
-Nothing secret is handed over or kept: its Unix socket is for the owner of the folder alone, and a fresh key is asked for there.
+The service lives as long as the lock on `sandbox.lock` is held: its process inherits the lock, and the kernel frees it when the
+process ends. The process has a session of its own, so a kill of the daemon leaves it running with all stops in place.
+No secret is handed over or stored: its Unix socket is for the owner of the folder alone, and each start asks there for a fresh key.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import select
@@ -29,7 +30,7 @@ from bot.client import ControlClient
 from bot.clock import monotonic_ns
 from bot.descriptors import reserved
 from bot.errors import BotError, Exit
-from bot.runtime.liveness.instance_lock import close_in_children, is_free, private_dir, take
+from bot.runtime.liveness.instance_lock import close_in_children, is_free, private_dir, runtime_dir, take
 
 log = structlog.get_logger()
 
@@ -165,6 +166,8 @@ class Embedded:
             while self.is_alive() and monotonic_ns() < end_ns:
                 _pause()
             if not self.is_alive():
+                if (note := self._note()) is not None:
+                    note.unlink(missing_ok=True)
                 return
 
     async def mint(self, account_id: str | None = None) -> Minted:
@@ -238,7 +241,16 @@ class Embedded:
             )
         said = json.loads(line)
         self.port = int(said["port"])
+        if (note := self._note()) is not None:
+            with contextlib.suppress(OSError):  # A full disk: `bot services --state-dir` still finds it.
+                note.write_text(json.dumps({"folder": str(self.folder)}))
         return Running(said["baseUrl"], int(said["pid"]), is_new=True)
+
+    def _note(self) -> Path | None:
+        """The file that tells `noted_folders` of this service; None where this user has no private folder for it."""
+        place = runtime_dir()
+        name = hashlib.sha256(os.fsencode(self.folder)).hexdigest()
+        return None if place is None else place / f"service-{name}.json"
 
     def _arguments(self) -> list[str]:
         given = [
@@ -336,6 +348,15 @@ class Embedded:
         with (self.folder / "sandbox.lock").open("a") as lock:
             close_in_children(lock)
             yield lock if take(lock) else None
+
+
+def noted_folders() -> list[Path]:
+    """Folders in which this user has started an embedded service since the boot, wherever they are. It need not run any more."""
+    place, found = runtime_dir(), []
+    for path in [] if place is None else sorted(place.glob("service-*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found.append(Path(json.loads(path.read_text())["folder"]))
+    return found
 
 
 def _python() -> list[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from bot.cli.run.embedded_service import Embedded
     from bot.config import Settings
     from bot.runtime.control_plane.log_tail import Tail
     from bot.runtime.liveness.instance_lock import Held
@@ -20,15 +22,21 @@ Examples:
   bot check configs/paper.yaml && bot run configs/paper.yaml
 
 \b
-SIGTERM and Ctrl-C stop it cleanly within five seconds; SIGHUP reads the config again. Killed at any moment and started again, it continues:
-what it wants is written down before it is sent.
+SIGTERM, Ctrl-C and `bot stop` end the daemon within five seconds, and then its embedded service; SIGHUP reads the config again.
+After a kill or an error the embedded service keeps running, with all stops in place. The next `bot run` finds it and continues:
+the daemon writes each order down before it sends it.
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("config", type=click.Path(path_type=Path))
+@click.option(
+    "--keep-service",
+    is_flag=True,
+    help="Leave the embedded service running after the daemon stops; `bot services --stop` ends it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="What was left, as one JSON object on standard output.")
-def run(config: Path, *, as_json: bool) -> int:
+def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
     """Run the daemon of CONFIG in the foreground, against the service that it names."""
     import json
 
@@ -50,7 +58,7 @@ def run(config: Path, *, as_json: bool) -> int:
         tail = Tail(folder / FILE)
         logs.configure(pretty=settings.log.pretty, level=settings.log.level, listen=tail)
         try:
-            end, note = run_unheld(_run(settings, config.absolute(), held, tail))
+            end, note = run_unheld(_run(settings, config.absolute(), held, tail, keep_service=keep_service))
         finally:
             logs.configure(pretty=settings.log.pretty, level=settings.log.level)
             tail.close()
@@ -65,7 +73,9 @@ def run(config: Path, *, as_json: bool) -> int:
     return int(end.exit_code)
 
 
-async def _run(settings: Settings, config: Path, held: Held, tail: Tail) -> tuple[DaemonEnd, str]:
+async def _run(
+    settings: Settings, config: Path, held: Held, tail: Tail, *, keep_service: bool
+) -> tuple[DaemonEnd, str]:
     from bot.cli.common.config_check import judged
     from bot.cli.run.embedded_service import Embedded, Minted, ServiceFailed
     from bot.cli.run.run_daemon import play, stopped_by_signals
@@ -105,22 +115,29 @@ async def _run(settings: Settings, config: Path, held: Held, tail: Tail) -> tupl
             running = await asyncio.to_thread(service.ensure)
             minted = await until_up(mint, stop)
         if minted is None:
-            return DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered"), ""
+            end = DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
+        else:
+            try:
+                end = await play(
+                    settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, held=held, tail=tail,
+                    config=config, reread=reread, hangup=hangup,
+                )  # fmt: skip
+            except BotError:
+                if service.is_alive():
+                    click.echo(_goes_on(service), err=True)
+                raise
+        # After an end with an error a position may be without its stop: the service must go on, so that its guardians can act.
+        if end.exit_code is Exit.DONE and (not keep_service or is_managed()):
+            await asyncio.to_thread(service.stop)
+        if service.is_alive():
+            return end, _goes_on(service)
+        return end, (
+            f"The embedded service ended with the daemon. Its database {service.db} keeps the account; the next `bot run` continues there."
+        )
 
-        def note() -> str:
-            if not service.is_alive():
-                return ""
-            if is_managed():  # A unit's end is that of all its processes.
-                return f"The service ends with this unit; the next start goes on with its database {service.db}."
-            return f"The service goes on at {running.base_url} with its database {service.db}; the next run finds it (kill {service.pid} stops it)."
 
-        try:
-            end = await play(
-                settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, held=held, tail=tail, config=config,
-                reread=reread, hangup=hangup,
-            )  # fmt: skip
-        except BotError:
-            if left := note():
-                click.echo(left, err=True)
-            raise
-        return end, note()
+def _goes_on(service: Embedded) -> str:
+    return (
+        f"The embedded service keeps running at {service.base_url} (pid {service.pid}) with its database {service.db}."
+        f" The next `bot run` finds it; `bot services --stop --state-dir {quote(str(service.folder))}` ends it."
+    )

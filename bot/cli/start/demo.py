@@ -295,9 +295,7 @@ class Demo:
             self._say(json.dumps({"event": "demo.summary", **data}))
         else:
             lines = ["", *summary_lines(**figures), *left_lines(end)]
-            lines.append(
-                "The demo's service ended with it, so nothing moves any more; `bot run configs/paper.yaml` leaves its service running."
-            )
+            lines.append("The demo's service ended with the demo, so no price moves any more.")
             lines.append(f"Files and log: {run.folder}")
             self._say("\n".join(lines))
         judge_end(end)

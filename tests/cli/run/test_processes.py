@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
+from bot.cli.app import call
 from bot.cli.run import embedded_service as embedded_module
 from bot.cli.run.embedded_service import Embedded, ServiceFailed
 from bot.client import Client
@@ -305,25 +306,66 @@ def started(process: subprocess.Popen[str], *events: str) -> dict[str, object]:
     raise AssertionError(f"no {events}")
 
 
-def test_run_leaves_its_service_running_and_the_next_run_finds_it_and_outlives_its_end(
-    place: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_stopped_run_ends_its_service_unless_asked_to_keep_it_and_services_lists_and_stops_what_is_left(
+    place: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = place / "mine.yaml"
     config.write_text(CONFIG % (repository / "strategies"))
-    urls = []
-    for note in ("The service goes on at", "The service ends with this unit"):
-        process = bot("run", str(config))
-        urls.append(started(process, "daemon.started")["base_url"])
+    service = Embedded(place / "state")
+
+    def stopped(*options: str, breaks: bool = False) -> str:
+        process = bot("run", str(config), *options)
         started(process, "bar.closed")
-        if len(urls) == 2:
-            broken_for_a_while(process, place / "state")
+        if breaks:
+            broken_for_a_while(process, service.folder)
+        listed = services(capsys)
+        assert [(one["pid"], one["has_daemon"]) for one in listed] == [(service.pid, True)]
+        assert [one["running"] for one in services(capsys, "--stop")] == [True], "its daemon needs it"
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0
         assert "Left at the service:" in out
-        assert note in out
-        monkeypatch.setenv("NOTIFY_SOCKET", str(place / "manager"))  # The next run is a unit's, which ends as a whole.
-    assert urls[0] == urls[1]
+        return out
+
+    out = stopped("--keep-service")
+    pid = service.pid
+    assert f"The embedded service keeps running at {service.base_url} (pid {pid})" in out
+    assert [(one["pid"], one["has_daemon"]) for one in services(capsys)] == [(pid, False)]
+    assert [one["running"] for one in services(capsys, "--stop")] == [False]
+    assert not service.is_alive()
+    assert services(capsys) == []
+
+    stopped("--keep-service")
+    out = stopped(breaks=True)  # The next run finds the service of the last one, and ends it.
+    assert "The embedded service ended with the daemon." in out
+    assert not service.is_alive()
+
+    monkeypatch.setenv("NOTIFY_SOCKET", str(place / "manager"))  # A unit ends as a whole, whatever the option says.
+    assert "The embedded service ended with the daemon." in stopped("--keep-service")
+
+
+def services(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
+    """What `bot services` lists."""
+    capsys.readouterr()
+    assert call(["services", "--json", *options]) == 0
+    listed: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["services"]
+    return listed
+
+
+def test_a_killed_daemon_leaves_its_service_running_with_its_stops_until_services_stops_it(
+    place: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = place / "mine.yaml"
+    config.write_text(CONFIG % (repository / "strategies"))
+    process = bot("run", str(config))
+    started(process, "bar.closed")
+    process.kill()
+    process.communicate(timeout=WAIT_S)
+    service = Embedded(place / "state")
+    assert service.is_alive()
+    assert [(one["pid"], one["has_daemon"]) for one in services(capsys)] == [(service.pid, False)]
+    assert [one["running"] for one in services(capsys, "--stop", "--config", str(config))] == [False]
+    assert not service.is_alive()
 
 
 def broken_for_a_while(process: subprocess.Popen[str], state: Path) -> None:
@@ -365,7 +407,7 @@ def test_a_second_daemon_ends_at_once_and_takes_nothing_from_the_first_and_an_ab
     _, err = first.communicate(timeout=WAIT_S)
     assert first.returncode == -signal.SIGABRT
     assert "Fatal Python error: Aborted" in err
-    assert re.search(r'File ".*/bot/cli/run\.py", line \d+ in run$', err, re.MULTILINE)
+    assert re.search(r'File ".*/bot/cli/run/run\.py", line \d+ in run$', err, re.MULTILINE)
     key = re.compile(rf"bbk_[a-z]+_[A-Za-z0-9]+_[A-Za-z0-9]{{{SECRET_LETTERS}}}".encode())
     left = {path.name: path.read_bytes() for path in (place / "state").iterdir() if path.is_file()}
     assert {"journal.db", "sandbox.db", "daemon.log"} <= left.keys()
