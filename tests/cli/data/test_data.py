@@ -379,7 +379,7 @@ def test_a_pull_of_a_market_without_a_closed_candle_takes_those_of_the_others(
             raise BotError("ETH 1m: the service has no closed candle yet")
         return await newest(client, name, interval)
 
-    monkeypatch.setattr(commands, "newest", pulled)
+    monkeypatch.setattr(candle_source, "newest", pulled)
     assert call(["data", "pull", "BTC", "ETH", "SOL", "--base-url", sandbox.base_url]) == 1
     assert "ETH 1m: the service has no closed candle yet" in capsys.readouterr().err
     assert [one.market for one in Store(Path("data")).held([])] == ["BTC", "SOL"]
