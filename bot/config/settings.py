@@ -271,7 +271,8 @@ class LogSettings(Section):
         default="info", description="What is less is not shown."
     )
     format: Literal["auto", "pretty", "json"] = Field(
-        default="auto", description="auto: pretty on a terminal, JSON lines elsewhere."
+        default="auto",
+        description="pretty: events with their fields. auto: the lines of `bot demo` on a terminal, JSON lines elsewhere.",
     )
 
     @property

@@ -611,12 +611,12 @@ class Supervisor:
         if self.heartbeat is not None:
             belief = self.heartbeat.belief()
             left_ns = None if belief.deadline_boot_ns is None else belief.deadline_boot_ns - boot_ns()
-            log.info(
-                "heartbeat.belief", armed=belief.armed, deadline_s=None if left_ns is None else round(left_ns / 1e9, 1), beats=belief.beats,
+            log.debug(
+                "heartbeat.status", armed=belief.armed, deadline_s=None if left_ns is None else round(left_ns / 1e9, 1), beats=belief.beats,
                 next_deadline_ms=belief.next_deadline_ms, error=belief.error or None,
             )  # fmt: skip
         mirror = self.loop.mirror
-        log.info(
+        log.debug(
             "account.value",
             usd=round(mirror.equity_usd, 2),
             free_usd=round(mirror.free_margin_usd, 2),

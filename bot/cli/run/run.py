@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from bot.cli.run.embedded_service import Embedded
     from bot.config import Settings
+    from bot.logs import Listener
     from bot.runtime.control_plane.log_tail import Tail
     from bot.runtime.liveness.instance_lock import Held
     from bot.runtime.supervisor import DaemonEnd
@@ -54,9 +59,12 @@ def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
     settings = judged(config).settings
     folder = private_dir(settings.state_dir)
     crash_report.goes_to(folder / "crash.log")
-    with hold_state(folder) as held:
+    with hold_state(folder) as held, Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         tail = Tail(folder / FILE)
-        logs.configure(pretty=settings.log.pretty, level=settings.log.level, listen=tail)
+        if settings.log.format == "auto" and sys.stderr.isatty():
+            logs.configure(pretty=False, level=settings.log.level, stream=nowhere, listen=_narrating(settings, tail))
+        else:
+            logs.configure(pretty=settings.log.pretty, level=settings.log.level, listen=tail)
         try:
             end, note = run_unheld(_run(settings, config.absolute(), held, tail, keep_service=keep_service))
         finally:
@@ -71,6 +79,37 @@ def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
             click.echo(note)
     judge_end(end)
     return int(end.exit_code)
+
+
+def _narrating(settings: Settings, tail: Tail) -> Listener:
+    """Takes each log event to `tail`, and to the terminal as a line for people. Shows first what runs."""
+    from bot.cli.start.event_lines import Narrator, line_writer, strategy_lines
+
+    write = line_writer(sys.stderr)
+
+    def show(line: str, style: str) -> None:
+        with contextlib.suppress(OSError):  # A terminal that has gone does not end a daemon.
+            write(line, style)
+
+    account, dead_man = settings.account, settings.dead_man
+    service = f"embedded, play money, clock {settings.embedded.clock}" if account.embedded else account.base_url
+    for line in (
+        f"service     {service}",
+        *strategy_lines(settings),
+        "dead-man    off"
+        if dead_man is None
+        else f"dead-man    {dead_man.heartbeat_seconds} s without a heartbeat, then {dead_man.on_miss}",
+        f"files       {settings.state_dir}",
+        "Ctrl-C stops it.\n",
+    ):
+        show(line, "")
+    narrator = Narrator(show)
+
+    def listen(event: Mapping[str, Any]) -> None:
+        tail(event)
+        narrator(event)
+
+    return listen
 
 
 async def _run(

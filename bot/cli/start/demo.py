@@ -98,6 +98,7 @@ class Run:
 class Demo:
     def __init__(self, folder: Path, data: tuple[tuple[str, Path], ...], clock: str | None, *, as_json: bool) -> None:
         from bot.cli.operate.demo_folders import DemoFolder
+        from bot.cli.start.event_lines import line_writer
 
         self.runs = DemoFolder(folder)
         self.data = data
@@ -105,7 +106,7 @@ class Demo:
         self.as_json = as_json
         self._stop = asyncio.Event()
         self._unheard: OSError | None = None
-        self._show = _plain if as_json else _shower()
+        self._show = _plain if as_json else line_writer(sys.stdout)
 
     async def go(self, span: float | None, *, fresh: bool) -> int:
         from bot.cli.common.config_text import as_yaml
@@ -169,7 +170,7 @@ class Demo:
         from bot import logs
         from bot.cli.run.run_daemon import play
         from bot.cli.start.demo_summary import tally
-        from bot.cli.start.event_lines import Narrator
+        from bot.cli.start.event_lines import FIGURES, Narrator
         from bot.client import Client
         from bot.clock import monotonic_ns
         from bot.errors import Exit
@@ -181,11 +182,15 @@ class Demo:
         show = self._listen(narrator) if self.as_json else narrator
 
         def listen(event: Any) -> None:
-            tail(event)
-            show(event)
+            is_debug = event["level"] == "debug"
+            if not is_debug:
+                tail(event)
+            if not is_debug or event["event"] in FIGURES:
+                show(event)
 
         with contextlib.closing(tail), _nowhere() as nowhere:
-            logs.configure(pretty=False, stream=nowhere, listen=listen)
+            # With the debug level the demo also shows the heartbeat and the account's value, every few seconds.
+            logs.configure(pretty=False, level="debug", stream=nowhere, listen=listen)
             async with Client(running.base_url, minted.api_key) as client:
                 start_usd = await _start_value(client)
                 self._greet(run, running, settings, minted.account_id)
@@ -235,6 +240,8 @@ class Demo:
                 self._note(f"Stopping (standard output: {error.strerror or error}).")
 
     def _greet(self, run: Run, running: Running, settings: Settings, account_id: str) -> None:
+        from bot.cli.start.event_lines import strategy_lines
+
         found = "" if running.is_new else ", found running"
         if self.as_json:
             self._say(
@@ -258,10 +265,8 @@ class Demo:
         self._say(
             f"service     {running.base_url} (pid {running.pid}{found}), {plays}, clock {run.clock}, account {account_id}, play money"
         )
-        for one in settings.strategies:
-            self._say(
-                f"strategy    {one.name} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD"
-            )
+        for line in strategy_lines(settings):
+            self._say(line)
         self._say(
             f"dead-man    {seconds} s of the service's time are {seconds / speed_of(run.clock):g} s of yours; then {settings.dead_man.on_miss}"
         )
@@ -405,17 +410,6 @@ async def _last_close_ms(client: Client, coin: str, interval: str) -> int:
 
     candles = (await client.candles(coin, interval, 2)).candles
     return max((one.ts + INTERVAL_MS[interval] for one in candles if one.closed), default=0)
-
-
-def _shower() -> Callable[[str, str], None]:
-    """Plain lines; on a terminal with colours, one line each, however narrow it is."""
-    if not sys.stdout.isatty():
-        return _plain
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    return lambda line, style: console.print(Text(line, style=style), overflow="ellipsis", no_wrap=True)
 
 
 def _plain(line: str, _style: str) -> None:

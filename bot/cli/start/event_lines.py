@@ -1,4 +1,4 @@
-"""The demo's live lines: time, what, market, and what happened, for a person. Reads events of the log; computes nothing that is traded on.
+"""Live lines of `bot demo` and of `bot run` on a terminal: time, what, market, and what happened. Reads log events; decides nothing.
 
 Bars that come faster than one can read are summed up; everything that trades is shown.
 """
@@ -9,13 +9,19 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import click
 
 from bot.cli.common.formatting import px, usd
 from bot.clock import SystemClock, datetime_of, iso, monotonic_ns
 from bot.words import many
 
+if TYPE_CHECKING:
+    from bot.config import Settings
+
 Event = Mapping[str, Any]
+FIGURES: Final = ("heartbeat.status", "account.value")  # logged at debug, every few seconds
 BARS_EVERY_NS: Final = 900_000_000  # between two bar lines of one market
 
 STYLES: Final = {
@@ -61,11 +67,13 @@ class Narrator:
                 f"{name.removeprefix('drift.').replace('_', ' ')}: {event.get('message') or event.get('subject') or ''}",
             )
         elif event.get("level") in ("warning", "error", "critical"):
-            text = event.get("message") or event.get("code") or event.get("exception") or ""
+            changes = ", ".join(map(str, event.get("changes") or ()))
+            exception = str(event.get("exception") or "").splitlines()[-1:]  # Its last line names it.
+            text = str(event.get("message") or event.get("code") or changes or "".join(exception))
             self._line(
                 "error" if event["level"] != "warning" else "warning",
                 event,
-                f"{name}: {str(text).splitlines()[0] if text else ''}",
+                f"{name}: {text.splitlines()[0] if text else ''}",
             )
         elif (
             "strategy" in event
@@ -194,7 +202,7 @@ class Narrator:
     def liquidation(self, event: Event) -> None:
         self._line("error", event, f"liquidation {event.get('what')}: {event.get('size')} at {px(event.get('px'))}")
 
-    def belief(self, event: Event) -> None:
+    def heartbeat(self, event: Event) -> None:
         left = event.get("deadline_s")
         if left is None:
             error = event.get("error")
@@ -206,6 +214,9 @@ class Narrator:
     def value(self, event: Event) -> None:
         text = f"value {_usd(event.get('usd'))}, free {_usd(event.get('free_usd'))}, {many(event['positions'], 'position')}"
         self._line("account", event, text)
+
+    def ready(self, event: Event) -> None:
+        self._line("daemon", event, f"ready: {many(event['positions'], 'position')}, {many(event['orders'], 'order')}")
 
     def restarted(self, event: Event) -> None:
         self._line(
@@ -242,12 +253,32 @@ _TELL: Final[Mapping[str, Callable[[Narrator, Event], None]]] = {
     "event.guardian": Narrator.guardian,
     "event.funding": Narrator.funding,
     "event.liquidation": Narrator.liquidation,
-    "heartbeat.belief": Narrator.belief,
+    "heartbeat.status": Narrator.heartbeat,
     "account.value": Narrator.value,
+    "daemon.ready": Narrator.ready,
     "service.restarted": Narrator.restarted,
     "service.not_restarted": Narrator.not_restarted,
     "strategy.quarantined": Narrator.quarantined,
 }
+
+
+def strategy_lines(settings: Settings) -> list[str]:
+    """One line a strategy of the config: where it trades and with how much."""
+    return [
+        f"strategy    {one.name} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD"
+        for one in settings.strategies
+    ]
+
+
+def line_writer(stream: TextIO) -> Callable[[str, str], None]:
+    """Writes a line with a style to the stream; on a terminal with colors, each cut to the terminal's width."""
+    if not stream.isatty():
+        return lambda line, _style: click.echo(line, stream)
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False)
+    return lambda line, style: console.print(Text(line, style=style), overflow="ellipsis", no_wrap=True)
 
 
 def local(at_ms: int) -> datetime:

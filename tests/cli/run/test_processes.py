@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -342,6 +344,36 @@ def test_a_stopped_run_ends_its_service_unless_asked_to_keep_it_and_services_lis
 
     monkeypatch.setenv("NOTIFY_SOCKET", str(place / "manager"))  # A unit ends as a whole, whatever the option says.
     assert "The embedded service ended with the daemon." in stopped("--keep-service")
+
+
+def test_a_run_on_a_terminal_tells_what_happens_in_words_and_elsewhere_as_json(place: Path, repository: Path) -> None:
+    config = place / "mine.yaml"
+    config.write_text((CONFIG % (repository / "strategies")).replace("log: {format: json}", ""))
+    terminal, its_end = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "bot", "run", str(config)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=its_end,
+        env=os.environ | {"NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}, text=True,
+    ) as process:  # fmt: skip
+        os.close(its_end)
+        text, is_stopping = "", False
+        with contextlib.suppress(OSError):  # The terminal's end.
+            while part := os.read(terminal, 65_536).decode():
+                text = re.sub(r"\x1b\[[0-9;]*m", "", text + part).replace("\r", "")
+                if not is_stopping and re.search(r"bar +BTC .* closed at", text):
+                    process.send_signal(signal.SIGTERM)
+                    is_stopping = True
+        process.communicate(timeout=WAIT_S)
+    os.close(terminal)
+    assert process.returncode == 0
+    first = text.splitlines()
+    assert first[0] == "service     embedded, play money, clock 60x"
+    assert first[1] == "strategy    trend on BTC, 1m bars, at most 500 USD"
+    assert first[2] == "dead-man    1800 s without a heartbeat, then flatten"
+    assert re.search(r"^[0-9:]{8}  daemon +ready: 0 positions, 0 orders$", text, re.MULTILINE)
+    assert not re.search(r"heartbeat\.|account\.value|market=", text), "no raw keys, and no figures every few seconds"
+    logged = [json.loads(line)["event"] for line in (place / "state" / "daemon.log").read_text().splitlines()]
+    assert {"daemon.started", "daemon.ready", "bar.closed"} <= set(logged)
+    assert {"heartbeat.status", "account.value"}.isdisjoint(logged), "they are for the debug level"
 
 
 def services(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
