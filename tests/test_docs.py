@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bot.errors import CODES
 from bot.runtime.alerts.messages import TEMPLATES
-from tests.documents import PAGES, README, ROOT
+from bot.runtime.model.intents import INTENT_MOVES
+from bot.venue import state
+from tests.documents import PAGES, README, ROOT, section
 
 FILES = [README, ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
@@ -44,6 +47,30 @@ def test_every_figure_of_the_venue_rules_stands_in_a_test_of_the_venue() -> None
     figures = re.findall(r"`([\d.@][\d.@_ -]*|-\d[\d.]*)`", PAGES["venue-rules"])
     assert len(figures) > 50
     assert [one for one in figures if not re.search(rf"(?<![\d.]){re.escape(one)}(?![\d.]*\d)", tests)] == []
+
+
+def test_the_error_codes_of_the_decisions_are_those_of_the_code() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\d+) \| (yes|no) \|$", section("decisions", "Requests and answers"), re.MULTILINE
+    )
+    assert {code: (int(status), again == "yes") for code, status, again in rows} == {
+        code: (row.status, row.retryable) for code, row in CODES.items()
+    }
+
+
+def test_the_limits_of_the_decisions_are_those_of_the_code() -> None:
+    rows = re.findall(r"^\| ([\w ]+) \| (\d+) \|$", section("decisions", "Orders"), re.MULTILINE)
+    assert {name: int(number) for name, number in rows} == {
+        "Open orders": state.OPEN_ORDERS_MAX,
+        "Guardians": state.GUARDIANS_MAX,
+        "Keys": state.KEYS_MAX,
+        "Webhooks": state.WEBHOOKS_MAX,
+    }
+
+
+def test_the_states_of_an_intent_in_the_decisions_are_those_of_the_code() -> None:
+    sentence = section("decisions", "The daemon").split("The direct path")[0]
+    assert set(re.findall(r"`(\w+)`", sentence)) == set(INTENT_MOVES)
 
 
 def test_every_situation_says_what_you_see_what_the_daemon_does_and_what_you_do() -> None:
