@@ -22,7 +22,7 @@ from tests.integration.virtual import Answer
 BARS: Final = 5
 PASS_S: Final = 5.0
 SKEW_MS: Final = 1_500
-ASLEEP_AT: Final = 224  # the first world in which only a sleeping stop is left, and nothing else fails
+ASLEEP_AT: Final = 368  # the first world in which only a sleeping stop is left, and nothing else fails
 ASLEEP: Final = TrailingStop(trail_r=0.5, activate_at_r=0.3)
 
 
