@@ -27,7 +27,8 @@ from bot.backtest.results.slippage import Prices, Slips
 from bot.backtest.results.trade_ledger import TradeLedger, Trip
 from bot.config import Settings
 from bot.logs import redact
-from bot.runtime.journal.journal import Journal, open_journal
+from bot.runtime.journal.journal import Journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import load as load_strategy
 from bot.venue.numbers import E8
@@ -138,7 +139,7 @@ class Backtest:
         loop = self.session.loop
         if loop is not None:
             return loop.owner_of(key)
-        intent = self.journal.find(key)
+        intent = self.journal.intents.find(key)
         return None if intent is None else intent.strategy
 
     def _read_noes(self, noes: Noes) -> None:

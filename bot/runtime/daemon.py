@@ -28,7 +28,7 @@ from bot.runtime.control_plane.log_tail import Tail
 from bot.runtime.control_plane.metrics import Sources
 from bot.runtime.control_plane.routes import ControlRoutes
 from bot.runtime.journal import queries
-from bot.runtime.journal.journal import open_or_rebuild
+from bot.runtime.journal.opening import open_or_rebuild
 from bot.runtime.liveness import systemd
 from bot.runtime.liveness.clock_watch import expire_held
 from bot.runtime.liveness.instance_lock import Held, hold_account, hold_state, kept, noted, private_dir

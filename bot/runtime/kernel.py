@@ -239,10 +239,10 @@ class Kernel:
         self._judge_key(snapshot)
         self.mirror.of_snapshot(snapshot)
         self.reload_live()
-        if not self.mirror.events_named and self.journal.has_seen_own_key():
+        if not self.mirror.events_named and self.journal.events.has_seen_own_key():
             self.mirror.keys_proven = self.mirror.events_named = True
         await self.desk.start(now_ms=self.now_ms())
-        cursor = self.journal.cursor
+        cursor = self.journal.events.cursor
         if cursor is None:
             stood = bool(snapshot.guardians or snapshot.positions or snapshot.orders)
             with self.journal.together():
@@ -474,7 +474,7 @@ class Kernel:
         before its fence. Either way none of its own will come any more."""
         for intent in list(self.live.values()):
             if intent.state == "quarantined":
-                self.live[intent.id] = self.journal.end(
+                self.live[intent.id] = self.journal.intents.end(
                     intent, "void", "released", f"a person has looked at it ({intent.message})", now_ms=self.now_ms()
                 )
                 log.warning("intent.released", intent=intent.id, strategy=intent.strategy, market=intent.market)
@@ -711,7 +711,7 @@ class Kernel:
     async def _pages(self) -> bool:
         """False: not to the end, for want of time."""
         while True:
-            cursor = self.journal.cursor
+            cursor = self.journal.events.cursor
             assert cursor is not None, "recover sets the cursor"
             events = (await self.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)).events
             for event in events:
@@ -728,7 +728,7 @@ class Kernel:
     async def _take(self, events: Sequence[Event], last_id: str, epoch: int) -> bool:
         """One page: fold, tell the strategies, and write it with all that it changed, in one transaction. False: a part of it, up to an event on
         which a strategy has taken the time of the pass."""
-        fresh = self.journal.unseen(events)
+        fresh = self.journal.events.unseen(events)
         if not self.mirror.events_named:
             fresh = self.mirror.named(fresh)
         is_written = False
@@ -791,7 +791,7 @@ class Kernel:
 
     def _cause(self, event: Event) -> str:
         """Where the service went back and gives an id again, what was wanted on the first one has the keys of the id alone."""
-        return f"event:{event.id}:{event.ts}" if event.id in self.journal.retold else f"event:{event.id}"
+        return f"event:{event.id}:{event.ts}" if event.id in self.journal.events.reused_ids else f"event:{event.id}"
 
     def _judge(self, wishes: Sequence[Signal], *, trigger: str, at_ms: int) -> list[Intent]:
         """The gate's answer to each wish: an intent, or a no that is kept."""
@@ -936,7 +936,7 @@ class Kernel:
 
     def _name(self, done: Intent) -> None:
         """Its events came before the answer that says which trade it is, and show no key: they, and what they opened, are ours all the same."""
-        events = self.journal.name_events(done)
+        events = self.journal.events.attach_key(done)
         self.books.name(map(Event.model_validate, events), done.strategy)
         self._write_books()
         if events:
@@ -960,7 +960,7 @@ class Kernel:
         written = {intent.id for intent in fresh}
         for intent in intents:
             if intent.id not in written:
-                known = self.journal.find(intent.id)
+                known = self.journal.intents.find(intent.id)
                 if known is None or known.state in FINAL:
                     self.live.pop(intent.id, None)
                 else:
@@ -1087,7 +1087,7 @@ class Kernel:
 
     def _mend(self) -> None:
         """Notice that the journal's file has gone, and try to write it again, now and then."""
-        self.journal.look(now_ms=self.now_ms())
+        self.journal.check_file(now_ms=self.now_ms())
         fault, now_ms = self.journal.fault, self.pacer.mono_ms()
         if fault is None:
             return
@@ -1101,7 +1101,7 @@ class Kernel:
         """The strategy whose intent this key is."""
         owner = self.owners.get(key)
         if owner is None:
-            intent = self.journal.find(key)
+            intent = self.journal.intents.find(key)
             if intent is None:
                 return None
             owner = self.owners[key] = intent.strategy
@@ -1109,11 +1109,11 @@ class Kernel:
 
     def keys_of(self, trade_ids: Iterable[str]) -> Mapping[TradeOf, str]:
         """The keys of our orders among these trades: what tells whose they are where the service shows no keys."""
-        return self.journal.keys_of_trades(trade_ids, epoch=self.mirror.epoch)
+        return self.journal.intents.keys_of_trades(trade_ids, epoch=self.mirror.epoch)
 
     def _leverage_of(self, key: str) -> int | None:
         """Of an entry of ours; None where it asked for none."""
-        intent = self.live.get(key) or self.journal.find(key)
+        intent = self.live.get(key) or self.journal.intents.find(key)
         return None if intent is None or intent.action != "open" else intent.order().leverage
 
     def own_positions(self, *, events_skipped: bool = False) -> None:
@@ -1129,14 +1129,14 @@ class Kernel:
             # The interface does not show it; without it every earlier entry would be one of this position.
             if not position.opened_ms:
                 position = self.mirror.date(
-                    position.market, self.journal.opened_ms(position.market, epoch=self.mirror.epoch)
+                    position.market, self.journal.events.opened_ms(position.market, epoch=self.mirror.epoch)
                 )
             if position.owner is not None:
                 continue
-            keys = self.journal.entry_keys(position.market, epoch=self.mirror.epoch, since_ms=position.opened_ms)
+            keys = self.journal.events.entry_keys(position.market, epoch=self.mirror.epoch, since_ms=position.opened_ms)
             owner = next(filter(None, map(self.owner_of, keys)), None)
             if owner is None and events_skipped and not keys:
-                opener = self.journal.last_open(position.market, self.mirror.epoch)
+                opener = self.journal.intents.last_open(position.market, self.mirror.epoch)
                 owner = opener.strategy if opener is not None and opener.opened_ms <= position.opened_ms else None
             if owner is not None:
                 self.mirror.adopt(position.market, owner)
@@ -1187,12 +1187,12 @@ class Kernel:
     def reload_live(self) -> None:
         self.live.clear()
         self._replies.clear()
-        self.live.update((intent.id, intent) for intent in self.journal.live())
+        self.live.update((intent.id, intent) for intent in self.journal.intents.live())
         self.sender.inherited = frozenset(self.live)
         # The run before may have been killed between the event that told of one and its acceptance.
         unsure = [key for key, one in self.live.items() if one.state in IN_DOUBT and one.action != "cancel"]
         if unsure:
-            for key, trade_id in self.journal.trades_told(unsure, epoch=self.mirror.epoch).items():
+            for key, trade_id in self.journal.events.trades_by_key(unsure, epoch=self.mirror.epoch).items():
                 self.mirror.see_trade(key, trade_id)
 
     def requires_protection(self, position: MirrorPosition) -> bool:
@@ -1272,7 +1272,9 @@ class Kernel:
         positions = {one.market: one.opened_ms for one in self.mirror.positions.values()}
         keys = {order.key for order in self.mirror.orders.values() if order.key is not None} | {*self.live}
         for market, opened_ms in positions.items():
-            keys.update(self.journal.entry_keys(market, epoch=self.mirror.epoch, since_ms=opened_ms)[-ENTRIES_HELD:])
+            keys.update(
+                self.journal.events.entry_keys(market, epoch=self.mirror.epoch, since_ms=opened_ms)[-ENTRIES_HELD:]
+            )
         return Held(frozenset(keys), positions)
 
 

@@ -234,7 +234,7 @@ class Supervisor:
         if code is Exit.DONE and left.unprotected and self.settings.safety.require_protection:
             code, message = Exit.UNSAFE, f"without a stop: {', '.join(left.unprotected)}"
         if code is Exit.DONE:
-            self.journal.look(now_ms=self.loop.now_ms())
+            self.journal.check_file(now_ms=self.loop.now_ms())
         if code is Exit.DONE and not self.journal.mend():
             code, message = Exit.UNSAFE, f"{self.journal.fault}; what was done since is at the service only"
         tell = log.info if code is Exit.DONE else log.error
@@ -400,10 +400,10 @@ class Supervisor:
         return messages.of_event(event, self.loop.owner_of, owner or (None if seat is None else seat.name))
 
     def _knows(self, event: Event) -> bool:
-        return not self.journal.unseen([event])
+        return not self.journal.events.unseen([event])
 
     def _cursor(self) -> str | None:
-        cursor = self.journal.cursor
+        cursor = self.journal.events.cursor
         return None if cursor is None else cursor.last_id
 
     def _next_look_ms(self, began_ms: int, now_ms: int, speed: float) -> int | None:

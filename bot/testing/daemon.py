@@ -16,7 +16,7 @@ from pydantic import SecretStr, ValidationError
 from bot.client.client import Client
 from bot.config import Settings
 from bot.runtime.assembly import place_strategies
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Kernel
 from bot.runtime.supervisor import RealPacer
 

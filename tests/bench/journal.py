@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.intents import Intent
 
 INTENTS = 2_000
@@ -29,9 +29,9 @@ def main() -> None:
         for n in range(INTENTS):
             intent = replace(first, id=f"K{n:031d}", trigger=f"bar:BTC:{n}")
             assert journal.open(intent)
-            intent = journal.planned(intent, f"token-{n}", 1 << 50, now_ms=n)
-            intent = journal.sending(intent, now_ms=n)
-            journal.accept(intent, f"trd_{n}", now_ms=n)
+            intent = journal.intents.planned(intent, f"token-{n}", 1 << 50, now_ms=n)
+            intent = journal.intents.sending(intent, now_ms=n)
+            journal.intents.accept(intent, f"trd_{n}", now_ms=n)
         took = time.perf_counter() - started
         journal.close()
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from bot.runtime.control_plane.log_tail import FILE, FILE_BYTES_MAX, older
-from bot.runtime.journal.journal import LOG_BYTES_MAX
+from bot.runtime.journal.database import LOG_BYTES_MAX
 from tests.e2e.forking import Zygote
 from tests.e2e.processes import HEAD, Daemon, Sandbox, until
 

@@ -26,6 +26,8 @@ from bot.runtime import kernel
 from bot.runtime.execution import order_sender
 from bot.runtime.execution.order_sender import OrderSender
 from bot.runtime.execution.outcome import Again, End, Fences, Look, Move, settle_move
+from bot.runtime.journal.database import JournalDatabase
+from bot.runtime.journal.event_log import EventLog
 from bot.runtime.journal.journal import Journal
 from bot.runtime.kernel import Kernel
 from bot.runtime.liveness import heartbeat_rule
@@ -162,43 +164,43 @@ def a_restart_forgets_what_is_open(to: pytest.MonkeyPatch) -> None:
 def nothing_is_written_before_the_answer(to: pytest.MonkeyPatch) -> None:
     """Decisions are kept in memory and written once they are settled; and their keys are of chance."""
     _keys_of_chance(to)
-    commit, begin = Journal._commit, Journal._begin
+    commit, begin = JournalDatabase._commit, JournalDatabase._begin
 
-    def lazy_begin(self: Journal) -> None:
+    def lazy_begin(self: JournalDatabase) -> None:
         if self.db.conn.in_transaction:
-            self._under_way = []
+            self._statements = []
         else:
             begin(self)
 
     count = itertools.count()
 
-    def lazy_commit(self: Journal) -> None:
+    def lazy_commit(self: JournalDatabase) -> None:
         if next(count) % 6 == 5:
             commit(self)
 
-    to.setattr(Journal, "_begin", lazy_begin)
-    to.setattr(Journal, "_commit", lazy_commit)
+    to.setattr(JournalDatabase, "_begin", lazy_begin)
+    to.setattr(JournalDatabase, "_commit", lazy_commit)
 
 
 def the_cursor_is_written_before_its_effects(to: pytest.MonkeyPatch) -> None:
     take = Journal.take
 
     def torn(self: Journal, events: Any, last_id: str, *, epoch: int, **named: Any) -> Any:
-        with self._transaction():
-            self._write_cursor(last_id, events, epoch)
+        with self.database.transaction():
+            self.events.move_cursor(last_id, events, epoch)
         return take(self, events, last_id, epoch=epoch, **named)
 
     to.setattr(Journal, "take", torn)
 
 
 def events_are_not_told_apart(to: pytest.MonkeyPatch) -> None:
-    execute = Journal._execute
+    execute = JournalDatabase.execute
 
-    def tolerant(self: Journal, sql: str, values: Any = ()) -> Any:
+    def tolerant(self: JournalDatabase, sql: str, values: Any = ()) -> Any:
         return execute(self, sql.replace("INSERT INTO events", "INSERT OR IGNORE INTO events"), values)
 
-    to.setattr(Journal, "unseen", lambda self, events: list(events))
-    to.setattr(Journal, "_execute", tolerant)
+    to.setattr(EventLog, "unseen", lambda self, events: list(events))
+    to.setattr(JournalDatabase, "execute", tolerant)
 
 
 # ── Protection ──────────────────────────────────────────────────────────────────────────────────────────────────────

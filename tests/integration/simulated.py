@@ -37,7 +37,7 @@ from bot.runtime.control_plane.routes import ControlRoutes
 from bot.runtime.control_plane.server import Question
 from bot.runtime.execution.outcome import SETTLE_MS
 from bot.runtime.journal.halt_flags import SafetyFile
-from bot.runtime.journal.journal import open_journal, open_or_rebuild
+from bot.runtime.journal.opening import open_journal, open_or_rebuild
 from bot.runtime.kernel import REFUSED_MS
 from bot.runtime.liveness import heartbeat_rule as beat
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
@@ -760,11 +760,11 @@ class World:
     def spoil(self) -> None:
         """From here on each statement of the journal may fail or be the last; a file that was mended is spoilt anew in the next pass."""
         journal = self.journal
-        if journal is None or journal.fault is not None or hasattr(journal._raw, "is_spoilt"):
+        if journal is None or journal.fault is not None or hasattr(journal.database._raw, "is_spoilt"):
             return
         if not self.disk_rate and not self.write_crash_rate:
             return
-        inner = journal._raw
+        inner = journal.database._raw
 
         def raw(sql: str, *values: Any) -> Any:
             if self.is_calm:
@@ -782,7 +782,7 @@ class World:
             raise Crash(sql)
 
         raw.is_spoilt = True  # type: ignore[attr-defined]
-        journal._raw = raw
+        journal.database._raw = raw
 
     def passed(self) -> None:
         """A pass is complete."""
@@ -1187,9 +1187,9 @@ class World:
             self.now() < self._real(i.not_after_ms + SETTLE_MS) + told_s
             and (
                 (i.state == "sending" and (i.action == "close" or i.id in self.wire.refused))
-                or ((self.hand_rate > 0 or self.is_shared) and one.loop.journal.is_unsent(i))
+                or ((self.hand_rate > 0 or self.is_shared) and one.loop.journal.intents.is_unsent(i))
                 or one.loop.sender.may_be_out(i)
-                or (i.market in in_doubt and i.action == "open" and one.loop.journal.is_unsent(i))
+                or (i.market in in_doubt and i.action == "open" and one.loop.journal.intents.is_unsent(i))
             )
             for i in held
         )
@@ -1257,7 +1257,7 @@ class World:
         """The account once the daemon has been told of all that happened: a stop may fire at the very instant of the judgment."""
         for _ in range(ROUNDS_MAX):
             account: dict[str, Any] = await self.hand.ask("GET", "/v1/account")
-            cursor = one.loop.journal.cursor
+            cursor = one.loop.journal.events.cursor
             if cursor is not None and cursor.last_id == account["lastEventId"]:
                 break
             one.rhythm.ring()

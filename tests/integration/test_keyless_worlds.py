@@ -40,7 +40,7 @@ def test_what_is_ours_is_known_where_only_trades_show_keys(
         entries = [e for e in world.last_events if (e["type"], e["subtype"]) == ("fill", "entry")]
         for event in entries:
             key = event.get("idempotencyKey")
-            ours = key if key is not None and loop.journal.find(key) is not None else None
+            ours = key if key is not None and loop.journal.intents.find(key) is not None else None
             for row in loop.journal.db.query("SELECT idempotency_key AS key FROM events WHERE id=?", (event["id"],)):
                 assert row["key"] == ours, event
                 seen["ours" if ours else "anothers"] += 1

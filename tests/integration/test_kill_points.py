@@ -185,7 +185,7 @@ class Points:
 
     def tap(self, bot: Bot) -> None:
         journal = bot.loop.journal
-        inner = journal._raw
+        inner = journal.database._raw
 
         def raw(sql: str, *values: Any) -> Any:
             if sql.lstrip().startswith("SELECT"):
@@ -195,7 +195,7 @@ class Points:
             self.point(f"after {sql[:30]}")
             return done
 
-        journal._raw = raw
+        journal.database._raw = raw
 
 
 def _script(start_ms: int) -> Callable[[View, Bar], Iterator[Any]]:

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from bot.runtime.journal.journal import Journal, open_journal
+from bot.runtime.journal.journal import Journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.intents import INTENT_MOVES, Intent, intent_key
 from tests.fakes import ADDRESS
 
@@ -65,15 +66,15 @@ def _moves(journal: Journal, intent: Intent, chance: Random) -> Iterator[Intent]
     assert journal.decided([intent], states={"s": '{"n":1}'}, bars=[("BTC", "1m", intent.opened_ms)]) == [intent]
     yield intent
     if chance.random() < 0.5:
-        intent = journal.planned(intent, "cft_token", 10**13, now_ms=1)
+        intent = journal.intents.planned(intent, "cft_token", 10**13, now_ms=1)
         yield intent
     for _ in range(chance.randint(1, 3)):
-        intent = journal.sending(intent, now_ms=2)
+        intent = journal.intents.sending(intent, now_ms=2)
         yield intent
-        journal.attempt_ended(intent, "unknown", code="read_error", order_submitted="unknown")
+        journal.intents.attempt_ended(intent, "unknown", code="read_error", order_submitted="unknown")
         yield intent
     if chance.random() < 0.7:
-        yield journal.accept(intent, "trd_1", now_ms=3)
+        yield journal.intents.accept(intent, "trd_1", now_ms=3)
 
 
 def _cut(before: bytes, after: bytes, chance: Random) -> bytes:
@@ -133,9 +134,11 @@ def _judge(path: Path, before: Disk, after: Disk, seed: int) -> bool:
         assert key in found, f"cut {seed}: {key} was {state} and is forgotten"
         assert _reaches(state, found[key]), f"cut {seed}: {key} was {state} and is {found[key]}"
     assert set(found) <= set(after.known), f"cut {seed}: an intent that nobody wrote"
-    for intent in journal.live():
+    for intent in journal.intents.live():
         if intent.state == "sending":
-            assert journal.is_ambiguous(replace(intent)) or intent.attempts, f"cut {seed}: no attempt of {intent.id}"
+            assert journal.intents.is_ambiguous(replace(intent)) or intent.attempts, (
+                f"cut {seed}: no attempt of {intent.id}"
+            )
     assert journal.db.conn.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     journal.db.close()
     return found != after.known

@@ -218,7 +218,7 @@ class Shared(World):
     async def _judge(self, one: supervisor.Supervisor) -> None:
         await super()._judge(one)
         told = await self.hand.events()  # The service may have traded since.
-        cursor = one.loop.journal.cursor
+        cursor = one.loop.journal.events.cursor
         assert cursor is not None
         self.last_events = [event for event in told if event["id"] <= cursor.last_id]
         for market in MARKETS:

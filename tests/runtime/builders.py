@@ -7,7 +7,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from bot.runtime.journal.journal import Journal, open_journal
+from bot.runtime.journal.journal import Journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Kernel, Settings
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian, counted

@@ -39,9 +39,9 @@ from bot.runtime.control_plane import server as control
 from bot.runtime.control_plane.metrics import Figures, Sources
 from bot.runtime.control_plane.routes import ControlRoutes
 from bot.runtime.control_plane.server import Question
-from bot.runtime.journal import halt_flags
+from bot.runtime.journal import database, halt_flags
 from bot.runtime.journal import journal as journal_module
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness import heartbeat, heartbeat_rule, systemd
 from bot.runtime.liveness.heartbeat import Lease
 from bot.runtime.liveness.instance_lock import folders_held, is_held, runtime_dir
@@ -710,7 +710,7 @@ async def test_a_key_that_is_revoked_ends_the_run_and_silences_the_heartbeat(
 async def test_a_journal_that_cannot_be_written_opens_nothing_and_beats_on_until_it_can(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "BUSY_TIMEOUT_MS", 50)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 50)
     monkeypatch.setattr(loop_module, "MEND_MS", 50)
     one = await place(still)
     await one.ran(one.settings("Holds"))
@@ -756,7 +756,7 @@ async def test_a_pause_that_a_restart_would_forget_says_so(
     def refuses(*_given: object) -> None:
         raise OSError(errno.EROFS, "read-only")
 
-    monkeypatch.setattr(journal_module, "BUSY_TIMEOUT_MS", 50)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 50)
     one = await place(still)
     await one.ran(one.settings("Idle"))
     assert (await asked(one, "POST", "/pause"))[1]["forgotten"] is None
@@ -828,7 +828,7 @@ async def test_a_run_that_was_cut_off_is_told_of_by_the_next_one_and_one_that_en
 async def test_a_run_that_ends_without_its_journal_says_so(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "BUSY_TIMEOUT_MS", 50)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 50)
     one = await place(still)
     await one.ran(one.settings("Holds"))
     with contextlib.closing(sqlite3.connect(one.folder / "state" / "journal.db")) as other:

@@ -27,7 +27,7 @@ from bot.runtime.control_plane.status import state_of
 from bot.runtime.execution.order_sender import EXIT_AGAIN_MS, OTHERWISE
 from bot.runtime.execution.replan import LEGS, next_leg
 from bot.runtime.journal import queries
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.order_trace import explain
 from bot.runtime.kernel import EXITS_WAIT_MS, PASS_MS, RECONCILE_MS, REFUSED_MS, Kernel, Settings
 from bot.runtime.model.intents import Intent as Written
@@ -346,7 +346,7 @@ async def test_a_whole_position_is_closed_while_the_events_cannot_be_read() -> N
     venue.faults = []
     await loop.cycle()
     assert loop.mirror.positions == {}
-    assert loop.journal.live() == []
+    assert loop.journal.intents.live() == []
 
 
 class Slow(FakeVenue):
@@ -678,7 +678,7 @@ async def test_a_position_without_a_stop_whose_market_takes_no_close_for_a_day_i
         tried = closing(loop, position, "naked")
         assert isinstance(tried, Written)
         loop.journal.decided([tried])
-        loop.journal.end(tried, "rejected", "market_closed", "no", now_ms=tried.opened_ms)
+        loop.journal.intents.end(tried, "rejected", "market_closed", "no", now_ms=tried.opened_ms)
         venue.clock.advance(60_000)
     venue._cancel(stop_of(venue))
     await loop.cycle()
@@ -735,7 +735,7 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     loop = room(venue, always)
     await loop.recover()
     await loop.cycle()
-    (waits,) = loop.journal.live()
+    (waits,) = loop.journal.intents.live()
     assert waits.state == "quarantined"
     assert "intent.quarantined" in told(loop)
     why = f"{OTHERWISE} (other body)"
@@ -749,7 +749,7 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     run: Any = SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=()))
     assert await Commands(run, None).resume() == (f"open BTC of trend ({waits.id[:12]}), which waits no more",)
     await minutes(loop, venue, "100")
-    assert (loop.journal.live(), set(venue.positions)) == ([], {"BTC"})
+    assert (loop.journal.intents.live(), set(venue.positions)) == ([], {"BTC"})
 
 
 class Keyless(FakeVenue):
@@ -791,10 +791,10 @@ async def test_an_order_that_a_service_without_keys_cannot_tell_of_waits_for_a_p
     venue = Keyless(behind_ms=behind_ms)
     loop = await begun(venue, faults=[Fault("confirm", kind, count)])
     await minutes_of_real_time(loop, venue, "100")
-    (doubt,) = loop.journal.live()
+    (doubt,) = loop.journal.intents.live()
     assert doubt.state == "sending", "until its fence a copy may still be on its way"
     await minutes_of_real_time(loop, venue, "100")
-    (asked,) = loop.journal.live()
+    (asked,) = loop.journal.intents.live()
     assert (asked.id, asked.state) == (doubt.id, "quarantined")
     assert "can tell whether it became an order" in (asked.message or "")
     assert told(loop).count("intent.quarantined") == 1
@@ -807,7 +807,7 @@ async def test_an_order_that_a_service_without_keys_cannot_tell_of_waits_for_a_p
     run: Any = SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=()))
     await Commands(run, None).resume()
     await minutes_of_real_time(loop, venue, "100")
-    assert [one.id for one in loop.journal.live()] == []
+    assert [one.id for one in loop.journal.intents.live()] == []
     assert set(venue.positions) == {"BTC"}
 
 
@@ -826,9 +826,9 @@ async def test_trades_that_are_known_to_be_other_orders_of_ours_leave_no_doubt_o
     venue.faults = [Fault("confirm", "drop", 1), Fault("confirm", refused("plan_stale"), 9)]
     await minutes_of_real_time(loop, venue, "101")
     assert [fill[3] for fill in venue.fills] == ["open", "close"]
-    (doubt,) = [one for one in loop.journal.live() if one.state == "sending"]
+    (doubt,) = [one for one in loop.journal.intents.live() if one.state == "sending"]
     await minutes_of_real_time(loop, venue, "101", "101")
-    found = loop.journal.find(doubt.id)
+    found = loop.journal.intents.find(doubt.id)
     assert found is not None
     assert (found.state, loop.in_doubt("BTC")) == ("expired", False)
 
@@ -840,7 +840,7 @@ async def test_trades_that_are_refused_end_a_doubt_after_its_fence_and_a_service
     venue = Keyless()
     loop = await begun(venue, faults=[Fault("confirm", "lose_reply"), Fault("trades", no, 10**9)])
     await minutes_of_real_time(loop, venue, "100", "100", "100")
-    assert [one.state for one in loop.journal.live()] == [state]
+    assert [one.state for one in loop.journal.intents.live()] == [state]
 
 
 class Silent(FakeVenue):
@@ -858,13 +858,13 @@ async def test_an_order_that_waits_for_a_person_is_accepted_when_its_event_comes
     venue = Silent()
     loop = await begun(venue)
     await minutes_of_real_time(loop, venue, "100", "100", "100")
-    (asked,) = loop.journal.live()
+    (asked,) = loop.journal.intents.live()
     assert asked.state == "quarantined"
     venue.faults = []
     await minutes_of_real_time(loop, venue, "100")
-    found = loop.journal.find(asked.id)
+    found = loop.journal.intents.find(asked.id)
     assert found is not None
-    assert (found.state, loop.journal.live(), loop.in_doubt("BTC")) == ("accepted", [], False)
+    assert (found.state, loop.journal.intents.live(), loop.in_doubt("BTC")) == ("accepted", [], False)
     assert [one.owner for one in loop.mirror.positions.values()] == ["trend"]
     assert venue.calls.count("plan") == 1
 
@@ -875,16 +875,16 @@ async def test_a_kill_after_the_event_of_an_order_that_waits_for_a_person_leaves
     venue = Silent()
     loop = await begun(venue, path=tmp_path / "journal.db")
     await minutes_of_real_time(loop, venue, "100", "100", "100")
-    (asked,) = loop.journal.live()
+    (asked,) = loop.journal.intents.live()
     assert asked.state == "quarantined"
     venue.faults = []
     loop.begin_pass()
     await loop.drain()
-    assert [one.state for one in loop.journal.live()] == ["quarantined"]
+    assert [one.state for one in loop.journal.intents.live()] == ["quarantined"]
     kill(loop)
     loop = room(venue, always, path=tmp_path / "journal.db")
     await loop.recover()
-    assert (loop.journal.live(), loop.in_doubt("BTC")) == ([], False)
+    assert (loop.journal.intents.live(), loop.in_doubt("BTC")) == ([], False)
     assert [one.owner for one in loop.mirror.positions.values()] == ["trend"]
 
 
@@ -895,7 +895,7 @@ async def test_a_repair_that_waits_for_a_person_leaves_no_position_without_a_sto
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9), *lost]
     await venue.cancel(next(one.oid for one in loop.mirror.orders.values() if one.kind == "stop_loss"))
     await minutes_of_real_time(loop, venue, "100", "100", "100", "100")
-    assert [one.state for one in loop.journal.live()][:1] == ["quarantined"]
+    assert [one.state for one in loop.journal.intents.live()][:1] == ["quarantined"]
     assert set(venue.positions) == {"BTC"}
     venue.faults = []
     await minutes_of_real_time(loop, venue, "100", "100")
@@ -913,10 +913,10 @@ async def test_a_cancel_in_doubt_ends_without_a_look_at_trades() -> None:
     await loop.cycle()
     venue.faults = [Fault("cancel", "drop", 3), Fault("cancel", refused("invalid_input"), 9)]
     await minutes_of_real_time(loop, venue, "100")
-    (doubt,) = [one for one in loop.journal.live() if one.action == "cancel"]
+    (doubt,) = [one for one in loop.journal.intents.live() if one.action == "cancel"]
     venue._trade("BTC", "long", "open", "market", Decimal(1), None)
     await minutes_of_real_time(loop, venue, "100", "100", "100")
-    found = loop.journal.find(doubt.id)
+    found = loop.journal.intents.find(doubt.id)
     assert found is not None
     assert (found.state, found.code) == ("rejected", "invalid_input")
 

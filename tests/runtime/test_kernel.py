@@ -13,7 +13,7 @@ from bot.errors import AccessLost, ApiError
 from bot.runtime.bar_feed import Series
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.execution.order_sender import EXIT_AGAIN_MS
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import PASS_MS, Settings
 from bot.runtime.ports import Calm
 from bot.strategy import Bar, Bracket, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
@@ -39,7 +39,7 @@ async def test_a_bar_becomes_a_protected_position() -> None:
     position = loop.mirror.positions["BTC"]
     assert (position.owner, str(position.size)) == ("trend", "5.0000")
     assert loop.mirror.is_protected("BTC")
-    assert loop.journal.live() == []
+    assert loop.journal.intents.live() == []
     assert loop.live == {}
 
 
@@ -130,7 +130,7 @@ async def test_a_lost_answer_makes_one_order(op: str, kind: str) -> None:
         later(loop, 20_000)
         await loop.cycle()
     assert len(venue.fills) == 1
-    assert loop.journal.live() == []
+    assert loop.journal.intents.live() == []
 
 
 async def test_in_doubt_blocks_new_entries_in_that_market_only() -> None:
@@ -164,20 +164,20 @@ async def test_an_intent_that_never_arrived_expires_only_after_its_token_and_a_s
     await loop.recover()
     venue.faults = [Fault("confirm", "drop", count=1_000)]
     await loop.cycle()
-    (intent,) = loop.journal.live()
+    (intent,) = loop.journal.intents.live()
     assert intent.state == "sending"
     for _ in range(30):  # However often it is tried: neither age nor count ends it.
         later(loop, 20_000)
         await loop.cycle()
-    assert loop.journal.live()[0].state == "sending"
+    assert loop.journal.intents.live()[0].state == "sending"
     venue.clock.advance(60_000 + 5_001)
     later(loop, 20_000)
     venue.faults.append(Fault("trades", "drop", count=1))
     await loop.cycle()
-    assert loop.journal.live()[0].state == "sending", "the search failed, so absence is not proven"
+    assert loop.journal.intents.live()[0].state == "sending", "the search failed, so absence is not proven"
     later(loop, 20_000)
     await loop.cycle()
-    found = loop.journal.find(intent.id)
+    found = loop.journal.intents.find(intent.id)
     assert found is not None
     assert (found.state, found.trade_id) == ("expired", None)
 
@@ -191,7 +191,7 @@ async def test_an_order_that_the_events_show_is_accepted_though_no_answer_came()
     await loop.cycle()
     later(loop, 20_000)
     await loop.cycle()
-    assert loop.journal.live() == []
+    assert loop.journal.intents.live() == []
     assert len(venue.fills) == 1
 
 
@@ -216,7 +216,7 @@ async def test_lost_access_ends_the_run_and_keeps_the_intent() -> None:
     venue.faults = [Fault("confirm", ApiError.of("unauthorized", "revoked", status=401))]
     with pytest.raises(AccessLost):
         await loop.cycle()
-    assert [intent.state for intent in loop.journal.live()] == ["sending"]
+    assert [intent.state for intent in loop.journal.intents.live()] == ["sending"]
 
 
 async def test_a_veto_withdraws_the_entry() -> None:
@@ -343,7 +343,7 @@ async def test_many_cancels_are_shared_out_over_passes_and_each_is_asked_for_onc
         assert venue.pacer.now_ms - began_ms <= PASS_MS
         assert loop.is_late is bool(venue.working), "the rest does not wait for the time between two passes"
     assert (venue.working, len(venue.asked)) == ({}, 40)
-    assert loop.journal.live() == []
+    assert loop.journal.intents.live() == []
 
 
 async def test_many_cancels_in_flight_are_asked_for_once_each() -> None:
@@ -352,7 +352,7 @@ async def test_many_cancels_in_flight_are_asked_for_once_each() -> None:
     loop.abreast = ABREAST
     await minutes(loop, venue, "100")
     assert (venue.working, len(venue.asked)) == ({}, 40)
-    assert loop.journal.live() == []
+    assert loop.journal.intents.live() == []
 
 
 async def test_a_cancel_that_meets_a_full_rate_limit_goes_on_behind_what_it_has_done() -> None:
@@ -546,7 +546,7 @@ async def test_a_start_after_a_thousand_trades_is_ready_after_a_few_questions(ke
     assert time.process_time() - began < WORK_S_MAX
     assert len(venue.calls) <= QUESTIONS_MAX, venue.calls
     assert (loop.ready, loop.behind) == (True, False)
-    assert loop.journal.cursor is not None
-    assert loop.journal.cursor.last_id == venue.event_rows[-1].id
+    assert loop.journal.events.cursor is not None
+    assert loop.journal.events.cursor.last_id == venue.event_rows[-1].id
     assert [(one.market, one.owner) for one in loop.mirror.positions.values()] == [("BTC", "trend")]
     assert set(loop.mirror.orders) == set(venue.working)

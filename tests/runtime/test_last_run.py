@@ -11,7 +11,8 @@ import pytest
 
 from bot.clock import SystemClock, boot_id, boot_ns, iso
 from bot.runtime.control_plane import reporting
-from bot.runtime.journal.journal import Journal, open_journal
+from bot.runtime.journal.journal import Journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness.progress_stamp import ProgressWriter
 
 HOUR_MS = 3_600_000

@@ -15,7 +15,7 @@ import pytest
 from bot.clock import MINUTE_MS, next_utc_day_ms
 from bot.runtime.bar_feed import Series
 from bot.runtime.control_plane.status import State, state_of
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import BREATH_MS, PASS_MS, Kernel
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.event_backlog import NOTE_EVENTS, EventBacklog, Heard

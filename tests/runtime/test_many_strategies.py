@@ -22,7 +22,7 @@ from bot.runtime.control_plane.metrics import Figures, Meter, Sources
 from bot.runtime.control_plane.routes import _position
 from bot.runtime.execution.order_sender import HELD_MS
 from bot.runtime.journal.halt_flags import HALTED
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import SCHEDULED, Kernel
 from bot.runtime.model.intents import Intent as Written
 from bot.runtime.model.shares import FOREIGN
@@ -397,7 +397,7 @@ async def test_an_entry_that_its_own_strategy_is_kept_from_keeps_the_others_of_i
         assert loop.live[waits.id].state == waits.state
         later(loop, waited_ms)
         await loop.cycle()
-    ended = loop.journal.find(waits.id)
+    ended = loop.journal.intents.find(waits.id)
     assert ended is not None
     assert (ended.state, ended.code) == ("expired", "paused")
     assert ended.message == "alpha is paused; bot resume alpha lets it go on (nothing of it had left for a minute)"
@@ -433,7 +433,7 @@ async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_i
     later(loop, 20_000)
     await loop.cycle()
     assert (venue.positions, venue.calls.count(op)) == ({}, asked), "not even asked"
-    done = loop.journal.find(waits.id)
+    done = loop.journal.intents.find(waits.id)
     assert done is not None
     assert (done.state, done.code) == ("expired", code)
 
@@ -448,7 +448,7 @@ async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: Fake
     venue.clock.advance(loop.hold_ms(0) + 10 * MINUTE_MS)
     later(loop, 20_000)
     await loop.cycle()
-    done = loop.journal.find(waits.id)
+    done = loop.journal.intents.find(waits.id)
     assert done is not None
     assert (done.state, done.message) == ("expired", f"{said} (insufficient_depth: the book has 3)")
     assert not any(waits.id in kept for kept in loop.sender._kept)
@@ -465,7 +465,7 @@ async def test_an_entry_that_the_rate_limit_kept_back_leaves_when_there_is_room(
 async def test_an_entry_that_the_rate_limit_kept_back_is_given_up_with_the_run(venue: FakeVenue) -> None:
     loop, waits = await kept_back(venue, "confirm", Told("alpha"))
     await wind_down(loop, "leave")
-    done = loop.journal.find(waits.id)
+    done = loop.journal.intents.find(waits.id)
     assert done is not None
     assert (done.state, done.code, venue.positions) == ("expired", "run_ended", {})
 

@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.errors import Refusal
-from bot.runtime.journal.journal import Cursor, Journal, Notice, Outcome, TraceKind, next_cursor, open_journal
+from bot.runtime.journal.database import JournalDatabase
+from bot.runtime.journal.event_log import Cursor, EventLog, next_cursor
+from bot.runtime.journal.intent_log import IntentLog, Outcome
+from bot.runtime.journal.journal import Journal, Notice, TraceKind
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.retention import Held
 from bot.runtime.model.intents import FINAL, INTENT_MOVES, RUNTIME, Intent, State, TradeOf, moved
 from bot.runtime.model.positions import Named
@@ -63,49 +67,25 @@ class Noes:
         self.first_unfilled.setdefault(code, no)
 
 
-class MemoryJournal(Journal):
-    """A Journal whose order path writes no SQL."""
+class MemoryIntents(IntentLog):
+    """The intents of a MemoryJournal, in dictionaries."""
 
-    def __init__(self, *, address: str) -> None:
-        made = open_journal(None, address=address)
-        super().__init__(made.db, address=address)
-        self.keeps_traces = self.keeps_bodies = False
-        self.noes = Noes()
-        self._by_id: dict[str, Intent] = {}
+    def __init__(self, database: JournalDatabase, noes: Noes) -> None:
+        super().__init__(database)
+        self.noes = noes
+        self.by_id: dict[str, Intent] = {}
+        self.repairs: list[str] = []  # ids of the runtime's own intents
+        self.newest_entries: dict[str, Intent] = {}  # by market, accepted
         self._open: dict[str, Intent] = {}  # not final, in the order of the decisions
-        self._repairs: list[str] = []  # of the runtime's own
         self._unsure: dict[str, set[int]] = {}  # intent -> its attempts that may have arrived
-        self._taken: dict[str, Event] = {}
-        self._cursor: Cursor | None = None
-        self._opens: dict[str, Intent] = {}
-        self._own_key_seen = False
-        self._finished: dict[tuple[str, str], int] = {}
-        self._memory: dict[str, str] = {}
-        self._rows: dict[str, Any] = {}
-        self._shares: dict[str, tuple[Any, ...]] = {}
 
-    # -- intents
-
-    def decided(
-        self,
-        intents: Sequence[Intent],
-        *,
-        states: Mapping[str, str] | None = None,
-        bars: Sequence[tuple[str, str, int]] = (),
-    ) -> list[Intent]:
-        if states:
-            self._memory.update(states)
-        for market, interval, at_ms in bars:
-            self._finished[market, interval] = at_ms
-        return [intent for intent in intents if self._insert(intent)]
-
-    def _insert(self, i: Intent) -> bool:
+    def insert(self, i: Intent) -> bool:
         assert i.state == "opened", i.state
-        if i.id in self._by_id:
+        if i.id in self.by_id:
             return False
-        self._by_id[i.id] = self._open[i.id] = i
+        self.by_id[i.id] = self._open[i.id] = i
         if i.strategy == RUNTIME:
-            self._repairs.append(i.id)
+            self.repairs.append(i.id)
         return True
 
     def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:
@@ -118,7 +98,7 @@ class MemoryJournal(Journal):
         after = moved(intent, "sending", attempts=intent.attempts + 1)
         self._unsure.setdefault(intent.id, set()).add(after.attempts)
         if intent.state == "sending":
-            self._by_id[intent.id] = self._open[intent.id] = after
+            self.by_id[intent.id] = self._open[intent.id] = after
             return after
         return self._go(after, intent.state)
 
@@ -148,14 +128,20 @@ class MemoryJournal(Journal):
         assert to in INTENT_MOVES[before], f"{after.id}: {before} -> {to}"
         known = self._open.get(after.id)
         assert known is not None and known.state == before, f"{after.id} is not {before} in the journal"
-        self._by_id[after.id] = after
+        self.by_id[after.id] = after
         if to not in FINAL:
             self._open[after.id] = after
             return after
         del self._open[after.id]
         if to == "accepted" and after.action == "open":
-            self._opens[after.market] = after
+            self.newest_entries[after.market] = after
         return after
+
+    def void(self, intents: Sequence[Intent], *, now_ms: int) -> list[Intent]:
+        return [
+            self._go(moved(one, "void", code="account_reset", message="the account was reset"), one.state)
+            for one in intents
+        ]
 
     def is_ambiguous(self, intent: Intent) -> bool:
         return bool(self._unsure.get(intent.id))
@@ -164,44 +150,52 @@ class MemoryJournal(Journal):
         return list(self._open.values())
 
     def find(self, intent_id: str) -> Intent | None:
-        return self._by_id.get(intent_id)
+        return self.by_id.get(intent_id)
 
     def last_open(self, market: str, epoch: int) -> Intent | None:
-        found = self._opens.get(market)
+        found = self.newest_entries.get(market)
         return found if found is not None and found.epoch == epoch else None
 
     def last_of(self, strategy: str, market: str, trigger: str, *, epoch: int) -> Intent | None:
         """The newest intent of one cause, as it is asked of the runtime's own: those of the strategies are many."""
         assert strategy == RUNTIME, strategy
-        repairs = (self._by_id[intent_id] for intent_id in reversed(self._repairs))
+        repairs = (self.by_id[intent_id] for intent_id in reversed(self.repairs))
         return next((i for i in repairs if (i.market, i.trigger, i.epoch) == (market, trigger, epoch)), None)
 
-    # -- events
+    def keys_of_trades(self, trade_ids: Iterable[str], *, epoch: int) -> dict[TradeOf, str]:
+        wanted = set(trade_ids)
+        return {
+            (one.market, one.trade_id, one.action): one.id
+            for one in self.by_id.values()
+            if one.trade_id is not None and one.trade_id in wanted and one.epoch == epoch
+        }
 
-    def take(
-        self, events: Sequence[Event], last_id: str, *, epoch: int, states: Mapping[str, str] | None = None, intents: Sequence[Intent] = (),
-        notices: Iterable[Notice] = (), books: AttributionChanges | None = None, now_ms: int = 0,
-    ) -> list[Intent]:  # fmt: skip
-        taken = self._taken
+
+class MemoryEvents(EventLog):
+    """The newest events of a MemoryJournal, in a dictionary."""
+
+    def __init__(self, database: JournalDatabase, intents: MemoryIntents) -> None:
+        super().__init__(database)
+        self.taken: dict[str, Event] = {}
+        self._intents = intents
+        self._cursor: Cursor | None = None
+        self._own_key_seen = False
+
+    def write(self, events: Sequence[Event], last_id: str, *, epoch: int) -> None:
+        taken, keys = self.taken, self._intents.by_id
         for event in events:
             taken[event.id] = event
         if not self._own_key_seen:
-            self._own_key_seen = any(
-                event.idempotency_key in self._by_id and not isinstance(event, Named) for event in events
-            )
+            self._own_key_seen = any(event.idempotency_key in keys and not isinstance(event, Named) for event in events)
         old = self._cursor
         if old is None or old.last_id != last_id:
             self._cursor = next_cursor(old, events, last_id, epoch)
-        if states:
-            self._memory.update(states)
-        if notices and (said := list(notices)):
-            self.notify(said, now_ms=now_ms)
-        if books is not None:
-            self._write_books(books)
-        return [intent for intent in intents if self._insert(intent)] if intents else []
+
+    def put_cursor(self, cursor: Cursor) -> None:
+        self._cursor = cursor
 
     def unseen(self, events: Sequence[Event]) -> list[Event]:
-        taken = self._taken
+        taken = self.taken
         return list({event.id: event for event in events if event.id not in taken}.values())
 
     @property
@@ -209,22 +203,13 @@ class MemoryJournal(Journal):
         return self._cursor
 
     def last_taken(self) -> tuple[Cursor | None, int | None]:
-        event = None if self._cursor is None else self._taken.get(self._cursor.last_id)
+        event = None if self._cursor is None else self.taken.get(self._cursor.last_id)
         return self._cursor, None if event is None else event.ts
-
-    def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
-        old = [intent for intent in self.live() if intent.epoch != epoch]
-        void = [
-            self._go(moved(one, "void", code="account_reset", message="the account was reset"), one.state)
-            for one in old
-        ]
-        self._cursor = Cursor(last_id, None, epoch)
-        return void
 
     def last_event(
         self, coin: str, type_: str, subtype: str, *, epoch: int, kind: str | None = None
     ) -> dict[str, Any] | None:
-        for event in reversed(self._taken.values()):
+        for event in reversed(self.taken.values()):
             if (event.coin, event.type, event.subtype) == (coin, type_, subtype) and kind in (
                 None,
                 getattr(event.data, "kind", None),
@@ -236,16 +221,72 @@ class MemoryJournal(Journal):
     def entry_keys(self, coin: str, *, epoch: int, since_ms: int) -> list[str]:
         return [
             event.idempotency_key
-            for event in self._taken.values()
+            for event in self.taken.values()
             if event.ts >= since_ms  # First, as most of them are older.
             and (event.coin, event.type, event.subtype) == (coin, "fill", "entry")
             and event.idempotency_key
         ]
 
-    # -- bars, state, refusals
-
     def has_seen_own_key(self) -> bool:
         return self._own_key_seen
+
+    def trades_by_key(self, keys: Iterable[str], *, epoch: int) -> dict[str, str]:
+        wanted = set(keys)
+        return {
+            event.idempotency_key: event.data.trade_id
+            for event in self.taken.values()
+            if event.idempotency_key in wanted and getattr(event.data, "trade_id", None) is not None
+        }
+
+
+class MemoryJournal(Journal):
+    """A Journal whose order path writes no SQL."""
+
+    intents: MemoryIntents
+    events: MemoryEvents
+
+    def __init__(self, *, address: str) -> None:
+        made = open_journal(None, address=address)
+        super().__init__(made.db, address=address)
+        self.keeps_traces = self.keeps_bodies = False
+        self.noes = Noes()
+        self.intents = MemoryIntents(self.database, self.noes)
+        self.events = MemoryEvents(self.database, self.intents)
+        self._finished: dict[tuple[str, str], int] = {}
+        self._memory: dict[str, str] = {}
+        self._rows: dict[str, Any] = {}
+        self._shares: dict[str, tuple[Any, ...]] = {}
+
+    def decided(
+        self,
+        intents: Sequence[Intent],
+        *,
+        states: Mapping[str, str] | None = None,
+        bars: Sequence[tuple[str, str, int]] = (),
+    ) -> list[Intent]:
+        if states:
+            self._memory.update(states)
+        for market, interval, at_ms in bars:
+            self._finished[market, interval] = at_ms
+        return [intent for intent in intents if self.intents.insert(intent)]
+
+    def take(
+        self, events: Sequence[Event], last_id: str, *, epoch: int, states: Mapping[str, str] | None = None, intents: Sequence[Intent] = (),
+        notices: Iterable[Notice] = (), books: AttributionChanges | None = None, now_ms: int = 0,
+    ) -> list[Intent]:  # fmt: skip
+        self.events.write(events, last_id, epoch=epoch)
+        if states:
+            self._memory.update(states)
+        if notices and (said := list(notices)):
+            self.notify(said, now_ms=now_ms)
+        if books is not None:
+            self._write_books(books)
+        return [intent for intent in intents if self.intents.insert(intent)] if intents else []
+
+    def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
+        void = self.intents.void([one for one in self.intents.live() if one.epoch != epoch], now_ms=now_ms)
+        self.events.put_cursor(Cursor(last_id, None, epoch))
+        return void
 
     def bar_done(self, market: str, interval: str, at_ms: int) -> None:
         self._finished[market, interval] = at_ms
@@ -253,24 +294,11 @@ class MemoryJournal(Journal):
     def done_until(self, market: str, interval: str) -> int | None:
         return self._finished.get((market, interval))
 
-    def trades_told(self, keys: Iterable[str], *, epoch: int) -> dict[str, str]:
-        wanted = set(keys)
-        return {
-            event.idempotency_key: event.data.trade_id
-            for event in self._taken.values()
-            if event.idempotency_key in wanted and getattr(event.data, "trade_id", None) is not None
-        }
-
-    def keys_of_trades(self, trade_ids: Iterable[str], *, epoch: int) -> dict[TradeOf, str]:
-        wanted = set(trade_ids)
-        return {
-            (one.market, one.trade_id, one.action): one.id
-            for one in self._by_id.values()
-            if one.trade_id is not None and one.trade_id in wanted and one.epoch == epoch
-        }
-
     def newest_ms(self) -> int:
-        return max((*self._finished.values(), *(intent.opened_ms for intent in self._opens.values())), default=0)
+        return max(
+            (*self._finished.values(), *(intent.opened_ms for intent in self.intents.newest_entries.values())),
+            default=0,
+        )
 
     def state_of(self, strategy: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._memory.get(strategy, "{}"))
@@ -311,21 +339,20 @@ class MemoryJournal(Journal):
 
     # -- the rest is the Journal's
 
-    def _write_waiting(self) -> None:
-        """What waits here waits for good; a transaction of the rest must not take it away."""
-
     @property
     def is_full(self) -> bool:
         """Whether there is much to trim, however few events there were."""
-        return len(self._by_id) > INTENTS_MAX
+        return len(self.intents.by_id) > INTENTS_MAX
 
     def trim(self, held: Callable[[], Held] = Held, *, now_ms: int = 0) -> int:
         """Forget events that are written away, and intents that came to their end: all but the newest, and those that say whose it is what is held."""
         account = held()
-        events, intents = list(self._taken.items()), list(self._by_id.items())
+        events, intents = list(self.events.taken.items()), list(self.intents.by_id.items())
         kept = [one for one in events[:-EVENTS_KEPT] if one[1].idempotency_key in account.keys]
-        self._taken = dict(kept + events[-EVENTS_KEPT:])
-        keys = account.keys.union([event.idempotency_key for event in self._taken.values() if event.idempotency_key])
+        self.events.taken = dict(kept + events[-EVENTS_KEPT:])
+        keys = account.keys.union(
+            [event.idempotency_key for event in self.events.taken.values() if event.idempotency_key]
+        )
         stay = [
             (key, intent)
             for key, intent in intents[:-INTENTS_SHOWN]
@@ -333,6 +360,6 @@ class MemoryJournal(Journal):
             or intent.state not in FINAL
             or (intent.strategy == RUNTIME and intent.market in account.positions)
         ]
-        self._by_id = dict(stay + intents[-INTENTS_SHOWN:])
-        self._repairs = [key for key in self._repairs if key in self._by_id]
-        return len(intents) - len(self._by_id)
+        self.intents.by_id = dict(stay + intents[-INTENTS_SHOWN:])
+        self.intents.repairs = [key for key in self.intents.repairs if key in self.intents.by_id]
+        return len(intents) - len(self.intents.by_id)

@@ -84,7 +84,7 @@ class Attribution:
         cls, journal: Journal, *, owner_of: Callable[[str], str | None], mark_at: MarkAt, step_of: StepOf = lambda _market: UNIT
     ) -> Attribution:  # fmt: skip
         """As the last run left them."""
-        cursor = journal.cursor
+        cursor = journal.events.cursor
         epoch = 0 if cursor is None else cursor.epoch
         rows = [_row_of(*row) for row in journal.book_rows(epoch)]
         shares = [_share_of(*row) for row in journal.share_rows(epoch)]

@@ -23,7 +23,8 @@ from bot.runtime.control_plane import metrics
 from bot.runtime.control_plane.acceptor import Acceptor
 from bot.runtime.control_plane.server import HEAD_BYTES_MAX, Problem, read_request, send_answer
 from bot.runtime.journal import queries
-from bot.runtime.journal.journal import Notice, open_journal
+from bot.runtime.journal.journal import Notice
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness.progress_stamp import ProgressReader
 
 if TYPE_CHECKING:

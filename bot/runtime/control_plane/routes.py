@@ -146,7 +146,7 @@ class ControlRoutes:
         bare = [p.market for p in mirror.unprotected()]
         unsafe = self._unsafe(run)
         passed_ns = run.passed_ns
-        cursor = loop.journal.cursor
+        cursor = loop.journal.events.cursor
         return {
             "address": loop.journal.address,
             "service": {"now_ms": clock.now_ms(), "speed": clock.speed, "skew_ms": clock.skew_ms},

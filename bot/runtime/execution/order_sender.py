@@ -165,7 +165,7 @@ class OrderSender:
         ready = [intent for intent in intents if self._leaves_at_once(intent)]
         if len(ready) < 2:
             return {}
-        return {intent.id: intent for intent in self.journal.sending_all(ready, now_ms=self._now_ms())}
+        return {intent.id: intent for intent in self.journal.intents.sending_all(ready, now_ms=self._now_ms())}
 
     async def send_marked(self, intent: Intent) -> Intent:
         """As `send`, of an intent that `mark` has written. One that the service accepts is written by `settle_answered`."""
@@ -182,12 +182,12 @@ class OrderSender:
     def _accept(self, intent: Intent, trade_id: str) -> Intent:
         if self._is_late(intent):
             return self._accept_all([(intent, trade_id)])[0]
-        return self.journal.accept(intent, trade_id, now_ms=self._now_ms())
+        return self.journal.intents.accept(intent, trade_id, now_ms=self._now_ms())
 
     def _accept_all(self, answered: Sequence[tuple[Intent, str]]) -> list[Intent]:
         """They are orders; what the events have told of one under no name gets its name in the same transaction."""
         with self.journal.together():
-            done = self.journal.accept_all(answered, now_ms=self._now_ms())
+            done = self.journal.intents.accept_all(answered, now_ms=self._now_ms())
             for one in filter(self._is_late, done):
                 self.name(one)
         return done
@@ -209,7 +209,7 @@ class OrderSender:
 
     def give_up(self, intent: Intent) -> Intent:
         """End an entry of which nothing has left; one that may have, also by a lost journal's hand, is settled as ever, or by the next run."""
-        if intent.action != "open" or not self.journal.is_unsent(intent) or self.may_be_out(intent):
+        if intent.action != "open" or not self.journal.intents.is_unsent(intent) or self.may_be_out(intent):
             return intent
         before = intent.state
         return self._told(self._end(intent, "expired", *self._ran_out(intent, _RUN_ENDED)), before)
@@ -244,7 +244,7 @@ class OrderSender:
         """An entry that has a plan, or was put off by the service: whether it may leave is judged anew each time, for nothing of it has left."""
         if intent.action != "open" or intent.state == "opened":
             return False
-        return self.journal.is_unsent(intent) and (intent.state == "planned" or not self.may_be_out(intent))
+        return self.journal.intents.is_unsent(intent) and (intent.state == "planned" or not self.may_be_out(intent))
 
     def _may_leave(self, intent: Intent) -> bool:
         return intent.path == "direct" and not self._is_held(intent)
@@ -309,7 +309,7 @@ class OrderSender:
         _tell_plan(intent, result.plan)
         if self.journal.keeps_traces:
             self.journal.trace(intent.id, "plan", result.plan.model_dump_json(exclude_none=True), at_ms=now_ms)
-        return self.journal.planned(intent, result.confirm_token, expires_ms, now_ms=now_ms)
+        return self.journal.intents.planned(intent, result.confirm_token, expires_ms, now_ms=now_ms)
 
     def _dry_run(self, order: OrderRequest) -> OrderRequest:
         """The same order as a question. The gate gives the very same object for the same wish, so one of them is kept."""
@@ -367,16 +367,16 @@ class OrderSender:
         for n in range(1, TRIES + 1):
             is_first_of_wave = is_marked and n == 1
             is_another_out = self.may_be_out(intent)
-            ambiguous_before = is_another_out or (not is_first_of_wave and self.journal.is_ambiguous(intent))
+            ambiguous_before = is_another_out or (not is_first_of_wave and self.journal.intents.is_ambiguous(intent))
             if not is_first_of_wave:
-                intent = self.journal.sending(intent, now_ms=self._now_ms())
+                intent = self.journal.intents.sending(intent, now_ms=self._now_ms())
             if self._is_unwritten(intent):  # This very write has failed: nothing has left.
-                self.journal.attempt_ended(intent, "no", code="journal_fault", order_submitted=False)
+                self.journal.intents.attempt_ended(intent, "no", code="journal_fault", order_submitted=False)
                 return intent
             try:
                 trade_id = await self._request(intent)
             except _Cut:
-                self.journal.attempt_ended(intent, "no", code="no_time", order_submitted=False)
+                self.journal.intents.attempt_ended(intent, "no", code="no_time", order_submitted=False)
                 return intent
             except ApiError as error:
                 fence_ms = max(intent.fence_ms, self._old_fence_ms(intent)) if is_another_out else intent.fence_ms
@@ -525,13 +525,13 @@ class OrderSender:
         if code == "below_min_notional" and self._is_small_share(intent):
             message = f"{message}. {SMALL_SHARE}"
         if state != "quarantined":
-            return self.journal.end(intent, state, code, message, now_ms=now_ms)
+            return self.journal.intents.end(intent, state, code, message, now_ms=now_ms)
         said = notice(
             "intent.quarantined", intent.id, at_ms=now_ms, market=intent.market, strategy=intent.strategy, code=code, message=message,
         )  # fmt: skip
         with self.journal.together():
             self.journal.notify([said], now_ms=now_ms)
-            return self.journal.end(intent, state, code, message, now_ms=now_ms)
+            return self.journal.intents.end(intent, state, code, message, now_ms=now_ms)
 
     def _is_small_share(self, intent: Intent) -> bool:
         """Whether it was to close all that its strategy has of a shared position."""
@@ -543,7 +543,7 @@ class OrderSender:
 
     def _leave(self, intent: Intent, error: ApiError, *, doubt: bool) -> None:
         self._answers[intent.id] = str(error)
-        self.journal.attempt_ended(
+        self.journal.intents.attempt_ended(
             intent, "unknown" if doubt else "no", code=error.code, order_submitted=error.order_submitted
         )
 

@@ -1,6 +1,6 @@
 """The journal's tables, as migrations with names. Strict tables; amounts are text, so that no float ever touches one.
 
-A migration is never edited once released: the next one follows it. journal.py alone writes to these tables.
+A released migration is never edited; a change is a new migration. Only this package writes to these tables.
 """
 
 from __future__ import annotations

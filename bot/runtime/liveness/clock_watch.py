@@ -142,9 +142,9 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
         message = "the wall clock is behind what was stored before this boot"
     log.error("clock.behind", seconds=max(0, round((high_ms - wall_ms) / 1000)), message=message)
     journal.write_note(WALL_HIGH, str(wall_ms))  # One that was once far ahead counts at one start.
-    held = [one for one in journal.live() if one.action == "open" and journal.is_unsent(one)]
+    held = [one for one in journal.intents.live() if one.action == "open" and journal.intents.is_unsent(one)]
     for one in held:
-        journal.end(
+        journal.intents.end(
             one,
             "expired",
             "clock_behind",

@@ -41,7 +41,7 @@ async def reconcile(loop: Kernel) -> list[Drift] | None:
         if not await loop.drain():
             return None
         snapshot = await loop.port.account()
-        cursor = loop.journal.cursor
+        cursor = loop.journal.events.cursor
         if cursor is None or cursor.epoch != snapshot.epoch:
             return await _resync(loop, "the account was reset", snapshot)
         if snapshot.last_event_id == cursor.last_id:
@@ -86,7 +86,7 @@ async def compare(loop: Kernel) -> list[Drift]:
     for _ in range(LOOKS_MAX):
         await loop.drain()
         snapshot = await loop.port.account()
-        cursor = loop.journal.cursor
+        cursor = loop.journal.events.cursor
         if cursor is None or cursor.epoch != snapshot.epoch:
             return [Drift("cursor_lost", None, "", "the account was reset")]
         if snapshot.last_event_id == cursor.last_id:
@@ -134,7 +134,7 @@ async def _cover_each(loop: Kernel, *, besides: frozenset[str]) -> list[Drift]:
 
 async def overlaps(loop: Kernel) -> bool:
     """Overlap by one: asked for what follows the event before the last, the feed must answer the last. Else there is a gap."""
-    cursor, at_ms = loop.journal.last_taken()
+    cursor, at_ms = loop.journal.events.last_taken()
     if cursor is None or cursor.prev_id is None:
         return True
     try:
@@ -156,7 +156,7 @@ def is_cursor_lost(error: Refused) -> bool:
 
 async def restart(loop: Kernel, snapshot: AccountSnapshot) -> list[Intent]:
     """The feed begins at this snapshot: intents of an earlier epoch are void, guardians stand before anything is opened."""
-    before = loop.journal.cursor
+    before = loop.journal.events.cursor
     is_reset = before is not None and before.epoch != snapshot.epoch
     if before is not None and is_reset:
         loop.arming.outlive(before.epoch)  # Before the cursor moves: after it nothing tells of which epoch they are.
@@ -310,7 +310,7 @@ def lost_distance_pct(loop: Kernel, position: MirrorPosition) -> Decimal | None:
     The newest stop that was armed, else the first one; without any, the trailing stop that the entry came with.
     """
     stop_px = position.first_stop_px
-    armed = loop.journal.last_event(position.market, "order", "armed", epoch=loop.mirror.epoch, kind="stop_loss")
+    armed = loop.journal.events.last_event(position.market, "order", "armed", epoch=loop.mirror.epoch, kind="stop_loss")
     if armed is not None and armed["ts"] >= position.opened_ms and armed["data"].get("triggerPx"):
         stop_px = Decimal(armed["data"]["triggerPx"])
     if stop_px is None or not position.entry_px:
@@ -320,7 +320,7 @@ def lost_distance_pct(loop: Kernel, position: MirrorPosition) -> Decimal | None:
 
 
 def _trailed_pct(loop: Kernel, position: MirrorPosition) -> Decimal | None:
-    opener = loop.journal.last_open(position.market, loop.mirror.epoch)
+    opener = loop.journal.intents.last_open(position.market, loop.mirror.epoch)
     if opener is None:
         return None
     found = next((one.trail_pct for one in opener.order().guardians if one.trail_pct is not None), None)
@@ -333,7 +333,7 @@ async def close_all(loop: Kernel, position: MirrorPosition, why: str) -> str | N
     if not isinstance(intent, Intent):
         return intent
     await loop.open_and_send([intent])
-    sent = loop.journal.find(intent.id)
+    sent = loop.journal.intents.find(intent.id)
     return None if sent is None or sent.state not in ("rejected", "quarantined") else sent.message or sent.code
 
 
@@ -343,7 +343,7 @@ def closing(loop: Kernel, position: MirrorPosition, why: str) -> Intent | str | 
     There is no last try: a market may be closed for days. One that waits for a person is on its way no more, and the position is still there.
     """
     now_ms, trigger = loop.now_ms(), f"{why}:{position.opened_ms}"
-    known = loop.journal.last_of(RUNTIME, position.market, trigger, epoch=loop.mirror.epoch)
+    known = loop.journal.intents.last_of(RUNTIME, position.market, trigger, epoch=loop.mirror.epoch)
     if known is not None and known.state not in FINAL and known.state != "quarantined":
         return None
     # Far ahead of now: the service's clock has gone back since, and nobody waits until it is there again.

@@ -49,7 +49,7 @@ class EventBacklog:
             if heard:
                 one._changed.remove(number)
                 one._notes[number] = heard
-                journal.retold.update(retold)
+                journal.events.reused_ids.update(retold)
         return one
 
     def __bool__(self) -> bool:
@@ -88,7 +88,7 @@ class EventBacklog:
                 self._journal.forget_note(name)
                 continue
             # By their ids alone the next run could not tell that the service has given them twice.
-            retold = [one.event.id for one in heard if one.event.id in self._journal.retold]
+            retold = [one.event.id for one in heard if one.event.id in self._journal.events.reused_ids]
             self._journal.write_note(name, json.dumps([epoch, [_text_of(one) for one in heard], retold]))
         self._changed.clear()
 

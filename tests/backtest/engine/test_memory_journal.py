@@ -19,11 +19,14 @@ from bot.backtest import backtest as backtests
 from bot.backtest.backtest import Backtest
 from bot.backtest.data.candles import Candles
 from bot.backtest.engine import memory_journal as journals
-from bot.backtest.engine.memory_journal import MemoryJournal
+from bot.backtest.engine.memory_journal import MemoryEvents, MemoryIntents, MemoryJournal
 from bot.backtest.engine.options import MarketRules, Outage, SessionOptions
 from bot.backtest.engine.simulated_exchange import ADDRESS
 from bot.backtest.results.run_writer import Result
-from bot.runtime.journal.journal import Journal, Outcome, open_journal
+from bot.runtime.journal.event_log import EventLog
+from bot.runtime.journal.intent_log import IntentLog, Outcome
+from bot.runtime.journal.journal import Journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.intents import RUNTIME, Intent
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Open, View
@@ -52,14 +55,16 @@ def test_a_session_on_a_journal_file_and_one_in_memory_are_the_same(tmp_path: Pa
         assert isinstance(mine, MemoryJournal)
         file = open_journal(tmp_path / f"journal-{seed}.db", address=ADDRESS)
         try:
-            assert mine.cursor == file.cursor
-            assert mine.live() == file.live() == []
+            assert mine.events.cursor == file.events.cursor
+            assert mine.intents.live() == file.intents.live() == []
             assert mine.done_until("BTC", "1m") == file.done_until("BTC", "1m") == START_MS + 500 * MINUTE_MS
             assert mine.state_of("s0") == file.state_of("s0") != {}
-            entries = file.entry_keys("BTC", epoch=file.cursor.epoch if file.cursor else 0, since_ms=0)
+            entries = file.events.entry_keys(
+                "BTC", epoch=file.events.cursor.epoch if file.events.cursor else 0, since_ms=0
+            )
             assert len(entries) > 3
             for key in entries:
-                one, other = mine.find(key), file.find(key)
+                one, other = mine.intents.find(key), file.intents.find(key)
                 assert one is not None
                 assert other is not None
                 assert (one.state, one.trade_id, one.attempts, one.strategy, one.market) == (
@@ -167,11 +172,11 @@ def test_an_attempt_that_may_have_arrived_is_not_forgotten_over_a_later_no(outco
         intent = opened(journal)
         said.append([])
         for outcome in outcomes:
-            intent = journal.sending(intent, now_ms=1)
-            said[-1].append(journal.is_ambiguous(intent))
+            intent = journal.intents.sending(intent, now_ms=1)
+            said[-1].append(journal.intents.is_ambiguous(intent))
             if outcome is not None:
-                journal.attempt_ended(intent, outcome, code="internal_error", order_submitted=None)
-            said[-1].append(journal.is_ambiguous(intent))
+                journal.intents.attempt_ended(intent, outcome, code="internal_error", order_submitted=None)
+            said[-1].append(journal.intents.is_ambiguous(intent))
         journal.close()
     assert said[0] == said[1]
     assert said[0][-1] is (set(outcomes) != {"no"})
@@ -181,20 +186,22 @@ def test_an_attempt_that_may_have_arrived_is_not_forgotten_over_a_later_no(outco
 
 
 NEVER_ASKED = {
-    "name_events": "every event of a session bears the key of its order",
+    "attach_key": "every event of a session bears the key of its order",
     "opened_ms": "and every position the instant at which it was opened",
 }
 
 
 def test_nothing_is_asked_of_the_tables_that_the_sessions_journal_leaves_empty():
     questions = re.compile(rf"FROM ({'|'.join(ORDER_PATH)})\b|self\._intents\(")
+    pairs = ((Journal, MemoryJournal), (IntentLog, MemoryIntents), (EventLog, MemoryEvents))
     asking = {
-        name
-        for name, made in vars(Journal).items()
+        (in_memory, name)
+        for on_disk, in_memory in pairs
+        for name, made in vars(on_disk).items()
         if not name.startswith("_") and questions.search(inspect.getsource(getattr(made, "fget", made)))
     }
     assert len(asking) > 10
-    assert asking - vars(MemoryJournal).keys() == NEVER_ASKED.keys()
+    assert {name for in_memory, name in asking if name not in vars(in_memory)} == NEVER_ASKED.keys()
 
 
 def test_the_newest_repair_of_one_cause_is_known_to_both():
@@ -204,9 +211,9 @@ def test_the_newest_repair_of_one_cause_is_known_to_both():
         for one in (first, replace(first, id="K2", ordinal=1), replace(first, id="K3", trigger="naked:2"),
                     replace(first, id="K4", market="ETH")):  # fmt: skip
             assert journal.open(one)
-        journal.accept(journal.sending(replace(first, id="K2", ordinal=1), now_ms=1), "trd_1", now_ms=2)
+        journal.intents.accept(journal.intents.sending(replace(first, id="K2", ordinal=1), now_ms=1), "trd_1", now_ms=2)
         asked = (("BTC", "naked:1", 0), ("BTC", "naked:1", 1), ("ETH", "naked:1", 0), ("ETH", "naked:2", 0))
-        found.append([journal.last_of(RUNTIME, market, cause, epoch=epoch) for market, cause, epoch in asked])
+        found.append([journal.intents.last_of(RUNTIME, market, cause, epoch=epoch) for market, cause, epoch in asked])
         journal.close()
     assert found[0] == found[1]
     assert [one and (one.id, one.state) for one in found[0]] == [("K2", "accepted"), None, ("K4", "opened"), None]
@@ -289,7 +296,7 @@ def test_a_position_that_is_held_for_long_is_known_again_after_an_outage(
     assert result.left == []
     assert result.noes.refusals == {}
     entries = [one["idempotencyKey"] for one in events if (one["type"], one["subtype"]) == ("fill", "entry")]
-    assert [test.journal.find(key) is None for key in (entries[0], entries[-1])] == [
+    assert [test.journal.intents.find(key) is None for key in (entries[0], entries[-1])] == [
         True,
         False,
     ]  # what nothing holds goes

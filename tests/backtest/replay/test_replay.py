@@ -26,7 +26,7 @@ from bot.cli.common.config_check import judged
 from bot.client import Client
 from bot.clock import iso
 from bot.runtime.assembly import place_strategies, source_digests, wanted_guardians
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Kernel
 from bot.runtime.kernel import Settings as LoopSettings
 from bot.runtime.strategy_host import fingerprints

@@ -16,7 +16,7 @@ from bot.cli.operate import daemon_client as place_module
 from bot.cli.operate import kill as kill_module
 from bot.cli.operate.daemon_client import Hung, Place, Silent
 from bot.runtime.control_plane.server import reachable
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness.instance_lock import hold_state
 from bot.runtime.strategy_host.fingerprints import note_run
 from bot.testing.sandbox import Sandbox

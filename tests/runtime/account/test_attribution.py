@@ -12,7 +12,7 @@ import pytest
 from bot.clock import DAY_MS
 from bot.money import decimal_of_e8
 from bot.runtime.account.attribution import Attribution
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.positions import MirrorPosition
 from bot.runtime.model.shares import FOREIGN, NETTING
 from bot.service.views import event_views

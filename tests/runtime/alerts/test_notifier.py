@@ -20,7 +20,8 @@ from bot.runtime.alerts import messages
 from bot.runtime.alerts import notifier as notify
 from bot.runtime.alerts.messages import Message, notice
 from bot.runtime.control_plane import reporting
-from bot.runtime.journal.journal import Journal, open_journal
+from bot.runtime.journal.journal import Journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.retention import Held, Kept, trim_rest
 from bot.wire import Event
 from tests.runtime.alerts.notification_receiver import postbox
@@ -219,7 +220,7 @@ async def test_what_was_trimmed_while_a_target_was_down_is_counted_and_said(jour
     lane = lane_of(journal, inbox)
     journal.notify([lost(str(n), market=f"M{n}") for n in range(9)], now_ms=0)
     again_ms = await lane.step(0)
-    with journal._transaction():
+    with journal.together():
         trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=2))
     inbox.down = False
     await lane.step(again_ms)
@@ -400,7 +401,7 @@ async def test_an_error_that_is_written_while_it_is_looked_for_leaves_with_what_
 
 async def test_what_is_trimmed_while_a_digest_is_made_is_counted_and_said(journal: Journal) -> None:
     async def trim() -> None:
-        with journal._transaction():
+        with journal.together():
             trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=50))
 
     inbox = Inbox()

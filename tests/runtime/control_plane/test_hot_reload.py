@@ -21,7 +21,7 @@ from bot.runtime.assembly import place_strategies, wanted_guardians
 from bot.runtime.control_plane import commands
 from bot.runtime.control_plane.commands import Commands
 from bot.runtime.control_plane.routes import ControlRoutes
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Kernel
 from bot.runtime.kernel import Settings as LoopSettings
 from bot.runtime.model.shares import Share

@@ -15,7 +15,7 @@ from bot.runtime.bar_feed import Closed
 from bot.runtime.control_plane.status import state_of
 from bot.runtime.execution.dispatch import ABREAST, entries_max, next_wave, one_by_one, side_by_side
 from bot.runtime.execution.order_sender import UNSETTLED_MS
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import SLOW_MS, Kernel, Settings
 from bot.runtime.model.intents import Intent
 from bot.runtime.shutdown import wind_down
@@ -401,9 +401,9 @@ async def test_what_ends_the_run_leaves_the_others_written(tmp_path: Path) -> No
     with pytest.raises(AccessLost):
         await minute(loop, venue)
     await loop.cancel_in_flight()
-    assert {one.state for one in loop.journal.live()} == {"sending"}
+    assert {one.state for one in loop.journal.intents.live()} == {"sending"}
     again = open_journal(tmp_path / "journal.db", address=ADDRESS)
-    assert len(again.live()) == len(MARKETS), "the next start goes on with the same keys"
+    assert len(again.intents.live()) == len(MARKETS), "the next start goes on with the same keys"
     again.db.close()
 
 

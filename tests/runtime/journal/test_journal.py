@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from bot.errors import ConfigError, Exit, JournalBlocked, JournalError, Refusal
-from bot.runtime.journal import journal as journal_module
-from bot.runtime.journal.journal import Arm, Journal, Notice, _in_memory, open_journal, open_or_rebuild
+from bot.runtime.journal import opening
+from bot.runtime.journal.journal import Arm, Journal, Notice
+from bot.runtime.journal.opening import _in_memory, open_journal, open_or_rebuild
 from bot.runtime.model.intents import INTENT_MOVES, Intent
 from bot.wire import Event
 from tests.fakes import ADDRESS
@@ -53,20 +54,20 @@ def in_state(journal: Journal, state: str, n: int = 0) -> Intent:
     one = intent(n)
     assert journal.open(one)
     if state == "planned":
-        return journal.planned(one, "token-1", 50, now_ms=2)
+        return journal.intents.planned(one, "token-1", 50, now_ms=2)
     if state == "sending":
-        return journal.sending(one, now_ms=2)
+        return journal.intents.sending(one, now_ms=2)
     if state == "quarantined":
-        return journal.end(journal.sending(one, now_ms=2), "quarantined", "x", "y", now_ms=3)
+        return journal.intents.end(journal.intents.sending(one, now_ms=2), "quarantined", "x", "y", now_ms=3)
     if state == "accepted":
-        return journal.accept(one, "trd_1", now_ms=3)
-    return one if state == "opened" else journal.end(one, state, "x", "y", now_ms=3)  # type: ignore[arg-type]
+        return journal.intents.accept(one, "trd_1", now_ms=3)
+    return one if state == "opened" else journal.intents.end(one, state, "x", "y", now_ms=3)  # type: ignore[arg-type]
 
 
 def test_a_decision_is_written_once(journal: Journal) -> None:
     assert journal.open(intent())
     assert not journal.open(intent(body=b"{}"))
-    assert [one.body for one in journal.live()] == [b'{"market":"BTC"}']
+    assert [one.body for one in journal.intents.live()] == [b'{"market":"BTC"}']
 
 
 @pytest.mark.parametrize(("before", "to"), list(product(INTENT_MOVES, INTENT_MOVES)))
@@ -77,16 +78,16 @@ def test_an_intent_moves_only_as_the_table_says(tmp_path: Path, before: str, to:
 
     def move() -> Intent:
         if to == "planned":
-            return journal.planned(one, "token-1", 50, now_ms=4)
+            return journal.intents.planned(one, "token-1", 50, now_ms=4)
         if to == "accepted":
-            return journal.accept(one, "trd_1", now_ms=4)
+            return journal.intents.accept(one, "trd_1", now_ms=4)
         if to == "sending":
-            return journal.sending(one, now_ms=4)
-        return journal.end(one, to, "x", "y", now_ms=4)  # type: ignore[arg-type]
+            return journal.intents.sending(one, now_ms=4)
+        return journal.intents.end(one, to, "x", "y", now_ms=4)  # type: ignore[arg-type]
 
     if to in INTENT_MOVES[before] or before == to == "sending":
         assert move().state == to
-        found = journal.find(one.id)
+        found = journal.intents.find(one.id)
         assert found is not None
         assert found.state == to
     elif to != "opened":
@@ -97,33 +98,33 @@ def test_an_intent_moves_only_as_the_table_says(tmp_path: Path, before: str, to:
 def test_a_row_that_is_not_where_we_think_is_our_mistake(journal: Journal) -> None:
     one = in_state(journal, "accepted")
     with pytest.raises(AssertionError, match="not sending"):
-        journal.accept(replace(one, state="sending"), "trd_2", now_ms=9)
+        journal.intents.accept(replace(one, state="sending"), "trd_2", now_ms=9)
 
 
 def test_an_attempt_without_an_end_is_a_doubt(journal: Journal) -> None:
     one = in_state(journal, "sending")
-    assert journal.is_ambiguous(one)
-    journal.attempt_ended(one, "no", code="rate_limited", order_submitted=False)
-    assert not journal.is_ambiguous(one)
-    one = journal.sending(one, now_ms=5)
-    journal.attempt_ended(one, "unknown", code="internal_error", order_submitted="unknown")
-    assert journal.is_ambiguous(one)
+    assert journal.intents.is_ambiguous(one)
+    journal.intents.attempt_ended(one, "no", code="rate_limited", order_submitted=False)
+    assert not journal.intents.is_ambiguous(one)
+    one = journal.intents.sending(one, now_ms=5)
+    journal.intents.attempt_ended(one, "unknown", code="internal_error", order_submitted="unknown")
+    assert journal.intents.is_ambiguous(one)
 
 
 def test_a_token_is_durable_and_goes_when_the_intent_is_final(journal: Journal) -> None:
     one = in_state(journal, "planned")
     assert "token-1" not in repr(one)
     journal = reopened(journal)
-    (found,) = journal.live()
+    (found,) = journal.intents.live()
     assert found == one
-    journal.accept(found, "trd_1", now_ms=5)
+    journal.intents.accept(found, "trd_1", now_ms=5)
     assert [row["confirm_token"] for row in journal.db["intents"].rows] == [None]
 
 
 def test_an_event_counts_once_with_all_that_it_changed(journal: Journal) -> None:
     journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
     events = [event(1), event(2), event(2)]
-    fresh = journal.unseen(events)
+    fresh = journal.events.unseen(events)
     assert [one.id for one in fresh] == ["evt_0000000001", "evt_0000000002"]
     opened = journal.take(
         fresh,
@@ -135,14 +136,14 @@ def test_an_event_counts_once_with_all_that_it_changed(journal: Journal) -> None
     )
     assert [one.id for one in opened] == ["KEY7"]
     journal = reopened(journal)
-    assert journal.cursor == ("evt_0000000002", "evt_0000000001", 0)
-    assert journal.unseen(events) == []
+    assert journal.events.cursor == ("evt_0000000002", "evt_0000000001", 0)
+    assert journal.events.unseen(events) == []
     assert journal.state_of("trend") == {"n": 1}
     assert [(row.seq, row.kind) for row in journal.owed(0, 10)] == [(1, "fill")]
     assert journal.newest_notice() == 1
     with pytest.raises(JournalError):
         journal.take([event(1)], "evt_0000000003", epoch=0)
-    assert journal.cursor == ("evt_0000000002", "evt_0000000001", 0), "a page that fails leaves nothing"
+    assert journal.events.cursor == ("evt_0000000002", "evt_0000000001", 0), "a page that fails leaves nothing"
 
 
 def test_a_finished_bar_is_durable_with_the_next_write_or_a_flush(journal: Journal) -> None:
@@ -168,8 +169,8 @@ def test_a_reset_voids_the_intents_of_before(journal: Journal) -> None:
     in_state(journal, "accepted", 2)
     void = journal.restart_cursor("evt_0000000009", epoch=1, now_ms=9)
     assert [one.id for one in void] == ["KEY1"]
-    assert journal.live() == []
-    assert journal.cursor == ("evt_0000000009", None, 1)
+    assert journal.intents.live() == []
+    assert journal.events.cursor == ("evt_0000000009", None, 1)
 
 
 def test_refusals_are_kept_for_people(journal: Journal) -> None:
@@ -257,7 +258,7 @@ def test_no_statement_of_an_order_builds_a_table_of_its_own(journal: Journal) ->
     for n, state in enumerate(sorted(INTENT_MOVES)):
         journal.trace(f"KEY{n}", "wish", "{}", at_ms=n)
         in_state(journal, state, n)
-    journal.live()
+    journal.intents.live()
     journal.db.conn.set_trace_callback(None)
     asked = {one for one in said if one.startswith(("INSERT", "UPDATE", "SELECT"))}
     assert any("INTO intents" in one for one in asked)
@@ -305,7 +306,7 @@ def test_a_row_that_was_changed_under_us_is_refused(journal: Journal) -> None:
     with journal.db.conn:
         journal.db.conn.execute("UPDATE intents SET body=?", (b'{"market":"ETH"}',))
     with pytest.raises(JournalError, match="checksum"):
-        journal.live()
+        journal.intents.live()
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -330,14 +331,14 @@ def test_a_write_that_fails_where_there_is_no_file_is_a_journal_error_and_leaves
     with pytest.raises(JournalError, match="Nothing more is sent"):
         journal.open(intent(2))
     journal.db.conn.execute("PRAGMA query_only=OFF")
-    assert [one.id for one in journal.live()] == ["KEY1"]
+    assert [one.id for one in journal.intents.live()] == ["KEY1"]
 
 
 def test_anothers_lock_is_waited_for_only_as_long_as_bars_can_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first time, and again after the file could be written. A start waits longer: here for minutes, so that the two are told apart."""
-    monkeypatch.setattr(journal_module, "OPEN_BUSY_MS", 120_000)
+    monkeypatch.setattr(opening, "OPEN_BUSY_MS", 120_000)
     journal = open_journal(tmp_path / "journal.db", address=ADDRESS)
     lock = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     for n in range(2):
@@ -356,17 +357,17 @@ CHILD = """
 import sys
 from pathlib import Path
 from bot.runtime.model.intents import Intent
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 journal = open_journal(Path(sys.argv[1]), address={address!r})
 n = 0
 while True:
     one = Intent(id=f"KEY{{n}}", strategy="trend", market="BTC", action="open", path="plan", trigger=f"bar:{{n}}", ordinal=0,
                  leg="order", epoch=0, body=b"{{}}", not_after_ms=1, opened_ms=1)
     journal.open(one)
-    one = journal.planned(one, f"token-{{n}}", 50, now_ms=2)
-    one = journal.sending(one, now_ms=3)
+    one = journal.intents.planned(one, f"token-{{n}}", 50, now_ms=2)
+    one = journal.intents.sending(one, now_ms=3)
     print(n, flush=True)  # stands for the bytes that leave
-    journal.accept(one, f"trd_{{n}}", now_ms=4)
+    journal.intents.accept(one, f"trd_{{n}}", now_ms=4)
     n += 1
 """
 
@@ -386,12 +387,12 @@ def test_nothing_that_has_left_is_forgotten_by_kill_9(tmp_path: Path, kills: int
         child.wait()
         journal = open_journal(path, address=ADDRESS)
         for sent in left:
-            found = journal.find(f"KEY{sent}")
+            found = journal.intents.find(f"KEY{sent}")
             assert found is not None
             assert found.state in ("sending", "accepted")
-        live = journal.live()
+        live = journal.intents.live()
         assert len(live) <= 1
-        assert all(journal.is_ambiguous(one) for one in live if one.state == "sending")
+        assert all(journal.intents.is_ambiguous(one) for one in live if one.state == "sending")
         journal.close()
 
 
@@ -399,13 +400,13 @@ def test_an_event_that_bears_the_id_of_another_is_new_where_a_service_went_back(
     journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
     told = [event(1), event(2), event(3)]
     notices = [Notice("evt_0000000003", "fill.entry", '"undone"')]
-    journal.take(journal.unseen(told), "evt_0000000003", epoch=0, notices=notices)
+    journal.take(journal.events.unseen(told), "evt_0000000003", epoch=0, notices=notices)
     sent = journal.newest_notice()
     journal.restart_cursor("evt_0000000001", epoch=0, now_ms=0)
     again = [event(2), event(3).model_copy(update={"ts": 77})]
-    assert journal.unseen(again) == again[1:], "the second is the one that was taken"
+    assert journal.events.unseen(again) == again[1:], "the second is the one that was taken"
     notices = [Notice("evt_0000000003", "fill.entry", '"new"')]
-    journal.take(journal.unseen(again), "evt_0000000003", epoch=0, notices=notices)
+    journal.take(journal.events.unseen(again), "evt_0000000003", epoch=0, notices=notices)
     assert [(row["id"], row["ts"]) for row in journal.db["events"].rows] == [
         ("evt_0000000001", 1), ("evt_0000000002", 2), ("evt_0000000003", 77),
     ]  # fmt: skip
@@ -413,4 +414,4 @@ def test_an_event_that_bears_the_id_of_another_is_new_where_a_service_went_back(
     assert [one.payload for one in journal.owed(sent, 9)] == ['"new"'], (
         "whoever was told of the first is told of the second"
     )
-    assert journal.unseen(again) == []
+    assert journal.events.unseen(again) == []

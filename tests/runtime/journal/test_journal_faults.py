@@ -16,10 +16,11 @@ import pytest
 
 from bot.errors import ConfigError, JournalDamaged, JournalError
 from bot.runtime.control_plane.status import state_of
-from bot.runtime.journal import failover, halt_flags
+from bot.runtime.journal import database, failover, halt_flags
 from bot.runtime.journal import journal as journal_module
 from bot.runtime.journal.halt_flags import ALL, FOREIGN, HALTED, SafetyFile
-from bot.runtime.journal.journal import Arm, Journal, Notice, open_journal, open_or_rebuild
+from bot.runtime.journal.journal import Arm, Journal, Notice
+from bot.runtime.journal.opening import open_journal, open_or_rebuild
 from bot.runtime.risk.pauses import Pauses, Quarantine, keep_quarantine, quarantine_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
@@ -32,7 +33,7 @@ NOW_MS = 1_748_736_000_000
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "BUSY_TIMEOUT_MS", 5)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 5)
     monkeypatch.setattr(failover, "MEND_BUSY_MS", 5)
 
 
@@ -65,7 +66,7 @@ def locked(journal: Journal) -> Callable[[], None]:
 
 def failing(journal: Journal, code: int = sqlite3.SQLITE_IOERR, *, at: int = 1) -> None:
     """The `at`-th statement from now fails as a disk does."""
-    inner, left = journal._raw, at
+    inner, left = journal.database._raw, at
 
     def raw(*args: Any) -> sqlite3.Cursor:
         nonlocal left
@@ -76,7 +77,7 @@ def failing(journal: Journal, code: int = sqlite3.SQLITE_IOERR, *, at: int = 1) 
             raise error
         return inner(*args)
 
-    journal._raw = raw
+    journal.database._raw = raw
 
 
 def broken(journal: Journal) -> Callable[[], None]:
@@ -101,8 +102,8 @@ def test_a_file_that_fails_is_gone_on_without_and_written_when_it_works_again(
     cure = fail(journal)
     journal.open(intent(2, body=b"x" * 9000))
     assert journal.fault is not None
-    journal.accept(journal.sending(journal.live()[0], now_ms=5), "trd_1", now_ms=6)
-    assert [one.id for one in journal.live()] == ["KEY2"]
+    journal.intents.accept(journal.intents.sending(journal.intents.live()[0], now_ms=5), "trd_1", now_ms=6)
+    assert [one.id for one in journal.intents.live()] == ["KEY2"]
     assert in_file(path) == ["KEY1"]
     if fail is locked:
         assert not journal.mend()
@@ -113,8 +114,8 @@ def test_a_file_that_fails_is_gone_on_without_and_written_when_it_works_again(
     journal.open(intent(3))
     journal.db.close()
     again = open_journal(path, address=ADDRESS)
-    assert [one.id for one in again.live()] == ["KEY2", "KEY3"]
-    found = again.find("KEY1")
+    assert [one.id for one in again.intents.live()] == ["KEY2", "KEY3"]
+    found = again.intents.find("KEY1")
     assert found is not None
     assert (found.state, found.trade_id) == ("accepted", "trd_1")
 
@@ -123,18 +124,18 @@ def fill(journal: Journal) -> None:
     """Writes of every sort; each is one transaction."""
     journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
     journal.decided([intent(1), intent(2)], states={"trend": '{"n": 1}'}, bars=[("BTC", "1m", 60_000)])
-    one = journal.planned(journal.live()[0], "token-1", 50, now_ms=2)
-    one = journal.sending(one, now_ms=3)
-    journal.attempt_ended(one, "unknown", code="internal_error", order_submitted="unknown")
-    journal.accept(journal.sending(one, now_ms=4), "trd_1", now_ms=5)
+    one = journal.intents.planned(journal.intents.live()[0], "token-1", 50, now_ms=2)
+    one = journal.intents.sending(one, now_ms=3)
+    journal.intents.attempt_ended(one, "unknown", code="internal_error", order_submitted="unknown")
+    journal.intents.accept(journal.intents.sending(one, now_ms=4), "trd_1", now_ms=5)
     events = [event(1), event(2)]
     journal.take(
-        journal.unseen(events), "evt_0000000002", epoch=0, states={"trend": '{"n": 2}'}, intents=[intent(7)],
+        journal.events.unseen(events), "evt_0000000002", epoch=0, states={"trend": '{"n": 2}'}, intents=[intent(7)],
         notices=[Notice("evt_0000000001", "fill.entry", "{}")],
     )  # fmt: skip
     journal.write_arm(Arm("dead_man", 1, "grd_1", "{}"))
     journal.write_arm(Arm("dead_man", 2, "grd_2", "{}"))
-    journal.end(journal.live()[0], "expired", "x", "y", now_ms=9)
+    journal.intents.end(journal.intents.live()[0], "expired", "x", "y", now_ms=9)
     journal.bar_done("BTC", "1m", 120_000)
     journal.flush()
 
@@ -154,14 +155,14 @@ def test_an_error_at_any_statement_changes_nothing_of_what_is_written(tmp_path: 
     """Every statement of every sort of write fails once, begin and commit among them."""
     whole = open_journal(tmp_path / "whole.db", address=ADDRESS)
     count = 0
-    inner = whole._raw
+    inner = whole.database._raw
 
     def counted(*args: Any) -> sqlite3.Cursor:
         nonlocal count
         count += 1
         return inner(*args)
 
-    whole._raw = counted
+    whole.database._raw = counted
     fill(whole)
     wanted = content(whole)
     assert count > 40
@@ -248,16 +249,16 @@ def test_a_file_that_is_taken_away_while_nothing_fails_is_noticed_and_written_an
 ) -> None:
     journal = open_journal(path, address=ADDRESS)
     journal.open(intent(1))
-    journal.look(now_ms=NOW_MS)
+    journal.check_file(now_ms=NOW_MS)
     assert journal.fault is None
     take(path)
     journal.open(intent(2))
-    journal.look(now_ms=NOW_MS)
+    journal.check_file(now_ms=NOW_MS)
     assert "taken away" in (journal.fault or "")
     assert journal.mend()
     assert in_file(path) == ["KEY1", "KEY2"]
     journal.open(intent(3))
-    journal.look(now_ms=NOW_MS)
+    journal.check_file(now_ms=NOW_MS)
     assert journal.fault is None
     journal.db.close()
     assert in_file(path) == ["KEY1", "KEY2", "KEY3"]
@@ -269,10 +270,10 @@ def test_another_file_that_is_put_in_its_place_while_it_cannot_be_written_is_kep
     journal = open_journal(path, address=ADDRESS)
     journal.open(intent(1))
     removed(path)
-    journal.look(now_ms=NOW_MS)
+    journal.check_file(now_ms=NOW_MS)
     assert journal.fault is not None
     replaced(path)
-    journal.look(now_ms=NOW_MS)
+    journal.check_file(now_ms=NOW_MS)
     assert journal.mend()
     journal.db.close()
     assert in_file(path) == ["KEY1"]
@@ -290,10 +291,10 @@ def test_a_file_that_nobody_may_look_at_just_now_was_not_taken_away(
 
     with monkeypatch.context() as closed:
         closed.setattr(Path, "stat", no)
-        journal.look(now_ms=NOW_MS)
+        journal.check_file(now_ms=NOW_MS)
     assert journal.fault is None
     removed(path)
-    journal.look(now_ms=NOW_MS)
+    journal.check_file(now_ms=NOW_MS)
     assert "taken away" in (journal.fault or "")
 
 
@@ -303,7 +304,7 @@ async def test_a_pass_writes_the_journal_anew_when_somebody_has_removed_it(path:
     loop = room(venue, trader, path=path)
     await loop.recover()
     await loop.cycle()
-    before = loop.journal.cursor
+    before = loop.journal.events.cursor
     removed(path)
     later(loop, 60_000)
     await minutes(loop, venue, "100")
@@ -311,14 +312,14 @@ async def test_a_pass_writes_the_journal_anew_when_somebody_has_removed_it(path:
     assert loop.health.counts["daemon.degraded"] == loop.health.counts["daemon.recovered"] == 1
     again = open_journal(path, address=ADDRESS)
     assert before is not None
-    assert again.cursor == loop.journal.cursor
+    assert again.events.cursor == loop.journal.events.cursor
     assert [one["state"] for one in again.db["intents"].rows] == ["accepted"]
 
 
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.intents import Intent
 
 def intent(n):
@@ -393,7 +394,7 @@ async def test_under_a_fault_exits_go_entries_do_not_and_passes_end(
     assert "journal" in loop.degraded
     await minutes(loop, venue, "102")
     assert venue.positions == {}, "and nothing was opened"
-    assert "journal_fault" in [row[6] for row in loop.journal._refusals] + [
+    assert "journal_fault" in [row[6] for row in loop.journal._pending.refusals] + [
         row["code"] for row in loop.journal.db["refusals"].rows
     ]
     assert len(passed) == 3, "each pass ended, so that the heartbeat goes on"
@@ -487,9 +488,9 @@ def rich(path: Path) -> Journal:
         one = intent(n, body=b'{"market":"BTC"}' + b" " * (n * 7))
         journal.open(one)
         if n % 3 == 0:
-            one = journal.sending(journal.planned(one, f"token-{n}", 50, now_ms=2), now_ms=3)
+            one = journal.intents.sending(journal.intents.planned(one, f"token-{n}", 50, now_ms=2), now_ms=3)
         if n % 6 == 0:
-            journal.accept(one, f"trd_{n}", now_ms=4)
+            journal.intents.accept(one, f"trd_{n}", now_ms=4)
         journal.decided((), states={f"s{n}": f'{{"count": {n}}}'})
         journal.bar_done("BTC", f"{n}m", n * 1000)
     for n in range(10, 300):
@@ -502,7 +503,14 @@ def believed(journal: Journal) -> tuple[Any, ...]:
     """What the next step would be made of."""
     states = {row["strategy"]: row["state"] for row in journal.db["strategy_state"].rows}
     done = [(row["market"], row["interval"], row["at_ms"]) for row in journal.db["progress"].rows]
-    return journal.live(), journal.cursor, states, sorted(done), journal.arm_of("dead_man"), journal.find("KEY1")
+    return (
+        journal.intents.live(),
+        journal.events.cursor,
+        states,
+        sorted(done),
+        journal.arm_of("dead_man"),
+        journal.intents.find("KEY1"),
+    )
 
 
 def damage(chance: random.Random, path: Path) -> str:
@@ -561,8 +569,8 @@ def test_a_damaged_file_is_never_believed(tmp_path: Path, worlds: int, base_seed
                 assert believed(found) == wanted, f"seed {seed}: {kind} was believed"
             else:
                 outcomes["rebuilt"] += 1
-                assert found.live() == []
-                assert found.cursor is None
+                assert found.intents.live() == []
+                assert found.events.cursor is None
                 if kind not in ("gone", "empty"):
                     assert any(name.name.startswith("journal.db.damaged-2025") for name in folder.iterdir()), "kept"
         except JournalDamaged:
@@ -721,11 +729,11 @@ def test_a_file_that_cannot_be_written_at_the_start_is_gone_on_without(
         raise error
 
     with monkeypatch.context() as full_disk:
-        full_disk.setattr(journal_module, "_configure", fails)
+        full_disk.setattr(database, "configure", fails)
         journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
         assert journal.fault is not None
         assert (said is None) is (before != "damaged")
-        assert (journal.find("KEY1") is not None) is (before == "used")
+        assert (journal.intents.find("KEY1") is not None) is (before == "used")
         journal.open(intent(1_000))
         assert journal.mend() is False
     assert journal.mend() is True
@@ -740,7 +748,7 @@ import resource, signal, sys
 from pathlib import Path
 from bot.errors import JournalError
 from bot.runtime.journal import queries
-from bot.runtime.journal.journal import open_or_rebuild
+from bot.runtime.journal.opening import open_or_rebuild
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -753,7 +761,7 @@ except JournalError:
 journal, _ = open_or_rebuild(Path(sys.argv[1]), address=sys.argv[2], now_ms=0)
 assert journal.fault, "the kernel refused nothing"
 assert "cannot be written" in journal.fault
-print(len(journal.live()), journal.note("pauses"))
+print(len(journal.intents.live()), journal.note("pauses"))
 journal.write_note("pauses", "[]")
 assert not journal.mend()
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -767,7 +775,7 @@ def test_a_start_where_no_file_can_grow_reads_what_is_there_and_writes_it_later(
     """A killed run has left its newest rows in the log beside the file, which needs an index to be read."""
     journal = rich(path)
     journal.write_note("pauses", '["alpha"]')
-    live = len(journal.live())
+    live = len(journal.intents.live())
     held = path.parent / "held"
     if end == "closed":
         journal.close()
@@ -796,7 +804,7 @@ def test_a_file_that_is_written_back_and_cannot_be_used_yet_is_tried_again_and_e
     journal.write_note("a", "1")
     assert journal.fault is not None
     with monkeypatch.context() as broken:
-        broken.setattr(journal_module, "_configure", _no_wal)
+        broken.setattr(database, "configure", _no_wal)
         assert journal.mend() is False
     assert journal.note("a") == "1"
     assert journal.mend() is True

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from bot.runtime.journal import database
 from bot.runtime.journal import journal as journal_module
-from bot.runtime.journal.journal import Arm, Journal, open_journal
+from bot.runtime.journal.journal import Arm, Journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.retention import KEYS_MS, PAGES_FREE, ROWS_MAX, Held
 from bot.strategy import Bracket, Open
 from bot.wire import INTERVAL_MS, Event
@@ -36,11 +38,11 @@ def lived(journal: Journal, n: int, *, at_ms: int = 0, state: str = "accepted", 
     one = intent(n, **more)
     assert journal.open(one)
     journal.trace(one.id, "wish", "{}", at_ms=at_ms)
-    one = journal.sending(one, now_ms=at_ms)
+    one = journal.intents.sending(one, now_ms=at_ms)
     if state == "accepted":
-        journal.accept(one, f"trd_{n}", now_ms=at_ms)
+        journal.intents.accept(one, f"trd_{n}", now_ms=at_ms)
     elif state != "sending":
-        journal.end(one, state, "x", "y", now_ms=at_ms)  # type: ignore[arg-type]
+        journal.intents.end(one, state, "x", "y", now_ms=at_ms)  # type: ignore[arg-type]
     return one.id
 
 
@@ -83,8 +85,12 @@ def test_what_the_account_holds_keeps_its_keys_and_the_events_that_say_whose_it_
         lived(journal, n)
     journal.trim(lambda: Held(frozenset({entry, resting}), {"BTC": 3}), now_ms=LATE_MS)
     assert known(journal) >= {entry, resting}
-    assert journal.entry_keys("BTC", epoch=0, since_ms=3)[0] == entry
-    assert set(journal.entry_keys("BTC", epoch=0, since_ms=0)) == {entry, resting, *(f"KEY{n}" for n in range(30, 40))}
+    assert journal.events.entry_keys("BTC", epoch=0, since_ms=3)[0] == entry
+    assert set(journal.events.entry_keys("BTC", epoch=0, since_ms=0)) == {
+        entry,
+        resting,
+        *(f"KEY{n}" for n in range(30, 40)),
+    }
     journal.trim(now_ms=LATE_MS)
     assert not known(journal) & {entry, resting}, "once nothing stands by them they go"
 
@@ -128,14 +134,14 @@ def test_the_file_gives_room_back_and_its_log_does_not_grow(
     path = tmp_path / "journal.db"
     body = b'{"market":"' + b"B" * 4_000 + b'"}'
     journal.decided([intent(n, body=body) for n in range(1_500)])
-    for one in journal.live():
-        journal.end(one, "void", "x", "y", now_ms=0)
+    for one in journal.intents.live():
+        journal.intents.end(one, "void", "x", "y", now_ms=0)
     most = pages(journal)
     for _ in range(4):
         journal.trim(now_ms=LATE_MS)
     assert pages(journal) < most / 2
     assert journal.db.conn.execute("PRAGMA freelist_count").fetchone()[0] <= PAGES_FREE
-    assert path.with_name("journal.db-wal").stat().st_size <= journal_module.LOG_BYTES_MAX
+    assert path.with_name("journal.db-wal").stat().st_size <= database.LOG_BYTES_MAX
     journal.check()
 
 
@@ -165,7 +171,7 @@ def test_a_log_that_no_pass_writes_back_is_bounded_all_the_same(tmp_path: Path, 
     body = b'{"market":"' + b"B" * 4_000 + b'"}'
     for n in range(50):
         journal.decided([intent(200 * n + m, body=body) for m in range(100)])
-    assert tmp_path.joinpath("journal.db-wal").stat().st_size <= journal_module.LOG_BYTES_MAX + 200 * 4_096
+    assert tmp_path.joinpath("journal.db-wal").stat().st_size <= database.LOG_BYTES_MAX + 200 * 4_096
 
 
 async def test_the_loop_holds_the_keys_of_what_it_has_at_the_service(
@@ -180,7 +186,7 @@ async def test_the_loop_holds_the_keys_of_what_it_has_at_the_service(
     (position,) = loop.mirror.positions.values()
     held = loop.held()
     assert held.positions == {"BTC": position.opened_ms}
-    assert {loop.journal.find(key).strategy for key in held.keys} == {"trend"}  # type: ignore[union-attr]
+    assert {loop.journal.intents.find(key).strategy for key in held.keys} == {"trend"}  # type: ignore[union-attr]
     assert loop.journal.trim(loop.held, now_ms=loop.now_ms() + LATE_MS) == 0
     assert loop.owner_of(next(iter(held.keys))) == "trend"
 

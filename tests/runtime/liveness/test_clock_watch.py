@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from bot.runtime import pass_scheduler
 from bot.runtime.bar_feed import BarFeed, Closed, Series
-from bot.runtime.journal.journal import Journal, open_journal
+from bot.runtime.journal.journal import Journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness.clock_watch import ClockWatch, expire_held, note_wall
 from bot.runtime.supervisor import Supervisor
 from bot.strategy import Bar, Bracket, Intent, Open, View
@@ -122,7 +123,7 @@ def test_after_a_boot_with_a_clock_that_went_back_held_entries_are_too_old(journ
     journal.open(intent(2, opened_ms=START_MS, action="close", path="direct", body=b"{}"))
     in_state(journal, "sending", 3)
     put_off = in_state(journal, "sending", 4)
-    journal.attempt_ended(put_off, "no", code="connect_error", order_submitted=False)
+    journal.intents.attempt_ended(put_off, "no", code="connect_error", order_submitted=False)
     assert expire_held(journal, wall_ms=START_MS - HOUR_MS, boot_id="a") == 0, "the same boot: its own time tells"
     assert expire_held(journal, wall_ms=START_MS + 1, boot_id="b") == 0, "the clock went on"
     assert expire_held(journal, wall_ms=START_MS - HOUR_MS, boot_id="c") == 2

@@ -112,7 +112,7 @@ async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_
     again = Wants(wish)
     with capture_logs() as lines:
         loop = await life(venue, again)
-    (waits,) = loop.journal.live()
+    (waits,) = loop.journal.intents.live()
     why = f"{OTHERWISE} (other body)"
     assert (waits.state, waits.code, waits.message) == ("quarantined", "idempotency_conflict", why)
     assert "an earlier run whose journal was lost" in why

@@ -788,7 +788,7 @@ async def test_a_reset_arms_before_it_trades(says_gone: bool) -> None:
     venue.reset()
     venue.calls.clear()
     await minutes(loop, venue, "101")
-    cursor = loop.journal.cursor
+    cursor = loop.journal.events.cursor
     assert cursor is not None
     assert cursor.epoch == 1
     assert [g.type for g in venue.guards.values()] == ["dead_man_switch"]
@@ -857,14 +857,14 @@ async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_no
 async def test_a_gap_in_the_feed_is_noticed_by_its_overlap() -> None:
     venue = FakeVenue()
     loop = await opened(venue)
-    cursor = loop.journal.cursor
+    cursor = loop.journal.events.cursor
     assert cursor is not None
     assert cursor.prev_id is not None
     venue.event_rows = [e for e in venue.event_rows if e.id != cursor.last_id]
     venue.minute()
     venue._event("account", "settings", None, {})
     assert kinds(await reconcile(loop)) == ["cursor_lost"]
-    after = loop.journal.cursor
+    after = loop.journal.events.cursor
     assert after is not None
     assert after.last_id == venue.event_rows[-2].id or after.last_id == venue.event_rows[-1].id
 
@@ -880,7 +880,7 @@ async def test_what_a_service_that_went_back_tells_under_ids_of_before_is_taken(
     loop = await opened(venue)
     before = {name: deepcopy(getattr(venue, name)) for name in SERVICE_KEEPS}
     await minutes(loop, venue, "97")
-    undone = loop.journal.cursor
+    undone = loop.journal.events.cursor
     assert undone is not None
     assert "BTC" not in loop.mirror.positions, "its stop has fired"
     for name, value in before.items():

@@ -13,7 +13,7 @@ import pytest
 from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.cli.start.doctor import _keys_proven
 from bot.runtime.alerts.messages import of_event
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Kernel, Settings
 from bot.runtime.model.shares import FOREIGN
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
@@ -82,7 +82,7 @@ def ours(loop: Kernel) -> dict[str, str | None]:
 
 
 def proves_nothing(loop: Kernel) -> bool:
-    return not (loop.mirror.keys_proven or loop.mirror.events_named or loop.journal.has_seen_own_key())
+    return not (loop.mirror.keys_proven or loop.mirror.events_named or loop.journal.events.has_seen_own_key())
 
 
 @pytest.mark.parametrize("foreign", ["ignore", "flatten", "adopt"])
@@ -139,11 +139,11 @@ async def test_a_restart_knows_its_position_again_and_still_has_no_proof(tmp_pat
     await minutes(loop, venue, "101")
     assert (venue.positions, refusals(loop)) == ({}, [])
     (entry,) = [e for e in of_journal(loop) if e["subtype"] == "entry"]
-    assert (loop.journal.find(entry["idempotencyKey"]) is not None, entry["keyFrom"]) == (True, "trade")
+    assert (loop.journal.intents.find(entry["idempotencyKey"]) is not None, entry["keyFrom"]) == (True, "trade")
 
 
 def of_journal(loop: Kernel) -> list[dict[str, Any]]:
-    newest = (loop.journal.last_event("BTC", "fill", name, epoch=0) for name in ("entry", "exit"))
+    newest = (loop.journal.events.last_event("BTC", "fill", name, epoch=0) for name in ("entry", "exit"))
     return [one for one in newest if one is not None]
 
 
@@ -258,12 +258,12 @@ async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
     loop.begin_pass()
     with pytest.raises(Crash):
         await loop.settle()
-    (doubt,) = loop.journal.live()
+    (doubt,) = loop.journal.intents.live()
     assert doubt.state == "sending"
     kill(loop)
     again = room(venue, always, path=path, settings=policy("flatten"))
     await again.recover()
-    assert (again.journal.live(), ours(again), set(venue.positions)) == ([], {"BTC": "trend"}, {"BTC"})
+    assert (again.journal.intents.live(), ours(again), set(venue.positions)) == ([], {"BTC": "trend"}, {"BTC"})
     assert (booked(again, "trend"), booked(again, FOREIGN)) == ((1, 1, 0), (0, 0, 0))
 
 
@@ -271,8 +271,8 @@ async def test_an_order_whose_events_have_no_name_has_its_owner_by_its_trade(tmp
     """The trades of the service have the id too."""
     venue, path = Keyless(), tmp_path / "journal.db"
     loop = await begun(venue, path=path, faults=[Fault("confirm", *one) for one in LOST])
-    (doubt,) = loop.journal.live()
-    loop.journal.accept(doubt, venue.trade_rows[0].id, now_ms=venue.clock.now_ms())
+    (doubt,) = loop.journal.intents.live()
+    loop.journal.intents.accept(doubt, venue.trade_rows[0].id, now_ms=venue.clock.now_ms())
     assert ours(loop) == {"BTC": None}
     kill(loop)
     again = room(venue, always, path=path, settings=policy("flatten"))
@@ -297,7 +297,7 @@ async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after
     await loop.recover()
     with pytest.raises(Crash):
         await loop.cycle()
-    (doubt,) = loop.journal.live()
+    (doubt,) = loop.journal.intents.live()
     kill(loop)
     again = room(venue, always, path=path)
     monkeypatch.setattr(again.sender, "is_due", lambda _intent: False)  # It has no time for it at first.
@@ -306,7 +306,7 @@ async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after
     monkeypatch.undo()
     assert (await again.sender.search(doubt)).trade_id is not None
     await again.cycle()
-    found = again.journal.find(doubt.id)
+    found = again.journal.intents.find(doubt.id)
     assert found is not None
     assert (found.state, ours(again)) == ("accepted", {"BTC": "trend"})
     assert (booked(again, "trend"), booked(again, FOREIGN)) == ((1, 1, 0), (0, 0, 0))
@@ -337,7 +337,7 @@ async def test_an_exit_that_left_while_the_journal_could_not_be_written_is_looke
     venue.minute(BTC="100")
     again = room(venue, lambda _view, _bar: [], path=path)
     await again.recover()
-    found = again.journal.find(exit_.id)
+    found = again.journal.intents.find(exit_.id)
     assert found is not None
     assert (found.state, found.trade_id) == ("accepted", venue.trade_rows[-1].id)
 
@@ -348,14 +348,14 @@ async def test_trades_that_are_refused_once_are_asked_for_again() -> None:
     loop = await begun(
         venue, faults=[Fault("confirm", "lose_reply"), Fault("confirm", AWAY, 10**9), Fault("trades", AWAY, 10**9)]
     )
-    (doubt,) = loop.journal.live()
+    (doubt,) = loop.journal.intents.live()
     later(loop, 60_000)
     await minutes(loop, venue, "100")
     venue.faults = [Fault("confirm", refused("plan_stale"), 10**9), Fault("trades", refused("invalid_input"), 1)]
     for _ in range(2):
         later(loop, 60_000)
         await minutes(loop, venue, "100")
-    found = loop.journal.find(doubt.id)
+    found = loop.journal.intents.find(doubt.id)
     assert found is not None
     assert (found.state, ours(loop)) == ("accepted", {"BTC": "trend"})
 
@@ -405,11 +405,13 @@ def test_trades_are_known_by_market_action_and_epoch(kept: str) -> None:
     journal = open_journal(None, address=ADDRESS) if kept == "file" else MemoryJournal(address=ADDRESS)
     one = intent(1)
     assert journal.open(one)
-    assert journal.keys_of_trades(["trd_1"], epoch=one.epoch) == {}
-    journal.accept(journal.sending(one, now_ms=0), "trd_1", now_ms=0)
-    assert journal.keys_of_trades(["trd_1", "trd_2"], epoch=one.epoch) == {(one.market, "trd_1", "open"): one.id}
-    assert journal.keys_of_trades(["trd_2"], epoch=one.epoch) == {}
-    assert journal.keys_of_trades(["trd_1"], epoch=one.epoch + 1) == {}
+    assert journal.intents.keys_of_trades(["trd_1"], epoch=one.epoch) == {}
+    journal.intents.accept(journal.intents.sending(one, now_ms=0), "trd_1", now_ms=0)
+    assert journal.intents.keys_of_trades(["trd_1", "trd_2"], epoch=one.epoch) == {
+        (one.market, "trd_1", "open"): one.id
+    }
+    assert journal.intents.keys_of_trades(["trd_2"], epoch=one.epoch) == {}
+    assert journal.intents.keys_of_trades(["trd_1"], epoch=one.epoch + 1) == {}
 
 
 # -- services that show keys

@@ -14,7 +14,7 @@ import pytest
 from bot.clock import boot_ns
 from bot.config.settings import STRATEGIES_MAX
 from bot.errors import StrategyError
-from bot.runtime.journal.journal import open_journal
+from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness.heartbeat_process import BELIEF, LeaseFile
 from bot.runtime.liveness.heartbeat_rule import Heart
 from bot.runtime.strategy_host import call_record

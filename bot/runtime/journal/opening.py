@@ -1,0 +1,211 @@
+"""Opening a journal: checks of the file, migrations, a rebuild after damage, and a start in memory while the file cannot be written."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+import structlog
+from sqlite_utils import Database
+
+from bot.errors import ConfigError, JournalBlocked, JournalDamaged, JournalError
+from bot.runtime.journal import database, halt_flags
+from bot.runtime.journal.database import NOTHING_SENT, WAY_OUT
+from bot.runtime.journal.failover import copied_file, is_damage, may_pass, room, set_aside
+from bot.runtime.journal.halt_flags import SafetyFile
+from bot.runtime.journal.journal import Journal
+from bot.runtime.journal.schema import migrations
+
+log = structlog.get_logger()
+
+OPEN_BUSY_MS: Final = 5_000  # wait for another process's lock at a start, when nothing else waits
+
+
+def open_or_rebuild(path: Path, *, address: str, now_ms: int, was_used: bool = False) -> tuple[Journal, str | None]:
+    """Open the journal of one account; a damaged file is set aside, and a new journal begun. Then the second value says what was wrong.
+
+    A new journal loses no orders: the account is read from the service, and a decision made twice has the same key. Strategies that were
+    paused, halted or quarantined stay so; if that is not known, every strategy is paused. If the file cannot be written, the journal
+    has a `fault`: the daemon looks after the account and opens nothing.
+    `was_used`: the account had a journal here before, so a missing file is a loss too.
+    """
+    is_lost = was_used and (not path.exists() or path.stat().st_size == 0)
+    why: str | None = None
+    try:
+        if is_lost:
+            set_aside(path, now_ms)  # A log without its file would be read as the new file's log.
+        journal = _opened(path, address)
+        if is_lost:
+            log.error("journal.rebuilt", path=str(path), message="it was not there")
+            why = (
+                f"journal {path} was not there, though it had been: what this bot knew is read from the service again."
+            )
+    except JournalDamaged as error:
+        aside = set_aside(path, now_ms)
+        log.error("journal.rebuilt", path=str(path), kept_as=str(aside), message=str(error))
+        journal = _opened(path, address)
+        why = f"{str(error).removesuffix(WAY_OUT).strip()} It is kept as {aside}."
+    stays = _keep_stopped(journal, is_new=why is not None)
+    return journal, why if why is None else f"{why} {stays}"
+
+
+def _opened(path: Path, address: str) -> Journal:
+    try:
+        return open_journal(path, address=address)
+    except JournalBlocked as error:
+        return _in_memory(path, address, error)
+
+
+def _in_memory(path: Path, address: str, why: JournalBlocked) -> Journal:
+    """A copy of the file in memory, used until the file can be written. JournalError if it cannot be read either."""
+    shown = f"journal {path}"
+    is_there = path.exists() and path.stat().st_size > 0
+    try:
+        db = Database(copied_file(path, OPEN_BUSY_MS)) if is_there else Database(memory=True)
+    except sqlite3.Error as error:
+        kind = JournalDamaged if is_damage(error) else JournalError
+        raise kind(
+            f"{shown} can be neither written ({why.__cause__}) nor read ({error}){room(path)}. {NOTHING_SENT}"
+        ) from error
+    try:
+        if is_there:
+            _refuse_newer(db, shown)
+            _check(db, shown)
+            if _migrations_applied(db) != _migrations_known():
+                raise JournalError(f"{shown} is of another version and cannot be written{room(path)}. {NOTHING_SENT}")
+        else:
+            db.conn.execute("PRAGMA auto_vacuum=INCREMENTAL")  # Written back whole, the file can shrink as any other.
+            migrations.apply(db)
+        db.conn.commit()
+        db.conn.execute("PRAGMA foreign_keys=ON")
+        journal = Journal(db, address=address, path=path)
+        journal.database.begin_fault(str(why.__cause__ or "the disk took nothing"))
+        _check_owner(journal, shown)
+        journal.check()
+    except (sqlite3.Error, ValueError, ArithmeticError) as error:
+        db.close()
+        raise JournalDamaged(f"{shown} cannot be used: {error}. {WAY_OUT}") from error
+    except BaseException:
+        db.close()
+        raise
+    return journal
+
+
+def _keep_stopped(journal: Journal, *, is_new: bool) -> str:
+    """Take over the safety notes that are kept beside the file. Returns a sentence for people on what became of them in a new journal."""
+    assert journal.path is not None
+    beside = SafetyFile(journal.path, address=journal.address)
+    kept, known = beside.read(), journal.safety_notes()
+    if kept is None and is_new:
+        kept = {halt_flags.PAUSES: json.dumps([halt_flags.ALL])}
+        stays = "What was paused is not known, so every strategy is: bot resume lets them go on."
+    else:
+        stays = "What was paused, in quarantine or halted for the day stays so."
+    for name, value in halt_flags.merged(known, kept or {}).items():
+        if known.get(name) != value:
+            log.warning("safety.kept", note=name, value=value)
+            journal.write_note(name, value)
+    journal.beside = beside
+    if beside.read() != {name: value for name, value in journal.safety_notes().items() if value}:
+        beside.write(journal.safety_notes())
+    return stays
+
+
+def open_journal(path: Path | None, *, address: str) -> Journal:
+    """Open or create the journal of one account; None: in memory.
+
+    Raises JournalDamaged for a file that cannot be trusted, with what to do; JournalBlocked for one that cannot be used just now;
+    ConfigError for one of a newer version.
+    """
+    shown = "the journal in memory" if path is None else f"journal {path}"
+    try:
+        db = database.connected(path, OPEN_BUSY_MS)
+    except sqlite3.Error as error:
+        raise JournalError(f"{shown} cannot be opened: {error}. Its folder must exist and be writable.") from error
+    try:
+        _refuse_newer(db, shown)
+        _check(db, shown)
+        database.configure(db, shown)
+        migrations.apply(db)
+        if _format_of(db) != (ours := len(_migrations_known())):
+            db.conn.execute(f"PRAGMA user_version={ours}")
+        db.conn.commit()
+        journal = Journal(db, address=address, path=path)
+        journal.keeps_traces = path is not None
+        _check_owner(journal, shown)
+        journal.check()
+        if journal.fault is not None:
+            raise JournalBlocked(f"{journal.fault}. {NOTHING_SENT}")
+        database.limit_waits(db)
+    except (sqlite3.Error, ValueError, ArithmeticError) as error:
+        db.close()
+        if isinstance(error, sqlite3.Error) and may_pass(error):
+            raise JournalBlocked(
+                f"{shown} cannot be used: {error}{'' if path is None else room(path)}. {NOTHING_SENT}"
+            ) from error
+        raise JournalDamaged(f"{shown} cannot be used: {error}. {WAY_OUT}") from error
+    except BaseException:
+        db.close()
+        raise
+    return journal
+
+
+def _check(db: Database, shown: str) -> None:
+    try:
+        found = [row[0] for row in db.conn.execute("PRAGMA quick_check(3)")]
+    except sqlite3.DatabaseError as error:
+        if may_pass(error):
+            raise JournalBlocked(f"{shown} cannot be used: {error}. {NOTHING_SENT}") from error
+        raise JournalDamaged(f"{shown} is damaged: {error}. {WAY_OUT}") from error
+    if found != ["ok"]:
+        raise JournalDamaged(f"{shown} is damaged: {'; '.join(found)}. {WAY_OUT}")
+
+
+def _refuse_newer(db: Database, shown: str) -> None:
+    """Raise ConfigError for a journal of a newer version, before anything in it is changed. A restart would not help.
+
+    The format number is read first: it is in the file's header, even if this SQLite cannot read the schema.
+    """
+    ours = _migrations_known()
+    newer = ""
+    try:
+        number = _format_of(db)
+        if number > len(ours):
+            newer = f"format {number}, this one reads {len(ours)}"
+        elif unknown := _migrations_applied(db) - ours:
+            newer = ", ".join(sorted(unknown))
+    except sqlite3.Error as error:
+        if may_pass(error):
+            raise
+        return  # The file is damaged, and `_check` reports how.
+    if newer:
+        raise ConfigError(f"{shown} was written by a newer version of Bracketbot ({newer}): run that version")
+
+
+def _format_of(db: Database) -> int:
+    """Number of migrations that the file has been through; 0 for a new file."""
+    return int(db.conn.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _migrations_applied(db: Database) -> set[str]:
+    if "_sqlite_migrations" not in db.table_names():
+        return set()
+    found = db.conn.execute("SELECT name FROM _sqlite_migrations WHERE migration_set='journal'")
+    return {row[0] for row in found}
+
+
+def _migrations_known() -> set[str]:
+    with Database(memory=True) as empty:
+        return {one.name for one in migrations.pending(empty)}
+
+
+def _check_owner(journal: Journal, shown: str) -> None:
+    owner = journal.note("address")
+    if owner is None:
+        journal.write_note("address", journal.address)
+    elif owner != journal.address:
+        raise JournalError(
+            f"{shown} belongs to account {owner}, and this is account {journal.address}. Give each account its own state_dir."
+        )

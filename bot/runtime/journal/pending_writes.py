@@ -1,0 +1,71 @@
+"""Rows that wait for the journal's next transaction, because losing them costs nothing: deciding again gives the same keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bot.runtime.journal.database import Execute
+from bot.runtime.journal.failover import seal
+
+
+class PendingWrites:
+    """Finished bars, strategy states, refusals and traces that are not written yet."""
+
+    def __init__(self) -> None:
+        self.bars: dict[tuple[str, str], int] = {}
+        self.states: dict[str, str] = {}
+        self.refusals: list[tuple[Any, ...]] = []
+        self.traces: list[tuple[str, str, int, str]] = []
+
+    def add(self, states: Mapping[str, str], bars: Iterable[tuple[str, str, int]]) -> None:
+        self.states.update(states)
+        for market, interval, at_ms in bars:
+            self.bars[market, interval] = at_ms
+
+    def is_empty(self) -> bool:
+        return not (self.bars or self.states or self.refusals or self.traces)
+
+    def clear(self) -> None:
+        self.bars.clear()
+        self.states.clear()
+        self.refusals.clear()
+        self.traces.clear()
+
+    def write(self, execute: Execute) -> None:
+        for (market, interval), at_ms in self.bars.items():
+            write_bar(execute, market, interval, at_ms)
+        for strategy, state in self.states.items():
+            _write_state(execute, strategy, state)
+        for row in self.refusals:
+            execute(
+                "INSERT INTO refusals (at_ms, strategy, market, cause, ordinal, code, message) VALUES (?,?,?,?,?,?,?)"
+                " ON CONFLICT DO NOTHING",
+                row,
+            )
+        for trace in self.traces:
+            execute(
+                "INSERT INTO traces (intent_id, kind, at_ms, payload) VALUES (?,?,?,?) ON CONFLICT DO NOTHING", trace
+            )
+
+    def write_states(self, execute: Execute, states: Mapping[str, str]) -> None:
+        """Write these states now; they replace pending ones, which are older."""
+        for strategy, state in states.items():
+            self.states.pop(strategy, None)
+            _write_state(execute, strategy, state)
+
+
+def write_bar(execute: Execute, market: str, interval: str, at_ms: int) -> None:
+    execute(
+        "INSERT INTO progress (market, interval, at_ms, seal) VALUES (?,?,?,?) ON CONFLICT (market, interval) DO UPDATE"
+        " SET at_ms=excluded.at_ms, seal=excluded.seal WHERE excluded.at_ms > at_ms",
+        (market, interval, at_ms, seal(market, interval, at_ms)),
+    )
+
+
+def _write_state(execute: Execute, strategy: str, state: str) -> None:
+    execute(
+        "INSERT INTO strategy_state (strategy, state, seal) VALUES (?,?,?)"
+        " ON CONFLICT (strategy) DO UPDATE SET state=excluded.state, seal=excluded.seal",
+        (strategy, state, seal(strategy, state)),
+    )
