@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from bot.cli.app import call
 from bot.errors import CODES
 from bot.runtime.alerts.messages import TEMPLATES
 from bot.runtime.model.intents import INTENT_MOVES
 from bot.venue import state
-from tests.documents import PAGES, README, ROOT, section
+from tests.documents import PAGES, README, ROOT, blocks, section
 
 FILES = [README, ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
@@ -73,6 +75,28 @@ def test_the_states_of_an_intent_in_the_decisions_are_those_of_the_code() -> Non
     assert set(re.findall(r"`(\w+)`", sentence)) == set(INTENT_MOVES)
 
 
+def commands(page: str, heading: str) -> list[list[str]]:
+    """The `bot` commands of a section's text block, in their order."""
+    (block,) = blocks("text", section(page, heading))
+    lines = [shlex.split(part, comments=True) for line in block.splitlines() for part in line.split(" && ")]
+    return [words for words in lines if words and words[0] == "bot"]
+
+
+def test_the_project_of_the_tutorial_can_be_made_checked_and_backtested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = commands("tutorial", "3. Begin your own project") + commands("tutorial", "4. Test it on past prices")
+    for words in lines:
+        if words[1] == "run":
+            continue
+        assert call(words[1:]) == 0, capsys.readouterr().err
+        if words[1] == "init":
+            monkeypatch.chdir(tmp_path / words[2])
+    assert {words[1] for words in lines} == {"init", "check", "run", "new-strategy", "data", "backtest"}
+    assert list(Path("runs").glob("*/summary.json"))
+
+
 def test_every_situation_says_what_you_see_what_the_daemon_does_and_what_you_do() -> None:
     for situation in PAGES["when-something-is-wrong"].split("\n### ")[1:]:
         assert re.findall(r"^- \*\*(.+?):\*\*", situation, re.MULTILINE) == ["You see", "The daemon", "You"], situation
@@ -93,8 +117,8 @@ TERMS = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", PAGES["glossary"], re.MULTILINE
 _PLAIN = """
 accept acceptor access acting action activity adapter address alert answer app apply approval assembly attempt auth base bootstrap
 builder call chart cli client clock column common config connection consumer context control cors count counter crash credential cron
-data database date deadline delivery demo descriptor device diff docs doctor document driver embedded engine equity error evidence exchange
-execution executor explain fast file firing flag fold folder formatting handle header health history hour html http identity importer
+data database date deadline delivery demo descriptor device diff docs doctor document driver embedded encryption engine equity error evidence exchange
+execution executor explain fast file firing flag fold folder formatting frame handle header health history hour html http identity importer
 index indicator init injection input json latency layout lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
 memory message model money naked name named notifier number open openapi opening operate option outside ownership package param path pending
 phone plane plugin policy portfolio process progress public quality query queue read reader reconciliation record recorded reference
