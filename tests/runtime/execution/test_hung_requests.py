@@ -17,7 +17,7 @@ import structlog
 from pydantic import SecretStr
 
 from bot.config import load
-from bot.runtime import daemon
+from bot.runtime import daemon, supervisor
 from bot.runtime.supervisor import DaemonEnd
 from tests.runtime.stalling_proxy import Halfway
 from tests.service import serving
@@ -52,7 +52,7 @@ orders: {{path: {path}}}
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("GRACE_S", "HOOKS_S", "STOP_S"):
-        monkeypatch.setattr(daemon, name, PATIENCE_S)
+        monkeypatch.setattr(supervisor, name, PATIENCE_S)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()
