@@ -1424,8 +1424,8 @@ def _in_place(world: World) -> Iterator[None]:
     """The daemon's processes, threads, files and chance are the world's while the block runs; and the service's."""
     chance = _Chance(random.Random(f"names {world.seed}"))
     swapped = [
-        (daemon, "HeartbeatProcess", partial(Heartbeat, world)), (daemon, "ProgressWriter", partial(Progress, world)),
-        (daemon, "Rhythm", partial(Rhythm, world)), (daemon, "Worker", Inline), (daemon, "listen", _no_bell), (daemon, "secrets", chance),
+        (supervisor, "HeartbeatProcess", partial(Heartbeat, world)), (supervisor, "ProgressWriter", partial(Progress, world)),
+        (supervisor, "PassScheduler", partial(Rhythm, world)), (supervisor, "Worker", Inline), (supervisor, "listen", _no_bell), (supervisor, "secrets", chance),
         (accounts, "secrets", chance), (auth, "secrets", chance), (orders, "secrets", chance),
         (price_feed, "HISTORY_BARS", 2 * CANDLES_MAX),
     ]  # fmt: skip
