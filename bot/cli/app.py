@@ -33,7 +33,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "init": Entry("bot.cli.start.init", "init", "Make a project: config, strategy and test."),
         "new-strategy": Entry("bot.cli.start.init", "new_strategy", "Make a strategy and its test."),
         "strategies": Entry("bot.cli.start.config", "strategies", "List the strategies and their params."),
-        "check": Entry("bot.cli.start.config", "check", "Judge a config and its strategies without starting anything."),
+        "check": Entry("bot.cli.start.config", "check", "Check a config, and call its strategies on generated bars."),
         "config": Entry(
             "bot.cli.start.config",
             "config",

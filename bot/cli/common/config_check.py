@@ -84,6 +84,16 @@ def judge(settings: Settings) -> None:
         )
 
 
+def called(source: Source) -> Source:
+    """The same config, after a dry call of each strategy. ConfigError with each strategy that fails."""
+    from bot.cli.common.strategy_check import failures
+
+    problems = [source.problem(("strategies", index, "use"), text) for index, text in failures(source.settings)]
+    if problems:
+        raise ConfigError("\n".join(map(str, problems)), tuple(problems))
+    return source
+
+
 def missing_packages(settings: Settings) -> list[tuple[str, str]]:
     """What a run would find missing only when its service stands already, (section, package). A session needs none of it."""
     return [

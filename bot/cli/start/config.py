@@ -38,16 +38,16 @@ Examples:
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="The verdict as one JSON object on standard output.")
 def check(config_file: Path, *, as_json: bool) -> int:
-    """Judge CONFIG: every key, every secret's place, every strategy and its params. Exit 4 when something is wrong."""
+    """Check CONFIG: every key, each reference to a secret, every strategy and its params. Calls each strategy on generated bars, without a service. Exit 4 if something is wrong."""
     import json
 
-    from bot.cli.common.config_check import judged
+    from bot.cli.common.config_check import called, judged
     from bot.errors import ConfigError, Exit
     from bot.runtime.strategy_host.loader import load
 
     outside = _outside(config_file)
     try:
-        settings = judged(config_file, outside).settings
+        settings = called(judged(config_file, outside)).settings
     except ConfigError as error:
         if not as_json:
             raise

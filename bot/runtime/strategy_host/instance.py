@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal, localcontext
 from itertools import islice
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -25,6 +24,7 @@ from bot.runtime.account.attribution import Attribution
 from bot.runtime.bar_feed import BarFeed, Series
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition, unit_px
 from bot.runtime.model.shares import EXACT, Part, Share
+from bot.runtime.strategy_host.strategy_errors import own_lines, whole_traceback
 from bot.strategy import (
     Cancel,
     Close,
@@ -210,15 +210,17 @@ class StrategyInstance:
             raise self.blame(error) from error
 
     def blame(self, error: BaseException) -> StrategyError:
-        """What a plug-in raised, as an error that names the strategy and the deepest line of its own file. A person's Ctrl-C is raised again."""
+        """What a plug-in raised, as an error that names the strategy and the lines of its own file. A person's Ctrl-C is raised again."""
         if isinstance(error, KeyboardInterrupt):
             raise error
         told = traceback.TracebackException.from_exception(error, lookup_lines=False)  # Has a text where str() raises.
         if isinstance(error, StrategyError) and str(told).startswith(f"{self.name}: "):
             return StrategyError(str(told))
         file = getattr(sys.modules.get(type(self.strategy).__module__), "__file__", None)
-        own = [one for one in told.stack if one.filename == file]
-        place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+        own = own_lines(error, file)
+        place = f" ({own})" if own else ""
+        if (story := whole_traceback(error)) is not None:
+            log.error("strategy.traceback", strategy=self.name, exception=story)
         if not own and isinstance(error, TypeError) and str(told).endswith("object is not iterable"):
             place = "; a hook yields what it wants, or returns a list of it"
         return StrategyError(f"{self.name}: {type(error).__name__}: {told}{place}")

@@ -48,6 +48,27 @@ def test_an_error_that_cannot_say_what_it_is_is_the_strategys_all_the_same() -> 
         seated().call(hook, now_ms=0)
 
 
+def test_an_error_names_each_line_of_the_strategys_file_and_debug_shows_the_whole_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def size() -> int:
+        return json.loads("{")  # type: ignore[no-any-return]  # It fails in a library, called from here.
+
+    def hook() -> Iterable[Intent]:
+        size()
+        return ()
+
+    place = r"\(test_instance\.py:\d+ in size, from test_instance\.py:\d+ in hook\)$"
+    with capture_logs() as lines, pytest.raises(StrategyError, match=place):
+        seated().call(hook, now_ms=0)
+    assert lines == []
+    monkeypatch.setenv("BOT_DEBUG", "1")
+    with capture_logs() as lines, pytest.raises(StrategyError, match=place):
+        seated().call(hook, now_ms=0)
+    assert [line["event"] for line in lines] == ["strategy.traceback"]
+    assert "json/decoder.py" in lines[0]["exception"]
+
+
 def test_what_a_strategy_says_and_writes_down_of_the_past_is_dropped() -> None:
     seat = seated()
     old, new = (Bar("BTC", at_ms, 1.0, 1.0, 1.0, 1.0, 1.0) for at_ms in (60_000, 120_000))

@@ -1,0 +1,25 @@
+"""Where a strategy failed: the lines of its own file, and the whole traceback for a person who debugs."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+from typing import Final
+
+FRAMES_MAX: Final = 5  # of a recursion the innermost ones are enough
+
+
+def own_lines(error: BaseException, file: str | None) -> str:
+    """The lines of `file` that led to the error, innermost first: `mine.py:25 in size, from mine.py:10 in on_bar`. "" if there is none."""
+    told = traceback.TracebackException.from_exception(error, lookup_lines=False)
+    own = [one for one in reversed(told.stack) if one.filename == file]
+    if len(own) == 1:
+        return f"{Path(own[0].filename).name}:{own[0].lineno}"
+    more = ", ..." if len(own) > FRAMES_MAX else ""
+    return ", from ".join(f"{Path(one.filename).name}:{one.lineno} in {one.name}" for one in own[:FRAMES_MAX]) + more
+
+
+def whole_traceback(error: BaseException) -> str | None:
+    """The traceback, if the environment has BOT_DEBUG=1."""
+    return "".join(traceback.format_exception(error)) if os.environ.get("BOT_DEBUG") == "1" else None
