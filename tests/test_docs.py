@@ -12,6 +12,7 @@ from bot.cli.app import call
 from bot.errors import CODES
 from bot.runtime.alerts.messages import TEMPLATES
 from bot.runtime.model.intents import INTENT_MOVES
+from bot.testing.sandbox import Sandbox
 from bot.venue import state
 from tests.documents import PAGES, README, ROOT, blocks, section
 
@@ -75,6 +76,20 @@ def test_the_states_of_an_intent_in_the_decisions_are_those_of_the_code() -> Non
     assert set(re.findall(r"`(\w+)`", sentence)) == set(INTENT_MOVES)
 
 
+def test_the_routes_of_the_docs_are_those_of_the_service(sandbox: Sandbox) -> None:
+    paths = sandbox.client().get("/openapi.json").json()["paths"]
+    served = {
+        f"{method.upper()} {path}" for path, methods in paths.items() if path.startswith("/v1/") for method in methods
+    }
+    assert set(re.findall(r"`([A-Z]+ /v1/[^`]+)`", section("sandbox-and-http-api", "Routes"))) == served
+
+
+def test_the_kinds_of_faults_in_the_docs_are_those_of_the_sandbox(sandbox: Sandbox) -> None:
+    row = next(line for line in PAGES["sandbox-and-http-api"].splitlines() if "/faults`" in line)
+    for kind in re.findall(r"`([a-z]+(?:_[a-z0-9]+)*)`", row.split("}`:")[1].split("`op`")[0]):
+        sandbox.fault("*", kind, ms=1 if kind == "delay" else None)
+
+
 def commands(page: str, heading: str) -> list[list[str]]:
     """The `bot` commands of a section's text block, in their order."""
     (block,) = blocks("text", section(page, heading))
@@ -124,7 +139,7 @@ memory message model money naked name named notifier number open openapi opening
 phone plane plugin policy portfolio process progress public quality query queue read reader reconciliation record recorded reference
 rejection repair report reporting request resource response restore result route row rule run runtime scheduler schema secret security
 seen sender server service setting shutdown sign signing simulated simulator sizing slot source stamp start statistic status stepper store
-strict summary synthetic systemd table tail testing text timeline tool trace trading type unit v1 value version vocabulary wait wakeup watch
+strict suggestion summary synthetic systemd table tail testing text timeline tool trace trading type unit v1 value version vocabulary wait wakeup watch
 wire word worker write writer
 """
 PLAIN = frozenset(_PLAIN.split())
