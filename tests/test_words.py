@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bot.cli.app import call
-from bot.runtime.alerts.messages import digest, not_kept
+from bot.runtime.alerts.messages import digest, dropped
 from bot.venue.cron import BadCron, parse
 from bot.words import many
 
@@ -48,8 +48,8 @@ def test_data_and_a_session_of_one_candle_are_told_of_as_one(
 
 
 def test_one_notice_and_one_field_are_told_of_as_one() -> None:
-    one = not_kept(1, bot="b")
-    assert (one.title, one.text) == ("[b] 1 older notice was not kept", "It was written while this address was down.")
+    one = dropped(1, bot="b")
+    assert (one.title, one.text) == ("[b] 1 older notice was dropped", "It was written while this target was down.")
     assert digest([("fill.entry", one)], bot="b").title == "[b] 1 more notice"
     with pytest.raises(BadCron, match="has 1 field, not the five"):
         parse("hourly")

@@ -396,7 +396,7 @@ class Supervisor:
         """Where a service shows no keys, what is nobody's as yet may be ours."""
         seat = self.loop.desk.seat_of(event.coin or "")
         is_told = self.loop.mirror.events_named or any(not name.startswith("@") for name in parts)
-        owner = messages.whose(parts) if is_told else None
+        owner = messages.owners_in_words(parts) if is_told else None
         return messages.of_event(event, self.loop.owner_of, owner or (None if seat is None else seat.name))
 
     def _knows(self, event: Event) -> bool:
@@ -511,7 +511,7 @@ class Supervisor:
         self.watchdog.pass_done()
         self.passed_ns = monotonic_ns()
         if self.notifier is not None:
-            self.notifier.ring()
+            self.notifier.wake()
         if self.stop.is_set():
             return
         if self.heartbeat is not None and self.heartbeat.is_stuck():

@@ -32,7 +32,7 @@ from bot.client.retry import MAX_MS, SPREAD
 from bot.clock import boot_ns, monotonic_ns
 from bot.config import Settings
 from bot.errors import Exit, JournalError, Refused
-from bot.runtime import daemon, supervisor
+from bot.runtime import supervisor
 from bot.runtime.control_plane.routes import ControlRoutes
 from bot.runtime.control_plane.server import Question
 from bot.runtime.execution.outcome import SETTLE_MS

@@ -1577,7 +1577,7 @@ async def test_a_mistake_of_our_own_that_ends_a_run_is_told_as_an_error_by_the_n
         ((title, text),) = box.failures
     assert title.endswith(" has failed")
     assert text.startswith("a mistake of Bracketbot's own: ValueError: one of two ")
-    assert "; exit code 1. Nobody looks after the account" in text
+    assert "; exit code 1. The account is unattended" in text
     assert one.key not in text
 
 

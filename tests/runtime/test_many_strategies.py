@@ -803,8 +803,8 @@ async def test_a_notice_of_a_fill_names_those_whose_fill_it_was(venue: FakeVenue
     assert [strategy for kind, strategy in notices(loop) if kind.startswith("fill.")] == [
         "alpha",
         "beta",
-        "another hand",
-        "another hand + alpha + beta",
+        "someone else",
+        "someone else + alpha + beta",
     ]
 
 

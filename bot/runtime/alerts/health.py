@@ -1,8 +1,7 @@
-"""Health: why a run may only close, and what a person should hear of. Counts and notices; it repairs nothing and sends nothing.
+"""Health: why the daemon may only close positions, and the incidents that people get notices of. It repairs nothing and sends nothing.
 
-`degraded` maps a reason to a sentence. A reason of one market ("market:BTC", "drift:BTC") keeps entries out of that market,
-any other keeps them out of all; exits and protection go on under every one of them. "orders:BTC" and "clock" are shown here and judged
-elsewhere.
+`degraded` maps a reason to a sentence. A reason of one market ("market:BTC", "drift:BTC") blocks entries in that market; any other
+blocks all entries. Exits and protection always go on. "orders:BTC" and "clock" are only shown here; other modules enforce them.
 """
 
 from __future__ import annotations
@@ -24,30 +23,30 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-ORDERS: Final = "orders:"  # the service does not say what became of an order in that market, whose name follows
-PARTIAL: Final = ("clock", ORDERS)  # reasons that are shown here and judged elsewhere
-LOCAL: Final = ("market:", "drift:")  # reasons of one market; its name follows
-KEPT: Final = (FOREIGN,)  # reasons that only a person takes away, or a reset of the account: they outlive a restart
+ORDERS: Final = "orders:"  # + market: the outcome of an order there is not known yet
+PARTIAL: Final = ("clock", ORDERS)  # shown here, enforced by other modules
+LOCAL: Final = ("market:", "drift:")  # + market: reasons of one market
+KEPT: Final = (FOREIGN,)  # only a person or an account reset removes these, so they outlive a restart
 CODES: Final = {"journal": "journal_fault", FOREIGN: "foreign_writer", "scope": "forbidden"}
 
 
 class Health:
-    """`counts` are for metrics: how often each kind was told of in this run."""
+    """`counts` are for metrics: incidents of this run by kind."""
 
     def __init__(self, *, journal: Journal, now_ms: Callable[[], int]) -> None:
         self.journal = journal
         self.now_ms = now_ms
         self.degraded: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
-        self.bare: dict[str, int] = {}  # market without a stop -> real time since when
-        self._told = 0
+        self.bare: dict[str, int] = {}  # market without a stop -> since when, in monotonic ms
+        self._incidents = 0
         for reason in KEPT:
             if text := journal.note(reason):
                 self.degraded[reason] = json.loads(text)
                 log.warning("daemon.still_degraded", code=reason, message=self.degraded[reason], way_out="bot resume")
 
     def degrade(self, reason: str, message: str) -> None:
-        """From now on nothing is opened because of it. Told once, until it is restored."""
+        """Block entries for this reason. It causes one notice until it is restored."""
         before = self.degraded.get(reason)
         self.degraded[reason] = message
         if before is None:
@@ -59,7 +58,7 @@ class Health:
         if self.degraded.pop(reason, None) is not None:
             with self.journal.together():
                 self._keep_note(reason, None)
-                self.incident("daemon.recovered", reason, code=reason, message=f"{reason} is as it should be again")
+                self.incident("daemon.recovered", reason, code=reason, message=f"{reason} is in order again")
 
     def _keep_note(self, reason: str, message: str | None) -> None:
         if reason in KEPT:
@@ -74,11 +73,11 @@ class Health:
             self.degrade(prefix + name, message)
 
     def markets_of(self, prefix: str) -> list[str]:
-        """The markets of the reasons under a prefix."""
+        """Markets that have a reason with this prefix."""
         return sorted(one.removeprefix(prefix) for one in self.degraded if one.startswith(prefix))
 
     def no_entry(self, market: str | None = None) -> Refusal | None:
-        """Why nothing may be opened, anywhere or in that market."""
+        """Why nothing may be opened, in any market or in this one; None if it may."""
         if not self.degraded:
             return None
         for reason, message in self.degraded.items():
@@ -90,19 +89,19 @@ class Health:
         return None
 
     def incident(self, kind: str, ref: str, *, market: str | None = None, **fields: Any) -> None:
-        """Log it, count it, and leave it in the outbox."""
+        """Log and count an incident, and write its notice."""
         self.counts[kind] += 1
         log.warning(kind, ref=ref, market=market, **fields)
-        self._told += 1
+        self._incidents += 1
         now_ms = self.now_ms()
         self.journal.notify(
-            (notice(kind, f"{ref}:{now_ms}:{self._told}", at_ms=now_ms, market=market, **fields),), now_ms=now_ms
+            (notice(kind, f"{ref}:{now_ms}:{self._incidents}", at_ms=now_ms, market=market, **fields),), now_ms=now_ms
         )
 
     # -- positions without a stop
 
     def bared(self, market: str, message: str, *, mono_ms: int) -> int:
-        """A position of ours has no stop; since when, in real time."""
+        """Note that a position of ours has no stop; returns since when."""
         since = self.bare.get(market)
         if since is None:
             since = self.bare[market] = mono_ms
@@ -110,7 +109,7 @@ class Health:
         return since
 
     def covered(self, still_bare: frozenset[str]) -> None:
-        """Every other market's position has its stop again, or is gone."""
+        """Note that positions in all other markets have their stops again, or are closed."""
         for market in [one for one in self.bare if one not in still_bare]:
             del self.bare[market]
             self.restore(f"drift:{market}")
@@ -118,7 +117,7 @@ class Health:
 
 
 def key_problem(snapshot: AccountSnapshot) -> str | None:
-    """What the key may not do that an entry needs; None when it may, or when the service does not say."""
+    """Why the API key may not open positions; None if it may, or if the service does not say."""
     key = snapshot.limits.key
     scopes = None if key is None else key.scopes
     if not scopes or "trade" in scopes:

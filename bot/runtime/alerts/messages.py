@@ -1,7 +1,7 @@
-"""Notices: what a person is told of a run, and in which words. Pure; notifier.py carries them, the journal keeps them until they have left.
+"""Notices to people: which events cause one, and its words. Pure. The journal keeps notices until notifier.py has sent them.
 
-A notice is written in the transaction that holds what it tells of. Its payload is the fields, not the text, so that a
-template may change while it waits.
+A notice is written in the same transaction as its cause. Its payload holds the fields, not the text, so that a template may
+change while a notice waits.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 Level = Literal["info", "warning", "error"]
 LEVELS: Final[tuple[Level, ...]] = ("info", "warning", "error")
-FIELD_MAX: Final = 300  # characters of one field: texts of others (market names, reasons) are data, and kept short
-TEXT_MAX: Final = 3_500  # characters of one message; the services behind the targets cut longer ones
+FIELD_MAX: Final = 300  # characters of one field; market names and reasons come from others and may be long
+TEXT_MAX: Final = 3_500  # characters of one message; the targets' services cut longer ones
 
 
 class Template(NamedTuple):
-    """How one kind is told. `{name}` stands for a field of the notice; one that is not there is a dash."""
+    """The words for one kind of notice. `{name}` stands for a field; a missing field is a dash."""
 
     level: Level
     title: str
     text: str
-    fields: tuple[str, ...]  # what `text` may name, besides COMMON
+    fields: tuple[str, ...]  # that `text` may name, besides COMMON
 
 
 COMMON: Final = ("kind", "bot", "market", "strategy", "at_ms")
@@ -72,26 +72,30 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         (*_WHY, "resting"),
     ),
     "strategy.paused": Template("info", "{strategy} is paused", "{message}", _WHY),
-    "strategy.daily_loss": Template("warning", "{strategy} has lost its day's limit", "{message}; exits go on", _WHY),
-    "strategy.untold": Template("error", "{strategy} is not told all that happened", "{message}", _WHY),
+    "strategy.daily_loss": Template(
+        "warning", "{strategy} reached its daily loss limit", "{message}; it may still close positions", _WHY
+    ),
+    "strategy.untold": Template("error", "{strategy} has not received all events", "{message}", _WHY),
     "intent.quarantined": Template(
         "error",
-        "{market}: an order waits for a person",
+        "{market}: an order needs your decision",
         "{strategy}: {message} ({code}); look at the account, then bot resume",
         _WHY,
     ),
-    "account.foreign": Template("warning", "Another hand is on the account", "{market}: {message}", _WHY),
-    "heartbeat.lapsed": Template("error", "The dead-man's deadline has passed unseen", "{message}", _WHY),
-    "journal.rebuilt": Template("error", "{bot} has begun a new journal", "{message}", _WHY),
+    "account.foreign": Template("warning", "Someone else used the account", "{market}: {message}", _WHY),
+    "heartbeat.lapsed": Template(
+        "error", "The dead-man deadline passed while the daemon was not looking", "{message}", _WHY
+    ),
+    "journal.rebuilt": Template("error", "{bot} has started a new journal", "{message}", _WHY),
     "daemon.ready": Template("info", "{bot} is ready", "{message}", _WHY),
     "daemon.degraded": Template("error", "{bot} is degraded", "{message}", _WHY),
     "daemon.recovered": Template("info", "{bot} is no longer degraded", "{message}", _WHY),
     "daemon.stopped": Template("warning", "{bot} has stopped", "{message}", _WHY),
-    "daemon.killed": Template("error", "The last run of {bot} ended without a word", "{message}", _WHY),
+    "daemon.killed": Template("error", "The last run of {bot} did not shut down", "{message}", _WHY),
     "daemon.failed": Template(
         "error",
         "{bot} has failed",
-        "{message}; exit code {code}. Nobody looks after the account until it runs again: stops and guardians stand at the service",
+        "{message}; exit code {code}. The account is unattended until the daemon runs again; stops and guardians stay at the service",
         _WHY,
     ),
 }
@@ -100,7 +104,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 def of_event(
     event: Event, owner_of: Callable[[str], str | None] = lambda _key: None, owner: str | None = None
 ) -> Iterable[Notice]:
-    """What an event of the service is told as; nothing for most. `owner`: whose it is, when that is known by more than its key."""
+    """The notice of an event of the service; none for most events. `owner` is its strategy, where more than its key is known."""
     kind = f"{event.type}.{event.subtype}"
     template = TEMPLATES.get(kind)
     if template is None:
@@ -112,19 +116,19 @@ def of_event(
     return (notice(kind, event.id, market=event.coin, strategy=owner or strategy, at_ms=event.ts, **fields),)
 
 
-def whose(parts: Iterable[str]) -> str | None:
-    """Who has a part of a fill, as a person calls them; None when it was no fill."""
-    return " + ".join("another hand" if name.startswith("@") else name for name in parts) or None
+def owners_in_words(parts: Iterable[str]) -> str | None:
+    """The owners of a fill's parts, in words for people; None if it was no fill."""
+    return " + ".join("someone else" if name.startswith("@") else name for name in parts) or None
 
 
 def notice(
     kind: str, ref: str, *, at_ms: int, market: str | None = None, strategy: str | None = None, **fields: Any
 ) -> Notice:
-    """A notice of our own. `ref` says which one it is: the same kind with the same `ref` is told once, also over a restart."""
+    """A notice of the daemon. The same kind with the same `ref` is sent once, also after a restart."""
     assert kind in TEMPLATES, kind
     known = {"market": market, "strategy": strategy, "at_ms": at_ms, **fields}
-    said = {name: _plain(value) for name, value in known.items() if value is not None}
-    return Notice(ref, kind, json.dumps(said, sort_keys=True))
+    payload = {name: _plain(value) for name, value in known.items() if value is not None}
+    return Notice(ref, kind, json.dumps(payload, sort_keys=True))
 
 
 def _plain(value: Any) -> Any:
@@ -136,7 +140,7 @@ def _plain(value: Any) -> Any:
 
 
 class Message(NamedTuple):
-    """What leaves: short title, text, and how bad it is."""
+    """What is sent: level, short title and text."""
 
     level: Level
     title: str
@@ -149,7 +153,7 @@ class _Fields(dict[str, Any]):
 
 
 def render(kind: str, payload: str, *, bot: str, texts: Mapping[str, str] | None = None) -> Message:
-    """The words for one notice; `texts` are the config's own, by kind. A kind that this version does not know is told by its name."""
+    """The message for one notice; `texts` are the config's own, by kind. An unknown kind is shown by its name."""
     template = TEMPLATES.get(kind) or Template("warning", "{kind}", "{market} {message}", _WHY)
     fields = _Fields(json.loads(payload), kind=kind, bot=bot)
     text = (texts or {}).get(kind, template.text)
@@ -162,26 +166,26 @@ def render(kind: str, payload: str, *, bot: str, texts: Mapping[str, str] | None
 
 
 def problem_of(kind: str, text: str) -> str | None:
-    """What is wrong with a template of the config; None when it can be used."""
+    """What is wrong with a template of the config; None if nothing is."""
     template = TEMPLATES.get(kind)
     if template is None:
-        return f"there is no notice {kind!r}; there are: {', '.join(TEMPLATES)}"
+        return f"there is no notice {kind!r}; known: {', '.join(TEMPLATES)}"
     known = (*COMMON, *template.fields)
     try:
         for _, name, spec, conversion in string.Formatter().parse(text):
             if name is None:
                 continue
             if name not in known:
-                return f"{{{name}}} is no field of {kind}; there are: {', '.join(known)}"
+                return f"{{{name}}} is no field of {kind}; known: {', '.join(known)}"
             if spec or conversion:
-                return f"{{{name}}}: a field is written as it is, without a format"
+                return f"{{{name}}}: a field takes no format and no conversion"
     except ValueError as error:
-        return f"is no template: {error}; a brace of its own is written twice"
+        return f"is no template: {error}; write a literal brace twice"
     return None
 
 
 def problems(texts: Mapping[str, str], mute: Iterable[str]) -> Iterable[tuple[tuple[str | int, ...], str]]:
-    """What is wrong with the config's own words and its muted kinds, each with where it stands."""
+    """Problems of the config's own texts and muted kinds, each with its place."""
     for kind, text in texts.items():
         if (problem := problem_of(kind, text)) is not None:
             yield ("texts", kind), problem
@@ -190,17 +194,17 @@ def problems(texts: Mapping[str, str], mute: Iterable[str]) -> Iterable[tuple[tu
             yield ("mute", index), problem
 
 
-def not_kept(count: int, *, bot: str) -> Message:
-    """That so many notices were given up before they could leave."""
+def dropped(count: int, *, bot: str) -> Message:
+    """Says how many notices were dropped because the target was down for too long."""
     return Message(
         "warning",
-        f"[{bot}] {many(count, 'older notice')} {'was' if count == 1 else 'were'} not kept",
-        f"{'It was' if count == 1 else 'They were'} written while this address was down.",
+        f"[{bot}] {many(count, 'older notice')} {'was' if count == 1 else 'were'} dropped",
+        f"{'It was' if count == 1 else 'They were'} written while this target was down.",
     )
 
 
 def digest(messages: Iterable[tuple[str, Message]], *, bot: str) -> Message:
-    """Many notices as one message: how many of each kind, and the worst of them in full."""
+    """Many notices as one message: the count of each kind, and the worst one in full."""
     counts: dict[str, int] = {}
     worst: Message | None = None
     for kind, message in messages:

@@ -1,8 +1,8 @@
-"""Notify: carries notices from the journal's outbox to people, through apprise. Each target is a lane with a cursor of its own.
+"""The notifier sends notices from the journal's outbox to people, through apprise. Each target has a delivery with its own cursor.
 
-A lane sends in order, at least once: its cursor moves, durably, after the target has said yes. One that fails holds up
-no other lane and no pass of the loop; what repeats within DEDUP_MS is counted, not sent; more than a lane may send in an
-hour becomes a digest. Nothing here decides what is told: that is messages.py and the config.
+A delivery sends in order, at least once: its cursor moves on disk after the target has accepted a message. A failing target delays
+no other target and no pass of the kernel. Repeats within DEDUP_MS are counted, not sent. What exceeds the hourly limit becomes a
+digest. messages.py and the config decide what is sent.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from pydantic import SecretStr
 
 from bot.client.retry import Backoff
 from bot.errors import ConfigError, JournalError
-from bot.runtime.alerts.messages import LEVELS, Level, Message, digest, not_kept, render
+from bot.runtime.alerts.messages import LEVELS, Level, Message, digest, dropped, render
 from bot.runtime.journal.journal import Journal, Owed, is_number
 
 log = structlog.get_logger()
 
-BURST: Final = 10  # messages that may leave at once
-URGENT: Final = 3  # so many more when an error waits: taken from the hours after, so that small talk delays no alarm
+BURST: Final = 10  # messages that may be sent at once
+URGENT: Final = 3  # extra messages while an error waits; taken from later hours, so that routine notices delay no alarm
 DEDUP_MS: Final = 600_000
 SEND_S: Final = 20.0  # for one message to one target
 PAGE: Final = 100
 AGAIN: Final = (
-    50  # notices, told again to a target whose cursor is damaged: one of them may be an alarm that never left
+    50  # notices that are sent again if a target's cursor is damaged: one may be an alarm that was never sent
 )
 BACKOFF: Final = Backoff(first_ms=5_000, max_ms=600_000)
-IDLE_MS: Final = 60_000  # between two looks when nothing rings
+IDLE_MS: Final = 60_000  # between two checks of the outbox when nothing wakes the notifier
 FLUSH_S: Final = 1.0  # at the end of a run, at least
 
 
 class Target(Protocol):
-    """Where messages go. `name` may be logged; it holds no part of the address."""
+    """Receives messages. `name` may be logged; it contains no part of the address."""
 
     @property
     def name(self) -> str: ...
     async def send(self, message: Message) -> bool:
-        """Whether the target took it; any exception counts as no."""
+        """True if the target accepted the message; any exception counts as False."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What of all notices is told, and how."""
+    """The config's choice of notices, and their texts."""
 
     bot: str
     level: Level = "info"
@@ -70,8 +70,8 @@ class _Repeat:
     seq: int = 0  # of the newest that was counted
 
 
-class Lane:
-    """One target: its cursor, its allowance, what it said lately, and how it fails."""
+class Delivery:
+    """Delivery to one target: its cursor, hourly limit, recent messages and failures."""
 
     def __init__(self, target: Target, key: str, *, journal: Journal, wording: Wording, now_ms: int) -> None:
         self.target = target
@@ -85,42 +85,44 @@ class Lane:
         self._filled_ms = now_ms
         self._not_before_ms = 0
         self._repeats: dict[str, _Repeat] = {}
-        self._damaged_seq = 0  # the newest that was said to be
-        self._looked_seq = self._urgent_seq = 0  # as far as errors were looked for, and the newest of them
+        self._damaged_seq = 0  # the newest damaged notice that was logged
+        self._searched_seq = self._urgent_seq = 0  # searched for errors up to here; the newest error found
         newest = journal.newest_notice()
         again = str(max(0, newest - AGAIN))
         journal.set_aside_if_damaged(self.note, lambda text: is_number(text, newest), instead=again)
         known = journal.note(self.note)
-        # What was before it was named is not news to it; what comes is, also where this run cannot send it.
+        # A new target gets notices from now on, also those that this run cannot send.
         if known is None:
             journal.write_note(self.note, known := str(newest))
         self.cursor = self._kept = int(known)  # in memory, and as the journal has it
 
     async def step(self, now_ms: int) -> int:
-        """Send what may leave now; answers when to look again at the latest."""
+        """Send what may be sent now; returns when to call again at the latest."""
         if now_ms < self._not_before_ms:
             return self._not_before_ms
         self._fill(now_ms)
         self._repeats = {key: one for key, one in self._repeats.items() if one.count or now_ms < one.until_ms}
-        if not await self._tell_repeats(self._counted(now_ms), now_ms):
+        if not await self._send_repeats(self._counted(now_ms), now_ms):
             return self._not_before_ms
-        while rows := [self._legible(row) for row in self.journal.owed(self.cursor, PAGE)]:
+        while rows := [self._readable(row) for row in self.journal.owed(self.cursor, PAGE)]:
             if (lost := rows[0].seq - self.cursor - 1) > 0:  # Trimmed while the target was down.
                 if self._tokens < 1:
                     return now_ms + self._refill_ms()
-                if not await self._send(not_kept(lost, bot=self.wording.bot), now_ms):
+                if not await self._send(dropped(lost, bot=self.wording.bot), now_ms):
                     return self._not_before_ms
                 self._move(rows[0].seq - 1)
             again_ms = await self._page(rows, now_ms)
             if again_ms is not None:
                 return again_ms
-            await asyncio.sleep(0)  # Of a long page of quiet ones nothing else was waited for.
+            await asyncio.sleep(0)  # A long page of muted notices awaits nothing else.
         again_ms = min((one.until_ms for one in self._repeats.values() if one.count), default=now_ms + IDLE_MS)
         return again_ms if again_ms > now_ms else now_ms + self._refill_ms()
 
     async def end(self, now_ms: int) -> int:
-        """A run's last step. A target that failed lately is tried once more, and all that waits for an allowance leaves as one message. What was
-        only counted is told, too: the next run does not know of it."""
+        """Send the rest at the end of a run: try a failing target once more, and send what exceeds the limit as one digest.
+
+        Counted repeats are sent too, because the next run does not know of them.
+        """
         self._not_before_ms = 0
         self._tokens = max(self._tokens, 1.0)
         again_ms = await self.step(now_ms)
@@ -128,15 +130,15 @@ class Lane:
         if now_ms < self._not_before_ms or not counted:
             return again_ms
         if self._tokens < len(counted):
-            await self._tell_all((), counted, now_ms)
+            await self._send_digest((), counted, now_ms)
         else:
-            await self._tell_repeats(counted, now_ms)
+            await self._send_repeats(counted, now_ms)
         return again_ms
 
     async def _page(self, rows: Sequence[Owed], now_ms: int) -> int | None:
-        """Send what of these is to be told; when to go on, or None when all of them are done with.
+        """Send these notices; returns when to go on, or None if all of them are done.
 
-        What is quiet or a repeat moves the cursor in memory alone: a write for each would hold up the loop.
+        Muted notices and repeats move the cursor in memory only: a write for each would delay the kernel.
         """
         for place, row in enumerate(rows):
             message = self._message(row)
@@ -145,10 +147,12 @@ class Lane:
                     return now_ms + self._refill_ms(needed)
                 is_last = place == len(rows) - 1 and not self.journal.owed(
                     row.seq, 1
-                )  # By now: it is written to meanwhile.
+                )  # Asked now, because the outbox grows meanwhile.
                 counted = self._counted(now_ms)
-                if counted or (self._tokens < 2 and not is_last):  # The rest of the allowance tells of all that waits.
-                    return None if await self._tell_all(rows[place:], counted, now_ms) else self._not_before_ms
+                if counted or (
+                    self._tokens < 2 and not is_last
+                ):  # The last message of the limit is a digest of all that waits.
+                    return None if await self._send_digest(rows[place:], counted, now_ms) else self._not_before_ms
                 if not await self._send(message, now_ms):
                     return self._not_before_ms
                 self._repeats[_likeness(row)] = _Repeat(now_ms + DEDUP_MS, row.kind, message)
@@ -158,24 +162,24 @@ class Lane:
         return None
 
     async def _needed(self) -> float:
-        """The allowance that what waits needs: with an error anywhere among it, it leaves on credit. Each is looked at once."""
-        while rows := self.journal.owed(max(self.cursor, self._looked_seq), PAGE):
+        """The allowance that the waiting notices need: less if an error is among them. Each notice is checked once."""
+        while rows := self.journal.owed(max(self.cursor, self._searched_seq), PAGE):
             for row in rows:
-                message = self._message(self._legible(row))
+                message = self._message(self._readable(row))
                 if message is not None and message.level == "error":
                     self._urgent_seq = row.seq
-            self._looked_seq = rows[-1].seq
+            self._searched_seq = rows[-1].seq
             await asyncio.sleep(0)
         return 1.0 - URGENT * (self._urgent_seq > self.cursor)
 
     def _message(self, row: Owed) -> Message | None:
-        """Its words; None when this kind is not to be told."""
+        """Its message; None if this kind is muted or below the level."""
         message = render(row.kind, row.payload, bot=self.wording.bot, texts=self.wording.texts)
         is_quiet = row.kind in self.wording.mute or LEVELS.index(message.level) < LEVELS.index(self.wording.level)
         return None if is_quiet else message
 
-    def _legible(self, row: Owed) -> Owed:
-        """One that is damaged is told by its kind alone: it may be an alarm, and what is behind it is to leave as well."""
+    def _readable(self, row: Owed) -> Owed:
+        """Reduce a damaged notice to its kind: it may be an alarm, and it must not block later notices."""
         try:
             if isinstance(json.loads(row.payload), dict):
                 return row
@@ -186,29 +190,31 @@ class Lane:
             self._damaged_seq = row.seq
         return row._replace(payload="{}")
 
-    async def _tell_all(self, rows: Sequence[Owed], counted: Sequence[tuple[str, _Repeat]], now_ms: int) -> bool:
-        """These, what waits behind them and what was counted, as one message. The rows come first: of equals the first is told in full, and
-        what was counted has been told before."""
-        told: list[tuple[str, Message]] = []
+    async def _send_digest(self, rows: Sequence[Owed], counted: Sequence[tuple[str, _Repeat]], now_ms: int) -> bool:
+        """Send these rows, all later ones and counted repeats as one digest.
+
+        Rows come first: of equal levels the first is shown in full, and repeats were sent before.
+        """
+        waiting: list[tuple[str, Message]] = []
         last_seq = self.cursor
         while rows:
-            told += [(row.kind, message) for row in rows if (message := self._message(row)) is not None]
+            waiting += [(row.kind, message) for row in rows if (message := self._message(row)) is not None]
             last_seq = rows[-1].seq
             await asyncio.sleep(0)
             behind = self.journal.owed(last_seq, PAGE)
-            if behind and behind[0].seq > last_seq + 1:  # Trimmed meanwhile: that is counted and said first.
+            if behind and behind[0].seq > last_seq + 1:  # Trimmed meanwhile: `step` reports that first.
                 break
-            rows = [self._legible(row) for row in behind]
+            rows = [self._readable(row) for row in behind]
         again = [(one.kind, one.message) for _, one in counted for _ in range(one.count)]
-        took = await self._send(digest([*told, *again], bot=self.wording.bot), now_ms)
-        if took:
+        accepted = await self._send(digest([*waiting, *again], bot=self.wording.bot), now_ms)
+        if accepted:
             self._move(last_seq)
             for key, _ in counted:
                 del self._repeats[key]
-        return took
+        return accepted
 
     def _is_repeat(self, row: Owed, now_ms: int) -> bool:
-        """Whether the same was said lately; then it is counted."""
+        """True if the same notice was sent lately; it is counted then."""
         repeat = self._repeats.get(_likeness(row))
         if repeat is None or now_ms >= repeat.until_ms:
             return False
@@ -217,12 +223,12 @@ class Lane:
         return True
 
     def _counted(self, now_ms: float) -> list[tuple[str, _Repeat]]:
-        """All that were counted once the first of them is due, the newest last: of what comes and goes the last word is what is so."""
+        """All counted repeats once the first is due, newest last, so that the last message shows the present state."""
         counted = sorted((item for item in self._repeats.items() if item[1].count), key=lambda item: item[1].seq)
         return counted if any(now_ms >= one.until_ms for _, one in counted) else []
 
-    async def _tell_repeats(self, counted: Sequence[tuple[str, _Repeat]], now_ms: int) -> bool:
-        """False when the target failed. What there is no allowance for waits, and keeps no error waiting."""
+    async def _send_repeats(self, counted: Sequence[tuple[str, _Repeat]], now_ms: int) -> bool:
+        """Send counted repeats as far as the limit allows; False if the target failed."""
         for key, one in counted:
             if self._tokens < 1:
                 break
@@ -234,13 +240,13 @@ class Lane:
         return True
 
     async def _send(self, message: Message, now_ms: int) -> bool:
-        took = False
+        accepted = False
         try:
             async with asyncio.timeout(SEND_S):
-                took = await self.target.send(message)
-        except Exception as error:  # noqa: BLE001 - code of others, of which a hundred plug-ins may raise anything: it was not sent
+                accepted = await self.target.send(message)
+        except Exception as error:  # noqa: BLE001 - a plug-in of apprise may raise anything; the message was not sent
             log.warning("notify.failed", target=self.target.name, error=type(error).__name__)
-        if took:
+        if accepted:
             self._tokens -= 1
             self.failures = 0
             self.sent_total += 1
@@ -264,47 +270,47 @@ class Lane:
         self._filled_ms = now_ms
 
     def _refill_ms(self, needed: float = 1.0) -> int:
-        """Until there is so much allowance again; 1 is a message's."""
+        """Time until the allowance reaches `needed`; one message costs 1."""
         return int(max(0.0, needed - self._tokens) * 3_600_000 / self.wording.per_hour) + 1
 
 
 def _likeness(row: Owed) -> str:
-    """Equal for notices that say the same, whenever."""
+    """Equal for notices that differ in their time only."""
     fields = json.loads(row.payload)
     fields.pop("at_ms", None)
     return f"{row.kind} {json.dumps(fields, sort_keys=True)}"
 
 
 class Notifier:
-    """All lanes, as one task of the daemon. `ring` after something was written."""
+    """All deliveries, as one task of the daemon. Call `wake` after a notice was written."""
 
-    def __init__(self, lanes: Sequence[Lane], *, mono_ms: Callable[[], int]) -> None:
-        self.lanes = list(lanes)
+    def __init__(self, deliveries: Sequence[Delivery], *, mono_ms: Callable[[], int]) -> None:
+        self.deliveries = list(deliveries)
         self._mono_ms = mono_ms
         self._wake = asyncio.Event()
         self._ending = asyncio.Event()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         self._wake.set()
 
     def end(self) -> None:
-        """Nothing more is written: `run` lets what is under way arrive, and returns after a last step of every lane."""
+        """Let `run` finish what it is sending and return after a last step of every delivery."""
         self._ending.set()
-        self.ring()
+        self.wake()
 
     async def run(self) -> None:
         """Until `end`, or cancelled."""
-        await asyncio.gather(*(self._run(lane) for lane in self.lanes))
+        await asyncio.gather(*(self._run(delivery) for delivery in self.deliveries))
 
     async def flush(self) -> None:
-        """One last look of every lane, within FLUSH_S; what does not leave stays written for the next run, but for counts of what repeats."""
+        """Run one last step of every delivery, within FLUSH_S. Unsent notices wait for the next run; counts of repeats are lost."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
-                await asyncio.gather(*(self._step(lane.end) for lane in self.lanes))
+                await asyncio.gather(*(self._step(delivery.end) for delivery in self.deliveries))
 
-    async def _run(self, lane: Lane) -> None:
+    async def _run(self, delivery: Delivery) -> None:
         while not self._ending.is_set():
-            again_ms = await self._step(lane.step)
+            again_ms = await self._step(delivery.step)
             if self._ending.is_set():
                 break
             wait_s = max(0.0, (again_ms - self._mono_ms()) / 1000)
@@ -312,25 +318,25 @@ class Notifier:
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
                     self._wake.clear()
-        await self._step(lane.end)
+        await self._step(delivery.end)
 
     async def _step(self, step: Callable[[int], Awaitable[int]]) -> int:
         try:
             return await step(self._mono_ms())
-        except JournalError as error:  # The loop says what is to be said of it; here it only means: later.
+        except JournalError as error:  # The kernel reports the fault; here it only means a later retry.
             log.warning("notify.journal", message=str(error))
             return self._mono_ms() + IDLE_MS
 
 
 class AppriseTarget:
-    """One URL of apprise. The URL holds secrets, so that it is named by its service only."""
+    """One URL of apprise. The URL contains secrets, so the target is named by its service only."""
 
     def __init__(self, url: SecretStr, index: int) -> None:
         try:
             import apprise
         except ImportError as error:
             raise ConfigError(
-                "notify.urls: needs the package apprise: install bracketbot[notify], or take the section out"
+                "notify.urls: needs the package apprise: install bracketbot[notify], or remove the section"
             ) from error
         import logging
 
@@ -339,7 +345,7 @@ class AppriseTarget:
         self._apprise = apprise.Apprise()
         if not self._apprise.add(url.get_secret_value()):
             raise ConfigError(
-                f"notify.urls[{index}]: is no URL that apprise knows; see `apprise --help` or its list of services"
+                f"notify.urls[{index}]: is no URL that apprise knows; `apprise --help` lists the services"
             )
         self._types = {
             "info": apprise.NotifyType.INFO,
@@ -350,15 +356,15 @@ class AppriseTarget:
         self._sending: threading.Thread | None = None
 
     async def send(self, message: Message) -> bool:
-        """In a thread of its own, which neither the loop nor the end of the process waits for. While the last one hangs still, no other joins it."""
+        """Send in a thread of its own, which neither the event loop nor the end of the process waits for. While one hangs, no other is started."""
         if self._sending is not None and self._sending.is_alive():
             return False
         loop = asyncio.get_running_loop()
-        took: asyncio.Future[bool] = loop.create_future()
+        accepted: asyncio.Future[bool] = loop.create_future()
 
         def settle(answer: bool) -> None:
-            if not took.done():
-                took.set_result(answer)
+            if not accepted.done():
+                accepted.set_result(answer)
 
         def work() -> None:
             answer = False
@@ -366,24 +372,24 @@ class AppriseTarget:
                 answer = bool(
                     self._apprise.notify(body=message.text, title=message.title, notify_type=self._types[message.level])
                 )
-            except Exception as error:  # noqa: BLE001 - what it says may hold the address
+            except Exception as error:  # noqa: BLE001 - its text may contain the address
                 log.warning("notify.failed", target=self.name, error=type(error).__name__)
             finally:
-                with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits for it any more.
+                with contextlib.suppress(RuntimeError):  # The event loop has closed; nobody waits for the answer.
                     loop.call_soon_threadsafe(settle, answer)
 
         self._sending = threading.Thread(target=work, name=f"notify-{self.name}", daemon=True)
         self._sending.start()
-        return await took
+        return await accepted
 
 
-def lanes_of(
+def deliveries_of(
     targets: Sequence[tuple[str, Target]], *, journal: Journal, wording: Wording, mono_ms: Callable[[], int]
-) -> list[Lane]:
-    """A lane for each (key, target). The key names the lane's cursor in the journal."""
-    return [Lane(target, key, journal=journal, wording=wording, now_ms=mono_ms()) for key, target in targets]
+) -> list[Delivery]:
+    """A delivery for each (key, target). The key names its cursor in the journal."""
+    return [Delivery(target, key, journal=journal, wording=wording, now_ms=mono_ms()) for key, target in targets]
 
 
 def key_of(url: SecretStr) -> str:
-    """A name for a URL's cursor, from which the URL cannot be had back by reading the journal."""
+    """A name for a URL's cursor that does not reveal the URL to a reader of the journal."""
     return hashlib.scrypt(url.get_secret_value().encode(), salt=b"bracketbot notify", n=2**12, r=8, p=1, dklen=12).hex()

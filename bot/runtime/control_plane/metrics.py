@@ -217,7 +217,7 @@ class Figures:
                 age_s = heartbeat.lengths.deadline_ns / 1e9 - left_s
                 yield gauge("heartbeat_age_seconds", "Since the newest beat that counted.", [((), age_s)])
         if self._of.notifier is not None:
-            lanes = self._of.notifier.lanes
+            lanes = self._of.notifier.deliveries
             yield counter(
                 "notifications_sent", "Messages that a target took.",
                 [((one.target.name,), one.sent_total) for one in lanes], ["target"],

@@ -58,7 +58,7 @@ def notifier_of(settings: Settings, journal: Journal) -> notify.Notifier | None:
     )
     targets = [(notify.key_of(url), notify.AppriseTarget(url, index)) for index, url in enumerate(told.urls)]
     return notify.Notifier(
-        notify.lanes_of(targets, journal=journal, wording=wording, mono_ms=_mono_ms), mono_ms=_mono_ms
+        notify.deliveries_of(targets, journal=journal, wording=wording, mono_ms=_mono_ms), mono_ms=_mono_ms
     )
 
 

@@ -66,8 +66,8 @@ def journal() -> Iterator[Journal]:
     one.close()
 
 
-def lane_of(journal: Journal, inbox: Inbox, *, now_ms: int = 0, **wording: object) -> notify.Lane:
-    return notify.Lane(inbox, "a", journal=journal, wording=notify.Wording("b", **wording), now_ms=now_ms)  # type: ignore[arg-type]
+def lane_of(journal: Journal, inbox: Inbox, *, now_ms: int = 0, **wording: object) -> notify.Delivery:
+    return notify.Delivery(inbox, "a", journal=journal, wording=notify.Wording("b", **wording), now_ms=now_ms)  # type: ignore[arg-type]
 
 
 def lost(ref: str, *, market: str = "BTC", message: str = "gone") -> messages.Notice:
@@ -111,8 +111,8 @@ def test_a_text_of_others_is_one_line_of_bounded_length_without_secrets() -> Non
         ("fill.exot", "x", "there is no notice"),
         ("fill.exit", "{pnl}", "{pnl} is no field of fill.exit"),
         ("fill.exit", "{px.__class__}", "is no field"),
-        ("fill.exit", "{px!r}", "without a format"),
-        ("fill.exit", "{px:>9}", "without a format"),
+        ("fill.exit", "{px!r}", "takes no format"),
+        ("fill.exit", "{px:>9}", "takes no format"),
         ("fill.exit", "{px", "is no template"),
         ("fill.exit", "{market} {px} {strategy} {realized_pnl_usd}", None),
     ],
@@ -224,7 +224,7 @@ async def test_what_was_trimmed_while_a_target_was_down_is_counted_and_said(jour
         trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=2))
     inbox.down = False
     await lane.step(again_ms)
-    assert inbox.titles == ["[b] 7 older notices were not kept", "[b] M7 is without a stop", "[b] M8 is without a stop"]
+    assert inbox.titles == ["[b] 7 older notices were dropped", "[b] M7 is without a stop", "[b] M8 is without a stop"]
 
 
 async def test_what_repeats_is_counted_and_told_once_more_at_the_end(journal: Journal) -> None:
@@ -243,7 +243,7 @@ async def test_what_was_only_counted_is_told_at_the_end_of_the_run(journal: Jour
     inbox = Inbox()
     notifier = notify.Notifier([lane_of(journal, inbox)], mono_ms=lambda: 0)
     journal.notify([lost(str(n)) for n in range(1, 4)], now_ms=0)
-    await notifier.lanes[0].step(0)
+    await notifier.deliveries[0].step(0)
     journal.notify([lost("4")], now_ms=0)
     await notifier.flush()
     assert inbox.titles == ["[b] BTC is without a stop", "[b] BTC is without a stop (3 more times)"]
@@ -413,7 +413,7 @@ async def test_what_is_trimmed_while_a_digest_is_made_is_counted_and_said(journa
         again_ms = await lane.step(again_ms)
     said = inbox.titles[notify.BURST - 1 :]
     told = [int(title.split()[1]) for title in said]
-    assert "not kept" in said[1]
+    assert "dropped" in said[1]
     assert told[-1] == 50
     assert sum(told) == count - (notify.BURST - 1), "each once"
 
@@ -442,16 +442,16 @@ async def test_one_lane_that_hangs_holds_up_no_other(journal: Journal, monkeypat
             return True
 
     good, bad = Inbox(), Hangs()
-    lanes = notify.lanes_of(
+    deliveries = notify.deliveries_of(
         [("good", good), ("bad", bad)], journal=journal, wording=notify.Wording("b"), mono_ms=lambda: 0
     )
-    notifier = notify.Notifier(lanes, mono_ms=lambda: 0)
+    notifier = notify.Notifier(deliveries, mono_ms=lambda: 0)
     journal.notify([lost("1")], now_ms=0)
     task = asyncio.create_task(notifier.run())
-    while not (good.messages and lanes[1].failed_total):
+    while not (good.messages and deliveries[1].failed_total):
         await asyncio.sleep(0)
     journal.notify([lost("2", market="ETH")], now_ms=0)
-    notifier.ring()
+    notifier.wake()
     while len(good.messages) < 2:
         await asyncio.sleep(0)
     task.cancel()
@@ -473,7 +473,7 @@ class Slow(Inbox):
 
 
 @contextlib.asynccontextmanager
-async def run_with(journal: Journal, inbox: Inbox) -> AsyncIterator[notify.Lane]:
+async def run_with(journal: Journal, inbox: Inbox) -> AsyncIterator[notify.Delivery]:
     """A run that carries notices, and is asked to stop at the block's end; there the newest is written."""
     lane, stop = lane_of(journal, inbox), asyncio.Event()
     notifier = notify.Notifier([lane], mono_ms=lambda: 0)
@@ -537,7 +537,7 @@ async def test_apprise_delivers_to_a_real_receiver(journal: Journal) -> None:
     pytest.importorskip("apprise")
     with postbox() as box:
         target = notify.AppriseTarget(SecretStr(box.url), 0)
-        lane = notify.Lane(target, "a", journal=journal, wording=notify.Wording("b"), now_ms=0)
+        lane = notify.Delivery(target, "a", journal=journal, wording=notify.Wording("b"), now_ms=0)
         journal.notify([lost("1")], now_ms=0)
         await lane.step(0)
     assert [(one["title"], one["type"]) for one in box.bodies] == [("[b] BTC is without a stop", "failure")]

@@ -120,7 +120,7 @@ async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_
     assert (line["message"], line["way_out"]) == (why, WAY_OUT)
     (row,) = [row for row in loop.journal.db["outbox"].rows if row["kind"] == "intent.quarantined"]
     message = render(row["kind"], row["payload"], bot="b")
-    assert (message.level, message.title) == ("error", "[b] BTC: an order waits for a person")
+    assert (message.level, message.title) == ("error", "[b] BTC: an order needs your decision")
     assert message.text == f"trend: {why} (idempotency_conflict); {WAY_OUT}"
     assert intents_of(loop)["waiting"][0]["message"] == why
     with queries.in_rows(loop.journal.db.conn) as db:
