@@ -195,7 +195,9 @@ def description(rules: Iterable[Rule], base_url: str) -> Json:
 
 def is_outside(rule: Rule) -> bool:
     """Whether the description leaves this route out."""
-    return any(rule.path == path or (path.endswith("/") and rule.path.startswith(path)) for path in OUTSIDE)
+    return any(
+        rule.path == path or (path.endswith("/") and path != "/" and rule.path.startswith(path)) for path in OUTSIDE
+    )
 
 
 def _operation(rule: Rule, schemas: _Schemas) -> Json:

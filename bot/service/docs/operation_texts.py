@@ -162,6 +162,7 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
 
 # Routes that the description leaves out, with the reason.
 OUTSIDE: Final[dict[str, str]] = {
+    "/": "leads a browser to /docs",
     "/mcp": "speaks its own protocol, which describes itself",
     "/device": "is a page with a form, for the person who approves a device",
     "/.well-known/": "belongs to OAuth, which describes it",

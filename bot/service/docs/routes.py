@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from bot.errors import CODES
 from bot.service.docs import html
@@ -125,6 +125,10 @@ def add_documents(router: Router, operations: Operations) -> None:
     """The routes of all documents and of the wallet page."""
     documents = Documents(router.rules, operations)
     route = router.route
+
+    @route("GET", "/", Access.NONE, "public")
+    async def root(http: Request) -> Response:
+        return RedirectResponse("/docs", status_code=302)
 
     @route("GET", "/openapi.json", Access.NONE, "public")
     async def openapi(http: Request) -> Response:

@@ -394,6 +394,11 @@ async def test_the_docs_work_offline_and_every_link_leads_somewhere(box: Box) ->
                 assert (await box.http.get(target)).status_code == 200, link
 
 
+async def test_the_root_leads_to_the_docs(box: Box) -> None:
+    answer = await box.http.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (302, "/docs")
+
+
 async def test_every_error_leads_to_its_own_row(box: Box) -> None:
     assert set(MEANINGS) == set(CODES)
     seen = _Seen()

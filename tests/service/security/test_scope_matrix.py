@@ -98,6 +98,7 @@ PUBLIC: list[tuple[str, str, Any]] = [
     ("GET", "/v1/wallets/{address}/pnl", None),
     ("GET", "/v1/wallets/{address}/nav", None),
     ("GET", "/v1/wallets/{address}/trades", None),
+    ("GET", "/", None),
     ("GET", "/openapi.json", None),
     ("GET", "/agent.json", None),
     ("GET", "/llms.txt", None),
