@@ -1,4 +1,4 @@
-"""Which strategies were being called when earlier runs died, so that the next start can quarantine them."""
+"""Finds which strategies were being called when earlier runs died, so that this start can quarantine them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from bot.runtime.risk.pauses import quarantine
 from bot.runtime.strategy_host import call_record
 from bot.runtime.strategy_host.host import StrategySpec
 
-ASKED: Final = "asked_at_end"  # the note of whom the last runs were asking when their processes ended
-
-
-ENDS_MAX: Final = 3  # in a row, before that is no chance any more
+ASKED: Final = "asked_at_end"  # note: the strategies that were being called when the last runs ended
+ENDS_MAX: Final = 3  # crashes in a row during calls of one strategy; fewer count as chance
 
 
 def quarantine_asked(folder: Path, journal: Journal, placed: Iterable[StrategySpec], *, now_ms: int) -> None:
-    """What the last run was asking when it stood still is asked nothing more, unless its code or params have changed since. Nor is what ENDS_MAX runs in
-    a row were asking when their process ended: a kill that falls into a call once is chance."""
+    """Quarantine a strategy whose call froze the last run, or that ENDS_MAX runs in a row were calling when they ended.
+
+    A strategy with changed code or params is not quarantined.
+    """
     fence, asked = call_record.asked(folder)
     counted, before = _asked_before(journal)
-    if fence in (0, counted):  # Nothing can be told; or a start that came to nothing has counted it.
+    if fence in (0, counted):  # There is no record, or a failed start has counted it already.
         return
     versions = {one.strategy.name: one.version for one in placed}
     now: dict[str, tuple[str, int]] = {}
@@ -33,9 +33,9 @@ def quarantine_asked(folder: Path, journal: Journal, placed: Iterable[StrategySp
         version, ends = before.get(one.strategy, ("", 0))
         ends = ends + 1 if version == one.version else 1
         if one.stood_still:
-            why = f"did not return for {one.seconds:.0f} s, and the daemon stood still until it was ended"
+            why = f"did not return for {one.seconds:.0f} s, and the daemon was blocked until it was ended"
         elif ends >= ENDS_MAX:
-            why = f"{ENDS_MAX} times in a row the daemon's process ended while it was asked"
+            why = f"{ENDS_MAX} times in a row the daemon's process ended during a call of it"
         else:
             now[one.strategy] = one.version, ends
             continue
@@ -44,7 +44,7 @@ def quarantine_asked(folder: Path, journal: Journal, placed: Iterable[StrategySp
 
 
 def _asked_before(journal: Journal) -> tuple[int, dict[str, tuple[str, int]]]:
-    """Up to which run it was counted whom they were asking when they ended, and how many in a row. A damaged note says nothing."""
+    """Last counted run, and consecutive crashes per strategy with its version. A damaged note counts as none."""
     try:
         fence, found = json.loads(journal.note(ASKED) or "[0, {}]")
         return int(fence), {str(name): (str(version), int(ends)) for name, (version, ends) in found.items()}

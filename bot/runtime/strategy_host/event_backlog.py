@@ -1,6 +1,6 @@
-"""Untold: what has happened to a strategy while it was being built. Kept in the journal until the strategy has been told, also by the next run.
+"""Event backlog: events for a strategy that is still warming up. The journal keeps them until they are delivered, also over a restart.
 
-In notes of at most NOTE_EVENTS: a page of the feed, and each event that is told, write a few of them anew, however much waits.
+Each note holds at most NOTE_EVENTS, so that a page of the feed or a delivery rewrites few notes, however long the backlog is.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Heard(NamedTuple):
 
 
 class EventBacklog:
-    """What waits for one strategy, oldest first. `write` after each change, in the transaction of what it belongs to."""
+    """Undelivered events of one strategy, oldest first. Call `write` after each change, in the transaction of its cause."""
 
     def __init__(self, journal: Journal, strategy: str) -> None:
-        """Nothing waits yet. What is kept under this name was for another: the first write takes it away."""
+        """An empty backlog. Notes of an earlier strategy of this name are removed at the first write."""
         self._journal = journal
         self._prefix = f"untold:{strategy}:"
-        self._notes: dict[int, list[Heard]] = {}  # by number, which only grows while something waits
+        self._notes: dict[int, list[Heard]] = {}  # by number, which grows until the backlog is empty
         self._changed = {int(name.removeprefix(self._prefix)) for name in self._kept() if self._is_numbered(name)}
-        self.damaged: dict[str, str] = {}  # notes that cannot be read, and why; the others are told all the same
+        self.damaged: dict[str, str] = {}  # unreadable notes and why; all other notes are delivered
 
     @classmethod
     def of_journal(cls, journal: Journal, strategy: str, epoch: int) -> EventBacklog:
-        """What a run that was ended in the midst of it had still to tell; nothing of an account before a reset."""
+        """The backlog that the last run left; events from before an account reset are dropped."""
         one = cls(journal, strategy)
         one.damaged = {name: "its name ends in no number" for name in one._kept() if not one._is_numbered(name)}
         for number in sorted(one._changed):
@@ -60,7 +60,7 @@ class EventBacklog:
 
     @property
     def first(self) -> Heard:
-        """The oldest."""
+        """The oldest event."""
         return self._notes[next(iter(self._notes))][0]
 
     def append(self, heard: Heard) -> None:
@@ -87,7 +87,7 @@ class EventBacklog:
             if heard is None:
                 self._journal.forget_note(name)
                 continue
-            # By their ids alone the next run could not tell that the service has given them twice.
+            # The next run cannot see from the ids that a restored service gave them twice.
             retold = [one.event.id for one in heard if one.event.id in self._journal.events.reused_ids]
             self._journal.write_note(name, json.dumps([epoch, [_text_of(one) for one in heard], retold]))
         self._changed.clear()

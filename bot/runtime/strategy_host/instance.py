@@ -1,7 +1,7 @@
-"""A seat is one strategy at work: its view of the mirror and of history, its durable state, and whether it is quarantined.
+"""StrategyInstance is one running strategy: its view of account and history, its durable state, and whether it is quarantined.
 
-The view's source reads; nothing here sends or writes. State is handed out as a working copy: what a hook leaves in it
-counts only when the journal has taken it.
+The view only reads; nothing here sends or writes. A hook gets a working copy of the state: its changes count once the journal
+has written them.
 """
 
 from __future__ import annotations
@@ -46,32 +46,36 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-INTENTS_MAX: Final = 100  # of one hook call; more is a runaway
+INTENTS_MAX: Final = 100  # of one hook call; more is a bug in the strategy
 STATE_BYTES_MAX: Final = 64_000  # a small mapping, not a database
-LINES_OWN: Final = frozenset(  # names that a line of the log has, or that its making takes, for itself
+LINES_OWN: Final = frozenset(  # field names that structlog uses itself
     {"exc_info", "exception", "level", "method_name", "stack", "strategy", "timestamp"}
 )
 
 
 Says: TypeAlias = Callable[[int, str, str, Mapping[str, Any]], None]  # at, strategy, event, fields
-HOOKS: Final = {"fill": "on_fill", "trigger": "on_trigger", "guardian": "on_guardian"}  # type of event -> who is told
+HOOKS: Final = {
+    "fill": "on_fill",
+    "trigger": "on_trigger",
+    "guardian": "on_guardian",
+}  # event type -> the hook that gets it
 
 
 class ViewSource:
-    """What the View of one strategy reads. `now_ms` and `state` are set by the seat before each hook."""
+    """The data behind the View of one strategy. StrategyInstance sets `now_ms` and `state` before each hook."""
 
     def __init__(
         self, mirror: Mirror, histories: Mapping[str, History], name: str, books: Attribution | None = None
     ) -> None:
         self._mirror = mirror
-        self._books = books  # of a strategy that may share a market; None: a position is whoever's it is, whole
+        self._books = books  # for strategies that may share a market; None: positions are not split by owner
         self._name = name
         self.histories = histories
         self._log = log.bind(strategy=name)
         self.now_ms = 0
         self.state: dict[str, Any] = {}
         self.is_rehearsing = False
-        self.says: Says | None = None  # who takes the strategy's own lines; None: the log
+        self.says: Says | None = None  # receives the strategy's own log lines; None: the log
 
     @property
     def equity_usd(self) -> float:
@@ -79,7 +83,7 @@ class ViewSource:
 
     @property
     def free_margin_usd(self) -> float:
-        with localcontext(EXACT):  # Its caller may have made its own context a coarse one.
+        with localcontext(EXACT):  # The strategy may have set a context of low precision.
             return self._mirror.free_margin_usd
 
     def all_in_usd(self, market: str, leverage: int) -> float:
@@ -103,7 +107,7 @@ class ViewSource:
         return found
 
     def log(self, event: str, fields: dict[str, Any]) -> None:
-        if self.is_rehearsing:  # What it says of bars long past was said when they were new.
+        if self.is_rehearsing:  # Lines on past bars were logged when those bars were new.
             return
         if self.says is None:
             self._log.info(event, **{_field(name): value for name, value in fields.items()})
@@ -122,10 +126,10 @@ class StrategyInstance:
         self.name = strategy.name
         self.interval = interval
         self.markets = frozenset(strategy.markets)
-        # As they were when it was built: a hook may give these names to something of its own.
+        # Taken now, because a hook may assign something else to these names.
         self.indicators = strategy.indicators
         self.timers = strategy.timers
-        # Nobody is told what nobody has asked for: a hook that is still the base's own wants nothing.
+        # Only hooks that the strategy overrides are called.
         self.hears = frozenset(
             type_ for type_, hook in HOOKS.items() if getattr(type(strategy), hook) is not getattr(Strategy, hook)
         )
@@ -137,49 +141,47 @@ class StrategyInstance:
         self.look_at(feed)
         self.view = View(self.source)
         self.quarantined: str | None = None
-        self.context = (
-            Context()
-        )  # in which it reckons decimals where it is called in our thread: ours is none of its business
+        self.context = Context()  # the strategy's own decimal context, so that it cannot change ours
         self._kept(_json(state or {}, self.name), None)
         self.source.state = json.loads(self._state_text)
 
     def look_at(self, feed: BarFeed) -> None:
-        """Read the past from this feed."""
+        """Take the histories from this feed."""
         self.source.histories = {s.market: feed.histories[s] for s in self.series}
 
     def call(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> list[Intent]:
-        """What the hook wants, all of it or StrategyError: a strategy that raises half-way wants nothing."""
+        """Call a hook and return all its signals. StrategyError if it raises, also half-way; then no signal counts."""
         self.source.now_ms = now_ms
         try:
             wishes = hook()
             found = [] if wishes is None else list(islice(wishes, INTENTS_MAX + 1))
             for wish in found:
                 if type(wish) not in (Open, Close, Cancel):
-                    raise StrategyError(f"{self.name}: wanted {wish!r:.200}; a hook gives Open, Close or Cancel")
+                    raise StrategyError(f"{self.name}: yielded {wish!r:.200}; a hook gives Open, Close or Cancel")
         except BaseException as error:
-            # A plug-in may raise anything; it gets a name here, and nothing goes on with it.
+            # A strategy may raise anything; the error gets its name, and the caller quarantines it.
             raise self.blame(error) from error
         if len(found) > INTENTS_MAX:
             raise StrategyError(f"{self.name}: more than {INTENTS_MAX} intents at once")
         return found
 
     def tell(self, hook: Callable[[], None], *, now_ms: int) -> None:
-        """As `call`, of a hook that can want nothing: StrategyError when it does, for nobody would act on it."""
+        """`call` for a hook that must not yield signals: StrategyError if it does, because nothing would act on them."""
         wanted = self.call(hook, now_ms=now_ms)
         if wanted:
             raise StrategyError(
-                f"{self.name}: on_start and on_stop can want nothing, so {wanted[0]!r:.200} would be lost; want it in on_bar"
+                f"{self.name}: signals of on_start and on_stop are lost, so yield {wanted[0]!r:.200} in on_bar"
             )
 
     def changed_state(self) -> str | None:
-        """The state's JSON when a hook has changed it, else None. StrategyError when it is no JSON."""
+        """The state's JSON if a hook has changed it, else None. StrategyError if it is not JSON."""
         state = self.source.state
         if not state and not self.has_state:
             return None
         packed = _packed(state)
         if (
             packed is not None and packed == self._packed
-        ):  # What could not be kept was not remembered: it is refused again.
+        ):  # A state that was refused is not remembered, so it is refused again.
             return None
         text = _json(state, self.name)
         is_changed = text != self._state_text
@@ -190,11 +192,11 @@ class StrategyInstance:
 
     def _kept(self, text: str, packed: bytes | None) -> None:
         self._state_text = text
-        self._packed: bytes | None = packed  # as it was looked at last, and found as the text says
-        self.has_state: bool = text != "{}"  # with an empty state in hand there is then something to compare
+        self._packed: bytes | None = packed  # the state as last compared, equal to the text
+        self.has_state: bool = text != "{}"  # an empty working copy then still needs a comparison
 
     def rehearse(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> None:
-        """Call a hook on the past: what it wants is dropped, and what it does to the state too."""
+        """Call a hook on past bars; its signals and state changes are dropped."""
         self.source.is_rehearsing = True
         try:
             self.call(hook, now_ms=now_ms)
@@ -203,10 +205,10 @@ class StrategyInstance:
         self.restore_state()
 
     def confirms(self, plan: Plan) -> bool:
-        """Whether the strategy stands by an entry, given its plan."""
+        """True if the strategy confirms an entry, given its plan."""
         try:
             return bool(self.strategy.confirm(plan))
-        except BaseException as error:  # As in `call`: named, and it ends the strategy's part.
+        except BaseException as error:  # As in `call`.
             raise self.blame(error) from error
 
     def blame(self, error: BaseException) -> StrategyError:
@@ -226,20 +228,20 @@ class StrategyInstance:
         return StrategyError(f"{self.name}: {type(error).__name__}: {told}{place}")
 
     def restore_state(self) -> None:
-        """In place: a strategy may have kept `view.state` in a name of its own."""
+        """Undo a hook's changes of the state, in place: a strategy may hold a reference to `view.state`."""
         state = self.source.state
         if state or self.has_state:
             state.clear()
             state |= json.loads(self._state_text)
 
     def quarantine(self, why: str) -> None:
-        """It is asked nothing more in this run; its positions keep their stops."""
+        """Call no hook of this strategy any more in this run; its positions keep their stops."""
         self.quarantined = why
-        self.source.state = json.loads(self._state_text)  # Its thread, given up, may still write to the other.
+        self.source.state = json.loads(self._state_text)  # Its abandoned thread may still write to the old copy.
 
 
 def _packed(state: dict[str, Any]) -> bytes | None:
-    """Equal where all values are, with their types, and an eighth of what the text costs. None where something in it has a type of its own."""
+    """Bytes that are equal if all values and types are, at an eighth of the cost of JSON. None for a value of an unknown type."""
     try:
         return marshal.dumps(state, 2)
     except ValueError:
@@ -250,14 +252,16 @@ def _json(state: Mapping[str, Any], name: str) -> str:
     try:
         text = json.dumps(dict(state), allow_nan=False, sort_keys=True)
     except (TypeError, ValueError, RecursionError) as error:
-        raise StrategyError(f"{name}: view.state holds numbers, texts, lists and dicts of them: {error}") from error
+        raise StrategyError(
+            f"{name}: view.state must hold only numbers, strings, lists and dicts of them: {error}"
+        ) from error
     if len(text) > STATE_BYTES_MAX:
-        raise StrategyError(f"{name}: view.state is {len(text)} bytes, at most {STATE_BYTES_MAX}")
+        raise StrategyError(f"{name}: view.state has {len(text)} bytes; the limit is {STATE_BYTES_MAX}")
     return text
 
 
 def _check_keys(state: Mapping[str, Any], name: str) -> None:
-    """JSON makes texts of numbers that are keys: they would be found until the restart, and then no more."""
+    """StrategyError for a key that is not a string: JSON would turn it into one, and lookups would fail after a restart."""
     waiting: list[Any] = [state]
     while waiting:
         one = waiting.pop()
@@ -265,7 +269,7 @@ def _check_keys(state: Mapping[str, Any], name: str) -> None:
             for key in one:
                 if not isinstance(key, str):
                     raise StrategyError(
-                        f"{name}: the keys of view.state are texts, and {key!r:.200} is none: str() makes one of it"
+                        f"{name}: the keys of view.state must be strings, and {key!r:.200} is not: use str()"
                     )
             waiting += one.values()
         elif isinstance(one, (list, tuple)):
@@ -273,7 +277,7 @@ def _check_keys(state: Mapping[str, Any], name: str) -> None:
 
 
 def _field(name: str) -> str:
-    """What a strategy's field is called in the log: structlog's own begin with _, and are not looked through for secrets."""
+    """The name of a strategy's field in the log. Names of structlog begin with _ and are not searched for secrets, so those are renamed."""
     return f"said_{name}" if name in LINES_OWN or name.startswith("_") else name
 
 
@@ -281,7 +285,7 @@ def _field(name: str) -> str:
 
 
 def _shared(position: MirrorPosition, share: Share) -> MirrorPosition:
-    """The position as its share-holder has it: its size at its own entry, under the stop and target of all."""
+    """The position as its share-holder sees it: its own size and entry, with the common stop and target."""
     return position._replace(size=share.size, entry_px=share.entry_px)
 
 
@@ -326,7 +330,7 @@ def _order_view(o: MirrorOrder) -> OrderView:
 def hook_of(
     seat: StrategyInstance, event: Any, parts: Mapping[str, Part] = MappingProxyType({})
 ) -> Callable[[], Iterable[Intent]] | None:
-    """The hook that an event is told to, with its argument; None for what a strategy is not told."""
+    """The hook for an event, with its argument; None if the strategy does not get it."""
     if event.type not in seat.hears:
         return None
     strategy, view, data = seat.strategy, seat.view, event.data

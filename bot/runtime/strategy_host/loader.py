@@ -1,8 +1,8 @@
-"""Loader: the `use` of a config becomes a Strategy class, or an error that says what to do. No traceback leaves here.
+"""The loader turns the `use` of a config into a Strategy class, or raises an error that says what to do. It lets no traceback through.
 
-Three places, in this order: a file of the strategies folder ("trend" or "trend:Trend"), a dotted path on the
-interpreter's own path ("pkg.mod:Class"), an installed entry point (group bot.strategies). Never the current directory
-by accident and never the network. A plug-in runs with the daemon's full trust; its source hash is kept for the record.
+It looks in three places, in this order: a file of the strategies folder ("trend" or "trend:Trend"), a dotted path on the
+interpreter's path ("pkg.mod:Class"), an installed entry point (group bot.strategies). It never imports from the current directory
+by accident, and never from the network. A strategy runs with the daemon's full trust; the hash of its source is recorded.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from bot.strategy.params import Params
 from bot.words import many
 
 GROUP = "bot.strategies"
-IMPORT_S: Final = 30.0  # for so long an import may take; half of what a unit has for its start
-AGAIN_S: Final = 1.0  # an import that catches everything is told again
-HOOKS: Final = {  # with what each is called
+IMPORT_S: Final = 30.0  # limit of an import; half of the start timeout of a systemd unit
+AGAIN_S: Final = 1.0  # the signal repeats, for imports that catch every exception
+HOOKS: Final = {  # name -> its arguments
     name: tuple(inspect.signature(hook).parameters)
     for name, hook in vars(Strategy).items()
     if name.startswith("on_") or name == "confirm"
@@ -54,19 +54,19 @@ HOOKS: Final = {  # with what each is called
 WANT_NOTHING: Final = ("on_start", "on_stop", "confirm")
 USE = re.compile(r"(?P<module>[A-Za-z_][\w\-]*(?:\.[A-Za-z_]\w*)*)(?::(?P<name>[A-Za-z_]\w*))?")
 
-# The digest of each installed module's source, from when it was first asked for, so right after its import: later the file may say another thing.
+# Digest of each installed module's source, taken right after its import, because the file may change later.
 _RAN: Final[WeakKeyDictionary[types.ModuleType, str | None]] = WeakKeyDictionary()
 
 
 class _Endless(BaseException):
-    """An import has had its time."""
+    """An import took longer than IMPORT_S."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A strategy class and where it came from. `sha256` is of the source text that ran, None when it has none.
+    """A strategy class and where it came from. `sha256` is of the source text that ran; None if it has none.
 
-    `is_outdated`: its file reads otherwise by now, and this process cannot take that over: an installed module is imported once.
+    `is_outdated`: the file has changed since, and only a restart loads the change, because an installed module is imported once.
     """
 
     use: str
@@ -80,7 +80,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One row of `bot strategies`: either a strategy with its first line of docs, or the `error` that loading it gave."""
+    """One row of `bot strategies`: a strategy with the first line of its docstring, or the `error` from loading it."""
 
     use: str
     origin: str
@@ -99,11 +99,11 @@ class ParamProblem:
 
 
 def load(use: str, folder: Path) -> Loaded:
-    """The class that `use` names. ConfigError: `use` names nothing; StrategyError: what it names cannot be used."""
+    """The class that `use` names. ConfigError if there is no such class; StrategyError if it cannot be used."""
     match = USE.fullmatch(use)
     if match is None:
         raise ConfigError(
-            f'use: {use!r} is neither "file", "file:Class", "package.module:Class" nor an entry point\'s name'
+            f'use: {use!r} is none of "file", "file:Class", "package.module:Class" and the name of an entry point'
         )
     module, name = match["module"], match["name"]
     path = folder / f"{module}.py"
@@ -118,7 +118,7 @@ def load(use: str, folder: Path) -> Loaded:
 
 
 def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[str, Any]) -> Strategy:
-    """A strategy with its params judged. ConfigError names each bad param and its bound."""
+    """Make the strategy with checked params. ConfigError names each bad param and its bound."""
     problems = check_params(loaded.strategy, params)
     if problems:
         lines = [f"strategy {name!r} ({loaded.use}): {many(len(problems), 'bad param')}"]
@@ -132,31 +132,31 @@ def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[
         raise StrategyError(f"{where}: {error}") from error
     except BaseException as error:
         if isinstance(error, TypeError) and "__init__" in vars(loaded.strategy):
-            raise StrategyError(f"{where}: {error}; leave __init__ alone and prepare in on_start") from error
+            raise StrategyError(f"{where}: {error}; remove __init__ and prepare in on_start") from error
         raise _blame(error, where, loaded.path, "built") from error
     if not isinstance(getattr(made, "indicators", None), Indicators):
-        raise StrategyError(f"{where}: its __init__ calls no super().__init__; leave it alone and prepare in on_start")
+        raise StrategyError(f"{where}: its __init__ does not call super().__init__; remove it and prepare in on_start")
     return made
 
 
 def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[ParamProblem]:
-    """Every problem of `params`, none when they are good. StrategyError where the author's own check of them fails."""
+    """Every problem of `params`. StrategyError if the author's own validator fails."""
     fields = strategy.Params.model_fields
-    problems = [  # They would be 1 and 0.
+    problems = [  # pydantic would take True and False as 1 and 0.
         ParamProblem((name,), f"must be a number (got {value})")
         for name, value in params.items()
         if isinstance(value, bool) and name in fields and fields[name].annotation in (int, float)
     ]
-    told = [one.loc for one in problems]
+    known = [one.loc for one in problems]
     try:
         strategy.Params.model_validate(dict(params))
     except ValidationError as error:
         found = error.errors(include_url=False)
-        problems += [_problem(one, list(fields)) for one in found if one["loc"][:1] not in told]
-    except (Exception, SystemExit) as error:  # Of a validator of the author's own. What it says may hold a secret.
+        problems += [_problem(one, list(fields)) for one in found if one["loc"][:1] not in known]
+    except (Exception, SystemExit) as error:  # From the author's own validator. Its text may contain a secret.
         name = type(error).__name__
         raise StrategyError(
-            f"{strategy.__name__}.Params: raises {name} while it checks them; what is wrong with one is a ValueError"
+            f"{strategy.__name__}.Params: raises {name} while it checks params; report a bad param with ValueError"
         ) from error
     return problems
 
@@ -183,7 +183,7 @@ def discover(folder: Path) -> list[Found]:
 
 
 def _is_file(path: Path) -> bool:
-    """ConfigError where that cannot be seen."""
+    """ConfigError if the file system does not say."""
     try:
         return is_file(path)
     except OSError as error:
@@ -205,7 +205,7 @@ def _from_module(use: str, module_name: str, name: str | None, folder: Path) -> 
             if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
                 stem, _, rest = module_name.partition(".")
                 way_out = (
-                    f"a class of {stem}.py in the strategies folder is written {stem}:{name or (rest if rest != 'py' else 'Class')}"
+                    f"for a class of {stem}.py in the strategies folder write {stem}:{name or (rest if rest != 'py' else 'Class')}"
                     if _is_file(folder / f"{stem}.py")
                     else "install it, or put a file into the strategies folder"
                 )
@@ -241,7 +241,7 @@ def _imported(use: str, strategy: type[Strategy], origin: str, module: types.Mod
 
 
 def _digest(path: Path) -> str | None:
-    """None of a file that is gone, or cannot be read."""
+    """None if the file is gone or cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
@@ -249,7 +249,7 @@ def _digest(path: Path) -> str | None:
 
 
 def _run(path: Path) -> tuple[types.ModuleType, str]:
-    """The module of a file, compiled from the text as it is now: a stale .pyc can never be what trades."""
+    """Compile and run a file as it is now, so that a stale .pyc never trades."""
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -263,14 +263,14 @@ def _run(path: Path) -> tuple[types.ModuleType, str]:
         shown = f"\n    {error.text.rstrip()}" if error.text else ""
         raise StrategyError(f"{where}: {error.msg}{shown}") from error
     except ValueError as error:
-        raise StrategyError(f"{path}: is not Python text: {error}") from error
+        raise StrategyError(f"{path}: is not valid Python source: {error}") from error
     except (RecursionError, MemoryError) as error:
-        raise StrategyError(f"{path}: an expression in it is too long for Python to read") from error
+        raise StrategyError(f"{path}: an expression in it is too long for Python") from error
     before = sys.modules.get(module.__name__)
-    sys.modules[module.__name__] = module  # Its classes look their annotations up here.
+    sys.modules[module.__name__] = module  # Its classes look up their annotations here.
     try:
         with _in_time():
-            exec(code, module.__dict__)  # noqa: S102 - this is what loading a plug-in is
+            exec(code, module.__dict__)  # noqa: S102 - loading a strategy means running its file
     except BaseException as error:
         if before is None:
             del sys.modules[module.__name__]
@@ -282,20 +282,20 @@ def _run(path: Path) -> tuple[types.ModuleType, str]:
 
 @contextlib.contextmanager
 def _in_time() -> Iterator[None]:
-    """End an import that does not end by itself, where a signal can: on the main thread. Elsewhere the caller watches (`Worker`).
+    """Limit the time of an import by a signal, which works on the main thread only. Elsewhere the caller watches it (`Worker`).
 
-    What an import does to the context of decimals is its own: with ours the daemon reckons money.
+    The import gets its own decimal context, so that it cannot change the one that the daemon computes money with.
     """
     is_free = threading.current_thread() is threading.main_thread() and signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
-    def enough(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise _Endless
 
     if not is_free:
         with localcontext():
             yield
         return
-    before = signal.signal(signal.SIGALRM, enough)
+    before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, IMPORT_S, AGAIN_S)
     try:
         with localcontext():
@@ -306,7 +306,7 @@ def _in_time() -> Iterator[None]:
 
 
 def _strategies_of(module: types.ModuleType) -> list[type[Strategy]]:
-    """The strategies a module defines and offers: its own, not abstract, not private."""
+    """Strategies that a module defines itself, without abstract and private ones."""
     return [
         one
         for one in vars(module).values()
@@ -334,9 +334,9 @@ def _pick(use: str, module: types.ModuleType, name: str | None, where: str) -> t
         )
     for one in vars(module).values():
         if isinstance(one, type) and issubclass(one, Strategy) and one.__module__ == module.__name__:
-            return _usable(use, one, where)  # Says which method it lacks.
+            return _usable(use, one, where)  # Raises and names the missing method.
     raise StrategyError(
-        f"{where}: no strategy in it: define a class with bot's Strategy as its base and an on_bar method"
+        f"{where}: contains no strategy: define a class with bot's Strategy as its base and an on_bar method"
     )
 
 
@@ -347,17 +347,17 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
         )
     missing = sorted(getattr(target, "__abstractmethods__", ()))
     if missing:
-        raise StrategyError(f"{where}: {target.__name__} is abstract: give it {', '.join(missing)}")
+        raise StrategyError(f"{where}: {target.__name__} is abstract: define {', '.join(missing)}")
     params: object = target.Params
     if not (isinstance(params, type) and issubclass(params, Params)):
         raise StrategyError(
-            f"{where}: {target.__name__}.Params is not made of bot's Params: write class Params(Params)"
+            f"{where}: {target.__name__}.Params does not derive from bot's Params: write class Params(Params)"
         )
     for label, period in [("warmup", target.warmup)] + [(one.name, one.period) for one in declared(target).values()]:
         if isinstance(period, str) and period not in target.Params.model_fields:
             known = list(target.Params.model_fields)
             raise StrategyError(
-                f"{where}: {target.__name__}.{label} names the param {period!r}, which Params has not{_did_you_mean(period, known)}"
+                f"{where}: {target.__name__}.{label} names the param {period!r}, which Params does not have{_did_you_mean(period, known)}"
             )
     check_timers(target, where)
     _check_hooks(target, where)
@@ -365,30 +365,32 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
 
 
 def _check_hooks(target: type[Strategy], where: str) -> None:
-    """Each hook can be called as the runtime calls it, and nothing is named like one that nobody calls. An author sees it here, not at the first fill."""
+    """Check that each hook takes the daemon's arguments, and that no other method is named like a hook. So an author learns it at once, not at the first fill."""
     for owner in target.__mro__[: target.__mro__.index(Strategy)]:
         for name, given in vars(owner).items():
             label = f"{where}: {target.__name__}.{name}"
             if name.startswith("on_") and callable(given) and name not in HOOKS:
                 hint = _did_you_mean(name, list(HOOKS)) or f"; the hooks are {', '.join(HOOKS)}"
-                raise StrategyError(f"{label} is no hook, so nobody would call it{hint}")
+                raise StrategyError(f"{label} is no hook, so it would never be called{hint}")
             if name not in HOOKS:
                 continue
             called = HOOKS[name][1:] if isinstance(given, staticmethod) else HOOKS[name]
             if isinstance(given, staticmethod | classmethod):
                 given = given.__func__
             if not callable(given):
-                raise StrategyError(f"{label} is {given!r:.100}, and nobody can call it with ({', '.join(called)})")
+                raise StrategyError(f"{label} is {given!r:.100}, which cannot be called with ({', '.join(called)})")
             if not isinstance(given, types.FunctionType):
                 continue
             if inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given):
-                raise StrategyError(f"{label} is async; a hook is a plain def, and the runtime does what takes time")
+                raise StrategyError(f"{label} is async; write a plain def, because the daemon does the I/O")
             if name in WANT_NOTHING and inspect.isgeneratorfunction(given):
-                raise StrategyError(f"{label} yields, and what it wants would be lost; want it in on_bar")
+                raise StrategyError(f"{label} yields, and its signals would be lost; yield them in on_bar")
             try:
                 inspect.signature(given, follow_wrapped=False).bind(*called)
             except TypeError:
-                raise StrategyError(f"{label} is called with ({', '.join(called)}), and does not take that") from None
+                raise StrategyError(
+                    f"{label} is called with ({', '.join(called)}), but does not take these arguments"
+                ) from None
 
 
 def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:
@@ -401,20 +403,20 @@ def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:
 
 
 def _listed(params: type[Params]) -> dict[str, Any]:
-    """What `Found.params` says; of what may be left out there is a default, null where the schema has none. One without a schema is names alone."""
+    """The schema for `Found.params`. Optional params have a default, null if the schema has none. Without a schema: the names only."""
     try:
         schema = params.model_json_schema()
-    except PydanticUserError:  # Of a type that JSON does not have.
+    except PydanticUserError:  # A param has a type that JSON lacks.
         return {name: {} if one.is_required() else {"default": None} for name, one in params.model_fields.items()}
     found: dict[str, Any] = schema.get("properties", {})
     return {name: one if name in schema.get("required", ()) else {"default": None} | one for name, one in found.items()}
 
 
 def _exposure(place: Path) -> Iterator[str]:
-    """Who besides the user that runs the daemon could change what trades. Root could anyway."""
+    """Warn if another user (except root) could change the file that trades."""
     try:
         seen = place.stat()
-    except OSError:  # Moved away since it was read, as an editor does before it writes: what ran is known.
+    except OSError:  # Moved since it was read, as some editors do before they write.
         return
     if seen.st_uid not in (0, os.geteuid()):
         yield f"{place} belongs to another user (uid {seen.st_uid}), who can change what trades; chown it"
@@ -424,7 +426,7 @@ def _exposure(place: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _without_current_directory() -> Iterator[None]:
-    """`python -m` puts the current directory first on the path; what lies there by accident must not be imported."""
+    """Hide the current directory, which `python -m` puts first on the path, so that no file there is imported by accident."""
     first = sys.path[:1]
     implicit = not sys.flags.safe_path and first and first[0] in ("", str(Path.cwd()))
     if not implicit or first[0] in sys.path[1:]:
@@ -466,16 +468,16 @@ def _problem(error: Any, known: Sequence[str]) -> ParamProblem:
 
 
 def _shown(loc: tuple[str | int, ...], value: Any) -> str:
-    """What was given, unless it may be a secret: by where it came from, by its name, by its look."""
+    """The given value, unless its source, name or form says that it may be a secret."""
     if isinstance(value, Referred) or any(isinstance(step, str) and is_secret_name(step) for step in loc):
         return HIDDEN
     if isinstance(value, Mapping | list | tuple):
-        return f"a {'mapping' if isinstance(value, Mapping) else 'list'}"  # Its parts may be anything.
+        return f"a {'mapping' if isinstance(value, Mapping) else 'list'}"  # Its parts may be secrets.
     return redact_text(repr(value))
 
 
 def _blame(error: BaseException, where: str, path: Path | None, done: str = "imported") -> StrategyError:
-    """What an import raised, or whatever else is `done` with a strategy, with the deepest line of its own file. A person's Ctrl-C is raised again."""
+    """A StrategyError for what a strategy raised while it was imported or built, with the deepest line of its own file. Re-raises KeyboardInterrupt."""
     if isinstance(error, KeyboardInterrupt):
         raise error
     if path is not None:
@@ -484,17 +486,17 @@ def _blame(error: BaseException, where: str, path: Path | None, done: str = "imp
             where = f"{path}:{own[-1].lineno}"
     if isinstance(error, _Endless):
         return StrategyError(
-            f"{where}: its import has not come to an end within {IMPORT_S:g} s; a strategy file only defines things"
+            f"{where}: its import did not end within {IMPORT_S:g} s; a strategy file must only define things"
         )
     if isinstance(error, SystemExit):
-        return StrategyError(f"{where}: calls sys.exit while it is {done}; a strategy file only defines things")
-    told = traceback.TracebackException.from_exception(error, lookup_lines=False)  # Has a text where str() raises.
-    said = str(told).partition("\n\nFor further information")[0]  # pydantic ends with an address of its own
-    text = f"{where}: raises {type(error).__name__} while it is {done}: {said}"
+        return StrategyError(f"{where}: calls sys.exit while it is {done}; a strategy file must only define things")
+    report = traceback.TracebackException.from_exception(error, lookup_lines=False)  # Works also if str(error) raises.
+    message = str(report).partition("\n\nFor further information")[0]  # pydantic appends a URL
+    text = f"{where}: raises {type(error).__name__} while it is {done}: {message}"
     if isinstance(error, ModuleNotFoundError) and path is not None and error.name is not None:
         if (path.parent / f"{error.name.partition('.')[0]}.py").is_file():
             return StrategyError(
-                f"{text}; a strategy file stands alone: put what several share into an installed package"
+                f"{text}; a strategy file cannot import its neighbours: put shared code into an installed package"
             )
         return StrategyError(f"{text}; install it into the environment of {sys.executable}")
     return StrategyError(text)

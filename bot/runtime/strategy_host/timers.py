@@ -1,10 +1,10 @@
-"""Timers: when a strategy's `timers` are due on the service's clock, and which of them have fired. Arithmetic and the journal's progress; asks no strategy.
+"""Timers: when a strategy's `timers` are due on the service's clock, and which have fired. Arithmetic and the journal's progress; calls no strategy.
 
-An instant fires once: the newest that was fired is kept in the journal's progress, beside the bars, and is written in one
-transaction with what the strategy wanted on it. Of the instants that passed while nobody looked only the newest fires.
+An instant fires once: the newest fired instant is in the journal's progress, beside the bars, and is written in one transaction
+with the strategy's signals. If several instants passed during a downtime, only the newest fires.
 
-A sandbox may go back to an earlier state: then a timer goes on from there, and instants that come again fire again. How often it went back
-is kept too, and is part of what their orders are known by: under the keys of before they would be taken for those that were sent.
+A sandbox may be restored to an earlier state. Then a timer goes on from there, and repeated instants fire again. The number of
+restores is part of their orders' keys, because the old keys belong to orders that were sent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bot.strategy.view import Timer
 
 log = structlog.get_logger()
 
-BACK_MS: Final = MINUTE_MS  # that the newest instant may lie ahead of a clock that was only set a little
+BACK_MS: Final = MINUTE_MS  # tolerated lead of the newest instant over the clock, for small clock corrections
 TIMERS_MAX: Final = 20  # of one strategy
 SECONDS_MAX: Final = 31 * 86_400
 NAME_MAX: Final = 40
@@ -39,7 +39,7 @@ class Due(NamedTuple):
     at_ms: int
     strategy: str
     name: str
-    backs: int = 0  # how often the service has gone back
+    backs: int = 0  # how often the service was restored
 
     @property
     def trigger(self) -> str:
@@ -51,7 +51,7 @@ class Due(NamedTuple):
 
     @property
     def done(self) -> tuple[str, str, int]:
-        """Its row of the journal's progress; no market is called like that."""
+        """Its row of the journal's progress; no market has such a name."""
         return (progress_name(self.strategy, self.backs), self.name, self.at_ms)
 
 
@@ -66,14 +66,14 @@ class _Clocked:
 
 
 class Timers:
-    """The timers of all seats. `next_ms` is the first instant at which one of them is due."""
+    """The timers of all strategies. `next_ms` is the first instant at which one is due."""
 
     def __init__(self) -> None:
         self._timers: list[_Clocked] = []
         self.next_ms: int | None = None
 
     def follow(self, seats: Iterable[StrategyInstance], journal: Journal, *, now_ms: int) -> None:
-        """From now on the timers of these seats. One that was never seen before begins now: its first instant lies ahead."""
+        """Follow the timers of these strategies. A new timer begins now: its first instant is in the future."""
         self._timers = []
         for seat in seats:
             for name, spec in seat.timers.items():
@@ -87,7 +87,7 @@ class Timers:
         self._look()
 
     def go_back(self, journal: Journal, *, now_ms: int) -> None:
-        """Where the service went back, its timers go on from now."""
+        """Continue timers from now if the service was restored to before their last instant."""
         ahead = [one for one in self._timers if one.last_ms > now_ms + BACK_MS]
         for one in ahead:
             log.warning("timer.went_back", strategy=one.strategy, timer=one.name, from_ms=one.last_ms, to_ms=now_ms)
@@ -98,7 +98,7 @@ class Timers:
             self._look()
 
     def due(self, until_ms: int) -> list[Due]:
-        """What is due at or before that instant, in its order; of each timer only the newest."""
+        """Timers that are due at or before `until_ms`, in order of firing; of each timer only the newest instant."""
         if self.next_ms is None or self.next_ms > until_ms:
             return []
         found = [
@@ -120,12 +120,12 @@ class Timers:
 
 
 def progress_name(strategy: str, backs: int) -> str:
-    """Anew each time that the service went back: a row of the progress only goes forward."""
+    """The progress row of a strategy's timers. Each restore needs a new row, because a row only goes forward."""
     return f"@timer:{strategy}" if backs == 0 else f"@timer.{backs}:{strategy}"
 
 
 def _backs_name(strategy: str) -> str:
-    """Where the journal's progress has how often the service went back."""
+    """The progress row that counts restores."""
     return f"@timer_backs:{strategy}"
 
 
@@ -134,12 +134,12 @@ def backs_of(journal: Journal, strategy: str, name: str) -> int:
 
 
 def trigger_of(name: str, at_ms: int, backs: int) -> str:
-    """The count stands before the name, which may have colons."""
+    """The count comes before the name, which may contain colons."""
     return f"timer:{name}:{at_ms}" if backs == 0 else f"timer.{backs}:{name}:{at_ms}"
 
 
 def next_after(spec: Spec, at_ms: int) -> int:
-    """The first instant after that one. Seconds count from the epoch, so that every run has the same instants."""
+    """The first instant after `at_ms`. Seconds count from 1970, so that every run has the same instants."""
     if isinstance(spec, int):
         step = spec * SECOND_MS
         return at_ms // step * step + step
@@ -147,7 +147,7 @@ def next_after(spec: Spec, at_ms: int) -> int:
 
 
 def newest_until(spec: Spec, at_ms: int) -> int:
-    """The newest instant that is not after that one."""
+    """The newest instant at or before `at_ms`."""
     if isinstance(spec, int):
         step = spec * SECOND_MS
         return at_ms // step * step
@@ -163,19 +163,19 @@ def instants(spec: Spec, first_ms: int, last_ms: int) -> Iterable[int]:
 
 
 def check_timers(strategy: type[Strategy], where: str) -> None:
-    """StrategyError names the timer that could never be kept."""
-    timers: Any = strategy.timers  # The type is the author's word; this is what there is.
+    """StrategyError for a timer that could never fire."""
+    timers: Any = strategy.timers  # The author may have written anything.
     at = f"{where}: {strategy.__name__}.timers"
     if not isinstance(timers, Mapping):
-        raise StrategyError(f'{at}: is a mapping such as {{"rebalance": "0 * * * *"}}, not {timers!r}')
+        raise StrategyError(f'{at}: must be a mapping such as {{"rebalance": "0 * * * *"}}, not {timers!r}')
     if len(timers) > TIMERS_MAX:
-        raise StrategyError(f"{at}: has {len(timers)}, at most {TIMERS_MAX}")
+        raise StrategyError(f"{at}: has {len(timers)} timers; the limit is {TIMERS_MAX}")
     for name, spec in timers.items():
         if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= NAME_MAX:
-            raise StrategyError(f"{at}: a timer's name is a text of 1 to {NAME_MAX} characters, not {name!r}")
+            raise StrategyError(f"{at}: a timer's name must be a string of 1 to {NAME_MAX} characters, not {name!r}")
         if isinstance(spec, int) and not isinstance(spec, bool):
             if not 1 <= spec <= SECONDS_MAX:
-                raise StrategyError(f"{at}[{name!r}]: seconds are 1 to {SECONDS_MAX}, not {spec}")
+                raise StrategyError(f"{at}[{name!r}]: seconds must be 1 to {SECONDS_MAX}, not {spec}")
             continue
         _check_cron(spec, f"{at}[{name!r}]")
 
@@ -183,7 +183,7 @@ def check_timers(strategy: type[Strategy], where: str) -> None:
 def _check_cron(line: Any, what: str) -> None:
     try:
         if not isinstance(line, str) or len(line.split()) != 5:
-            raise CronSimError("five fields are wanted (minute hour day month weekday), or a whole number of seconds")
+            raise CronSimError("give five fields (minute hour day month weekday) or a whole number of seconds")
         next(CronSim(line, datetime_of(0)))
     except StopIteration:
         raise StrategyError(f"{what}: {line!r} names a day that never comes") from None

@@ -1,4 +1,4 @@
-"""A strategy's own thread: its calls run off the loop, one at a time, each with a limit. A call that is too late is given up, the loop goes on."""
+"""A strategy's own thread: its calls run outside the event loop, one at a time, each with a time limit. A call that exceeds it is abandoned."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from bot.runtime.strategy_host.call_record import Row
 log = structlog.get_logger()
 T = TypeVar("T")
 
-QUICK_S: Final = 0.005  # The loop stands still for an answer so long: most come sooner than a turn of it takes.
+QUICK_S: Final = 0.005  # the event loop blocks this long for an answer; most take less than a turn of the loop
 LATE_S: Final = 1.0
 LIMIT_S: Final = 5.0
 
 
 class _Call(Generic[T]):
-    """One call and, once `ended` is free, what came of it. Who waits longer than that sets `waiter`, and then looks once more."""
+    """One call and, once `ended` is free, its result. To wait longer than QUICK_S, set `waiter` and check `ended` once more."""
 
     __slots__ = ("ended", "error", "fn", "result", "version", "waiter")
 
@@ -41,7 +41,7 @@ class _Call(Generic[T]):
         self.ended.release()
         if self.waiter is not None:
             loop, waiter = self.waiter
-            with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits for this answer any more.
+            with contextlib.suppress(RuntimeError):  # The event loop has closed; nobody waits for the answer.
                 loop.call_soon_threadsafe(_wake, waiter)
 
     async def wait(self) -> None:
@@ -56,20 +56,20 @@ class _Call(Generic[T]):
 
 
 class Worker:
-    """One daemon thread a strategy: a plug-in that never returns holds up nobody, not even the end of the process."""
+    """One daemon thread per strategy, so that a strategy that never returns blocks nothing, not even the end of the process."""
 
     def __init__(self, name: str, row: Row | None = None) -> None:
-        """`row`: where its calls are noted for the next life."""
+        """`row`: records its calls for the next start."""
         self.name = name
         self._row = row
         self._calls: queue.SimpleQueue[_Call[Any] | None] = queue.SimpleQueue()
-        self.given_up = False  # a call has not returned in time
+        self.given_up = False  # True after a call exceeded its limit
         self._turn = asyncio.Lock()
         threading.Thread(target=self._work, name=f"strategy-{name}", daemon=True).start()
 
     async def call(self, fn: Callable[[], T], version: str = "") -> T:
-        """The call's result or its exception; StrategyError when it takes longer than LIMIT_S, and from then on."""
-        async with self._turn:  # The limit is of the call itself, not of what it waits behind.
+        """The result of `fn` or its exception. StrategyError if it takes longer than LIMIT_S, and for every later call."""
+        async with self._turn:  # The limit does not count the wait for earlier calls.
             if self.given_up:
                 raise StrategyError(f"{self.name}: an earlier call has not returned")
             call = _Call(fn, version)
@@ -105,14 +105,14 @@ class Worker:
                 row.begin(self.name, call.version)
             try:
                 call.result = call.fn()
-            except Exception as error:  # noqa: BLE001 - handed to the caller as it is; it names whose fault it was
+            except Exception as error:  # noqa: BLE001 - raised again in the caller, which names the strategy
                 call.error = error
-            except BaseException as error:  # noqa: BLE001 - sys.exit() in a plug-in ends the plug-in's part, not the daemon
+            except BaseException as error:  # noqa: BLE001 - sys.exit() in a strategy must not end the daemon
                 call.error = StrategyError(f"{self.name}: {type(error).__name__}: {error}")
             if row is not None:
                 row.end()
             call.end()
-            del call  # What a strategy has answered is not kept until its next call.
+            del call  # Do not hold the result until the next call.
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -401,7 +401,7 @@ def test_what_on_start_wants_is_not_lost_in_silence():
         return [each._replace(strategy=Eager(name="s0", markets=["BTC"])) for each in placing()(config)]
 
     summary = Backtest(settings(), [minutes(10)], SessionOptions(), place=place).run().summary()
-    assert "on_start and on_stop can want nothing, so Open(market='BTC'" in summary["quarantined"]["s0"]
+    assert "signals of on_start and on_stop are lost, so yield Open(market='BTC'" in summary["quarantined"]["s0"]
 
 
 @pytest.mark.parametrize("listeners", [1, 2])

@@ -119,7 +119,7 @@ def test_a_key_of_the_state_that_a_restart_would_not_find_is_refused(state: dict
     seat = seated()
     seat.source.state |= state
     with pytest.raises(
-        StrategyError, match=r"^talker: the keys of view\.state are texts, and (1748736000000|None|True) is none"
+        StrategyError, match=r"^talker: the keys of view\.state must be strings, and (1748736000000|None|True) is not"
     ):
         seat.changed_state()
     assert seated().changed_state() is None
@@ -141,7 +141,7 @@ def test_a_change_of_the_state_is_seen_however_equal_it_looks_and_nothing_else_i
     assert told[-2] == '{"n": null}'
     seat.source.state["n"] = float("nan")
     for _ in range(2):
-        with pytest.raises(StrategyError, match=r"^talker: view\.state holds numbers"):
+        with pytest.raises(StrategyError, match=r"^talker: view\.state must hold only numbers"):
             seat.changed_state()
     seat.source.state["n"] = 1
     assert seat.changed_state() is None

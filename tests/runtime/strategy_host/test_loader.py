@@ -161,13 +161,13 @@ CONFIG_ERRORS = [
     ("zzz", "no file zzz.py in .*there are .*trend"),
     ("trend:Trnd", "has no class Trnd; did you mean 'Trend'"),
     ("two", "has 2 strategies; write one of two:One, two:Two"),
-    ("../trend", "is neither"),
-    ("/etc/passwd", "is neither"),
-    ("trend.py:", "is neither"),
-    ("", "is neither"),
-    ("trend.py", "a class of trend.py in the strategies folder is written trend:Class"),
-    ("trend.py:Trend", "is written trend:Trend"),
-    ("trend.Trend", "is written trend:Trend"),
+    ("../trend", "is none of"),
+    ("/etc/passwd", "is none of"),
+    ("trend.py:", "is none of"),
+    ("", "is none of"),
+    ("trend.py", "for a class of trend.py in the strategies folder write trend:Class"),
+    ("trend.py:Trend", "write trend:Trend"),
+    ("trend.Trend", "write trend:Trend"),
     ("acme.gone:One", "no module 'acme.gone' is installed"),
     ("nowhere.at.all:One", "no module 'nowhere' is installed"),
 ]
@@ -195,39 +195,39 @@ BROKEN = [
     ("def f():\n    return 1 / 0\n\nf()\n", r"broken.py:2: raises ZeroDivisionError while it is imported"),
     ("import sys\nsys.exit(3)\n", r"broken.py:2: calls sys.exit"),
     ("import surely_not_installed\n", "install it into the environment"),
-    ("import sibling\n", "a strategy file stands alone"),
-    ("x = 1\n", "no strategy in it"),
-    ("from bot.strategy import Strategy\n", "no strategy in it"),
-    ("from bot.strategy import Strategy\nclass A(Strategy):\n    pass\n", "A is abstract: give it on_bar"),
+    ("import sibling\n", "a strategy file cannot import its neighbours"),
+    ("x = 1\n", "contains no strategy"),
+    ("from bot.strategy import Strategy\n", "contains no strategy"),
+    ("from bot.strategy import Strategy\nclass A(Strategy):\n    pass\n", "A is abstract: define on_bar"),
     (
         GOOD + "    warmup = 'lookbak'\n",
-        "One.warmup names the param 'lookbak', which Params has not; did you mean 'lookback'",
+        "One.warmup names the param 'lookbak', which Params does not have; did you mean 'lookback'",
     ),
     (GOOD + "    fast = sma('fst')\n", "One.fast names the param 'fst'"),
     (GOOD + "    timers = {'a': 'every hour'}\n", r"One.timers\['a'\]: 'every hour' is not a cron line"),
     (GOOD + "    timers = {'a': '61 * * * *'}\n", "is not a cron line"),
     (GOOD + "    timers = {'a': '0 0 30 2 *'}\n", "is not a cron line|never comes"),
-    (GOOD + "    timers = {'a': 0}\n", "seconds are 1 to 2678400, not 0"),
+    (GOOD + "    timers = {'a': 0}\n", "seconds must be 1 to 2678400, not 0"),
     (GOOD + "    timers = {'a': True}\n", "or a whole number of seconds"),
-    (GOOD + "    timers = {'': 5}\n", "a timer's name is a text of 1 to 40 characters"),
-    (GOOD + "    timers = '0 * * * *'\n", "is a mapping such as"),
+    (GOOD + "    timers = {'': 5}\n", "a timer's name must be a string of 1 to 40 characters"),
+    (GOOD + "    timers = '0 * * * *'\n", "must be a mapping such as"),
     (GOOD + "    fast = sma(0)\n", "a period is a whole number from 1"),
-    (GOOD + "    async def on_fill(self, view, fill): pass\n", "One.on_fill is async; a hook is a plain def"),
+    (GOOD + "    async def on_fill(self, view, fill): pass\n", "One.on_fill is async; write a plain def"),
     (GOOD + "    async def on_timer(self, view, timer): yield\n", "One.on_timer is async"),
-    (GOOD + "    def on_start(self, view): yield 1\n", "One.on_start yields, and what it wants would be lost"),
+    (GOOD + "    def on_start(self, view): yield 1\n", "One.on_start yields, and its signals would be lost"),
     (GOOD + "    def confirm(self, plan): yield True\n", "One.confirm yields"),
     (GOOD + "    def on_fills(self, view, fill): pass\n", "One.on_fills is no hook, .*; did you mean 'on_fill'"),
     (
         GOOD + "    def on_order_accepted(self, order): pass\n",
-        "is no hook, so nobody would call it; the hooks are on_bar, on_start,",
+        "is no hook, so it would never be called; the hooks are on_bar, on_start,",
     ),
     (
         GOOD + "    def on_fill(self, fill): pass\n",
-        r"One.on_fill is called with \(self, view, fill\), and does not take that",
+        r"One.on_fill is called with \(self, view, fill\), but does not take these arguments",
     ),
     (GOOD + "    def on_stop(self): pass\n", r"One.on_stop is called with \(self, view\)"),
-    (GOOD + "    on_fill = None\n", r"One.on_fill is None, and nobody can call it with \(self, view, fill\)"),
-    (GOOD + "    on_timer = sma(3)\n", r"One.on_timer is <.*Indicator.*>, and nobody can call it"),
+    (GOOD + "    on_fill = None\n", r"One.on_fill is None, which cannot be called with \(self, view, fill\)"),
+    (GOOD + "    on_timer = sma(3)\n", r"One.on_timer is <.*Indicator.*>, which cannot be called"),
     (
         GOOD + "    @staticmethod\n    def on_fill(self, view, fill): pass\n",
         r"One.on_fill is called with \(view, fill\)",
@@ -235,9 +235,9 @@ BROKEN = [
     (GOOD + "    @classmethod\n    async def confirm(cls, plan): pass\n", "One.confirm is async"),
     (
         GOOD.replace("class Params(Params)", "class Params"),
-        r"One.Params is not made of bot's Params: write class Params",
+        r"One.Params does not derive from bot's Params: write class Params",
     ),
-    (GOOD + "    Params = {'usd': 5}\n", "One.Params is not made of bot's Params"),
+    (GOOD + "    Params = {'usd': 5}\n", "One.Params does not derive from bot's Params"),
     (
         GOOD.replace("lookback: int = Field(20, ge=2, le=500)", "lookback = 20"),
         "type annotation[^\\n]*\\Z",
@@ -300,7 +300,7 @@ def test_an_import_that_does_not_end_is_ended_and_its_line_named(folder: Path, m
         "while True:\n    try:\n        import threading; threading.Event().wait()\n    finally:\n        pass\n",
     ):
         put(folder, "one", text)
-        with pytest.raises(StrategyError, match=r"one\.py:[1-3]: its import has not come to an end within 0.5 s"):
+        with pytest.raises(StrategyError, match=r"one\.py:[1-3]: its import did not end within 0.5 s"):
             load("one", folder)
     assert (signal.getitimer(signal.ITIMER_REAL)[0], signal.getsignal(signal.SIGALRM)) == (0.0, before)
 
@@ -340,7 +340,7 @@ def test_a_word_is_no_number(folder: Path) -> None:
 
 def test_a_constructor_of_its_own_is_refused_with_the_way_out(folder: Path) -> None:
     put(folder, "one", GOOD + "    def __init__(self, x):\n        pass\n")
-    with pytest.raises(StrategyError, match="leave __init__ alone and prepare in on_start"):
+    with pytest.raises(StrategyError, match="remove __init__ and prepare in on_start"):
         build(load("one", folder), name="mine", markets=["BTC"], params={"usd": 1})
 
 
@@ -351,12 +351,12 @@ BUILDS = "    def __init__(self, **given):\n        super().__init__(**given)\n"
     ("text", "message"),
     [
         (GOOD + BUILDS + "        1 / 0\n", r"one\.py:\d+: raises ZeroDivisionError while it is built: division by zero"),
-        (GOOD + BUILDS + "        int(None)\n", "leave __init__ alone and prepare in on_start"),
+        (GOOD + BUILDS + "        int(None)\n", "remove __init__ and prepare in on_start"),
         (GOOD + BUILDS + "        raise SystemExit\n", r"one\.py:\d+: calls sys.exit while it is built"),
-        (GOOD + "    def __init__(self, **given):\n        pass\n", r"its __init__ calls no super\(\).__init__; leave it alone"),
+        (GOOD + "    def __init__(self, **given):\n        pass\n", r"its __init__ does not call super\(\).__init__; remove it"),
         (
             GOOD.replace("    def on_bar", "        def model_post_init(self, _):\n            {}[self.usd]\n    def on_bar"),
-            "One.Params: raises KeyError while it checks them; what is wrong with one is a ValueError",
+            "One.Params: raises KeyError while it checks params; report a bad param with ValueError",
         ),
     ],
 )  # fmt: skip
