@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
@@ -116,11 +117,16 @@ def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> 
 
 
 def _stop_of(position: Mapping[str, Any]) -> str:
-    """Where its stop stands. A trailing stop moves at the service; a stop order for a part of the position is none."""
+    """Its stop order and its trailing stops, which move at the service. A stop order for a part of the position is no stop."""
     px = position["stop_px"]
+    trails = position.get("trailing_stops", ())  # A daemon that was started before an update does not say it.
+    trailing = ["trailing" if one["active"] is not False else "trailing (not active yet)" for one in trails]
     if not position["protected"]:
-        return "NO STOP" if px is None else f"NO STOP for all of it, {formatting.px(px)} for a part"
-    return "trailing" if px is None else formatting.px(px)
+        return ", ".join(
+            ["NO STOP" if px is None else f"NO STOP for all of it, {formatting.px(px)} for a part", *trailing]
+        )
+    fixed = [] if px is None else [formatting.px(px)]
+    return ", ".join(fixed + trailing) or "trailing"
 
 
 def _holders(position: Mapping[str, Any]) -> str | None:
@@ -259,13 +265,14 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
 
     why = f": {told['why']}" if told.get("why") else ""
     yield f"{told['state']}  {told['name']} (pid {told['pid']}, up {span(told['at_ms'] - told['started_ms'])}){why}"
-    yield f"  service     {told['base_url']}" + _clock(told.get("service"))
+    yield f"  service     {told['base_url']}{_money(told)}" + _clock(told.get("service"))
     if "account" not in told:
         return
     if _is_old(told):
         yield f"  OLD         not read from the service for {told['old_s']:.0f} s: account, positions and orders are as of then"
     account = told["account"]
     yield f"  account     {told['address']}, value {account['value_usd']:,.2f} USD, free {account['free_usd']:,.2f} USD, epoch {told['epoch']}"
+    yield f"  profit      {_profit(told)}"
     bare = told["unprotected"]
     stops = f"WITHOUT A STOP: {', '.join(bare)}" if bare else "each with its stop" if told["positions"] else "flat"
     if foreign := told.get("foreign_unprotected"):
@@ -312,6 +319,22 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     if passed is not None:
         bar = "no bar yet" if told["last_bar_ms"] is None else f"last bar {iso(told['last_bar_ms'])}"
         yield f"  loop        last pass {passed / 1000:.1f} s ago, {bar}"
+
+
+def _money(told: Mapping[str, Any]) -> str:
+    """Whether it is play money, as the service itself says."""
+    environment = (told.get("service") or {}).get("environment")
+    if environment is None:
+        return ""  # A service, or a daemon from before an update, that does not say it.
+    return ", play money" if environment == "sandbox" else f", REAL MONEY ({environment})"
+
+
+def _profit(told: Mapping[str, Any]) -> str:
+    """Of all strategies, those included that have left the config; what others do on the account is not counted."""
+    books = [one.get("book") or {} for one in told["strategies"]]
+    books += [one["book"] for one in told.get("other_books", ()) if one["name"] != "@foreign"]
+    today, total = (sum((Decimal(book.get(name, 0)) for book in books), Decimal(0)) for name in ("day_usd", "net_usd"))
+    return f"today {formatting.usd(today, signed=True)} USD, total {formatting.usd(total, signed=True)} USD (net of fees and funding; today since 00:00 UTC)"
 
 
 def _reload_said(reload: Mapping[str, Any]) -> str:

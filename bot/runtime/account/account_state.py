@@ -91,6 +91,7 @@ class Mirror:
         self.terms: Mapping[str, EntryTerms] = {}  # by bare coin, once the markets are known
         self.balance_usd = Decimal(0)
         self.epoch = 0
+        self.environment: str | None = None  # "sandbox": play money
         self.value_offset_usd = (
             0.0  # account value that is neither cash nor unrealised profit: isolated margin, paid event cost
         )
@@ -132,6 +133,7 @@ class Mirror:
         if snapshot.epoch != self.epoch:
             self.positions = {}  # Those of before a reset are gone, whatever stands in their markets by now.
         self.epoch = snapshot.epoch
+        self.environment = snapshot.environment
         self.balance_usd = snapshot.balance_usd
         self.positions = {one.coin: self._position_of(one) for one in snapshot.positions}
         keys = self._keys_of_orders(snapshot.orders)

@@ -149,7 +149,7 @@ class ControlRoutes:
         cursor = loop.journal.events.cursor
         return {
             "address": loop.journal.address,
-            "service": {"now_ms": clock.now_ms(), "speed": clock.speed, "skew_ms": clock.skew_ms},
+            "service": {"now_ms": clock.now_ms(), "speed": clock.speed, "skew_ms": clock.skew_ms, "environment": mirror.environment},
             "account": {"value_usd": round(mirror.equity_usd, 2), "free_usd": round(mirror.free_margin_usd, 2),
                         "balance_usd": format_decimal(mirror.balance_usd)},
             "positions": len(mirror.positions),
@@ -532,6 +532,7 @@ def _position(loop: Any, one: MirrorPosition) -> Data:
         "notional_usd": format_decimal(one.notional_usd), "leverage": one.leverage, "strategy": one.owner,
         "shares": {name: format_decimal(share.size) for name, share in loop.books.shares.get(one.market, {}).items()},
         "stop_px": None if stop is None else _amount(stop.trigger_px), "target_px": None if target is None else _amount(target.trigger_px),
+        "trailing_stops": [{"id": g.id, "active": g.active} for g in loop.mirror.guardians.values() if (g.type, g.market) == ("trailing_stop", one.market)],
         "protected": loop.mirror.is_protected(one.market), "needs_stop": loop.requires_protection(one), "opened_ms": one.opened_ms,
     }  # fmt: skip
 

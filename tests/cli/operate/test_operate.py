@@ -192,6 +192,8 @@ def test_status_says_how_the_daemon_is(ran: Ran, ask: Ask) -> None:
     code, out, _ = ask("status", "--state-dir", str(ran.state))
     assert code == 0
     assert out.startswith("RUNNING  mine (pid")
+    assert re.search(r"^  service     http://127\.0\.0\.1:[0-9]+, play money, clock 60x$", out, re.MULTILINE)
+    assert re.search(r"^  profit      today [+-][0-9.,]+ USD, total [+-][0-9.,]+ USD \(net", out, re.MULTILINE)
     assert re.search(r"strategy    mine RUNNING on BTC, 1m, net [+-][0-9,]+\.[0-9]{2} USD\n", out)
 
 
@@ -236,11 +238,41 @@ def test_figures_are_shown_as_a_person_reads_them(name: str, value: Any, text: s
     assert formatting.shown(name, value) == text
 
 
+def test_status_adds_up_the_profit_of_all_strategies_and_says_what_money_it_is() -> None:
+    def book(day: str, net: str) -> dict[str, str]:
+        return {"day_usd": day, "net_usd": net}
+
+    told: dict[str, Any] = {
+        "service": {"environment": "production"},
+        "strategies": [{"book": book("1.25", "10")}, {"book": book("-2.5", "-30.005")}],
+        "other_books": [{"name": "gone", "book": book("0", "5")}, {"name": "@foreign", "book": book("100", "100")}],
+    }
+    assert look._profit(told).startswith("today -1.25 USD, total -15.00 USD (")
+    assert look._money(told) == ", REAL MONEY (production)"
+    assert look._money({"service": {"environment": None}}) == ""
+
+
 @pytest.mark.parametrize(
     ("position", "stop", "unsafe"),
     [
         ({"stop_px": "95", "protected": True}, "95", False),
         ({"stop_px": None, "protected": True}, "trailing", False),
+        ({"stop_px": None, "protected": True, "trailing_stops": [{"id": "grd_1", "active": True}]}, "trailing", False),
+        (
+            {"stop_px": "95", "protected": True, "trailing_stops": [{"id": "grd_1", "active": None}]},
+            "95, trailing",
+            False,
+        ),
+        (
+            {"stop_px": "95", "protected": True, "trailing_stops": [{"id": "grd_1", "active": False}]},
+            "95, trailing (not active yet)",
+            False,
+        ),
+        (
+            {"stop_px": None, "protected": False, "trailing_stops": [{"id": "grd_1", "active": False}]},
+            "NO STOP, trailing (not active yet)",
+            True,
+        ),
         ({"stop_px": None, "protected": False}, "NO STOP", True),
         ({"stop_px": "95", "protected": False}, "NO STOP for all of it, 95 for a part", True),
         ({"stop_px": None, "protected": False, "needs_stop": False}, "NO STOP", False),
