@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,13 +28,13 @@ SAYS_S: Final = 5.0  # for a daemon to say which config it has; a kill does not 
 EPILOG = """\b
 Examples:
   bot kill
-  bot kill --flatten
+  bot kill --flatten --yes
   bot kill --flatten --config live.yaml --key '${file:/etc/bot/api-key}'
   bot kill --lift
 
 \b
-Entries are canceled and openings blocked until the account's owner lifts it; stops stay. --flatten closes every position besides.
---lift takes back every kill switch that stands; the service lets nobody but the owner's key do that.
+The service cancels entries and blocks new ones until the account's owner lifts the switch; stops stay. --flatten also closes every position.
+--lift removes every kill switch; only the owner's key may do that. On a terminal the command asks first; --yes does not ask.
 """
 
 
@@ -45,9 +46,17 @@ Entries are canceled and openings blocked until the account's owner lifts it; st
     "--key", "reference", default=None, metavar="REFERENCE",
     help="Where the API key is, when not where the config says: ${file:PATH} or ${env:NAME}; never the key itself.",
 )  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask, also on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="The service's answer.")
 def kill(
-    config: Path | None, state_dir: Path | None, reference: str | None, *, flatten: bool, lift: bool, as_json: bool
+    config: Path | None,
+    state_dir: Path | None,
+    reference: str | None,
+    *,
+    flatten: bool,
+    lift: bool,
+    yes: bool,
+    as_json: bool,
 ) -> int:
     """Throw the kill switch of the account. Asks the service directly, whether the daemon runs or not."""
     from bot.cli.operate.daemon_client import find
@@ -58,7 +67,20 @@ def kill(
     place = find(config, state_dir, dead_too=True)
     if lift:
         return run_unheld(_lift(place, reference, as_json=as_json))
+    if not yes and sys.stdin is not None and sys.stdin.isatty():
+        _ask_first(place, flatten=flatten)
     return run_unheld(_kill(place, reference, flatten=flatten, as_json=as_json))
+
+
+def _ask_first(place: Place, *, flatten: bool) -> None:
+    then = "closes every position" if flatten else "leaves positions open with their stops"
+    question = f"This cancels all entries of the account of {place.config or place.folder}, blocks new ones and {then}. Kill it?"
+    try:
+        if click.confirm(question, err=True):
+            return
+    except click.Abort:
+        click.echo(err=True)
+    raise click.ClickException("nothing was sent; bot kill --yes does not ask")
 
 
 async def _lift(place: Place, reference: str | None, *, as_json: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -45,6 +46,30 @@ def config(tmp_path: Path, sandbox: Sandbox) -> Path:
 def opened(sandbox: Sandbox) -> None:
     order = {"market": "BTC", "side": "long", "usdAmount": 100, "bracket": {"stopLoss": {"pct": 5}}}
     assert sandbox.client().post("/v1/orders", json=order).status_code == 200
+
+
+def test_on_a_terminal_a_kill_asks_first_and_a_no_or_no_answer_sends_nothing(
+    config: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    opened(sandbox)
+    for answer in ("n\n", "\n", ""):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        assert call(["kill", "--flatten", "--config", str(config)]) == 1
+        said = capsys.readouterr()
+        assert "closes every position. Kill it?" in said.err
+        assert "nothing was sent; bot kill --yes does not ask" in said.err
+    assert len(sandbox.client().get("/v1/account").json()["positions"]) == 1
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert call(["kill", "--config", str(config)]) == 0
+    assert "leaves positions open with their stops. Kill it?" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", Terminal(""))
+    assert call(["kill", "--flatten", "--yes", "--config", str(config)]) == 0
+    assert "Kill it?" not in capsys.readouterr().err
+    assert sandbox.client().get("/v1/account").json()["positions"] == []
 
 
 def test_a_kill_leaves_positions_with_their_stops_unless_told_otherwise(
