@@ -1,6 +1,6 @@
-"""Timekeeping: what the machine's clocks are trusted with. Notices a suspend, a wall clock that jumped, and one that differs from the service's.
+"""The clock watch notices that the host was suspended, that the wall clock jumped, or that it differs from the service's clock.
 
-Judges and remembers; the daemon looks, and recovers after a lapse. No deadline stands on a wall clock: it is a second opinion.
+It only compares and remembers; the daemon calls it and reads the account again after a lapse. No deadline depends on the wall clock.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from bot.runtime.journal.journal import Journal, is_number
 
 log = structlog.get_logger()
 
-SUSPEND_MS: Final = 1_000  # boot time that ran ahead of monotonic time by more: the host slept
-JUMP_MS: Final = 2_000  # the wall clock against boot time between two looks; NTP slews far slower
+SUSPEND_MS: Final = 1_000  # if boot time gained more on monotonic time, the host was suspended
+JUMP_MS: Final = 2_000  # change of the wall clock against boot time between two checks; NTP slews far slower
 SKEW_WARN_MS: Final = 2_000
 SKEW_STOP_MS: Final = 30_000
 BOOT_ID: Final = "boot_id"  # notes of the journal
@@ -26,8 +26,8 @@ WALL_MAX_MS: Final = 10**13  # in the year 2286
 
 
 class ClockWatch:
-    """`skew_ms` is how far the service's clock is ahead of ours, None while nobody knows or where ours follows it. `stale` counts answers of
-    the service that told no time, because they came out of a cache."""
+    """`skew_ms`: lead of the service's clock over ours; None if unknown, or if our clock follows it. `stale` counts answers of the service
+    without a usable time, because they came from a cache."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ClockWatch:
     ) -> None:
         self._skew_ms = skew_ms
         self._stale = stale
-        self._has_told_stale = False
+        self._has_logged_stale = False
         self._clocks = (boot_ns, mono_ns, SystemClock().now_ms if wall_ms is None else wall_ms)
         self._seen = self._read()
         self.lapses = 0
@@ -48,7 +48,7 @@ class ClockWatch:
         self._level = 0
 
     def look(self) -> int:
-        """Compare the clocks with the last look; how often they have lapsed so far."""
+        """Compare the clocks with the last check; returns the number of lapses so far."""
         before, self._seen = self._seen, self._read()
         boot, mono, wall = (now - then for now, then in zip(self._seen, before, strict=True))
         if boot - mono > SUSPEND_MS:
@@ -57,21 +57,21 @@ class ClockWatch:
         elif abs(wall - boot) > JUMP_MS:
             self.lapses += 1
             log.warning("clock.jumped", seconds=round((wall - boot) / 1000, 1))
-        self._tell_skew()
-        self._tell_stale()
+        self._log_skew()
+        self._log_stale()
         return self.lapses
 
     @property
     def lapsed(self) -> bool:
-        """What was believed before may be past: account, guardians and events are read again before anything is opened."""
+        """True if the known account, guardians and events may be out of date. They are read again before anything is opened."""
         return self.lapses > self._acknowledged
 
     def acknowledge(self, lapses: int) -> None:
-        """`lapses` as `look` answered before the reading began: a later one asks again."""
+        """Mark lapses as handled. `lapses` is what `look` returned before the account was read, so that a later lapse counts."""
         self._acknowledged = max(self._acknowledged, lapses)
 
     def belief(self) -> Refusal | None:
-        """Looks first: an order must not leave in the moment after the host woke up."""
+        """Why nothing may be sent after a lapse. Compares the clocks first, because the host may have woken up just now."""
         self.look()
         if not self.lapsed:
             return None
@@ -80,7 +80,7 @@ class ClockWatch:
         )
 
     def schedule(self) -> Refusal | None:
-        """Why nothing may be opened on a schedule's word: our clock and the service's differ too much to say what is due."""
+        """Why no timer may open a position: our clock and the service's differ too much to know what is due."""
         problem = self.skew_problem
         return None if problem is None else Refusal("clock_skewed", problem, {"action": "wait"})
 
@@ -89,28 +89,28 @@ class ClockWatch:
         skew_ms = self._skew_ms()
         if skew_ms is None or abs(skew_ms) <= SKEW_STOP_MS:
             return None
-        return f"this machine's clock is {_said(skew_ms)} the service's; set it right (NTP)"
+        return f"this machine's clock is {_in_words(skew_ms)} the service's; set it right (NTP)"
 
-    def _tell_skew(self) -> None:
+    def _log_skew(self) -> None:
         skew_ms = self._skew_ms() or 0
         level = 2 if abs(skew_ms) > SKEW_STOP_MS else 1 if abs(skew_ms) > SKEW_WARN_MS else 0
         if level != self._level:
             self._level = level
-            tell = (log.info, log.warning, log.error)[level]
-            tell(
+            write = (log.info, log.warning, log.error)[level]
+            write(
                 "clock.skew",
                 skew_ms=skew_ms,
-                message=None if level == 0 else f"this machine's clock is {_said(skew_ms)} the service's",
+                message=None if level == 0 else f"this machine's clock is {_in_words(skew_ms)} the service's",
             )
 
-    def _tell_stale(self) -> None:
-        """Once: what is asked next may be as old."""
-        if self._stale() > 0 and not self._has_told_stale:
-            self._has_told_stale = True
+    def _log_stale(self) -> None:
+        """Warn once about cached answers."""
+        if self._stale() > 0 and not self._has_logged_stale:
+            self._has_logged_stale = True
             log.warning(
                 "clock.stale_answers",
-                message="something on the way to the service answers out of a cache: its Date is not taken for the time, but what it says is as"
-                " old. No cache may lie between the daemon and its service",
+                message="a proxy on the way to the service answers from a cache, so its answers may be out of date. The daemon does not take"
+                " their Date for the time. Remove the cache between the daemon and its service",
             )
 
     def _read(self) -> tuple[float, float, float]:
@@ -118,14 +118,15 @@ class ClockWatch:
         return boot() / 1e6, mono() / 1e6, float(wall())
 
 
-def _said(skew_ms: int) -> str:
+def _in_words(skew_ms: int) -> str:
     return f"{abs(skew_ms) / 1000:.1f} s {'behind' if skew_ms > 0 else 'ahead of'}"
 
 
 def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
-    """At a start in real time: after a new boot (one without a name may be) with a wall clock behind what was stored, entries that never left are taken for too old.
+    """Expire unsent entries at a start after a reboot if the wall clock is behind a stored instant; returns how many.
 
-    Nobody knows how old they are then. What may have left stays in doubt: its fence is the service's. Answers how many there were.
+    Their age is unknown then. An entry that may have been sent stays in doubt: the service's fence decides on it. A boot without
+    an id counts as a reboot.
     """
     before = journal.note(BOOT_ID)
     is_damaged = _is_high_damaged(journal)
@@ -141,21 +142,21 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
     else:
         message = "the wall clock is behind what was stored before this boot"
     log.error("clock.behind", seconds=max(0, round((high_ms - wall_ms) / 1000)), message=message)
-    journal.write_note(WALL_HIGH, str(wall_ms))  # One that was once far ahead counts at one start.
+    journal.write_note(WALL_HIGH, str(wall_ms))  # A clock that was once far ahead has this effect at one start only.
     held = [one for one in journal.intents.live() if one.action == "open" and journal.intents.is_unsent(one)]
     for one in held:
         journal.intents.end(
             one,
             "expired",
             "clock_behind",
-            "the clock went back over a boot: nobody knows how old it is",
+            "the clock went back over a reboot, so the age of this order is unknown",
             now_ms=wall_ms,
         )
     return len(held)
 
 
 def note_wall(journal: Journal, wall_ms: int) -> None:
-    """Remember the highest wall clock, now and then."""
+    """Store the highest wall clock, at most once an hour."""
     _is_high_damaged(journal)
     if wall_ms > int(journal.note(WALL_HIGH) or 0) + HOUR_MS:
         journal.write_note(WALL_HIGH, str(wall_ms))

@@ -1,7 +1,7 @@
-"""The heartbeat as the daemon holds it: starts the process, reads its belief, stops it. Run as a module it IS that process.
+"""The daemon's side of the heartbeat: starts the heartbeat process, reads its lease, stops it. Run as a module it IS that process.
 
-The rule is in `beat`, the process's loop in `beater`, the proof of life in `progress`. This module stays light, because
-the process imports it: nothing but the standard library and those.
+heartbeat_rule.py holds the rule, heartbeat_process.py the process's loop, progress_stamp.py the proof of progress. The process
+imports this module, so it imports the standard library and those three only.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ from bot.runtime.liveness.heartbeat_rule import Heart, Rhythm
 if TYPE_CHECKING:
     import subprocess
 
-END_S: Final = 0.5  # to end when asked; it has nothing to put away, so that then it is ended
+END_S: Final = 0.5  # the process gets this long to end; it has nothing to save, so it is killed afterwards
 
 
 class Lease(NamedTuple):
-    """What the brain may believe now. Instants ending in _boot_ns are CLOCK_BOOTTIME."""
+    """The dead-man switch as the daemon knows it now. Instants ending in _boot_ns are CLOCK_BOOTTIME."""
 
-    deadline_boot_ns: int | None  # sending of the newest good beat + D; None: nothing is armed as far as we know
+    deadline_boot_ns: int | None  # when the newest good heartbeat was sent + D; None if no switch is known to be armed
     armed: bool
-    lapsed: bool  # the switch may have fired unseen: read account, guardians, events again, then acknowledge()
-    past: bool  # the deadline less the margin has passed without a beat; the next good one makes it a lapse
+    lapsed: (
+        bool  # the switch may have fired unnoticed: read account, guardians and events again, then call acknowledge()
+    )
+    past: bool  # the deadline less the margin has passed without a heartbeat; the next good one makes it a lapse
     may_open: bool  # armed, not lapsed, not within the margin of the deadline
     lapses: int
     guardians: int
     failures: int  # in a row
     beats: int  # attempts
-    boot_beats: int  # spent on starts that are not over, of any run
+    boot_beats: int  # heartbeats of starts that are not complete, of any run
     error: str  # of the newest attempt: "timeout", "http_503", "nothing_armed", "unauthorized" ...; "" after a good one
-    next_deadline_ms: int | None  # as the service last said, on its clock
+    next_deadline_ms: int | None  # from the service's last answer, on its clock
     alive: bool  # the process runs
-    overdue: bool = False  # two periods have passed without a beat that counted: nothing is opened until one does
+    overdue: bool = False  # two periods have passed without a good heartbeat; nothing is opened until the next one
 
 
 class HeartbeatProcess:
@@ -50,7 +52,7 @@ class HeartbeatProcess:
     def __init__(
         self, *, base_url: str, api_key: str, stamp_path: str, belief_path: str, lengths: Rhythm, fence: int
     ) -> None:
-        """`lengths` is beat.rhythm(heartbeat_seconds / speed); `fence` is the ProgressWriter's."""
+        """`lengths` is heartbeat_rule.rhythm(heartbeat_seconds / speed); `fence` is the ProgressWriter's."""
         self.lengths = lengths
         self._base_url = base_url
         self._orders = _orders(base_url, api_key)._replace(
@@ -58,9 +60,9 @@ class HeartbeatProcess:
         )
         self._process: subprocess.Popen[bytes] | None = None
         self._file = LeaseFile(belief_path)
-        self.may_beat = False  # the process that runs is not only a witness
-        self.acknowledged = 0  # lapses after which the brain has read everything again
-        self._noted = 0, 0  # what the process noted last, and since when in monotonic time
+        self.may_beat = False  # False: the running process only watches the daemon and sends nothing
+        self.acknowledged = 0  # lapses after which the daemon has read everything again
+        self._noted = 0, 0  # the process's last note, and since when, in monotonic time
 
     def __repr__(self) -> str:
         return f"HeartbeatProcess(pid={self.pid}, base_url={self._base_url!r})"
@@ -79,36 +81,38 @@ class HeartbeatProcess:
         return None if self._process is None else self._process.poll()
 
     def start(self, *, may_beat: bool = True) -> None:
-        """Start the process, or start it again after it has ended. It beats as soon as the stamp allows; or never, and is only the
-        witness of what holds the brain's interpreter (call_record.py)."""
+        """Start the process, also again after it has ended. It sends heartbeats as soon as the progress stamp allows.
+
+        With `may_beat=False` it sends none and only records what blocks the daemon's interpreter (call_record.py).
+        """
         assert threading.current_thread() is threading.main_thread(), (
             "the kernel ends the child with the thread that started it"
         )
         assert not self.alive
         self.may_beat = may_beat
         self._noted = 0, monotonic_ns()
-        import subprocess  # The child imports this module too and starts nothing.
+        import subprocess  # Imported here, because the child imports this module and starts no process.
 
         from bot.descriptors import reserved
 
         with reserved():
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-m", "bot.runtime.liveness.heartbeat"],  # -S: no site-packages, it needs none.
+                [sys.executable, "-S", "-m", "bot.runtime.liveness.heartbeat"],  # -S: it needs no site-packages.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 env=_environment(),
                 close_fds=True,
             )
         assert self._process.stdin is not None
-        # A process that ends at once is seen by `alive`.
+        # `alive` reports a process that ends at once.
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(json.dumps(self._orders._replace(may_beat=may_beat)._asdict()).encode() + b"\n")
 
     def belief(self, now_boot_ns: int | None = None) -> Lease:
-        """As of now. Reads a mapped file: no wait, no system call."""
+        """The lease as of now. Reads a mapped file: no wait, no system call."""
         now = boot_ns() if now_boot_ns is None else now_boot_ns
         record = self._file.read()
-        # Another run's belief is none of ours: it was about another reading of the account.
+        # A record of another run does not count: that run had read the account at another time.
         heart = record.heart if record is not None and record.fence == self._orders.fence else Heart()
         return Lease(
             deadline_boot_ns=heartbeat_rule.believed_deadline_ns(self.lengths, heart),
@@ -128,9 +132,9 @@ class HeartbeatProcess:
         )
 
     def is_stuck(self) -> bool:
-        """Whether the process runs and does not work: it has noted nothing for STUCK_NS, or a beat is overdue and it does not try. Ask in every pass.
+        """True if the process runs but does nothing: no note for STUCK_NS, or no attempt although a heartbeat is overdue. Call it in every pass.
 
-        A suspend of the host is no sign: monotonic time stands still in it.
+        A suspend of the host does not count, because monotonic time stops in it.
         """
         self._file.renew()
         record = self._file.read()
@@ -147,7 +151,7 @@ class HeartbeatProcess:
         return heartbeat_rule.does_not_try(self.lengths, record.heart, now_ns=boot_ns())
 
     def kill(self) -> None:
-        """End a process that does not answer. `start` may follow, unless the kernel cannot end it yet: then it is still `alive`."""
+        """Kill a process that does not answer. Call `start` next, unless it is still `alive` because the kernel cannot end it yet."""
         import subprocess
 
         if self._process is not None:
@@ -156,11 +160,11 @@ class HeartbeatProcess:
                 self._process.wait(END_S)
 
     def acknowledge(self, lapses: int) -> None:
-        """The brain has resynchronised. `lapses` is belief().lapses as read BEFORE it began: a later lapse asks again."""
+        """Mark lapses as handled after a resync. `lapses` is the count from BEFORE it began, so that a later lapse counts."""
         self.acknowledged = max(self.acknowledged, lapses)
 
     def stop(self, timeout_s: float = END_S) -> None:
-        """End the beats. The switch stays armed at the service: disarming it is a decision of on_exit."""
+        """End the heartbeats. The switch stays armed at the service; on_exit decides whether to disarm it."""
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return

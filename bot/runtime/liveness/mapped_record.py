@@ -1,7 +1,7 @@
 """A small struct in a mapped file: one process writes it, others read it, without a lock and without a torn read.
 
-The record carries a checksum, so a reader that met a half-written one tries again. A write is a copy into the page
-cache: it never waits for the disk, and it outlives the process that made it. Standard library only: the heartbeat
+The record has a checksum, so a reader of a half-written record tries again. A write is a copy into the page
+cache: it never waits for the disk and outlives the writer. Standard library only: the heartbeat
 process imports this.
 """
 
@@ -18,7 +18,7 @@ READ_TRIES = 50  # A write takes about a microsecond; fifty torn reads in a row 
 
 
 class MappedRecord:
-    """The writer's side opens with `write=True` and makes the file; readers may come before it exists."""
+    """The writer opens with `write=True` and creates the file; readers may open before it exists."""
 
     def __init__(self, path: str, layout: str, *, magic: bytes, version: int, write: bool = False) -> None:
         assert len(magic) == 4
@@ -40,7 +40,7 @@ class MappedRecord:
         self._map[: self._size] = body + _CHECK.pack(zlib.crc32(body))
 
     def read(self) -> tuple[int | bytes, ...] | None:
-        """The newest whole record; None while there is none (no file yet, another version, damaged)."""
+        """The newest complete record; None if there is none (no file yet, another version, damaged)."""
         if self._map is None:
             self._map = self._open()
             if self._map is None:
@@ -53,9 +53,9 @@ class MappedRecord:
         return None
 
     def renew(self) -> None:
-        """Follow the path when its file was removed or replaced. A writer makes the file again with its newest record; a reader maps the new file.
+        """Follow the path after its file was removed or replaced: a writer writes its newest record there, a reader maps the new file.
 
-        When the disk refuses, the old mapping stays and the next call tries again.
+        If the disk fails, the old mapping stays and the next call tries again.
         """
         old, before = self._map, self._file
         if old is None:
@@ -93,8 +93,8 @@ class MappedRecord:
             found = os.fstat(fd)
             if found.st_size < self._size:
                 if not self._write:
-                    return None  # Its writer is just making it.
-                # A full disk says so here, and not by a signal at the first write.
+                    return None  # Its writer is creating it now.
+                # So a full disk raises here instead of sending a signal at the first write.
                 os.posix_fallocate(fd, 0, self._size)
             made = mmap.mmap(fd, self._size, access=mmap.ACCESS_WRITE if self._write else mmap.ACCESS_READ)
             self._file = found.st_dev, found.st_ino

@@ -1,6 +1,6 @@
-"""The progress stamp: the brain's proof of life. Written at the END of each completed cycle, never by a timer.
+"""The progress stamp proves that the daemon makes progress. It is written at the END of each completed pass, never by a timer.
 
-The heartbeat process reads it and beats only while it is young. Standard library only: that process imports this.
+The heartbeat process sends heartbeats only while the stamp is recent. Standard library only: that process imports this.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from bot.runtime.liveness.mapped_record import MappedRecord
 
 _LAYOUT = "QQQq"  # fence, cycles, boot_ns, last_bar_at_ms
 _MAGIC, _VERSION = b"BBPS", 1
-STARTING: Final = -2  # in place of a bar: the cycle was one of a start that is not over
+STARTING: Final = -2  # in place of a bar: the start is not complete
 
 
 class Stamp(NamedTuple):
-    """`fence` names one run of the brain; `boot_ns` is CLOCK_BOOTTIME at the end of the cycle; `cycles` counts from 1."""
+    """`fence` names one run of the daemon; `boot_ns` is CLOCK_BOOTTIME at the end of the pass; `cycles` counts passes from 1."""
 
     fence: int
     cycles: int
@@ -24,23 +24,23 @@ class Stamp(NamedTuple):
 
     @property
     def is_of_start(self) -> bool:
-        """Of a start that is not over: it may come to nothing, and the next one too."""
+        """True if the start is not complete; it may still fail, and so may the next one."""
         return self.last_bar_at_ms == STARTING
 
 
 class ProgressWriter:
-    """The brain's side. `fence` is a number that this run alone has (64 bits, made at the edge)."""
+    """The daemon's side. `fence` is a random 64-bit number of this run."""
 
     def __init__(self, path: str, *, fence: int) -> None:
         self.path = path
         self.fence = fence
         self.cycles = 0
         self._record = MappedRecord(path, _LAYOUT, magic=_MAGIC, version=_VERSION, write=True)
-        self._record.write(fence, 0, 0, -1)  # An earlier run's stamp proves nothing about this one.
+        self._record.write(fence, 0, 0, -1)  # An earlier run's stamp must not count.
 
     def cycle_done(self, *, boot_ns: int, last_bar_at_ms: int | None) -> None:
-        """One pass of the loop is complete: drained, due bars decided, orders settled."""
-        self._record.renew()  # A heartbeat process that starts anew finds the stamp by its path.
+        """Stamp a completed pass: events taken, due bars decided, orders settled."""
+        self._record.renew()  # A restarted heartbeat process finds the stamp by its path.
         self.cycles += 1
         self._record.write(self.fence, self.cycles, boot_ns, -1 if last_bar_at_ms is None else last_bar_at_ms)
 
@@ -53,12 +53,12 @@ class ProgressReader:
         self._record = MappedRecord(path, _LAYOUT, magic=_MAGIC, version=_VERSION)
 
     def read(self) -> Stamp | None:
-        """The newest stamp; None when none can be read, which a caller must take for no progress."""
+        """The newest stamp; None if none can be read, which the caller must treat as no progress."""
         values = self._record.read()
         return None if values is None else Stamp._make(values)
 
     def renew(self) -> None:
-        """Read from now on what is at the path, when its file was removed or replaced."""
+        """Follow the path after its file was removed or replaced."""
         self._record.renew()
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
-"""What a service manager is told, over the socket that it names: READY, STATUS, WATCHDOG, STOPPING. Nothing happens where there is none.
+"""Notifications to the service manager over $NOTIFY_SOCKET: READY, STATUS, WATCHDOG, STOPPING. Without the socket nothing is sent.
 
-The watchdog is fed by completed passes of the loop, never by a timer. A start that takes long asks for more time for as
-long as the process itself is awake.
+Completed passes feed the watchdog, never a timer. A long start asks for more time as long as the process runs.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from typing import Final
 
 from bot.clock import monotonic_ns
 
-STATUS_MAX: Final = 400  # of a line for `systemctl status`
-SEND_S: Final = 0.25  # a manager that is busy gets a moment; one that does not read may not hold up the loop
-EXTEND_S: Final = 30  # asked for at a time
+STATUS_MAX: Final = 400  # characters of the line in `systemctl status`
+SEND_S: Final = 0.25  # longest wait for a busy manager; the event loop waits with it
+EXTEND_S: Final = 30  # extra time per request
 EXTEND_EVERY_S: Final = 10.0
 FEED_NS: Final = (
-    1_000_000_000  # between two words to the watchdog: what is kept back is missing where the next pass takes long
+    1_000_000_000  # shortest time between two watchdog messages; longer would cut into the time of a long pass
 )
 
 
 def notify(message: str) -> bool:
-    """Send one state to $NOTIFY_SOCKET ("READY=1", "STATUS=...", "STOPPING=1"); False when nobody listens."""
+    """Send one state to $NOTIFY_SOCKET ("READY=1", "STATUS=...", "STOPPING=1"); False if nobody listens."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return False
@@ -40,18 +39,18 @@ def notify(message: str) -> bool:
 
 
 def status(text: str) -> bool:
-    """One line for people."""
+    """Send one status line for people."""
     return notify(f"STATUS={' '.join(text.split())[:STATUS_MAX]}")
 
 
 def is_managed(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this very process is a unit's main process: then stopping it is the manager's, which would start it again."""
+    """True if this process is the main process of a unit. Then the manager must stop it, or it would start it again."""
     return environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()) or bool(environ.get("NOTIFY_SOCKET"))
 
 
 def watchdog_us(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Within how many microseconds the manager wants to hear of this process; None when it does not. The manager names the
-    process that it means, so a child that inherited the environment is not meant."""
+    """The watchdog interval in microseconds; None if this process has no watchdog. The manager names the process, so that a child
+    with the same environment is not meant."""
     text = environ.get("WATCHDOG_USEC", "")
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
         return None
@@ -59,25 +58,25 @@ def watchdog_us(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 class Watchdog:
-    """Told of each completed pass; tells the manager, at most once a second, or four times in the span that it waits when that is shorter."""
+    """Feeds the manager's watchdog after completed passes: once a second at most, or every quarter of a shorter interval."""
 
     def __init__(self, now_ns: Callable[[], int] = monotonic_ns, environ: Mapping[str, str] = os.environ) -> None:
         us = watchdog_us(environ)
         self._every_ns = None if us is None else min(us * 1_000 // 4, FEED_NS)
         self._now_ns = now_ns
-        self._told_ns: int | None = None
+        self._fed_ns: int | None = None
 
     def pass_done(self) -> None:
         if self._every_ns is None:
             return
         now_ns = self._now_ns()
-        if self._told_ns is None or now_ns - self._told_ns >= self._every_ns:
-            self._told_ns = now_ns
+        if self._fed_ns is None or now_ns - self._fed_ns >= self._every_ns:
+            self._fed_ns = now_ns
             notify("WATCHDOG=1")
 
 
 async def ask_for_time(what: Callable[[], str], every_s: float = EXTEND_EVERY_S) -> None:
-    """Until canceled: a start that waits for its service is no start that hangs."""
+    """Ask for more start time until cancelled, because a start that waits for its service does not hang."""
     while notify(f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}"):
         status(what())
         await asyncio.sleep(every_s)
@@ -85,7 +84,7 @@ async def ask_for_time(what: Callable[[], str], every_s: float = EXTEND_EVERY_S)
 
 @contextlib.asynccontextmanager
 async def asking_for_time(what: Callable[[], str]) -> AsyncIterator[None]:
-    """While the block runs."""
+    """`ask_for_time` while the block runs."""
     asking = asyncio.create_task(ask_for_time(what), name="asking for time")
     try:
         yield

@@ -1,6 +1,6 @@
-"""The desk: all strategies of a run in their seats. It asks their hooks, keeps their states, and quarantines the one that fails.
+"""The strategy host calls the hooks of all strategies, keeps their states, and quarantines a strategy that fails.
 
-A strategy that raises wants nothing and is asked nothing more; the others go on. Nothing here judges or sends.
+A strategy that raises yields no signal and is not called again; the others go on. Nothing here checks risk or sends orders.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Run = Callable[[StrategyInstance, Callable[[], Any]], Awaitable[Any]]
 
 
 class StrategySpec(NamedTuple):
-    """A strategy with its interval and what it may do."""
+    """A configured strategy with its interval and limits."""
 
     strategy: Strategy
     interval: str
     allowance: StrategyLimits
-    version: str = ""  # of its code and params: what failed once is not tried again as it is
+    version: str = ""  # of its code and params: a quarantined version stays quarantined
     sha256: str | None = None  # of the source text that runs
 
 
@@ -57,7 +57,7 @@ class Signal(NamedTuple):
 
 
 class LogLine(NamedTuple):
-    """One series of those whose bars are decided together: where its bars go, and who listens."""
+    """One series of `decide_abreast`: where its bars go, and its strategies."""
 
     market: str
     take: Callable[[Bar], None]
@@ -66,14 +66,14 @@ class LogLine(NamedTuple):
 
 @dataclass(slots=True)
 class Decision:
-    """What the strategies want, for one cause, and the states that it leaves them in."""
+    """The strategies' signals for one trigger, and their states afterwards."""
 
     wishes: list[Signal] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
 
 
 async def run_inline(seat: StrategyInstance, call: Callable[[], T]) -> T:
-    """Sessions and tests: the strategy's call, right here. Live gives it a thread and a limit, StrategyError when it is passed."""
+    """Call a strategy in this thread, for backtests and tests. The daemon uses a thread with a time limit instead (`Worker`)."""
     ours = getcontext()
     setcontext(seat.context)
     try:
@@ -82,11 +82,11 @@ async def run_inline(seat: StrategyInstance, call: Callable[[], T]) -> T:
         setcontext(ours)
 
 
-NO_WISHES: Final = ()  # what most answers are, one object
+NO_WISHES: Final = ()  # one object for the most frequent answer
 
 
 def _nothing(_view: View, _bar: Bar) -> Iterable[Wish]:
-    """What a strategy in quarantine wants."""
+    """on_bar of a quarantined strategy."""
     return ()
 
 
@@ -101,16 +101,16 @@ class StrategyHost:
         self.run = run
         self.books = books
         self.seats: list[StrategyInstance] = []
-        self.away: dict[str, EventBacklog] = {}  # what those that are being built anew would have been told
-        self.late: StrategyInstance | None = None  # built, and still to hear and to decide what it has missed
+        self.away: dict[str, EventBacklog] = {}  # backlogs of strategies that are being rebuilt or warmed up
+        self.late: StrategyInstance | None = None  # rebuilt, and still catching up on its backlog
         self._listeners: dict[Series, list[StrategyInstance]] = {}
         self._hearers: dict[str, list[StrategyInstance]] = {}  # by market, for events
-        self.heard: frozenset[str] = frozenset()  # types of event that somebody is told
+        self.heard: frozenset[str] = frozenset()  # event types that some strategy gets
         self._started = False
         self.seat([self.made(one) for one in placed])
 
     def made(self, one: StrategySpec, feed: BarFeed | None = None) -> StrategyInstance:
-        """A seat for the strategy, with its durable state; in quarantine when this version of it was."""
+        """Make the instance of a strategy with its durable state; quarantined if this version was."""
         name = one.strategy.name
         seat = StrategyInstance(
             one.strategy, interval=one.interval, mirror=self.mirror, feed=feed or self.feed, state=self.journal.state_of(name),
@@ -125,7 +125,7 @@ class StrategyHost:
         return seat
 
     def seat(self, seats: Sequence[StrategyInstance], *, away: Collection[str] = ()) -> None:
-        """From now on these, in this order. What happens to those that are `away`, with a seat or without, is kept for them."""
+        """Host these strategies from now on, in this order. Events for those in `away` go to their backlogs."""
         self.seats = list(seats)
         self.away = {name: self.away[name] if name in self.away else EventBacklog(self.journal, name) for name in away}
         self.late = None
@@ -134,21 +134,21 @@ class StrategyHost:
         self.heard = frozenset(HOOKS if away else ()).union(*(seat.hears for seat in self.seats))
 
     def tell_no_more(self) -> None:
-        """The run was cut, maybe in the midst of a hook: what happens is kept for the next run, which has the states as the journal has them.
+        """Deliver no more events, because the run was interrupted, maybe inside a hook. All later events go to the backlogs for the next run.
 
-        What waits already is as the journal has it, too: a page that was cut comes again.
+        Backlogs are read from the journal, because the interrupted page comes again.
         """
         names = {seat.name for seat in self.seats} | self.away.keys()
         self.away = {name: EventBacklog.of_journal(self.journal, name, self.mirror.epoch) for name in names}
         self.seat(self.seats, away=names)
 
     def forget_heard(self) -> None:
-        """The account was reset: what waits for those that are away is of an account that is no more."""
+        """Clear the backlogs after an account reset."""
         for waiting in self.away.values():
             waiting.clear()
 
     def listeners(self) -> dict[str, frozenset[str]]:
-        """Which strategies listen to each market."""
+        """Names of the strategies of each market."""
         return {market: frozenset(seat.name for seat in seats) for market, seats in self._hearers.items()}
 
     def seat_of(self, market: str) -> StrategyInstance | None:
@@ -161,7 +161,7 @@ class StrategyHost:
     # -- asking
 
     async def decide(self, closed: Closed, *, now_ms: int) -> Decision:
-        """What every strategy of this series wants on this bar, each in its turn."""
+        """Take a bar and collect the signals of each strategy of its series, one after the other."""
         decision = Decision()
         self.see(closed)
         for seat in self._listeners[closed.series]:
@@ -169,13 +169,13 @@ class StrategyHost:
         return decision
 
     async def decide_alone(self, seat: StrategyInstance, closed: Closed, *, now_ms: int) -> Decision:
-        """What one strategy wants on a bar that has become part of the past already."""
+        """Collect one strategy's signals on a bar that the history has already."""
         decision = Decision()
         await self._ask(seat, partial(seat.strategy.on_bar, seat.view, closed.bar), decision, now_ms=now_ms)
         return decision
 
     async def ring(self, due: Due, *, now_ms: int) -> Decision:
-        """What the strategy of a timer that is due wants."""
+        """Collect the signals of the strategy whose timer is due."""
         decision = Decision()
         seat = next((seat for seat in self.seats if seat.name == due.strategy), None)
         if seat is not None:
@@ -185,16 +185,16 @@ class StrategyHost:
     async def hear(
         self, event: Event, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
     ) -> list[Signal]:
-        """Tell an event to those that it concerns; answers what they want on it, which is in the decision too.
+        """Deliver an event to the strategies that it concerns. Returns their signals, which are in the decision too.
 
-        `parts` says who has which part of a fill: who shares a market is told of its own alone.
+        `parts` maps owners to their parts of a fill: a strategy in a shared market gets its own part only.
         """
         before = len(decision.wishes)
         here = self.seats if event.coin is None else self._hearers.get(event.coin, ())
         if self.away:
             seated, concerned = {seat.name for seat in self.seats}, {seat.name for seat in here}
             for name, waiting in self.away.items():
-                if name in concerned or name not in seated:  # What concerns one without a seat is seen when it has one.
+                if name in concerned or name not in seated:  # Without an instance its markets are not known yet.
                     waiting.append(Heard(event, parts))
         for seat in here:
             if seat.name not in self.away:
@@ -204,7 +204,7 @@ class StrategyHost:
     async def tell(
         self, seat: StrategyInstance, event: Event, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
     ) -> None:  # fmt: skip
-        """Tell it to one of them, if it concerns that one."""
+        """Deliver an event to one strategy if it concerns it."""
         hook = hook_of(seat, event, parts)
         if hook is not None:
             await self._ask(seat, hook, decision, now_ms=now_ms)
@@ -230,7 +230,7 @@ class StrategyHost:
     def _decide_run_by_one(
         self, seat: StrategyInstance, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None
     ) -> tuple[Bar | None, Decision | None]:
-        """The same for a series with one listener."""
+        """`decide_run` for a series with one strategy."""
         lo, hi, until_ms = calm
         market = series.market
         history, marks = self.feed.histories[series], self.mirror.marks
@@ -255,13 +255,13 @@ class StrategyHost:
                 wishes: Any = on_bar(view, bar)
                 if wishes is nothing or wishes is None:
                     if not (source.state or is_durable):
-                        continue  # As most bars: nothing is looked at twice.
+                        continue  # True of most bars.
                 else:
                     for wish in (wishes := iter(wishes)):
                         decision = decision or Decision()
                         found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
                         decision.wishes += [Signal(seat, one) for one in found]
-            except BaseException as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
+            except BaseException as error:  # noqa: BLE001 - as in StrategyInstance.call
                 self._quarantine(seat, seat.blame(error))
                 on_bar = _nothing
             if source.state or is_durable:
@@ -276,7 +276,7 @@ class StrategyHost:
     def _decide_run_by_all(
         self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None
     ) -> tuple[Bar | None, Decision | None]:
-        """The same for a series with several listeners, or none."""
+        """`decide_run` for a series with several strategies, or none."""
         lo, hi, until_ms = calm
         market = series.market
         history, marks = self.feed.histories[series], self.mirror.marks
@@ -298,7 +298,7 @@ class StrategyHost:
         return None, None
 
     def lines_of(self, series: Sequence[Series]) -> list[LogLine]:
-        """What `decide_abreast` needs of each of these series."""
+        """The argument `lines` of `decide_abreast` for these series."""
         return [LogLine(s.market, self.feed.histories[s].take, self._listeners[s]) for s in series]
 
     def decide_abreast(
@@ -339,7 +339,7 @@ class StrategyHost:
         return decision
 
     def _ask_crew(self, crew: Sequence[StrategyInstance], bar: Bar) -> Decision | None:
-        """on_bar of each in its turn; None when nobody wants anything and no state has changed."""
+        """Call on_bar of each strategy; None if there is no signal and no state has changed."""
         at_ms = bar.at_ms
         decision: Decision | None = None
         ours = getcontext()
@@ -358,7 +358,7 @@ class StrategyHost:
                         decision = decision or Decision()
                         found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
                         decision.wishes += [Signal(seat, one) for one in found]
-            except BaseException as error:  # noqa: BLE001 - as in Seat.call: named, and it ends the strategy's part
+            except BaseException as error:  # noqa: BLE001 - as in StrategyInstance.call
                 self._quarantine(seat, seat.blame(error))
             finally:
                 setcontext(ours)
@@ -367,28 +367,28 @@ class StrategyHost:
         return decision if decision is not None and (decision.wishes or decision.states) else None
 
     def no_entry(self, strategy: str) -> Refusal | None:
-        """Why an entry that this strategy wanted is not to leave any more: nobody answers for what it would open."""
+        """Why an entry of this strategy must not be sent: it is quarantined or no longer runs."""
         seat = self._seated(strategy)
         if seat is None:
-            return Refusal("no_strategy", f"no strategy {strategy} runs any more")
+            return Refusal("no_strategy", f"strategy {strategy} no longer runs")
         return None if seat.quarantined is None else Refusal("quarantined", f"{strategy} is in quarantine")
 
     async def may_confirm(self, strategy: str, plan: Plan) -> bool:
-        """Whether the strategy stands by its entry, now that it sees the plan. One that is quarantined does not."""
+        """True if the strategy confirms its entry, given the plan. A quarantined strategy does not."""
         seat = self._seated(strategy)
         if seat is None or seat.quarantined is not None:
             return False
         return not seat.looks_at_plans or bool(await self._run(seat, partial(seat.confirms, plan)))
 
     def looks_at_plans(self, strategy: str) -> bool:
-        """Whether it wants to see the plan of an entry before that becomes an order."""
+        """True if the strategy checks the plan of an entry before it becomes an order."""
         seat = self._seated(strategy)
         return seat is not None and seat.looks_at_plans
 
     # -- the run
 
     async def start(self, *, now_ms: int) -> None:
-        """on_start of each, once a run."""
+        """Call on_start of each strategy, once a run."""
         if self._started:
             return
         self._started = True
@@ -400,7 +400,7 @@ class StrategyHost:
         self._keep_state(seat, None)
 
     async def rehearse(self, closed: Closed) -> None:
-        """A bar of the past: the strategies see it, and what they want is dropped. Of what is held the account has told the price of now."""
+        """Call on_bar with a past bar and drop the signals. Markets with a position keep their mark, which is newer."""
         self.see(closed, is_marked=closed.market in self.mirror.positions and closed.market in self.mirror.marks)
         for seat in self._listeners[closed.series]:
             await self.rehearse_one(seat, closed)
@@ -411,7 +411,7 @@ class StrategyHost:
             await self._run(seat, partial(seat.rehearse, hook, now_ms=closed.at_ms))
 
     async def stop(self, *, now_ms: int) -> None:
-        """on_stop of each; what it leaves in the state is kept."""
+        """Call on_stop of each strategy and keep its state."""
         for seat in self.working():
             await self.stop_one(seat, now_ms=now_ms)
 
@@ -421,7 +421,7 @@ class StrategyHost:
             self._keep_state(seat, None)
 
     def see(self, closed: Closed, *, is_marked: bool = False) -> None:
-        """The bar becomes part of the past: history, declared indicators, and the mark unless there is a newer one."""
+        """Add a bar to history and declared indicators, and to the marks unless there is a newer one."""
         self.feed.take(closed)
         if not is_marked:
             self.mirror.mark(closed.market, closed.bar.close)
@@ -454,7 +454,7 @@ class StrategyHost:
             decision.states[seat.name] = state
 
     async def _run(self, seat: StrategyInstance, call: Callable[[], T]) -> T | None:
-        """A call into a strategy, where such calls are run. None: it failed, and is quarantined."""
+        """Call a strategy through `run`. None if it failed; it is quarantined then."""
         try:
             answer: T = await self.run(seat, call)
         except StrategyError as error:
@@ -472,7 +472,7 @@ class StrategyHost:
     def _quarantine(self, seat: StrategyInstance, error: StrategyError) -> None:
         if seat.quarantined is not None:
             return
-        # A plug-in's words: half a letter could not be written down.
+        # A strategy's text may contain lone surrogates, which cannot be encoded.
         why = str(error).encode(errors="backslashreplace").decode()
         seat.quarantine(why)
         resting = self.mirror.resting_of(seat.name)

@@ -92,7 +92,7 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 from bot.errors import JournalError
-from bot.runtime.daemon import _progress
+from bot.runtime.supervisor import _progress
 from bot.runtime.liveness.instance_lock import hold_state, is_held
 folder = Path(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -433,6 +433,6 @@ async def test_a_start_that_waits_for_its_own_service_asks_for_time(
         contextlib.closing(Tail(tmp_path / "daemon.log")) as tail,
         pytest.raises(ServiceFailed, match="the service has died; its log is"),
     ):
-        await run._run(load(config, {"HOME": str(tmp_path)}), config, held, tail)
+        await run._run(load(config, {"HOME": str(tmp_path)}), config, held, tail, keep_service=False)
     assert asked == 3
     assert len(asyncio.all_tasks()) == 1, "and asks no longer"
