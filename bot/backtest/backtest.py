@@ -138,7 +138,7 @@ class Backtest:
     def _owner_of(self, key: str) -> str | None:
         loop = self.session.loop
         if loop is not None:
-            return loop.owner_of(key)
+            return loop.order_owners.owner_of(key)
         intent = self.journal.intents.find(key)
         return None if intent is None else intent.strategy
 

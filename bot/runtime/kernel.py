@@ -9,37 +9,37 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from bot import logs
 from bot.clock import MINUTE_MS
-from bot.errors import ApiError, Refusal, Refused, is_access_lost
+from bot.errors import ApiError, Refusal, Refused, TryLater, is_access_lost
 from bot.runtime.account.account_state import Mirror, entry_terms
 from bot.runtime.account.attribution import BOOKED, Attribution
 from bot.runtime.account.event_logging import tell
-from bot.runtime.alerts.health import ORDERS, Health, key_problem
+from bot.runtime.account.ownership import OrderOwners, PositionOwners
+from bot.runtime.alerts.health import ENDING, ORDERS, Health, key_problem
 from bot.runtime.bar_feed import BarFeed, Breathe, Closed, Series, at_once
-from bot.runtime.control_plane.status import ENDING
-from bot.runtime.execution.dispatch import next_wave, one_by_one, side_by_side
+from bot.runtime.execution.dispatch import side_by_side
+from bot.runtime.execution.execution_engine import SLOW_MS, ExecutionEngine
 from bot.runtime.execution.in_flight import InFlight
-from bot.runtime.execution.order_sender import UNSETTLED_MS, OrderSender
-from bot.runtime.execution.replan import next_leg
+from bot.runtime.execution.order_sender import OrderSender
 from bot.runtime.journal.journal import Journal, Notice, is_number
 from bot.runtime.journal.retention import Held
-from bot.runtime.model.intents import FINAL, FIRST_LEG, IN_DOUBT, RUNTIME, Intent, TradeOf, intent_key
+from bot.runtime.model.intents import FIRST_LEG, RUNTIME, Intent, intent_key
 from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest
 from bot.runtime.model.positions import Drift, MirrorPosition
 from bot.runtime.model.shares import Part
+from bot.runtime.pass_budget import BREATH_MS, PassBudget
 from bot.runtime.ports import Calm, Pacer, VenuePort
-from bot.runtime.reconciliation import guardians
-from bot.runtime.reconciliation import reconciler as repairs
+from bot.runtime.reconciliation import protection, reconciler
 from bot.runtime.reconciliation.foreign_activity import ForeignActivity, look_closer
 from bot.runtime.reconciliation.guardians import DEAD_MAN, Guardians, WantedGuardian, counted
+from bot.runtime.reconciliation.reconciler import CursorLost
 from bot.runtime.risk.loss_limits import LossLimits
 from bot.runtime.risk.pauses import Pauses
 from bot.runtime.risk.risk_engine import RiskEngine
@@ -64,11 +64,9 @@ BEGUN_AHEAD_MS: Final = 10 * MINUTE_MS  # that it may lie ahead of a later start
 CUT: Final = "begun_cut"  # the note that a run before it was cut off: something stood on the account when it was begun
 RECONCILE_MS: Final = 3 * MINUTE_MS  # of real time between two comparisons when nothing asks for one
 TRIM_MS: Final = MINUTE_MS  # of real time; a look that finds nothing too much is a few questions to an index
-OWNERS_KEPT: Final = 2_000  # the newest keys that were asked for; the journal knows the others
 ENTRIES_HELD: Final = 200  # of one open position, the newest: one is enough to say whose it is
 LATE_MS: Final = MINUTE_MS  # of real time after a start in which requests of an earlier life of ours may still arrive
-REAL_HOLD_MS: Final = 20_000  # of real time that an intent may at least take to leave
-REPLIES_MAX: Final = 50  # intents of event hooks sent in one pass; a hook that answers its own fills waits for the next
+LOOKS_MAX: Final = 4  # tries to get a snapshot as new as the events; a busier feed waits for the next comparison
 SETTLED_PERIODS: Final = (
     40  # After so many periods nothing is left of a recursive average's first value: e^-40 is below a float's last bit.
 )
@@ -78,14 +76,6 @@ EXITS_WAIT_MS: Final = (
 )
 REFUSED_MS: Final = 10_000  # of real time before a comparison that was not answered, or was refused, is asked for again
 MEND_MS: Final = 5_000  # of real time between two tries to write the journal's file again
-# Of real time, after which what takes long makes room for a pass: strategies that live through their past.
-BREATH_MS: Final = 1_000
-PASS_MS: Final = (
-    4_000  # of real time after which a pass begins nothing new: one that hangs proves no progress and stops the beats
-)
-# Of real time that bars of a market, and entries after an exit, wait for the reply to a request. A healthy service replies in less; then
-# what follows is decided on what the order has done. Without a reply the others go on, and the market's own orders are in doubt.
-SLOW_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +93,6 @@ SCHEDULED: Final = ("bar:", "timer:", "timer.")  # causes that are only as right
 
 def _allowed() -> Refusal | None:
     return None
-
-
-def _entries_last(intent: Intent) -> bool:
-    return intent.action == "open"
 
 
 def _is_whole(wish: Close) -> bool:
@@ -142,39 +128,43 @@ class Kernel:
     ) -> None:
         self.port = port
         self.now_ms = port.clock.now_ms
-        self.abreast = abreast
         self.journal = journal
         self.pacer = pacer
+        self.budget = PassBudget(pacer, port.clock)
         self.settings = settings if settings is not None else Settings()
         self.belief = belief
         self.schedule = schedule
         self.passed = passed
         self.between = between
         self.notices_of = notices_of
-        self.in_flight = InFlight(ring, SLOW_MS / 1000)
         self.live: dict[str, Intent] = {}  # not final, or accepted and not seen in the events yet
-        self.owners: dict[str, str] = {}  # idempotency key -> strategy, as far as they were asked for
-        self.mirror = Mirror(self.owner_of, self.keys_of, self._leverage_of)
+        self.order_owners = OrderOwners(journal, self.live)
+        self.mirror = Mirror(self.order_owners.owner_of, self.order_owners.keys_of, self.order_owners.leverage_of)
         self.feed = BarFeed(wanted_series(placed))
         self.pauses = Pauses(journal)
         self.books = Attribution.of_journal(
-            journal, owner_of=self.owner_of, mark_at=self._mark_at, step_of=self._step_of
+            journal, owner_of=self.order_owners.owner_of, mark_at=self._mark_at, step_of=self._step_of
         )
+        self.position_owners = PositionOwners(journal, self.mirror, self.books, self.order_owners, self.now_ms)
         self.losses = LossLimits(
             self.books,
             lambda: self.gate.allowances,
-            self._write_books,
+            self.position_owners.write_books,
             journal,
             is_behind=lambda: self.behind or not self.ready,
         )
         self.timers = Timers()
         self.desk = StrategyHost(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run, books=self.books)
+        self.in_flight = InFlight(ring, SLOW_MS / 1000, abreast)
+        self.execution = ExecutionEngine(
+            self.live, self.in_flight, journal, self.mirror, self.order_owners, self.budget, port.clock, self.drain
+        )  # fmt: skip
         self.gate = RiskEngine(
             self.mirror,
             {one.strategy.name: one.allowance for one in placed},
             live=self.live.values,
             entries_stopped=self.entries_stopped,
-            in_doubt=self._is_doubtful,
+            in_doubt=self.execution.is_doubtful,
             size_decimals={},
             judges_freshness=port.clock.speed > 0,
             foreign_positions=self.settings.foreign_positions,
@@ -185,10 +175,11 @@ class Kernel:
         )
         self.sender = OrderSender(
             port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
-            time_left_ms=self._entries_left_ms, stopped=self._stopped,
+            time_left_ms=self.budget.entries_left_ms, stopped=self._stopped,
             entry_wait_ms=port.entry_wait_ms, name=self._name, of_its_own=self._of_its_own,
-            may_go_on=lambda: self.abreast > 1 or self.may_go_on(), ask=self._ask,
+            may_go_on=lambda: self.in_flight.abreast > 1 or self.budget.may_go_on(), ask=self.execution.ask,
         )  # fmt: skip
+        self.execution.sender = self.sender
         self.arming = Guardians(
             port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians, new_serial=new_serial
         )
@@ -208,13 +199,9 @@ class Kernel:
         self._due: list[Closed] = []
         # Of strategies that live through a past which came late: its bars, and those that are due to them after it.
         self._catching_up: list[Closed] = []
-        self._replies: list[Intent] = []  # intents of event hooks, written and not sent yet
         self._reconcile_at_ms = 0
         self._trim_at_ms = 0
         self._passed_ms = 0  # of real time: when the newest pass ended
-        self._pass_ends_ms = 0
-        self._takes_entries = True  # in this pass
-        self._is_cut_short = False  # orders or repairs wait that this pass had no time for
         self._behind_since_ms: int | None = None
         # The last pass was over when it had asked for its events and bars, as where such questions hang. The next one asks for none before exits
         # and stops, which would wait for ever.
@@ -222,14 +209,13 @@ class Kernel:
         # The last pass was over when it had asked for them. The next bars are decided first, whose exits would wait for ever.
         self.repairs_were_long = False
         self._mend_at_ms = 0
-        self.rearm_at_ms = 0
 
     # -- the run
 
     async def recover(self) -> None:
         """Every run begins here: account, events, guardians, open intents, history; only then the first bar. May be called again."""
         self.ready = False
-        self.begin_pass()
+        self.budget.begin()
         self._passed_ms = self.pacer.mono_ms()
         snapshot = await self.port.account()
         if not self.alone_since_ms:
@@ -238,7 +224,7 @@ class Kernel:
         await self._learn_markets()
         self._judge_key(snapshot)
         self.mirror.of_snapshot(snapshot)
-        self.reload_live()
+        self.execution.reload_live()
         if not self.mirror.events_named and self.journal.events.has_seen_own_key():
             self.mirror.keys_proven = self.mirror.events_named = True
         await self.desk.start(now_ms=self.now_ms())
@@ -249,16 +235,16 @@ class Kernel:
                 self.journal.write_note(BEGUN, str(self.now_ms()))
                 self.journal.write_note(CUT, str(int(stood)))
         self._learn_beginning()
-        if cursor is None or cursor.epoch != snapshot.epoch or not await repairs.overlaps(self):
-            await repairs.restart(self, snapshot)
-        self._find_owners()  # An exit that is wanted on what is told now is of a position of ours.
+        if cursor is None or cursor.epoch != snapshot.epoch or not await reconciler.overlaps(self):
+            await self._restart(snapshot)
+        self.position_owners.find_owners()  # An exit that is wanted on what is told now is of a position of ours.
         await self._tell_untold()
         await self.drain()
-        await guardians.arm_all(self)
+        await protection.arm_all(self)
         await self.drain()
         self.ready = True
-        await self.settle()
-        await self.settle_in_flight(SLOW_MS)
+        await self.execution.settle()
+        await self.execution.settle_in_flight(SLOW_MS)
         await self.reconcile()
         await self._warm_up()
         self.timers.follow(self.desk.seats, self.journal, now_ms=self.now_ms())
@@ -286,8 +272,8 @@ class Kernel:
         `is_begun`: what was done since `begin_pass` counts. Where it has taken the time of this pass, all is left to the next, which begins at once.
         """
         if not is_begun:
-            self.begin_pass()
-        if not is_begun or self.may_go_on():
+            self.budget.begin()
+        if not is_begun or self.budget.may_go_on():
             await self._look_and_act(with_bars=with_bars)
         self._mend()
         self._housekeep()
@@ -299,25 +285,25 @@ class Kernel:
 
     async def _look_and_act(self, *, with_bars: bool) -> None:
         hurries = self._is_starved
-        self._takes_entries = not hurries  # What may be opened is judged on newer events.
-        await self._settle_replies(self.may_go_on)
+        self.budget.takes_entries = not hurries  # What may be opened is judged on newer events.
+        await self.execution.settle_replies(self.budget.may_go_on)
         if hurries:
-            await self.settle()
+            await self.execution.settle()
             if not self.repairs_were_long:
                 await repairs_when_up(self)
         else:
             await self.drain()
-        if with_bars and not self._due and self.has_time():
+        if with_bars and not self._due and self.budget.has_time():
             found = await self.feed.poll(
-                self.port, self.journal.done_until, self.now_ms(), self.has_time, abreast=self.abreast
+                self.port, self.journal.done_until, self.now_ms(), self.budget.has_time, abreast=self.in_flight.abreast
             )
             self.join_due(found)
-        self._is_starved = not (hurries or self.has_time())
+        self._is_starved = not (hurries or self.budget.has_time())
         if with_bars:
             await self._decide_due()
-        await self.settle()
+        await self.execution.settle()
         await repairs_when_up(self)
-        if self.wants_comparison and self.has_time() and not hurries:
+        if self.wants_comparison and self.budget.has_time() and not hurries:
             try:
                 await self.reconcile()
             except ApiError as error:
@@ -331,7 +317,7 @@ class Kernel:
                 self.compare_soon()
         await self._look_closer()
         self.health.keep("market:", self.feed.gone)
-        self._tell_without_outcome()
+        self.health.keep(ORDERS, self.execution.without_outcome())
 
     async def _decide_due(self) -> None:
         """Decide the bars that have closed, and let the timers fire."""
@@ -340,8 +326,8 @@ class Kernel:
         elif self._due:
             self.repairs_were_long = False
         # What there was no time for stays due: no bar is ever skipped.
-        while (ready := self._ready()) and self.has_time():
-            group = ready[: side_by_side(ready, self.desk.listeners()) if self.abreast > 1 else 1]
+        while (ready := self._ready()) and self.budget.has_time():
+            group = ready[: side_by_side(ready, self.desk.listeners()) if self.in_flight.abreast > 1 else 1]
             chosen = set(group)
             self._due = [one for one in self._due if one not in chosen]
             done = await self._steps(group)
@@ -358,9 +344,9 @@ class Kernel:
         """The past of a market that had no candles at the start, over as many passes as it takes: what is decided elsewhere does not wait for it."""
         past = [closed for closed in self._catching_up if self.feed.is_past(closed)]
         after = [closed for closed in self._catching_up if not self.feed.is_past(closed)]
-        while past and self.has_time():
+        while past and self.budget.has_time():
             await self.desk.rehearse(past.pop(0))
-        self.mend_day()
+        self.position_owners.mend_day()
         self._catching_up = [*past, *after] if past else []
         if not past:
             self.join_due(after)
@@ -379,7 +365,7 @@ class Kernel:
         await self.fire_timers(group[0].at_ms - 1)
         decided: list[tuple[Decision, Closed]] = []
         for closed in group:
-            if decided and not self.has_time():
+            if decided and not self.budget.has_time():
                 break
             log.info(
                 "bar.closed", market=closed.market, interval=closed.interval, at_ms=closed.at_ms, close=closed.bar.close
@@ -392,62 +378,13 @@ class Kernel:
         self.last_bar_ms = group[0].at_ms
         return len(decided)
 
-    async def settle(self, *, at_once: bool = False) -> None:
-        """Go on with every intent that is not final: one attempt each, when its time has come, or at once."""
-        await self._dispatch(
-            intent
-            for intent in sorted(self.live.values(), key=_entries_last)
-            if intent.state not in FINAL and ((at_once and intent.state == "sending") or self.sender.is_due(intent))
-        )
-        if self._replies:
-            await self._send_replies()
-
-    async def _settle_replies(self, may_go_on: Callable[[], bool]) -> None:
-        """What the replies that have come mean, before the events are looked at: those tell what the orders did."""
-        if self.in_flight:
-            try:
-                await self.in_flight.settle(self._is_open, may_go_on)
-            finally:  # Also where one of them ends the run: what is known to be accepted is not left in doubt.
-                self._settle_answered()
-
-    async def settle_in_flight(self, within_ms: int) -> None:
-        """Wait for the replies that are still to come, for so long at most: at the beginning and at the end of a run."""
-        if not self.in_flight:
-            return
-        try:
-            async with asyncio.timeout(within_ms / 1000):
-                while self.in_flight:
-                    await self.in_flight.wait()
-                    await self._settle_replies(lambda: True)
-        except TimeoutError:
-            log.warning("replies.late", requests=len(self.in_flight), waited_ms=within_ms)
-
     async def cancel_in_flight(self) -> None:
-        """Wait for no reply any more: what is on its way is in doubt, as after a crash."""
+        """Wait for no reply any more. Orders whose requests are on their way are in doubt, as after a crash."""
         await asyncio.gather(*self.in_flight.cancel(), *self.feed.cancel(), return_exceptions=True)
-
-    def _is_open(self, intent: Intent) -> bool:
-        """Whether its reply still means something: an event, or a reset, may have ended it meanwhile."""
-        known = self.live.get(intent.id)
-        return known is not None and known.state not in FINAL
-
-    def _requests(self) -> list[Intent]:
-        """The intents whose replies something may wait for."""
-        return [one for one in self.in_flight.intents if self._is_open(one)] if self.in_flight else []
-
-    def _awaited(self) -> list[Intent]:
-        """Those of them that what follows waits for. A reply that is slow holds up the orders of its own market alone."""
-        requests = self._requests()
-        slow = self._slow() if requests else ()
-        return [one for one in requests if one.id not in slow]
-
-    def _slow(self) -> set[str]:
-        """Ids of the intents that nothing in another market waits for: also of one that is tried again after a request without a reply."""
-        return self.in_flight.slow | self.sender.without_outcome(SLOW_MS).keys()
 
     def _ready(self) -> list[Closed]:
         """The bars that may be decided now: not before a reply that tells what their strategies have. Bars of one series keep their order."""
-        awaited = self._awaited() if self._due else []
+        awaited = self.execution.awaited() if self._due else []
         if not awaited:
             return self._due
         markets, names = {one.market for one in awaited}, {one.strategy for one in awaited}
@@ -456,43 +393,68 @@ class Kernel:
             one for one in self._due if one.market not in markets and names.isdisjoint(listeners.get(one.market, ()))
         ]
 
-    def _tell_without_outcome(self) -> None:
-        """The state says where orders have no outcome. Entries are kept out there by what is in doubt, and their own retries are not."""
-        found: dict[str, str] = {}
-        for key, said in self.sender.without_outcome(UNSETTLED_MS).items():
-            if (intent := self.live.get(key)) is not None and intent.state not in FINAL:
-                found[intent.market] = f"the service does not say what became of an order in {intent.market} ({said})"
-        self.health.keep(ORDERS, found)
-
-    def give_up_entries(self) -> None:
-        """The run ends: an entry that was written and of which nothing has left is no longer wanted. One that may have left stays in doubt."""
-        for intent in list(self.live.values()):
-            self.live[intent.id] = self.sender.give_up(intent)
-
-    def release(self) -> None:
-        """A person has looked at what waited for that: its key stands for another request, or nobody could tell whether it became an order
-        before its fence. Either way none of its own will come any more."""
-        for intent in list(self.live.values()):
-            if intent.state == "quarantined":
-                self.live[intent.id] = self.journal.intents.end(
-                    intent, "void", "released", f"a person has looked at it ({intent.message})", now_ms=self.now_ms()
-                )
-                log.warning("intent.released", intent=intent.id, strategy=intent.strategy, market=intent.market)
-
     async def reconcile(self) -> list[Drift] | None:
         """Compare with the service and repair; the next time is set before, so that what is found can bring it forward.
 
         Answers what differed; None where nothing could be compared.
         """
         self._reconcile_at_ms = self.pacer.mono_ms() + self.settings.reconcile_ms
-        drifts = await repairs.reconcile(self)
+        drifts: list[Drift] | None
+        try:
+            snapshot = await self._aligned_snapshot()
+        except CursorLost as lost:
+            log.warning("drift.cursor_lost", message=lost.why)
+            await self._restart(lost.snapshot if lost.snapshot is not None else await self.port.account())
+            drifts = [lost.drift]
+        else:
+            drifts = None if snapshot is None else await reconciler.reconcile(self, snapshot)
         if drifts is None:
             self.compare_soon()
         else:
             self.health.restore("reconcile")
         await self.arming.retire()
-        await self._send_replies()
+        await self.execution.send_replies()
         return drifts
+
+    async def compare(self) -> list[Drift]:
+        """What `reconcile` would find now. Repairs nothing, but reads the events first."""
+        try:
+            snapshot = await self._aligned_snapshot(needs_all_events=False)
+        except CursorLost as lost:
+            return [lost.drift]
+        if snapshot is None:
+            raise TryLater("busy", "events keep coming faster than they can be compared; ask again")
+        return reconciler.differences(self, snapshot)
+
+    async def _aligned_snapshot(self, *, needs_all_events: bool = True) -> AccountSnapshot | None:
+        """A snapshot that is as new as the events that were read. None if there is none: events keep coming, or could not be read.
+
+        `needs_all_events`: give up when the events cannot be read to their end. Raises CursorLost when events are missing.
+        """
+        if not await reconciler.overlaps(self):
+            raise CursorLost("the event before the cursor is not the one that we took")
+        for _ in range(LOOKS_MAX):
+            if not await self.drain() and needs_all_events:
+                return None
+            snapshot = await self.port.account()
+            cursor = self.journal.events.cursor
+            if cursor is None or cursor.epoch != snapshot.epoch:
+                raise CursorLost("the account was reset", snapshot)
+            if snapshot.last_event_id == cursor.last_id:
+                return snapshot
+        if needs_all_events:
+            log.info("reconcile.postponed", why="events keep coming")
+        return None
+
+    async def _restart(self, snapshot: AccountSnapshot) -> None:
+        """Begin the events anew at this snapshot."""
+        if await reconciler.restart(self, snapshot):
+            self.strangers.clear()
+
+    @property
+    def foreign_positions(self) -> str:
+        """What the config says about positions of others: adopt, ignore or flatten."""
+        return self.settings.foreign_positions
 
     @property
     def wants_comparison(self) -> bool:
@@ -514,35 +476,10 @@ class Kernel:
         await self.desk.stop(now_ms=self.now_ms())
         self.journal.flush()
 
-    def begin_pass(self) -> None:
-        """From here a pass has PASS_MS."""
-        self._pass_ends_ms = self.pacer.mono_ms() + PASS_MS
-        self._takes_entries, self._is_cut_short = True, False
-
-    def end_pass(self) -> None:
-        """The pass under way begins nothing new."""
-        self._pass_ends_ms = 0
-
-    def has_time(self) -> bool:
-        """Whether this pass may begin another thing. What it may not is done by the next one."""
-        return self.pacer.mono_ms() < self._pass_ends_ms
-
-    def may_go_on(self) -> bool:
-        """As `has_time`, of a row of things of which one is done: the next pass goes on with it, and begins at once."""
-        has_time = self.has_time()
-        self._is_cut_short = self._is_cut_short or not has_time
-        return has_time
-
-    def _entries_left_ms(self) -> int:
-        """What this pass still has for entries; what it has no time for is carried on by the next one."""
-        left_ms = self._pass_ends_ms - self.pacer.mono_ms() if self._takes_entries else 0
-        self._is_cut_short = self._is_cut_short or left_ms <= 0
-        return left_ms
-
     @property
     def is_late(self) -> bool:
         """Bars, orders or events wait that the last pass had no time for; the next one begins at once, unless the service is away."""
-        waits = bool(self._ready() or self._catching_up) or self._is_cut_short
+        waits = bool(self._ready() or self._catching_up) or self.budget.is_cut_short
         return self.is_page_cut or (waits and not self.behind)
 
     def join_due(self, due: Iterable[Closed]) -> None:
@@ -594,9 +531,9 @@ class Kernel:
         if self.port.clock.is_sandbox:  # No other service's time goes back: a clock that does is this machine's.
             self.timers.go_back(self.journal, now_ms=self.now_ms())
         for due in self.timers.due(until_ms):
-            if any(one.strategy == due.strategy for one in self._awaited()):
+            if any(one.strategy == due.strategy for one in self.execution.awaited()):
                 return  # It stays due, until it is known what the strategy has.
-            if not self.has_time() or not (await self.drain() or self._behind_for_long()):
+            if not self.budget.has_time() or not (await self.drain() or self._behind_for_long()):
                 return
             log.info("timer.fired", strategy=due.strategy, timer=due.name, at_ms=due.at_ms)
             # A session's clock stands in the millisecond before the instant of its bars, which is what they are told.
@@ -604,7 +541,7 @@ class Kernel:
             intents = self._judge(decision.wishes, trigger=due.trigger, at_ms=due.at_ms)
             fresh = self.journal.decided(intents, states=decision.states, bars=(due.done,))
             self.timers.fired(due)
-            await self._send_all(intents, fresh)
+            await self.execution.send_all(intents, fresh)
 
     async def decide_late(self, seat: StrategyInstance, closed: Closed) -> None:
         """A bar that the others have decided, for a strategy that was being built meanwhile."""
@@ -614,7 +551,7 @@ class Kernel:
         """What has happened to a strategy while it was being built."""
         waiting = self.desk.away.get(seat.name)
         while waiting:
-            await self._send_all(*await self._tell_next(seat, waiting))
+            await self.execution.send_all(*await self._tell_next(seat, waiting))
             await breathe()
 
     async def _tell_untold(self) -> None:
@@ -631,8 +568,8 @@ class Kernel:
                 with self.journal.together():
                     said = f"what had happened while it was being built stands in a note that cannot be read ({why}), kept as {self.journal.set_aside(name)}"
                     self.health.incident("strategy.untold", name, strategy=seat.name, message=said)
-            while waiting and not (self._will_warm_up() and self._is_long(began_ms)):
-                self._forget_unwritten(*await self._tell_next(seat, waiting))
+            while waiting and not (self._will_warm_up() and self.budget.is_used_up_since(began_ms)):
+                self.execution.forget_unwritten(*await self._tell_next(seat, waiting))
             if waiting:
                 left[seat.name] = waiting
         if left:
@@ -660,7 +597,7 @@ class Kernel:
         for decision, closed in decided:
             bar = closed.bar
             if bar.at_ms <= self.books.day_ms:  # The day had begun before the price of its midnight came.
-                self.mend_day()
+                self.position_owners.mend_day()
             self.losses.watch(self.now_ms(), bar.market)
             judged = self._judge(decision.wishes, trigger=f"bar:{bar.market}:{bar.at_ms}", at_ms=bar.at_ms)
             if judged and self.journal.keeps_traces:
@@ -670,7 +607,7 @@ class Kernel:
             intents += judged
             states |= decision.states
         bars = [(closed.market, closed.interval, closed.at_ms) for _, closed in decided]
-        await self._send_all(intents, self.journal.decided(intents, states=states, bars=bars))
+        await self.execution.send_all(intents, self.journal.decided(intents, states=states, bars=bars))
 
     # -- learning
 
@@ -682,10 +619,10 @@ class Kernel:
             try:
                 self.is_page_cut = not await self._pages()
             except Refused as error:
-                if not repairs.is_cursor_lost(error):
+                if not reconciler.is_cursor_lost(error):
                     raise
                 log.warning("drift.cursor_lost", message=error.message)
-                await repairs.restart(self, await self.port.account())
+                await self._restart(await self.port.account())
         except ApiError as error:
             if is_access_lost(error):
                 raise
@@ -698,14 +635,7 @@ class Kernel:
         self._behind_since_ms = None
         if self.is_page_cut:
             return False
-        for intent in self._requests():
-            if self.sender.is_seen(intent):  # The event came before the reply, which may never come.
-                self.live[intent.id] = self.sender.accept_seen(self.live[intent.id])
-        if self.live:
-            for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
-                del self.live[key]
-        if self.mirror.closed:
-            self.mirror.closed &= self.live.keys()
+        self.execution.learn_from_events()
         return True
 
     async def _pages(self) -> bool:
@@ -717,7 +647,7 @@ class Kernel:
             for event in events:
                 if event.type == "account" and _begins_epoch(event, cursor.epoch):
                     # Nothing of the page is taken: were the cursor past it and the snapshot lost, the reset would be forgotten.
-                    await repairs.restart(self, await self.port.account())
+                    await self._restart(await self.port.account())
                     return True
             # The cursor is what was taken, whatever else the page says is the last.
             if events and not await self._take(events, events[-1].id, cursor.epoch):
@@ -739,7 +669,7 @@ class Kernel:
         finally:
             self.books.end_page(is_written=is_written)
         if opened:
-            self._replies += opened
+            self.execution.replies += opened
         for position in self.mirror.positions.values():
             if position.owner is None and position.market not in self.foreign_known:
                 self._reconcile_at_ms = 0  # Another hand is on the account: the end of this pass looks closer.
@@ -756,10 +686,10 @@ class Kernel:
             if event.type in BOOKED:
                 parts = self.books.apply(event)
                 self.mirror.apply(event)
-                self._pass_on(event.coin)
+                self.position_owners.pass_on(event.coin)
             else:
                 self.mirror.apply(event)
-            self.strangers.see(event, self.owner_of)
+            self.strangers.see(event, self.order_owners.owner_of)
             if self.notices_of is not None:
                 notices += self.notices_of(event, parts)
             if is_said:
@@ -770,7 +700,7 @@ class Kernel:
             wishes = await self.desk.hear(event, decision, now_ms=self.now_ms(), parts=parts)
             if wishes:
                 intents += self._judge(wishes, trigger=self._cause(event), at_ms=event.ts)
-            if n < taken and self._is_long(began_ms):
+            if n < taken and self.budget.is_used_up_since(began_ms):
                 fresh, last_id = fresh[:n], event.id
                 break
         with self.journal.together() if self.desk.away else nullcontext():
@@ -780,12 +710,8 @@ class Kernel:
                 fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices,
                 books=self.books.changes(), now_ms=self.now_ms(),
             )  # fmt: skip
-        self._forget_unwritten(intents, opened)
+        self.execution.forget_unwritten(intents, opened)
         return opened, len(fresh) == taken
-
-    def _is_long(self, began_ms: int) -> bool:
-        """Whether what strategies have done since then has taken what the pass had left: nobody else is told anything in it."""
-        return not self.has_time() and self.pacer.mono_ms() - began_ms >= BREATH_MS
 
     # -- judging and sending
 
@@ -822,7 +748,7 @@ class Kernel:
                 closing.add(market)
             intent = self._intent(seat, answer, trigger=trigger, ordinal=ordinal, now_ms=now_ms)
             self.live.setdefault(intent.id, intent)
-            self.owners[intent.id] = seat.name
+            self.order_owners.by_key[intent.id] = seat.name
             intents.append(intent)
             if self.journal.keeps_traces:
                 self.journal.trace(intent.id, "wish", json.dumps({"wish": str(wish)}), at_ms=now_ms)
@@ -848,156 +774,20 @@ class Kernel:
         return Intent(
             id=key, strategy=seat.name, market=permit.market, action=permit.action, path=permit.path, trigger=trigger,
             ordinal=ordinal, leg=FIRST_LEG[permit.action], epoch=epoch, body=permit.request.body() if self.journal.keeps_bodies else b"", request=permit.request,
-            not_after_ms=now_ms + self.hold_ms(FRESH_INTERVALS * INTERVAL_MS[seat.interval]), opened_ms=now_ms,
+            not_after_ms=now_ms + self.budget.hold_ms(FRESH_INTERVALS * INTERVAL_MS[seat.interval]), opened_ms=now_ms,
             notional_usd=permit.notional_usd,
         )  # fmt: skip
-
-    async def open_and_send(self, intents: Sequence[Intent]) -> None:
-        """Write intents of our own (repairs) and send them."""
-        for intent in intents:
-            self.live.setdefault(intent.id, intent)
-        await self._send_all(intents, self.journal.decided(intents))
-
-    async def _send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
-        """Send what was written, in its order, as far as it may leave now."""
-        self._forget_unwritten(intents, fresh)
-        await self._dispatch(one_by_one(fresh) if self.abreast == 1 else fresh, learns=True)
-        if self._replies:
-            await self._send_replies()
-
-    async def _dispatch(self, waiting: Iterable[Intent], *, learns: bool = False) -> None:
-        """Start what may leave now (dispatch.py). That it is about to leave is on disk before. What may not waits for a later pass.
-
-        One at a time, as in a session, each waits for its reply; with `learns` also for what it caused: a reversal opens against what its
-        close has left.
-        """
-        if self.abreast == 1:
-            for intent in waiting:
-                if not self.has_time():
-                    break  # It is written and live: the next pass goes on with it.
-                await self._send(intent)
-                if learns:
-                    await self.drain()
-            return
-        requests = self._requests()
-        busy = {one.id for one in requests}
-        waiting = [one for one in waiting if one.id not in busy and self._is_open(one)]
-        while waiting and self.may_go_on():
-            # A request that nobody waits for any more keeps its place: it has its connection.
-            room = self.abreast - (len(self.in_flight) - len(requests))
-            wave = next_wave(waiting, room, requests, self._slow())
-            if not wave:
-                return
-            if wave[0].action == "open" and not self._takes_entries:
-                self._is_cut_short = True
-                return
-            with self.journal.together():  # One wait for the disk.
-                marked = self.sender.mark(wave)
-            for one in wave:
-                await self.in_flight.start(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
-            gone = {one.id for one in wave}
-            waiting = [one for one in waiting if one.id not in gone]
-            requests = self._requests()
-
-    async def _ask(self, intent: Intent, request: Coroutine[Any, Any, T]) -> T:
-        """The reply to a request, while which the intent stands as it was written."""
-        if intent.id in self.live:
-            self.live[intent.id] = intent
-        return await self.in_flight.ask(intent, request)
-
-    def _settle_answered(self) -> None:
-        for done in self.sender.settle_answered():
-            self.live[done.id] = done
-
-    async def _send(self, intent: Intent, *, is_marked: bool = False) -> None:
-        """As far as it goes now; an entry whose plan has gone stale goes on under a new one.
-
-        One that has ended since it was asked for (an event told, an account was reset) goes nowhere.
-        """
-        if not is_marked:
-            known = self.live.get(intent.id)
-            if known is None or known.state in FINAL:
-                return
-            intent = known
-        while True:
-            send = self.sender.send_marked if is_marked else self.sender.send
-            sent = self.live[intent.id] = await send(intent)
-            is_marked = False
-            leg = next_leg(sent, address=self.journal.address, now_ms=self.now_ms())
-            if leg is None or not self.journal.decided([leg]):
-                return
-            self.live[leg.id] = intent = leg
-            self.owners[leg.id] = leg.strategy
-            log.info(
-                "intent.replanned", intent=leg.id, before=sent.id, strategy=leg.strategy, market=leg.market, leg=leg.leg
-            )
-            if not self.has_time():
-                return
 
     def _name(self, done: Intent) -> None:
         """Its events came before the answer that says which trade it is, and show no key: they, and what they opened, are ours all the same."""
         events = self.journal.events.attach_key(done)
         self.books.name(map(Event.model_validate, events), done.strategy)
-        self._write_books()
+        self.position_owners.write_books()
         if events:
             self.foreign_known.discard(done.market)
             self._reconcile_at_ms = 0  # It takes the position and the orders for ours.
 
-    async def _send_replies(self) -> None:
-        if self.abreast > 1:
-            await self._dispatch(self._replies)
-        else:
-            for _ in range(REPLIES_MAX):
-                if not self._replies or not self.has_time():
-                    break
-                await self._dispatch([self._replies.pop(0)], learns=True)
-        self._replies.clear()  # They are written and live: the next pass goes on with them.
-
-    def _forget_unwritten(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
-        """An intent that was written before stands as the journal has it."""
-        if len(fresh) == len(intents):
-            return
-        written = {intent.id for intent in fresh}
-        for intent in intents:
-            if intent.id not in written:
-                known = self.journal.intents.find(intent.id)
-                if known is None or known.state in FINAL:
-                    self.live.pop(intent.id, None)
-                else:
-                    self.live[intent.id] = known
-
     # -- what the gate and the repairs ask
-
-    def hold_ms(self, wanted_ms: int) -> int:
-        """At least REAL_HOLD_MS of real time, whatever the speed of the service's clock."""
-        return max(wanted_ms, int(REAL_HOLD_MS * max(1.0, self.port.clock.speed)))
-
-    def in_doubt(self, market: str, besides: str | None = None) -> bool:
-        """Whether an order of ours may exist there that we have not seen. `besides`: an intent that is looked at by itself."""
-        for intent in self.live.values():  # A generator costs more than the look, three times an order.
-            if intent.market == market and intent.state in IN_DOUBT and intent.id != besides:
-                return True
-        return False
-
-    def _is_doubtful(self, market: str, besides: str | None = None) -> bool:
-        """Whether nothing may be opened there for want of an outcome. A reply that is still to come in time is waited for before an entry leaves."""
-        if not self.in_flight:
-            return self.in_doubt(market, besides)
-        awaited = {one.id for one in self._awaited()}
-        late = {one.id for one in self._requests()} - awaited
-        return any(
-            i.market == market and i.id not in awaited and i.id != besides and (i.state in IN_DOUBT or i.id in late)
-            for i in self.live.values()
-        )
-
-    def is_closing(self, market: str) -> bool:
-        """Whether all of that position is about to be closed. A part of it is not enough, nor is a close that waits for a person, or for long."""
-        now_ms, hold_ms = self.now_ms(), self.hold_ms(0)
-        return any(
-            i.market == market and i.action == "close" and i.state not in FINAL and i.state != "quarantined" and i.is_whole
-            and abs(now_ms - i.opened_ms) <= hold_ms
-            for i in self.live.values()
-        )  # fmt: skip
 
     def entries_stopped(self, now_ms: int) -> Refusal | None:
         """Why nothing may be opened just now, in any market."""
@@ -1075,7 +865,7 @@ class Kernel:
 
     async def _look_closer(self) -> None:
         try:
-            await look_closer(self)
+            await look_closer(self.strangers, self)
         except ApiError as error:
             if is_access_lost(error):
                 raise
@@ -1097,78 +887,6 @@ class Kernel:
             if self.journal.mend():
                 self.health.restore("journal")
 
-    def owner_of(self, key: str) -> str | None:
-        """The strategy whose intent this key is."""
-        owner = self.owners.get(key)
-        if owner is None:
-            intent = self.journal.intents.find(key)
-            if intent is None:
-                return None
-            owner = self.owners[key] = intent.strategy
-        return owner
-
-    def keys_of(self, trade_ids: Iterable[str]) -> Mapping[TradeOf, str]:
-        """The keys of our orders among these trades: what tells whose they are where the service shows no keys."""
-        return self.journal.intents.keys_of_trades(trade_ids, epoch=self.mirror.epoch)
-
-    def _leverage_of(self, key: str) -> int | None:
-        """Of an entry of ours; None where it asked for none."""
-        intent = self.live.get(key) or self.journal.intents.find(key)
-        return None if intent is None or intent.action != "open" else intent.order().leverage
-
-    def own_positions(self, *, events_skipped: bool = False) -> None:
-        """After a snapshot, which names no owners: a position is its opener's, by the entries that the journal has of it.
-
-        Where the feed began anew, those may be missing; then it is that of our newest accepted entry before it.
-        """
-        self._find_owners(events_skipped=events_skipped)
-        self.align_books()
-
-    def _find_owners(self, *, events_skipped: bool = False) -> None:
-        for position in list(self.mirror.positions.values()):
-            # The interface does not show it; without it every earlier entry would be one of this position.
-            if not position.opened_ms:
-                position = self.mirror.date(
-                    position.market, self.journal.events.opened_ms(position.market, epoch=self.mirror.epoch)
-                )
-            if position.owner is not None:
-                continue
-            keys = self.journal.events.entry_keys(position.market, epoch=self.mirror.epoch, since_ms=position.opened_ms)
-            owner = next(filter(None, map(self.owner_of, keys)), None)
-            if owner is None and events_skipped and not keys:
-                opener = self.journal.intents.last_open(position.market, self.mirror.epoch)
-                owner = opener.strategy if opener is not None and opener.opened_ms <= position.opened_ms else None
-            if owner is not None:
-                self.mirror.adopt(position.market, owner)
-
-    def align_books(self) -> None:
-        """After a snapshot, or when a position was given an owner: the shares fit what there is. Only where the events have told all that the
-        positions are made of: a fill that is still to be booked would be booked as nobody's."""
-        self.books.align(self.mirror.positions, self.mirror.epoch, self.now_ms())
-        self._write_books()
-        for market in self.mirror.positions:
-            self._pass_on(market)
-
-    def _write_books(self, *notices: Notice) -> None:
-        changes = self.books.changes()
-        if changes is not None or notices:
-            self.journal.write_books(changes, notices, now_ms=self.now_ms())
-
-    def mend_day(self) -> None:
-        self.books.mend_day()
-        self._write_books()
-
-    def _pass_on(self, market: str | None) -> None:
-        """A shared position whose owner has closed its share is the next holder's to answer for."""
-        position = self.mirror.positions.get(market or "")
-        if position is None or position.owner is None:
-            return
-        shares = self.books.shares.get(position.market, {})
-        if position.owner not in shares:
-            heir = next((name for name in shares if not name.startswith("@")), None)
-            if heir is not None:
-                self.mirror.adopt(position.market, heir)
-
     def _step_of(self, market: str) -> Decimal:
         return self.gate.step(market)
 
@@ -1183,17 +901,6 @@ class Kernel:
                     newest, found = past
         mark = self.mirror.marks.get(market) if found is None else found
         return None if mark is None else Decimal(repr(mark))
-
-    def reload_live(self) -> None:
-        self.live.clear()
-        self._replies.clear()
-        self.live.update((intent.id, intent) for intent in self.journal.intents.live())
-        self.sender.inherited = frozenset(self.live)
-        # The run before may have been killed between the event that told of one and its acceptance.
-        unsure = [key for key, one in self.live.items() if one.state in IN_DOUBT and one.action != "cancel"]
-        if unsure:
-            for key, trade_id in self.journal.events.trades_by_key(unsure, epoch=self.mirror.epoch).items():
-                self.mirror.see_trade(key, trade_id)
 
     def requires_protection(self, position: MirrorPosition) -> bool:
         allowance = self.gate.allowances.get(position.owner or "")
@@ -1221,8 +928,8 @@ class Kernel:
                 await self.desk.rehearse(closed)
                 self.warming = f"{number:,} of {many(len(warm.past), 'bar')}"
                 await self._watch_over()
-            self.mend_day()
-            self.begin_pass()
+            self.position_owners.mend_day()
+            self.budget.begin()
             for seat in seats:
                 await self.tell_late(seat, self._watch_over)
                 del self.desk.away[seat.name]  # It hears again: what the next one does may concern it.
@@ -1262,8 +969,7 @@ class Kernel:
         if is_known and now_ms >= self._trim_at_ms:
             self._trim_at_ms = now_ms + TRIM_MS
             self.journal.trim(self.held, now_ms=self.now_ms())
-            for key in list(islice(self.owners, max(0, len(self.owners) - OWNERS_KEPT))):
-                del self.owners[key]
+            self.order_owners.forget_oldest()
             self.sender.forget(self.live)
             self.arming.forget(self.mirror.positions)
 
@@ -1280,17 +986,17 @@ class Kernel:
 
 async def repairs_when_up(loop: Kernel) -> None:
     """Stops and guardians, before a decision and right after acting; a service that is away is asked again at the end of the pass."""
-    if not loop.has_time() or loop.is_page_cut or repairs.nothing_to_do(loop):
+    if not loop.budget.has_time() or loop.is_page_cut or protection.nothing_to_do(loop):
         return
     try:
-        await repairs.protect(loop)
-        if loop.has_time():
-            await guardians.stand(loop)
+        await protection.protect(loop)
+        if loop.budget.has_time():
+            await protection.stand(loop)
     except ApiError as error:
         if is_access_lost(error):
             raise
         log.warning("repair.postponed", code=error.code, message=error.message)
-    loop.repairs_were_long = not loop.has_time()
+    loop.repairs_were_long = not loop.budget.has_time()
 
 
 def wanted_series(placed: Sequence[StrategySpec]) -> dict[Series, int]:

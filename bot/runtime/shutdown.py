@@ -12,11 +12,11 @@ import structlog
 
 from bot.clock import iso
 from bot.errors import ApiError, OutcomeUnknown, Refused, TryLater, is_access_lost
-from bot.runtime.control_plane.status import ENDING
+from bot.runtime.alerts.health import ENDING
 from bot.runtime.kernel import Kernel
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.positions import MirrorOrder
-from bot.runtime.reconciliation import reconciler as repairs
+from bot.runtime.reconciliation import protection
 from bot.runtime.reconciliation.guardians import DEAD_MAN
 
 log = structlog.get_logger()
@@ -48,15 +48,15 @@ async def wind_down(loop: Kernel, on_exit: OnExit) -> LeftBehind:
     why: list[str] = []
     complete = on_exit == "leave"
     loop.paused = ENDING
-    loop.begin_pass()
+    loop.budget.begin()
     try:
-        await loop.settle_in_flight(REPLIES_MS)
+        await loop.execution.settle_in_flight(REPLIES_MS)
         await loop.cancel_in_flight()
-        loop.reload_live()  # A pass that was cut may have moved an intent further than it could say.
-        loop.give_up_entries()
+        loop.execution.reload_live()  # A pass that was cut may have moved an intent further than it could say.
+        loop.execution.give_up_entries()
         known = await loop.drain()
-        await loop.settle(at_once=True)  # What is in doubt may still be told apart; nothing new is opened.
-        await loop.settle_in_flight(REPLIES_MS)
+        await loop.execution.settle(at_once=True)  # What is in doubt may still be told apart; nothing new is opened.
+        await loop.execution.settle_in_flight(REPLIES_MS)
         if on_exit in ("cancel", "flatten"):
             complete = await _cancel_entries(loop)
             why.append(f"resting entries were {'' if complete else 'not all '}canceled (safety.on_exit: {on_exit})")
@@ -90,10 +90,12 @@ def _is_ours(loop: Kernel, owner: str | None) -> bool:
 async def _cancel_entries(loop: Kernel) -> bool:
     """False when one of them is still there."""
     resting = [
-        o for o in loop.mirror.orders.values() if o.could_open and _is_ours(loop, o.key and loop.owner_of(o.key))
+        o
+        for o in loop.mirror.orders.values()
+        if o.could_open and _is_ours(loop, o.key and loop.order_owners.owner_of(o.key))
     ]
     rest = iter(resting)  # Whoever is free takes the next one: the end of a run has no time for one after another.
-    canceling = (_cancel_each(loop, rest) for _ in range(min(loop.abreast, len(resting))))
+    canceling = (_cancel_each(loop, rest) for _ in range(min(loop.in_flight.abreast, len(resting))))
     for end in await asyncio.gather(*canceling, return_exceptions=True):
         if isinstance(end, BaseException):
             raise end
@@ -118,13 +120,13 @@ async def _flatten(loop: Kernel) -> bool:
         open_now = [p for p in loop.mirror.positions.values() if _is_ours(loop, p.owner)]
         if not open_now:
             return True
-        loop.begin_pass()
+        loop.budget.begin()
         if not deaf:  # Else what was closed may be closed by now, and was not told.
-            closes = [repairs.closing(loop, position, "exit") for position in open_now]
+            closes = [protection.closing(loop, position, "exit") for position in open_now]
             # All of them leave before anything is learned of the first: its fill is told to a strategy, which may take its time.
-            await loop.open_and_send([one for one in closes if isinstance(one, Intent)])
-        await loop.settle()
-        await loop.settle_in_flight(REPLIES_MS)
+            await loop.execution.open_and_send([one for one in closes if isinstance(one, Intent)])
+        await loop.execution.settle()
+        await loop.execution.settle_in_flight(REPLIES_MS)
         deaf = 0 if await loop.drain() else deaf + 1
         if deaf == TRIES:
             break

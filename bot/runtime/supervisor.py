@@ -42,12 +42,13 @@ from bot.runtime.control_plane.routes import ControlRoutes
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.journal.failover import room
 from bot.runtime.journal.journal import Journal, Notice
-from bot.runtime.kernel import BREATH_MS, Kernel
+from bot.runtime.kernel import Kernel
 from bot.runtime.liveness import heartbeat_process, systemd
 from bot.runtime.liveness.clock_watch import ClockWatch, note_wall
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
 from bot.runtime.liveness.progress_stamp import STARTING, ProgressWriter
 from bot.runtime.model.shares import Part
+from bot.runtime.pass_budget import BREATH_MS
 from bot.runtime.pass_scheduler import PassScheduler
 from bot.runtime.shutdown import LeftBehind, wind_down
 from bot.runtime.strategy_host import call_record
@@ -191,6 +192,16 @@ class Supervisor:
         """Whether the account has been read whole. A start that is tried again begins anew; a resync goes on from what was known."""
         return self.has_started or self.loop.ready
 
+    @property
+    def away(self) -> str:
+        """Why the start waits for the service; empty when it does not."""
+        return self.operations.away
+
+    def take_settings(self, settings: Settings) -> None:
+        """Run by these settings from now on, after a reload."""
+        self.settings = settings
+        self.operations.settings = settings
+
     async def go(self, *, beat_at_once: bool) -> DaemonEnd:
         self.rhythm.start()
         self.report = self.rhythm.every(REPORT_S, "report")
@@ -254,7 +265,7 @@ class Supervisor:
         async def bounded() -> None:
             await self.stop.wait()
             self.rhythm.ring()
-            self.loop.end_pass()
+            self.loop.budget.end()
             limit.reschedule(asyncio.get_running_loop().time() + GRACE_S)
 
         watcher: asyncio.Task[None] | None = None
@@ -361,12 +372,12 @@ class Supervisor:
     async def _pass(self, *between: Callable[[], Awaitable[None]]) -> None:
         """One pass, and before it what may be done between two of them; nothing of that right after a pass to which it has left no time."""
         began_ns = monotonic_ns()
-        self.loop.begin_pass()  # What comes before the cycle counts: together they prove no progress for longer than a pass may take.
+        self.loop.budget.begin()  # What comes before the cycle counts: together they prove no progress for longer than a pass may take.
         is_owed, self.is_owed = self.is_owed, False
         try:
             await self._look_around(*(() if is_owed else between))
             await self._resync_if_lapsed(may_ask=not is_owed)
-            self.is_owed = not is_owed and not self.loop.has_time()
+            self.is_owed = not is_owed and not self.loop.budget.has_time()
             await self.loop.cycle(is_begun=not is_owed)
         except ApiError as error:
             if is_access_lost(error):
@@ -387,7 +398,7 @@ class Supervisor:
         self._look_at_service()
         await self._beat_by_hand()
         for n, work in enumerate(between):
-            if n and not self.loop.has_time():
+            if n and not self.loop.budget.has_time():
                 break  # The next pass does it.
             await work()
         self._keep_rhythm()
@@ -397,7 +408,7 @@ class Supervisor:
         seat = self.loop.desk.seat_of(event.coin or "")
         is_told = self.loop.mirror.events_named or any(not name.startswith("@") for name in parts)
         owner = messages.owners_in_words(parts) if is_told else None
-        return messages.of_event(event, self.loop.owner_of, owner or (None if seat is None else seat.name))
+        return messages.of_event(event, self.loop.order_owners.owner_of, owner or (None if seat is None else seat.name))
 
     def _knows(self, event: Event) -> bool:
         return not self.journal.events.unseen([event])
@@ -564,7 +575,7 @@ class Supervisor:
                     "heartbeat.lapsed",
                     "account, guardians and events are read again before anything is opened",
                 )
-            if not may_ask or not self.loop.has_time():
+            if not may_ask or not self.loop.budget.has_time():
                 return  # The next pass asks.
             was_ready = self.loop.ready
             try:

@@ -24,15 +24,15 @@ import structlog
 from bot.errors import OutcomeUnknown, TryLater
 from bot.runtime import kernel
 from bot.runtime.execution import order_sender
+from bot.runtime.execution.execution_engine import ExecutionEngine
 from bot.runtime.execution.order_sender import OrderSender
 from bot.runtime.execution.outcome import Again, End, Fences, Look, Move, settle_move
 from bot.runtime.journal.database import JournalDatabase
 from bot.runtime.journal.event_log import EventLog
 from bot.runtime.journal.journal import Journal
-from bot.runtime.kernel import Kernel
 from bot.runtime.liveness import heartbeat_rule
 from bot.runtime.model.intents import Intent
-from bot.runtime.reconciliation import reconciler
+from bot.runtime.reconciliation import protection, reconciler
 from bot.runtime.reconciliation.guardians import Guardians
 from bot.service.operations.executor import OperationExecutor as ServiceDesk
 from bot.venue import orders as venue_orders
@@ -65,7 +65,7 @@ def a_new_key_for_each_retry(to: pytest.MonkeyPatch) -> None:
 
 def _keys_of_chance(to: pytest.MonkeyPatch) -> None:
     chance = random.Random(1)
-    for where in (kernel, reconciler):
+    for where in (kernel, protection):
         to.setattr(where, "intent_key", lambda **_: b32encode(chance.randbytes(20)).decode())
 
 
@@ -158,7 +158,7 @@ def a_reset_forgets_the_keys(to: pytest.MonkeyPatch) -> None:
 
 
 def a_restart_forgets_what_is_open(to: pytest.MonkeyPatch) -> None:
-    to.setattr(Kernel, "reload_live", lambda self: self.live.clear())
+    to.setattr(ExecutionEngine, "reload_live", lambda self: self.live.clear())
 
 
 def nothing_is_written_before_the_answer(to: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ async def _nothing(*_: Any, **__: Any) -> list[Any]:
 
 
 def a_lost_stop_is_not_replaced(to: pytest.MonkeyPatch) -> None:
-    to.setattr(reconciler, "protect", _nothing)
+    to.setattr(protection, "protect", _nothing)
     to.setitem(reconciler.REPAIRS, "naked_position", _nothing)
 
 

@@ -191,7 +191,7 @@ def test_an_entry_in_doubt_may_wait_for_its_fence_when_the_service_refuses_it(fo
     clocks = Clocks()
     world = World(0, folder, clocks)
     doubt = SimpleNamespace(id="k", market="BTC", action="open", state="sending", not_after_ms=world.start_ms + 1000)
-    journal = SimpleNamespace(is_unsent=lambda intent: intent.state == "opened")
+    journal = SimpleNamespace(intents=SimpleNamespace(is_unsent=lambda intent: intent.state == "opened"))
     loop = SimpleNamespace(live={"k": doubt}, sender=SimpleNamespace(may_be_out=lambda _intent: False), journal=journal)
     one: Any = SimpleNamespace(loop=loop)
     world.one = one

@@ -31,7 +31,7 @@ from bot.clock import iso
 from bot.config import Settings, load
 from bot.config.settings import Metrics, Notify
 from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
-from bot.runtime import daemon, supervisor
+from bot.runtime import daemon, pass_budget, supervisor
 from bot.runtime import kernel as loop_module
 from bot.runtime.alerts import notifier
 from bot.runtime.control_plane import commands, reporting
@@ -64,7 +64,7 @@ IN_TIME_S = 12.0  # far more than a tenth of it, and less than the client's fift
 PATIENCE_S = 60.0
 IN_TROUBLE_ONLY = {"bracketbot_degraded": {"reason": set[str]()}}  # shown when there is a reason
 ENDINGS = ("GRACE_S", "HOOKS_S", "STOP_S")  # how long each part of a stop may take
-LIMITS: dict[str, float] = {name: getattr(daemon, name) for name in ENDINGS}
+LIMITS: dict[str, float] = {name: getattr(supervisor, name) for name in ENDINGS}
 UNSETTLED = "SELECT id FROM intents WHERE state NOT IN ('accepted', 'rejected', 'expired', 'void')"
 CARRIED = (
     "SELECT 1 FROM outbox, meta WHERE kind = 'daemon.failed' AND name LIKE 'notify:%' AND CAST(value AS INTEGER) >= seq"
@@ -204,7 +204,7 @@ orders: {{path: {path}}}
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a stop does must not depend on how busy this machine is, nor on the time of day. A test of its limits sets its own."""
     for name in ENDINGS:
-        monkeypatch.setattr(daemon, name, PATIENCE_S)
+        monkeypatch.setattr(supervisor, name, PATIENCE_S)
     monkeypatch.setattr(notifier, "FLUSH_S", PATIENCE_S)
     monkeypatch.setattr(reporting, "FAILED_AGAIN_MS", 10**15)
 
@@ -214,13 +214,13 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits of a stop a tenth as long: what waits by them is over long before IN_TIME_S, on any machine; what waits without one
     waits for the client's fifteen seconds."""
     for name in ENDINGS:
-        monkeypatch.setattr(daemon, name, LIMITS[name] / 10)
+        monkeypatch.setattr(supervisor, name, LIMITS[name] / 10)
 
 
 @pytest.fixture
 def cut_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pass that hangs is cut at once; the rest has the time it needs."""
-    monkeypatch.setattr(daemon, "GRACE_S", 0.1)
+    monkeypatch.setattr(supervisor, "GRACE_S", 0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -1234,7 +1234,7 @@ async def test_a_resync_whose_first_question_hangs_keeps_no_pass_waiting_and_a_s
     """Each pass would be longer by it than the beats wait for: the dead-man would close what a daemon that lives looks after."""
     one = await place(still)
     async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
-        monkeypatch.setattr(daemon, "BREATH_MS", 1)
+        monkeypatch.setattr(supervisor, "BREATH_MS", 1)
         account, asked, may_answer = client.account, list[str](), asyncio.Event()
 
         async def slow() -> Any:
@@ -1262,7 +1262,7 @@ async def test_what_is_done_before_a_pass_counts_and_a_whole_pass_follows(
     one = await place(still)
     async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
         pacer, done = FakePacer(), list[str]()
-        run.loop.pacer = pacer
+        run.loop.pacer = run.loop.budget.pacer = pacer
         events, account = client.events, client.account
 
         async def told(*args: Any, **named: Any) -> Any:
@@ -1664,7 +1664,7 @@ async def test_a_reload_makes_passes_while_its_strategies_warm(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stamp that the heartbeat and the watchdog go by: without it a long warm-up would look like a loop that stands still."""
-    monkeypatch.setattr(daemon, "BREATH_MS", 50)
+    monkeypatch.setattr(supervisor, "BREATH_MS", 50)
     one = await place(fast)
     await one.ran(one.settings("Holds"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}))
     progress = ProgressReader(str(one.folder / "state" / "progress"))
@@ -1742,7 +1742,8 @@ async def test_a_start_whose_strategies_warm_tells_of_a_service_that_has_died(
 
 async def warming(one: Place, to: pytest.MonkeyPatch, strategy: str = "Slow", **more: Any) -> Place:
     """A run in the midst of its start: a strategy lives through its past, and passes are made meanwhile."""
-    to.setattr(loop_module, "BREATH_MS", 50)
+    for where in (loop_module, pass_budget):
+        to.setattr(where, "BREATH_MS", 50)
     one.begin(one.settings(strategy), **more)
     await until("it warms", lambda: stamped(one))
     return one

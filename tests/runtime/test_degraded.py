@@ -29,10 +29,11 @@ from bot.runtime.execution.replan import LEGS, next_leg
 from bot.runtime.journal import queries
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.order_trace import explain
-from bot.runtime.kernel import EXITS_WAIT_MS, PASS_MS, RECONCILE_MS, REFUSED_MS, Kernel, Settings
+from bot.runtime.kernel import EXITS_WAIT_MS, RECONCILE_MS, REFUSED_MS, Kernel, Settings
 from bot.runtime.model.intents import Intent as Written
-from bot.runtime.reconciliation.guardians import REARM_MS, WantedGuardian
-from bot.runtime.reconciliation.reconciler import COVER_MS, closing, lost_distance_pct
+from bot.runtime.pass_budget import PASS_MS
+from bot.runtime.reconciliation.guardians import WantedGuardian
+from bot.runtime.reconciliation.protection import COVER_MS, REARM_MS, closing, lost_distance_pct
 from bot.runtime.shutdown import wind_down
 from bot.runtime.supervisor import REFUSALS_MAX, RealPacer, Supervisor, until_up
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
@@ -830,7 +831,7 @@ async def test_trades_that_are_known_to_be_other_orders_of_ours_leave_no_doubt_o
     await minutes_of_real_time(loop, venue, "101", "101")
     found = loop.journal.intents.find(doubt.id)
     assert found is not None
-    assert (found.state, loop.in_doubt("BTC")) == ("expired", False)
+    assert (found.state, loop.execution.in_doubt("BTC")) == ("expired", False)
 
 
 @pytest.mark.parametrize(("no", "state"), [(refused("invalid_input"), "quarantined"), (AWAY, "sending")])
@@ -864,7 +865,7 @@ async def test_an_order_that_waits_for_a_person_is_accepted_when_its_event_comes
     await minutes_of_real_time(loop, venue, "100")
     found = loop.journal.intents.find(asked.id)
     assert found is not None
-    assert (found.state, loop.journal.intents.live(), loop.in_doubt("BTC")) == ("accepted", [], False)
+    assert (found.state, loop.journal.intents.live(), loop.execution.in_doubt("BTC")) == ("accepted", [], False)
     assert [one.owner for one in loop.mirror.positions.values()] == ["trend"]
     assert venue.calls.count("plan") == 1
 
@@ -878,13 +879,13 @@ async def test_a_kill_after_the_event_of_an_order_that_waits_for_a_person_leaves
     (asked,) = loop.journal.intents.live()
     assert asked.state == "quarantined"
     venue.faults = []
-    loop.begin_pass()
+    loop.budget.begin()
     await loop.drain()
     assert [one.state for one in loop.journal.intents.live()] == ["quarantined"]
     kill(loop)
     loop = room(venue, always, path=tmp_path / "journal.db")
     await loop.recover()
-    assert (loop.journal.intents.live(), loop.in_doubt("BTC")) == ([], False)
+    assert (loop.journal.intents.live(), loop.execution.in_doubt("BTC")) == ([], False)
     assert [one.owner for one in loop.mirror.positions.values()] == ["trend"]
 
 

@@ -14,7 +14,8 @@ from bot.runtime.bar_feed import Series
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.execution.order_sender import EXIT_AGAIN_MS
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import PASS_MS, Settings
+from bot.runtime.kernel import Settings
+from bot.runtime.pass_budget import PASS_MS
 from bot.runtime.ports import Calm
 from bot.strategy import Bar, Bracket, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
 from bot.wire import CancelResult, CloseRequest, GuardianRequest, OrderRequest
@@ -349,7 +350,7 @@ async def test_many_cancels_are_shared_out_over_passes_and_each_is_asked_for_onc
 async def test_many_cancels_in_flight_are_asked_for_once_each() -> None:
     venue = SlowCancels()
     loop = await begun(venue, many_rest, pacer=venue.pacer)
-    loop.abreast = ABREAST
+    loop.in_flight.abreast = ABREAST
     await minutes(loop, venue, "100")
     assert (venue.working, len(venue.asked)) == ({}, 40)
     assert loop.journal.intents.live() == []

@@ -16,7 +16,8 @@ from bot.clock import MINUTE_MS, next_utc_day_ms
 from bot.runtime.bar_feed import Series
 from bot.runtime.control_plane.status import State, state_of
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import BREATH_MS, PASS_MS, Kernel
+from bot.runtime.kernel import Kernel
+from bot.runtime.pass_budget import BREATH_MS, PASS_MS
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.event_backlog import NOTE_EVENTS, EventBacklog, Heard
 from bot.runtime.strategy_host.host import run_inline

@@ -215,7 +215,7 @@ async def test_an_entry_takes_over_no_leverage_above_its_own_maximum(venue: Fake
     """Without one of its own it has the position's: another's of a shared market, or that of an earlier config."""
     a, b = Told("alpha"), Told("beta")
     loop = await begun(venue, a, b, nets=True, max_leverage=5)
-    loop.abreast = abreast
+    loop.in_flight.abreast = abreast
     loop.gate.allowances = loop.gate.allowances | {"beta": replace(loop.gate.allowances["beta"], max_leverage=2)}
     a.wants, b.wants = (
         [Open("BTC", "long", size=1, leverage=5, bracket=STOP)],
@@ -429,7 +429,7 @@ async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_i
     await loop.cycle()
     assert loop.live[waits.id].state == "sending"
     asked = venue.calls.count(op)
-    venue.clock.advance(loop.hold_ms(0) + 10 * MINUTE_MS)
+    venue.clock.advance(loop.budget.hold_ms(0) + 10 * MINUTE_MS)
     later(loop, 20_000)
     await loop.cycle()
     assert (venue.positions, venue.calls.count(op)) == ({}, asked), "not even asked"
@@ -445,7 +445,7 @@ async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_i
 async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: FakeVenue, op: str, said: str) -> None:
     thin = ApiError.of("insufficient_depth", "the book has 3", retryable=True, order_submitted=False)
     loop, waits = await kept_back(venue, op, Told("alpha"), by=thin)
-    venue.clock.advance(loop.hold_ms(0) + 10 * MINUTE_MS)
+    venue.clock.advance(loop.budget.hold_ms(0) + 10 * MINUTE_MS)
     later(loop, 20_000)
     await loop.cycle()
     done = loop.journal.intents.find(waits.id)
@@ -542,7 +542,7 @@ async def test_a_quarantine_outlives_a_restart_until_the_code_changes(venue: Fak
     again = Told("alpha")
     venue.minute(BTC="100")
     loop = await begun(venue, again, path=tmp_path / "j.db")
-    assert str(loop.desk.seats[0].quarantined).startswith("alpha: RuntimeError: a mistake (test_many.py:")
+    assert str(loop.desk.seats[0].quarantined).startswith("alpha: RuntimeError: a mistake (test_many_strategies.py:")
     assert again.seen == []
     kill(loop)
     loop = room(venue, strategies=[again], path=tmp_path / "j.db")
@@ -637,6 +637,7 @@ async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue
     assert [(row["cause"], row["state"]) for row in rows] == [
         (f"timer:often:{at_ms}", "accepted"), (f"timer.1:often:{at_ms}", "accepted"),
     ]  # fmt: skip
+    loop.alone_since_ms = at_ms + 1  # as for a run whose journal was lost after the order
     assert claimed(loop, rows[1]["id"], "BTC", at_ms) == "alpha"
     assert rows[1]["cause"].startswith(SCHEDULED), "the clock is to be right for it"
     kill(loop)
@@ -728,7 +729,7 @@ async def test_a_timer_that_raises_is_quarantined_and_stays_fired(venue: FakeVen
     venue.clock.advance(60_000)
     await loop.cycle()
     await loop.cycle()
-    assert str(loop.desk.seats[0].quarantined).startswith("alpha: RuntimeError: a mistake (test_many.py:")
+    assert str(loop.desk.seats[0].quarantined).startswith("alpha: RuntimeError: a mistake (test_many_strategies.py:")
 
 
 async def test_a_session_steps_at_the_next_timer(venue: FakeVenue) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from bot.runtime import bar_feed, kernel
-from bot.runtime.account import account_state
+from bot.runtime.account import account_state, ownership
 from bot.runtime.risk.order_builder import REQUESTS_KEPT
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
 from tests.fakes import FakePacer, FakeVenue
@@ -66,7 +66,7 @@ def held(root: object, *, but: Collection[object]) -> Counter[str]:
 
 async def test_a_run_that_goes_on_holds_no_more_than_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(account_state, "KEYS_KEPT", KEPT)
-    monkeypatch.setattr(kernel, "OWNERS_KEPT", KEPT)
+    monkeypatch.setattr(ownership, "OWNERS_KEPT", KEPT)
     for module in (bar_feed, kernel):
         monkeypatch.setattr(module, "HISTORY_BARS", KEPT)
     venue, pacer = FakeVenue(), FakePacer()
@@ -88,4 +88,4 @@ async def test_a_run_that_goes_on_holds_no_more_than_it_did(tmp_path: Path, monk
     _, before, after = most
     assert {name: (before[name], n) for name, n in after.items() if n > before[name]} == {}
     assert len(run.mirror.trades_by_key) == KEPT
-    assert KEPT <= len(run.owners) <= KEPT + 12, "what came since the last trim"
+    assert KEPT <= len(run.order_owners.by_key) <= KEPT + 12, "what came since the last trim"

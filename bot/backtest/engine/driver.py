@@ -31,7 +31,7 @@ from bot.runtime.journal.journal import Journal
 from bot.runtime.kernel import Kernel, repairs_when_up
 from bot.runtime.liveness import heartbeat_rule as beat
 from bot.runtime.ports import Calm, VenuePort
-from bot.runtime.reconciliation.reconciler import nothing_to_do
+from bot.runtime.reconciliation.protection import nothing_to_do
 from bot.runtime.risk.order_builder import Grid
 from bot.runtime.strategy_host.host import Decision, LogLine, StrategySpec, run_inline
 from bot.runtime.strategy_host.instance import Says, StrategyInstance
@@ -234,7 +234,7 @@ class Session:
             self._is_alone = False
         self.since_ms = self._now_ms()
         for closed in loop.take_due():
-            loop.begin_pass()
+            loop.budget.begin()
             self._wait(loop.step(closed))
             self._settle()
         at_ms = self._now_ms() + 1  # As at every bar the clock stands in the millisecond before.
@@ -534,7 +534,7 @@ class Session:
         """These bars, all of one instant; then, as live, the timers that are due by then."""
         is_bound = self._decide_all(due)
         if at_ms <= self._running().books.day_ms:  # The day had begun before the bars of all markets came.
-            self._running().mend_day()
+            self._running().position_owners.mend_day()
         timer_ms = self._running().timers.next_ms
         if is_bound or (timer_ms is not None and timer_ms <= at_ms):
             self._end_of_bound(at_ms)
@@ -626,13 +626,13 @@ class Session:
         loop = self._running()
         if loop.live:
             self._pacer.moved(self._now_ms())
-        loop.begin_pass()
+        loop.budget.begin()
 
     def _settle(self) -> None:
         """What the end of a pass does: go on with what is not settled, see that stops and guardians stand, look closer where another hand is."""
         loop = self._running()
         if loop.live:
-            self._wait(loop.settle())
+            self._wait(loop.execution.settle())
             self._wait(loop.drain())  # With it the next pass begins, live; nothing is decided before.
         if not nothing_to_do(loop):
             self._wait(repairs_when_up(loop))

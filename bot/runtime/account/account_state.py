@@ -54,7 +54,7 @@ def _covers(stops: Iterable[MirrorOrder], position: MirrorPosition) -> bool:
     return covered >= position.size
 
 
-def _no_keys(trade_ids: Iterable[str]) -> Mapping[TradeOf, str]:
+def _no_keys(trade_ids: Iterable[str], epoch: int) -> Mapping[TradeOf, str]:
     return {}
 
 
@@ -63,7 +63,8 @@ def _no_leverage(key: str) -> int | None:
 
 
 class Mirror:
-    """`owner_of(key)` names the strategy of an intent, None for a key that is not ours; `keys_of(trade_ids)` says which of them are orders of ours.
+    """`owner_of(key)` names the strategy of an intent, None for a key that is not ours; `keys_of_trades(trade_ids, epoch)`
+    says which of them are orders of ours.
 
     `leverage_of(key)` is what an entry of ours has asked for: events do not tell it.
     """
@@ -71,11 +72,11 @@ class Mirror:
     def __init__(
         self,
         owner_of: Callable[[str], str | None] = _no_owner,
-        keys_of: Callable[[Iterable[str]], Mapping[TradeOf, str]] = _no_keys,
+        keys_of_trades: Callable[[Iterable[str], int], Mapping[TradeOf, str]] = _no_keys,
         leverage_of: Callable[[str], int | None] = _no_leverage,
     ) -> None:
         self.owner_of = owner_of
-        self.keys_of = keys_of
+        self._keys_of_trades = keys_of_trades
         self.leverage_of = leverage_of
         self.positions: dict[str, MirrorPosition] = {}
         self.orders: dict[str, MirrorOrder] = {}
@@ -97,6 +98,10 @@ class Mirror:
         )
 
     # -- learning
+
+    def keys_of(self, trade_ids: Iterable[str]) -> Mapping[TradeOf, str]:
+        """The keys of our orders among these trades. They tell whose the orders are if the service shows no keys."""
+        return self._keys_of_trades(trade_ids, self.epoch)
 
     def apply(self, event: Event) -> None:
         """Fold one event. A type that this version does not know changes nothing."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+ENDING: Final = "the run is ending"  # why the daemon opens nothing more
 ORDERS: Final = "orders:"  # + market: the outcome of an order there is not known yet
 PARTIAL: Final = ("clock", ORDERS)  # shown here, enforced by other modules
 LOCAL: Final = ("market:", "drift:")  # + market: reasons of one market

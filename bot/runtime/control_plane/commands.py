@@ -29,8 +29,8 @@ from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.worker import LIMIT_S, Worker
 
 if TYPE_CHECKING:
+    from bot.runtime.control_plane.handle import DaemonHandle
     from bot.runtime.kernel import Kernel
-    from bot.runtime.supervisor import Supervisor
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class _Plan:
 class Commands:
     """`reread` reads and judges the config file anew; None: this run was not started from a file."""
 
-    def __init__(self, run: Supervisor, reread: Callable[[], Settings] | None) -> None:
+    def __init__(self, run: DaemonHandle, reread: Callable[[], Settings] | None) -> None:
         self._run = run
         self._reread = reread
         self.newest: Reload | None = None
@@ -95,7 +95,7 @@ class Commands:
     @property
     def state(self) -> State:
         run = self._run
-        return state_of(run.loop, is_stopping=run.stop.is_set(), away=run.operations.away)
+        return state_of(run.loop, is_stopping=run.stop.is_set(), away=run.away)
 
     @property
     def paused(self) -> dict[str, str]:
@@ -144,7 +144,7 @@ class Commands:
                 if one.state == "quarantined"
             ]
             loop.health.restore(FOREIGN)
-            loop.release()
+            loop.execution.release()
         seat = next((seat for seat in loop.desk.seats if seat.name == strategy), None)
         if seat is not None and seat.quarantined is not None:
             await self._build_anew(seat.name)
@@ -263,8 +263,7 @@ class Commands:
         applied = []
         rearmed = run.settings.guardians != new.guardians or run.settings.dead_man != new.dead_man
         beats = run.settings.dead_man != new.dead_man
-        run.settings = new
-        run.operations.settings = new
+        run.take_settings(new)
         if rearmed:  # First of all: the old switch is beaten in its own rhythm until it is gone.
             applied.append("guardians: " + (", ".join(one.name for one in loop.arming.wanted) or "none"))
             try:
@@ -360,7 +359,7 @@ def _left_by(loop: Kernel, strategy: str, markets: frozenset[str]) -> str:
     return left + (f"; entries that rest may still fill: {', '.join(resting)} (bot orders)" if resting else "")
 
 
-def _as_it_runs(run: Supervisor, one: StrategySettings) -> StrategySpec:
+def _as_it_runs(run: DaemonHandle, one: StrategySettings) -> StrategySpec:
     seat = next(seat for seat in run.loop.desk.seats if seat.name == one.name)
     return StrategySpec(seat.strategy, seat.interval, run.loop.gate.allowances[one.name], seat.version)
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import structlog
 
@@ -25,7 +25,8 @@ from bot.descriptors import reserved
 from bot.errors import ApiError, Declined, OutcomeUnknown, TryLater
 from bot.money import format_decimal
 from bot.runtime.alerts.health import ORDERS
-from bot.runtime.control_plane.commands import CommandTimeout
+from bot.runtime.control_plane.commands import Commands, CommandTimeout
+from bot.runtime.control_plane.handle import DaemonHandle
 from bot.runtime.control_plane.log_tail import LINES_MAX, Tail
 from bot.runtime.control_plane.mailbox import Mailbox
 from bot.runtime.control_plane.server import Data, Problem, Question, Routes
@@ -34,15 +35,19 @@ from bot.runtime.journal import order_trace, queries
 from bot.runtime.liveness import systemd
 from bot.runtime.model.intents import FINAL, IN_DOUBT
 from bot.runtime.model.positions import Drift, MirrorOrder, MirrorPosition
-from bot.runtime.reconciliation import reconciler as repairs
 from bot.words import many
 
 if TYPE_CHECKING:
     from bot.runtime.kernel import Kernel
-    from bot.runtime.supervisor import Supervisor
 
 log = structlog.get_logger()
 T = TypeVar("T")
+
+
+class RoutedDaemon(DaemonHandle, Protocol):
+    """A daemon that also takes commands."""
+
+    controls: Commands
 
 
 class ControlRoutes:
@@ -56,7 +61,7 @@ class ControlRoutes:
         self.stop = stop
         self.tail = tail
         self.config = config
-        self.run: Supervisor | None = None
+        self.run: RoutedDaemon | None = None
         self.errands = Mailbox()
         self.starting: asyncio.Task[None] | None = None  # asks the service manager for time
         self._clock = SystemClock()
@@ -141,7 +146,7 @@ class ControlRoutes:
         }  # fmt: skip
         return told if run is None else told | self._of_run(run)
 
-    def _of_run(self, run: Supervisor) -> Data:
+    def _of_run(self, run: RoutedDaemon) -> Data:
         loop, mirror, clock = run.loop, run.loop.mirror, run.client.clock
         bare = [p.market for p in mirror.unprotected()]
         unsafe = self._unsafe(run)
@@ -172,7 +177,7 @@ class ControlRoutes:
             "reload": _reload(run),
         }  # fmt: skip
 
-    def _unsafe(self, run: Supervisor) -> list[str]:
+    def _unsafe(self, run: RoutedDaemon) -> list[str]:
         """What keeps our open positions from being safe, or the run from ordering, a phrase each."""
         mirror = run.loop.mirror
         bare = [p.market for p in mirror.unprotected()] if self.settings.safety.require_protection else []
@@ -208,7 +213,7 @@ class ControlRoutes:
         question.nothing_else()
         return {"strategies": self._strategies(self._run())}
 
-    def _strategies(self, run: Supervisor) -> list[Data]:
+    def _strategies(self, run: RoutedDaemon) -> list[Data]:
         seats = {seat.name: seat for seat in run.loop.desk.seats}
         paused = run.controls.paused
         resting: dict[str, list[str]] = {}
@@ -230,7 +235,7 @@ class ControlRoutes:
             })  # fmt: skip
         return found
 
-    def _other_books(self, run: Supervisor) -> list[Data]:
+    def _other_books(self, run: RoutedDaemon) -> list[Data]:
         """What is no strategy's of the config, so that all books together are the account's: of those that have left it, FOREIGN, NETTING."""
         names = {one.name for one in self.settings.strategies}
         books = {name: _book(run, name) for name in run.loop.books.names() if name not in names}
@@ -305,7 +310,7 @@ class ControlRoutes:
         looked = await self.errands.ask(lambda: run.controls.resume(strategy))
         return self._how_it_is(run) | {"looked_at": list(looked)}
 
-    def _how_it_is(self, run: Supervisor) -> Data:
+    def _how_it_is(self, run: RoutedDaemon) -> Data:
         state, why = self.state()
         return {"state": state, "why": why or None, "strategies": self._strategies(run), "forgotten": _forgotten(run)}
 
@@ -333,8 +338,8 @@ class ControlRoutes:
         run = self._run()
 
         async def look() -> list[Drift]:
-            run.loop.begin_pass()
-            return await repairs.compare(run.loop)
+            run.loop.budget.begin()
+            return await run.loop.compare()
 
         return {"drifts": [asdict(one) for one in await self._compared(look)], "applied": False}
 
@@ -344,7 +349,7 @@ class ControlRoutes:
         run = self._run()
 
         async def work() -> list[Drift]:
-            run.loop.begin_pass()
+            run.loop.budget.begin()
             found = await run.loop.reconcile()
             run.loop.journal.flush()
             if found is None:
@@ -399,12 +404,12 @@ class ControlRoutes:
 
     # -- inside
 
-    def _run(self) -> Supervisor:
+    def _run(self) -> RoutedDaemon:
         if self.run is None:
             raise Problem(503, "starting", "the daemon is starting: it waits for the service's first answer; ask again")
         return self.run
 
-    def _recovered(self) -> Supervisor | None:
+    def _recovered(self) -> RoutedDaemon | None:
         """The run, once what it knows of the account is known whole."""
         return None if self.run is None or not self.run.is_recovered else self.run
 
@@ -450,7 +455,7 @@ def intents_of(loop: Kernel) -> Data:
     }  # fmt: skip
 
 
-def _forgotten(run: Supervisor) -> str | None:
+def _forgotten(run: RoutedDaemon) -> str | None:
     """Why a restart would not know of a pause or its end, as a sentence; None when it will."""
     journal = run.journal
     if journal.keeps_safety():
@@ -458,7 +463,7 @@ def _forgotten(run: Supervisor) -> str | None:
     return f"in memory only, and a restart forgets it: {journal.fault}, and its copy beside it cannot be written either"
 
 
-def _book(run: Supervisor, strategy: str) -> Data:
+def _book(run: RoutedDaemon, strategy: str) -> Data:
     book = run.loop.books.of(strategy)
     names = ("fees_usd", "funding_usd", "realized_usd", "unrealized_usd", "margin_lost_usd", "net_usd", "day_usd")
     return {
@@ -468,13 +473,13 @@ def _book(run: Supervisor, strategy: str) -> Data:
     }
 
 
-def _age_s(run: Supervisor) -> float:
+def _age_s(run: RoutedDaemon) -> float:
     """How old is what is told of the account: since the events could be read to their end, and a pass has ended."""
     passed_s = 0.0 if run.passed_ns is None else (monotonic_ns() - run.passed_ns) / 1e9
     return round(max(run.loop.cursor_lag_s(), passed_s), 1)
 
 
-def _heartbeat(run: Supervisor) -> Data | None:
+def _heartbeat(run: RoutedDaemon) -> Data | None:
     if run.heartbeat is None:
         return None
     belief = run.heartbeat.belief()
@@ -486,7 +491,7 @@ def _heartbeat(run: Supervisor) -> Data | None:
     }  # fmt: skip
 
 
-def _reload(run: Supervisor) -> Data | None:
+def _reload(run: RoutedDaemon) -> Data | None:
     """What came of the newest one; its asker may have gone, and a hangup has none."""
     newest = run.controls.newest
     if newest is None:
@@ -500,7 +505,7 @@ def _reload(run: Supervisor) -> Data | None:
     }  # fmt: skip
 
 
-def _guardians(run: Supervisor) -> list[Data]:
+def _guardians(run: RoutedDaemon) -> list[Data]:
     """What the config asks for, and whether it stands."""
     loop = run.loop
     fallen = {one.name for one in loop.arming.fallen()}
@@ -518,7 +523,7 @@ def _guardians(run: Supervisor) -> list[Data]:
 def _owner(loop: Any, one: MirrorOrder) -> str | None:
     """Whose order it is: who sent it; of a stop or target, which the service made, who has the position."""
     if one.key is not None:
-        owner: str | None = loop.owner_of(one.key)
+        owner: str | None = loop.order_owners.owner_of(one.key)
         return owner
     position = loop.mirror.positions.get(one.market)
     return None if position is None else position.owner

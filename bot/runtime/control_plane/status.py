@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
+from bot.runtime.alerts.health import ENDING
+
 if TYPE_CHECKING:
     from bot.runtime.kernel import Kernel
 
 Word = Literal["STARTING", "RUNNING", "PAUSED", "DEGRADED", "STOPPING"]
 WORDS: Final[tuple[Word, ...]] = get_args(Word)
-ENDING: Final = "the run is ending"  # why the loop opens nothing any more
 
 
 class State(NamedTuple):

@@ -30,7 +30,8 @@ class Work:
 class InFlight:
     """`ring` is called at each reply, and when a request has had none for `slow_s`: then others stop waiting for it."""
 
-    def __init__(self, ring: Callable[[], None], slow_s: float) -> None:
+    def __init__(self, ring: Callable[[], None], slow_s: float, abreast: int = 1) -> None:
+        self.abreast = abreast  # so many requests may be on their way at once; with 1 no event loop is needed
         self._ring = ring
         self._slow_s = slow_s
         self._all: list[Work] = []

@@ -4,7 +4,7 @@ Orders whose keys are not in our journal are noted, and their trades say who mad
 what the service does by itself has no source. What another writer has done is treated as foreign_positions says.
 
 Another daemon may have our config, and then its keys are those of our decisions. A lost journal explains such an order only when it was made
-before `Loop.alone_since_ms`. The same holds for a dead-man that another hand arms: each daemon arms its own (arming.py), so that one which
+before `RepairContext.alone_since_ms`. The same holds for a dead-man that another hand arms: each daemon arms its own (arming.py), so that one which
 starts beside us is known by it before it trades.
 """
 
@@ -21,7 +21,7 @@ from bot.runtime.reconciliation.key_recovery import FORM, claimed
 from bot.wire import TRADES_PAGE_MAX
 
 if TYPE_CHECKING:
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.reconciliation.context import RepairContext
     from bot.wire import Event
 
 log = structlog.get_logger()
@@ -64,47 +64,47 @@ class ForeignActivity:
             self.waiting[data.trade_id] = (event.coin or "", key, event.ts)
 
 
-async def look_closer(loop: Kernel) -> None:
-    """Ask who made them. One page of trades a market: it is looked at within a pass of their coming."""
-    if loop.strangers.switches:
-        await _look_at_switches(loop)
-    if not loop.strangers.waiting:
+async def look_closer(strangers: ForeignActivity, context: RepairContext) -> None:
+    """Ask the service who made the orders and switches that are not ours. Reads one page of trades for each market."""
+    if strangers.switches:
+        await _look_at_switches(strangers, context)
+    if not strangers.waiting:
         return
-    for market in sorted({market for market, _, _ in loop.strangers.waiting.values()}):
-        if not loop.has_time():
+    for market in sorted({market for market, _, _ in strangers.waiting.values()}):
+        if not context.budget.has_time():
             return  # The rest of them wait for the next pass.
-        page = await loop.port.trades(limit=TRADES_PAGE_MAX, coin=market)
+        page = await context.port.trades(limit=TRADES_PAGE_MAX, coin=market)
         trades = {trade.id: trade for trade in page.trades}
-        for trade_id, (of_market, key, at_ms) in list(loop.strangers.waiting.items()):
+        for trade_id, (of_market, key, at_ms) in list(strangers.waiting.items()):
             if of_market != market:
                 continue
-            del loop.strangers.waiting[trade_id]
+            del strangers.waiting[trade_id]
             trade = trades.get(trade_id)
             if trade is None or trade.source not in SOURCES:
                 continue
             made_ms = at_ms if trade.ts is None else min(at_ms, trade.ts)
             shown, key = key, key or trade.idempotency_key  # Events may show none where trades do.
-            if (key is None and not loop.mirror.keys_proven) or (
-                key is not None and _is_ours(loop, key, market, made_ms, was_unknown=shown is not None)
+            if (key is None and not context.mirror.keys_proven) or (
+                key is not None and _is_ours(context, key, market, made_ms, was_unknown=shown is not None)
             ):
                 continue
             who = f"another {trade.source}" if key is None or FORM.fullmatch(key) is None else "another daemon"
-            _flag(loop, trade_id, f"trade {trade_id} was made by {who} on this account", market=market)
+            _flag(context, trade_id, f"trade {trade_id} was made by {who} on this account", market=market)
 
 
-def _is_ours(loop: Kernel, key: str, market: str, made_ms: int, *, was_unknown: bool) -> bool:
+def _is_ours(context: RepairContext, key: str, market: str, made_ms: int, *, was_unknown: bool) -> bool:
     """In the journal, or a decision of ours that the journal has lost. `was_unknown`: its event came before the journal had it, so that another
     daemon has made our own decision before us."""
-    if loop.owner_of(key) is not None:
-        return not was_unknown or made_ms < loop.alone_since_ms
-    return claimed(loop, key, market, made_ms) is not None
+    if context.order_owners.owner_of(key) is not None:
+        return not was_unknown or made_ms < context.alone_since_ms
+    return claimed(context, key, market, made_ms) is not None
 
 
-async def _look_at_switches(loop: Kernel) -> None:
-    """Whose they are. While a request of ours has no answer nobody can tell."""
-    strangers, arming = loop.strangers, loop.arming
+async def _look_at_switches(strangers: ForeignActivity, context: RepairContext) -> None:
+    """Find out whose switches these are. While a request of ours has no answer, nobody can tell."""
+    arming = context.arming
     for guardian_id, at_ms in list(strangers.switches.items()):
-        if at_ms < loop.began_ms or arming.is_ours(guardian_id):  # What stood when the run began: see Arming.
+        if at_ms < context.began_ms or arming.is_ours(guardian_id):  # What stood when the run began: see Arming.
             del strangers.switches[guardian_id]
     if not strangers.switches or arming.awaits_dead_man():
         return
@@ -112,7 +112,7 @@ async def _look_at_switches(loop: Kernel) -> None:
     for guardian_id, at_ms in list(strangers.switches.items()):
         del strangers.switches[guardian_id]
         guardian = there.get(guardian_id)
-        if at_ms < loop.alone_since_ms and not strangers.has_late_switch:
+        if at_ms < context.alone_since_ms and not strangers.has_late_switch:
             if guardian is None:
                 continue
             if any(stands_for(one.request, guardian) for one in arming.wanted):
@@ -120,10 +120,12 @@ async def _look_at_switches(loop: Kernel) -> None:
                 arming.take_over(guardian_id)
                 continue
         _flag(
-            loop, guardian_id, f"the dead-man switch {guardian_id} was armed by another daemon or agent on this account"
+            context,
+            guardian_id,
+            f"the dead-man switch {guardian_id} was armed by another daemon or agent on this account",
         )
 
 
-def _flag(loop: Kernel, ref: str, message: str, *, market: str | None = None) -> None:
-    loop.health.incident("account.foreign", ref, market=market, message=message)
-    loop.health.degrade(FOREIGN, f"{message}; no entries until bot resume")
+def _flag(context: RepairContext, ref: str, message: str, *, market: str | None = None) -> None:
+    context.health.incident("account.foreign", ref, market=market, message=message)
+    context.health.degrade(FOREIGN, f"{message}; no entries until bot resume")

@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -27,12 +27,9 @@ from bot.errors import ApiError, Refused
 from bot.runtime.account.account_state import Mirror
 from bot.runtime.journal.journal import Arm, Journal
 from bot.runtime.model.intents import intent_key
-from bot.runtime.model.positions import Drift, MirrorPosition
+from bot.runtime.model.positions import MirrorPosition
 from bot.runtime.ports import VenuePort
 from bot.wire import Guardian, GuardianRequest
-
-if TYPE_CHECKING:
-    from bot.runtime.kernel import Kernel
 
 log = structlog.get_logger()
 
@@ -80,6 +77,7 @@ class Guardians:
         self.ids: dict[str, str] = {}  # name -> id of the guardian that stands for it
         self.refused: dict[str, str] = {}  # name -> why the service does not take it
         self.owes = False  # what an earlier config asked for may stand still; it goes in the next pass
+        self.rearm_at_ms = 0  # real time before which a refused guardian is not asked for again
 
     def missing(self, listed: Sequence[Guardian]) -> list[WantedGuardian]:
         """What the config asks for and the list does not have."""
@@ -373,41 +371,3 @@ def _same(asked: object, has: object) -> bool:
     if isinstance(asked, Decimal) and isinstance(has, int | float):
         return float(asked) == float(has)
     return asked == has
-
-
-REARM_MS: Final = 30_000  # of real time before a guardian that the service refuses is asked for again
-
-
-async def stand(loop: Kernel) -> list[Drift]:
-    """Also in every pass: the guardians of the config stand; until they do, nothing is opened.
-
-    A switch of an earlier config goes as soon as it can: nobody beats for it any more, or not as often as it wants.
-    """
-    if loop.arming.owes:
-        await loop.arming.retire()
-    drifts = [
-        Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config does not stand")
-        for one in loop.arming.fallen()
-    ]
-    if not drifts or _is_refused_for_now(loop):
-        return drifts
-    for drift in drifts:
-        log.warning("drift.guardian_gone", subject=drift.subject)
-    await arm_all(loop)
-    await loop.drain()
-    return drifts
-
-
-async def arm_all(loop: Kernel) -> None:
-    """The guardians of the config stand; what the service refuses keeps entries out, is said, and is asked for again later."""
-    if _is_refused_for_now(loop):
-        return
-    loop.rearm_at_ms = loop.pacer.mono_ms() + REARM_MS
-    await loop.arming.arm_all(epoch=loop.mirror.epoch)
-    loop.health.keep("guardian:", loop.arming.refused)
-
-
-def _is_refused_for_now(loop: Kernel) -> bool:
-    """The service takes none of those that do not stand, and has just said so."""
-    fallen = {one.name for one in loop.arming.fallen()}
-    return bool(fallen) and fallen <= loop.arming.refused.keys() and loop.pacer.mono_ms() < loop.rearm_at_ms

@@ -21,8 +21,8 @@ from bot.runtime.strategy_host.timers import backs_of, instants, trigger_of
 from bot.wire import INTERVAL_MS, TRADES_PAGE_MAX
 
 if TYPE_CHECKING:
-    from bot.runtime.kernel import Kernel
     from bot.runtime.model.positions import MirrorPosition
+    from bot.runtime.reconciliation.context import RepairContext
     from bot.runtime.strategy_host.instance import StrategyInstance
     from bot.wire import AccountSnapshot
 
@@ -36,27 +36,29 @@ SENT: Final = (*LEGS, FIRST_LEG["close"])  # a cancel goes without a key
 FORM: Final = re.compile(r"[A-Z2-7]{32}")  # of a key that intent_key has made
 
 
-def claim_orders(loop: Kernel, snapshot: AccountSnapshot) -> None:
+def claim_orders(context: RepairContext, snapshot: AccountSnapshot) -> None:
     """Know again the resting entries whose keys are ours."""
     for order in snapshot.orders:
-        if order.idempotency_key is not None and loop.owner_of(order.idempotency_key) is None:
-            claimed(loop, order.idempotency_key, order.coin, order.created_at or loop.now_ms())
+        if order.idempotency_key is not None and context.order_owners.owner_of(order.idempotency_key) is None:
+            claimed(context, order.idempotency_key, order.coin, order.created_at or context.now_ms())
 
 
-async def claim_positions(loop: Kernel) -> None:
+async def claim_positions(context: RepairContext) -> None:
     """Give every position without an owner to the strategy that made the key of its entry, also of one that rested first."""
-    for position in list(loop.mirror.positions.values()):
-        if position.owner is None and position.market not in loop.foreign_known:
-            owner = await _owner_of(loop, position)
+    for position in list(context.mirror.positions.values()):
+        if position.owner is None and position.market not in context.foreign_known:
+            owner = await _owner_of(context, position)
             if owner is not None:
-                loop.mirror.adopt(position.market, owner)
+                context.mirror.adopt(position.market, owner)
                 log.warning("position.claimed", market=position.market, strategy=owner)
 
 
-async def _owner_of(loop: Kernel, position: MirrorPosition) -> str | None:
+async def _owner_of(context: RepairContext, position: MirrorPosition) -> str | None:
     """By the trades since it was opened, one page of them: an older or busier one is a person's to look at."""
-    page = await loop.port.trades(limit=TRADES_PAGE_MAX, coin=position.market)
-    keys = loop.keys_of(trade.id for trade in page.trades if trade.idempotency_key is None)
+    page = await context.port.trades(limit=TRADES_PAGE_MAX, coin=position.market)
+    keys = context.order_owners.keys_of(
+        (trade.id for trade in page.trades if trade.idempotency_key is None), context.mirror.epoch
+    )
     for trade in page.trades:
         at_ms = trade.ts or position.opened_ms
         # A resting entry was decided before the position that it became; its last fill was not.
@@ -66,45 +68,45 @@ async def _owner_of(loop: Kernel, position: MirrorPosition) -> str | None:
         key = trade.idempotency_key or keys.get((position.market, trade.id, "open"))
         if key is None:
             continue
-        owner = loop.owner_of(key) or claimed(loop, key, position.market, at_ms)
+        owner = context.order_owners.owner_of(key) or claimed(context, key, position.market, at_ms)
         if owner is not None:
             return owner
     return None
 
 
-def claimed(loop: Kernel, key: str, market: str, at_ms: int) -> str | None:
+def claimed(context: RepairContext, key: str, market: str, at_ms: int) -> str | None:
     """The strategy whose decision around that instant spells this key. What cannot be found takes longest, so it is not looked for without end.
 
     What was made while this run holds the account is in its journal, or another daemon's.
     """
-    if FORM.fullmatch(key) is None or at_ms >= loop.alone_since_ms:
+    if FORM.fullmatch(key) is None or at_ms >= context.alone_since_ms:
         return None
-    for seat in loop.desk.seats:
+    for seat in context.desk.seats:
         if market not in seat.markets:  # The gate lets nobody trade in another's market.
             continue
-        for trigger in _triggers(loop, seat, at_ms):
+        for trigger in _triggers(context, seat, at_ms):
             for ordinal, leg in product(range(ORDINALS), SENT):
                 made = intent_key(
-                    address=loop.journal.address, epoch=loop.mirror.epoch, strategy=seat.name, market=market, trigger=trigger,
+                    address=context.journal.address, epoch=context.mirror.epoch, strategy=seat.name, market=market, trigger=trigger,
                     ordinal=ordinal, leg=leg,
                 )  # fmt: skip
                 if made == key:
-                    loop.owners[key] = seat.name
+                    context.order_owners.by_key[key] = seat.name
                     return seat.name
     return None
 
 
-def _triggers(loop: Kernel, seat: StrategyInstance, at_ms: int) -> Iterator[str]:
+def _triggers(context: RepairContext, seat: StrategyInstance, at_ms: int) -> Iterator[str]:
     """Bars and instants of timers at which an order of that instant can have been decided, the newest first."""
-    most = BARS if loop.has_time() else LATE
+    most = BARS if context.budget.has_time() else LATE
     step = INTERVAL_MS[seat.interval]
     last = at_ms // step * step
-    first = at_ms - FRESH_INTERVALS * step - loop.hold_ms(FRESH_INTERVALS * step)
+    first = at_ms - FRESH_INTERVALS * step - context.budget.hold_ms(FRESH_INTERVALS * step)
     bars = ((market, close_ms) for close_ms in range(last, first, -step) for market, _ in seat.series)
     for market, close_ms in islice(bars, most):
         yield f"bar:{market}:{close_ms}"
     for name, spec in seat.timers.items():
-        backs = backs_of(loop.journal, seat.name, name)
+        backs = backs_of(context.journal, seat.name, name)
         every_ms = spec * 1_000 if isinstance(spec, int) else MINUTE_MS  # at the least
         newest = list(instants(spec, max(first, at_ms - INSTANTS * every_ms), at_ms))
         for due_ms in newest[: -most - 1 : -1]:

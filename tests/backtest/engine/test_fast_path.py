@@ -17,6 +17,7 @@ import pytest
 from bot.backtest.backtest import Backtest
 from bot.backtest.engine import driver as sessions
 from bot.backtest.engine import market_cursor, progress
+from bot.backtest.engine import progress as progress_module
 from bot.backtest.engine.driver import local
 from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.backtest.engine.options import PATHS, Outage, SessionOptions
@@ -434,12 +435,14 @@ def test_a_strategy_that_takes_its_time_is_looked_at_often_and_does_the_same(
     markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
     """Between two looks passes no time at all, or a second: more and more bars, or fewer and fewer."""
-    monkeypatch.setattr(sessions, "WATCH_S", 600.0)  # The thread would take of the instants that the looks are given.
+    monkeypatch.setattr(
+        progress_module, "WATCH_S", 600.0
+    )  # The thread would take of the instants that the looks are given.
     candles = [minutes(600, market=market) for market in markets]
 
     def looks(steps_ns: Iterable[int]) -> tuple[list[int], Ran]:
         at: list[int] = []
-        monkeypatch.setattr(sessions, "monotonic_ns", accumulate(steps_ns).__next__)
+        monkeypatch.setattr(progress_module, "monotonic_ns", accumulate(steps_ns).__next__)
         one = ran(candles, progress=lambda done, _of: at.append(done // len(markets)) or True)
         return at, one
 

@@ -106,6 +106,9 @@ class House:
         self.settings = self.reread()
         self.controls = Commands(self, self.reread)  # type: ignore[arg-type]
 
+    def take_settings(self, settings: Settings) -> None:
+        self.settings = settings
+
     def code(self, name: str, text: str) -> None:
         (self.folder / "strategies" / f"{name}.py").write_text(text)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bot.runtime.control_plane.status import ENDING, WORDS, state_of
+from bot.runtime.alerts.health import ENDING
+from bot.runtime.control_plane.status import WORDS, state_of
 from bot.runtime.model.positions import MirrorGuardian
 from tests.fakes import FakeVenue
 from tests.runtime.builders import room

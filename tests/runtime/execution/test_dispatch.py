@@ -14,9 +14,10 @@ from bot.runtime.alerts.health import ORDERS
 from bot.runtime.bar_feed import Closed
 from bot.runtime.control_plane.status import state_of
 from bot.runtime.execution.dispatch import ABREAST, entries_max, next_wave, one_by_one, side_by_side
+from bot.runtime.execution.execution_engine import SLOW_MS
 from bot.runtime.execution.order_sender import UNSETTLED_MS
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import SLOW_MS, Kernel, Settings
+from bot.runtime.kernel import Kernel, Settings
 from bot.runtime.model.intents import Intent
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.host import StrategySpec
@@ -357,13 +358,13 @@ async def test_a_run_that_is_cut_has_written_what_is_known_and_its_next_life_sen
     tmp_path: Path,
 ) -> None:
     loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
-    loop.abreast = 2
+    loop.in_flight.abreast = 2
     await tick(loop, venue)
     await loop.cancel_in_flight()
     assert [row[2] for row in states(loop)] == ["sending", "accepted", "accepted"]
     assert (venue.under_way, len(loop.in_flight)) == (0, 0)
     venue.free.set()
-    loop.reload_live()
+    loop.execution.reload_live()
     await tick(loop, venue)
     assert [row[2] for row in states(loop)] == ["accepted"] * 3
     assert {coin: one.size for coin, one in venue.positions.items()} == dict.fromkeys(MARKETS, 1), "nothing twice"
@@ -384,7 +385,7 @@ async def test_an_exit_that_had_no_place_leaves_at_the_next_reply(tmp_path: Path
     loop, venue = await slowly(tmp_path / "journal.db", in_turn)
     venue.free.set()
     await tick(loop, venue)
-    loop.abreast, venue.arrived = 2, []
+    loop.in_flight.abreast, venue.arrived = 2, []
     venue.minute(BTC="100", ETH="100", SOL="100")
     await loop.cycle()
     assert [row[2] for row in states(loop) if row[1] == "close"] == ["sending", "sending", "opened"], "the bound"

@@ -188,7 +188,7 @@ async def test_the_loop_holds_the_keys_of_what_it_has_at_the_service(
     assert held.positions == {"BTC": position.opened_ms}
     assert {loop.journal.intents.find(key).strategy for key in held.keys} == {"trend"}  # type: ignore[union-attr]
     assert loop.journal.trim(loop.held, now_ms=loop.now_ms() + LATE_MS) == 0
-    assert loop.owner_of(next(iter(held.keys))) == "trend"
+    assert loop.order_owners.owner_of(next(iter(held.keys))) == "trend"
 
 
 def pages(journal: Journal) -> int:

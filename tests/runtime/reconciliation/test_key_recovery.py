@@ -15,7 +15,8 @@ from bot.runtime.control_plane.routes import intents_of
 from bot.runtime.execution.order_sender import OTHERWISE, WAY_OUT
 from bot.runtime.journal import queries
 from bot.runtime.journal.order_trace import explain
-from bot.runtime.kernel import PASS_MS, Kernel
+from bot.runtime.kernel import Kernel
+from bot.runtime.pass_budget import PASS_MS
 from bot.runtime.reconciliation import key_recovery
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Timer, View
 from bot.wire import OrderRequest
@@ -125,7 +126,7 @@ async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_
     assert intents_of(loop)["waiting"][0]["message"] == why
     with queries.in_rows(loop.journal.db.conn) as db:
         assert explain(db, waits.id)[-1].text == f"quarantined: waits for a person: {why}; {WAY_OUT}"
-    loop.release()
+    loop.execution.release()
     again.wanted = [*wish]
     await minutes(loop, venue, "100")
     assert set(venue.positions) == {"BTC"}
@@ -169,7 +170,7 @@ async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may
     await loop.cycle()
     (row,) = loop.journal.db["intents"].rows
     assert row["state"] == "planned"
-    loop.give_up_entries()
+    loop.execution.give_up_entries()
     loop.sender.time_left_ms = lambda: PASS_MS
     await minutes(loop, venue, "100", "100")
     (row,) = loop.journal.db["intents"].rows
@@ -239,7 +240,7 @@ async def test_a_key_that_nobody_spells_is_not_looked_for_without_end(
     assert tried == [], "no key of ours looks like that"
     assert key_recovery.claimed(loop, "A" * 32, "BTC", at_ms) is None
     assert len(set(tried)) == key_recovery.BARS + key_recovery.INSTANTS
-    loop.end_pass()
+    loop.budget.end()
     tried.clear()
     assert key_recovery.claimed(loop, "A" * 32, "BTC", at_ms) is None
     assert len(set(tried)) == 2 * key_recovery.LATE

@@ -18,10 +18,12 @@ from bot.errors import ApiError, OutcomeUnknown
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.journal import queries
 from bot.runtime.journal.order_trace import explain
-from bot.runtime.kernel import PASS_MS, REFUSED_MS, Kernel, Settings, repairs_when_up
+from bot.runtime.kernel import REFUSED_MS, Kernel, Settings, repairs_when_up
 from bot.runtime.model.positions import Drift, DriftKind
+from bot.runtime.pass_budget import PASS_MS
 from bot.runtime.reconciliation.guardians import WantedGuardian
-from bot.runtime.reconciliation.reconciler import COVER_MS, REPAIRS, reconcile
+from bot.runtime.reconciliation.protection import COVER_MS
+from bot.runtime.reconciliation.reconciler import REPAIRS
 from bot.runtime.shutdown import wind_down
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, TrailingStop, View
 from bot.wire import (
@@ -85,7 +87,7 @@ def test_every_drift_has_a_repair() -> None:
 async def test_nothing_is_found_where_nothing_is_wrong() -> None:
     venue = FakeVenue()
     loop = await opened(venue)
-    assert await reconcile(loop) == []
+    assert await loop.reconcile() == []
 
 
 async def test_a_lost_stop_becomes_a_trailing_stop_at_its_distance_in_the_same_pass() -> None:
@@ -103,7 +105,7 @@ async def test_a_stop_that_vanished_without_an_event_is_found_by_the_snapshot() 
     venue = FakeVenue()
     loop = await opened(venue)
     del venue.working[stop_of(venue)]
-    assert kinds(await reconcile(loop)) == ["order_gone", "naked_position"]
+    assert kinds(await loop.reconcile()) == ["order_gone", "naked_position"]
     assert trailing(venue) == [("BTC", 2.0)]
 
 
@@ -124,7 +126,7 @@ async def test_a_position_with_an_inline_trailing_stop_is_not_naked() -> None:
 
     venue, loop = await first_bar(trail)
     assert trailing(venue) == [("BTC", 1.5)]
-    assert await reconcile(loop) == []
+    assert await loop.reconcile() == []
 
 
 async def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop() -> None:
@@ -137,9 +139,9 @@ async def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop() -> Non
     armed = next(one for one in venue.guards.values() if one.type == "trailing_stop")
     venue.guards[armed.id] = armed.model_copy(update={"active": False})
     await venue.cancel(stop_of(venue))
-    assert kinds(await reconcile(loop)) == ["naked_position"]
+    assert kinds(await loop.reconcile()) == ["naked_position"]
     assert trailing(venue) == [("BTC", None), ("BTC", 2.0)]
-    assert await reconcile(loop) == []
+    assert await loop.reconcile() == []
 
 
 @pytest.mark.parametrize(
@@ -268,7 +270,7 @@ async def test_a_guardian_that_has_gone_is_armed_anew_and_nothing_opens_before()
     assert {g.type for g in venue.guards.values()} == {"dead_man_switch", "account_drawdown"}
     first = next(g.id for g in venue.guards.values() if g.type == "dead_man_switch")
     venue.guards.clear()
-    assert kinds(await reconcile(loop)) == ["guardian_gone"] * 4
+    assert kinds(await loop.reconcile()) == ["guardian_gone"] * 4
     now = {g.type: g.id for g in venue.guards.values()}
     assert set(now) == {"dead_man_switch", "account_drawdown"}
     assert now["dead_man_switch"] != first
@@ -282,7 +284,7 @@ async def test_a_journal_that_is_begun_anew_arms_at_once_whatever_keys_the_accou
     await loop.recover()
     for _ in range(5):  # So many guardians come and go, and their keys are spent.
         venue.guards.clear()
-        await reconcile(loop)
+        await loop.reconcile()
     venue.guards.clear()
     wanted = WantedGuardian(DEAD_MAN_60.name, DEAD_MAN_60.request.model_copy(update={"heartbeat_seconds": seconds}))
     other = room(venue, settings=Settings(guardians=(wanted,)))
@@ -351,9 +353,9 @@ async def test_a_dead_man_that_another_hand_arms_while_we_run_is_left_alone() ->
     loop = await opened(venue)
     (ours,) = venue.guards
     another = await venue.arm(DEAD_MAN_60.request, key="another daemon")
-    await reconcile(loop)
+    await loop.reconcile()
     await venue.disarm(ours)
-    await reconcile(loop)
+    await loop.reconcile()
     assert another.id in venue.guards
     assert loop.arming.ids["dead_man"] not in (ours, another.id), "a dead-man of another daemon goes with that one"
     assert len(venue.guards) == 2
@@ -368,7 +370,7 @@ async def test_a_dead_man_that_fired_stops_entries_until_it_stands_again() -> No
     no = loop.entries_stopped(loop.now_ms())
     assert no is not None
     assert no.code == "dead_man_gone"
-    await reconcile(loop)
+    await loop.reconcile()
     await loop.drain()
     assert loop.entries_stopped(loop.now_ms()) is None
 
@@ -766,7 +768,7 @@ async def test_the_resting_entries_of_an_end_are_canceled_side_by_side_and_its_c
     await loop.cycle()
     assert set(venue.positions) == {"BTC"}
     assert sum(order.coin == "ETH" for order in venue.working.values()) == many
-    loop.abreast = ABREAST
+    loop.in_flight.abreast = ABREAST
     async with asyncio.timeout(10):
         left = await wind_down(loop, "flatten")
     assert (left.complete, venue.positions, venue.working, venue.guards) == (True, {}, {}, {})
@@ -836,7 +838,7 @@ async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_no
 
     scripts = [once, turned]
     loop = room(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
-    loop.abreast = abreast
+    loop.in_flight.abreast = abreast
     await loop.recover()
     await loop.cycle()
     await replied(loop)
@@ -863,7 +865,7 @@ async def test_a_gap_in_the_feed_is_noticed_by_its_overlap() -> None:
     venue.event_rows = [e for e in venue.event_rows if e.id != cursor.last_id]
     venue.minute()
     venue._event("account", "settings", None, {})
-    assert kinds(await reconcile(loop)) == ["cursor_lost"]
+    assert kinds(await loop.reconcile()) == ["cursor_lost"]
     after = loop.journal.events.cursor
     assert after is not None
     assert after.last_id == venue.event_rows[-2].id or after.last_id == venue.event_rows[-1].id
@@ -896,7 +898,7 @@ async def test_what_a_service_that_went_back_tells_under_ids_of_before_is_taken(
         told = next(row for row in loop.journal.db["events"].rows if row["id"] == undone.last_id)
         assert told["ts"] == venue.event_rows[-1].ts
     else:
-        assert kinds(await reconcile(loop)) == ["cursor_lost"]
+        assert kinds(await loop.reconcile()) == ["cursor_lost"]
     assert "BTC" not in loop.mirror.positions
     assert loop.books.shares == {}
 
@@ -978,7 +980,7 @@ async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None
     venue = FakeVenue()
     loop = await opened(venue)
     venue.positions["BTC"].size += 1
-    assert kinds(await reconcile(loop)) == ["missing_fill", "naked_position"]
+    assert kinds(await loop.reconcile()) == ["missing_fill", "naked_position"]
     assert trailing(venue) == [("BTC", 2.0)], "its stop is for five"
     assert str(loop.mirror.positions["BTC"].size) == "6.0000"
     assert loop.mirror.positions["BTC"].owner == "trend"

@@ -103,7 +103,7 @@ async def test_orders_that_leave_side_by_side_are_ours() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
     loop = room(venue, always, markets=("BTC", "ETH"), settings=policy("flatten"))
-    loop.abreast = 4
+    loop.in_flight.abreast = 4
     await loop.recover()
     await loop.cycle()
     await replied(loop)
@@ -151,7 +151,7 @@ async def test_a_notice_names_the_strategy() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
     loop = room(venue, always)
-    loop.notices_of = lambda event, _parts: of_event(event, loop.owner_of)
+    loop.notices_of = lambda event, _parts: of_event(event, loop.order_owners.owner_of)
     await loop.recover()
     await loop.cycle()
     (said,) = [row["payload"] for row in loop.journal.db["outbox"].rows if row["kind"] == "fill.entry"]
@@ -165,7 +165,10 @@ async def test_an_entry_that_rests_is_ours_takes_of_the_budget_and_can_be_cancel
 
     def is_ours(loop: Kernel) -> bool:
         (order,) = loop.mirror.entries("BTC")
-        return (loop.owner_of(order.key or ""), loop.gate.used_usd("trend")) == ("trend", Decimal("299.997"))
+        return (loop.order_owners.owner_of(order.key or ""), loop.gate.used_usd("trend")) == (
+            "trend",
+            Decimal("299.997"),
+        )
 
     loop = await begun(venue, bought_once(rests), path=path)
     assert is_ours(loop)
@@ -206,7 +209,7 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
     await loop.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await loop.cycle()
-    assert (ours(loop), loop.in_doubt("BTC")) == ({"BTC": None}, True)
+    assert (ours(loop), loop.execution.in_doubt("BTC")) == ({"BTC": None}, True)
     assert (set(venue.positions), booked(loop, FOREIGN)) == ({"BTC"}, (1, 1, 0))
     if killed:
         kill(loop)
@@ -215,7 +218,7 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
     else:
         later(loop, 60_000)
         await loop.cycle()
-    assert (ours(loop), loop.in_doubt("BTC"), loop.degraded) == ({"BTC": "trend"}, False, {})
+    assert (ours(loop), loop.execution.in_doubt("BTC"), loop.degraded) == ({"BTC": "trend"}, False, {})
     assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((1, 1, 0), (0, 0, 0)), "also its fee"
     assert loop.books.of("trend").shares[0].entry_px == 100
     assert proves_nothing(loop)
@@ -240,7 +243,7 @@ async def test_a_late_answer_names_the_order_that_rests() -> None:
     assert [order.key for order in loop.mirror.entries("BTC")] == [None]
     later(loop, 60_000)
     await loop.cycle()
-    assert [loop.owner_of(order.key or "") for order in loop.mirror.entries("BTC")] == ["trend"]
+    assert [loop.order_owners.owner_of(order.key or "") for order in loop.mirror.entries("BTC")] == ["trend"]
 
 
 async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
@@ -255,9 +258,9 @@ async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
 
     monkeypatch.setattr(loop.books, "name", killed)
     later(loop, 60_000)
-    loop.begin_pass()
+    loop.budget.begin()
     with pytest.raises(Crash):
-        await loop.settle()
+        await loop.execution.settle()
     (doubt,) = loop.journal.intents.live()
     assert doubt.state == "sending"
     kill(loop)
@@ -302,7 +305,7 @@ async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after
     again = room(venue, always, path=path)
     monkeypatch.setattr(again.sender, "is_due", lambda _intent: False)  # It has no time for it at first.
     await again.recover()
-    assert again.in_doubt("BTC")
+    assert again.execution.in_doubt("BTC")
     monkeypatch.undo()
     assert (await again.sender.search(doubt)).trade_id is not None
     await again.cycle()
@@ -450,10 +453,12 @@ async def test_keys_on_trades_alone_make_no_other_hand_of_our_events() -> None:
     assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await minutes(loop, venue, "100")
-    assert (ours(loop), loop.in_doubt("BTC"), loop.degraded) == ({"BTC": "trend"}, True, {}), "known by its trade's key"
+    assert (ours(loop), loop.execution.in_doubt("BTC"), loop.degraded) == ({"BTC": "trend"}, True, {}), (
+        "known by its trade's key"
+    )
     later(loop, 60_000)
     await minutes(loop, venue, "100")
-    assert (loop.in_doubt("BTC"), loop.degraded, ours(loop)) == (False, {}, {"BTC": "trend"})
+    assert (loop.execution.in_doubt("BTC"), loop.degraded, ours(loop)) == (False, {}, {"BTC": "trend"})
     assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((3, 3, 2), (0, 0, 0))
 
 

@@ -1,0 +1,52 @@
+"""What the control plane uses of a running daemon. The supervisor satisfies it; the control plane does not import the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Protocol
+
+from bot.client import Client
+from bot.config import Settings
+from bot.runtime.journal.journal import Journal
+from bot.runtime.kernel import Kernel
+from bot.runtime.liveness.heartbeat import HeartbeatProcess
+from bot.runtime.liveness.progress_stamp import ProgressWriter
+from bot.runtime.strategy_host.worker import Worker
+
+
+class DaemonHandle(Protocol):
+    """A daemon that has a kernel. Its methods are called between two passes of the kernel."""
+
+    loop: Kernel
+    client: Client
+    journal: Journal
+    settings: Settings
+    stop: asyncio.Event  # set when the daemon is asked to stop
+    heartbeat: HeartbeatProcess | None
+    progress: ProgressWriter
+    passed_ns: int | None  # monotonic time when the newest pass ended
+
+    @property
+    def is_recovered(self) -> bool:
+        """True once the daemon has read the whole account."""
+
+    @property
+    def away(self) -> str:
+        """Why the start waits for the service; empty when it does not."""
+
+    @property
+    def workers(self) -> MutableMapping[str, Worker]:
+        """The thread of each strategy, by the strategy's name."""
+
+    def take_settings(self, settings: Settings) -> None:
+        """Run by these settings from now on."""
+
+    def renew(self, name: str) -> None:
+        """Give the strategy of this name a new thread for its next call."""
+
+    def change_heartbeat(self) -> None:
+        """Replace the heartbeat process after the dead-man switch of the config has changed."""
+
+    async def breathe(self) -> None:
+        """Run one pass if the last one is too long ago."""

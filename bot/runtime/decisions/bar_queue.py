@@ -1,0 +1,75 @@
+"""The closed bars that wait to be decided. A bar that a pass has no time for stays here: no bar is ever skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from bot.runtime.bar_feed import BarFeed, Closed, Series
+from bot.runtime.model.intents import Intent
+from bot.runtime.strategy_host.host import StrategyHost, StrategySpec
+from bot.strategy.history import HISTORY_BARS
+
+SETTLED_PERIODS: Final = (
+    40  # After so many periods nothing is left of a recursive average's first value: e^-40 is below a float's last bit.
+)
+
+
+class BarQueue:
+    """Due bars in order of time, and bars that wait for a strategy whose past came late."""
+
+    def __init__(self, feed: BarFeed, host: StrategyHost) -> None:
+        self._feed = feed
+        self._host = host
+        self.due: list[Closed] = []
+        # Past bars that a strategy still has to see, and the bars that are due to it after them.
+        self.catching_up: list[Closed] = []
+
+    def join(self, due: Iterable[Closed]) -> None:
+        """Add bars in their places. A strategy that has past bars to see gets its other bars after those."""
+        fresh = sorted(due)
+        if self.catching_up or any(map(self._feed.is_past, fresh)):
+            listeners = self._host.listeners()
+            behind = {one.market for one in (*self.catching_up, *fresh) if self._feed.is_past(one)}
+            late = frozenset[str]().union(*(listeners.get(market, ()) for market in behind))
+            waits = {one.market for one in fresh if not late.isdisjoint(listeners.get(one.market, ()))} | behind
+            self.catching_up = sorted([*self.catching_up, *(one for one in fresh if one.market in waits)])
+            fresh = [one for one in fresh if one.market not in waits]
+        self.due = sorted([*self.due, *fresh])
+
+    def put_back(self, bars: Iterable[Closed]) -> None:
+        """Add due bars that were taken out and not decided."""
+        self.due = sorted([*bars, *self.due])
+
+    def remove(self, bars: Iterable[Closed]) -> None:
+        """Take due bars out, to decide them."""
+        chosen = set(bars)
+        self.due = [one for one in self.due if one not in chosen]
+
+    def take_all(self) -> list[Closed]:
+        """Empty the queue: the newest bar of each series after `recover`. The bars are the caller's from now on."""
+        due, self.due, self.catching_up = sorted([*self.catching_up, *self.due]), [], []
+        return due
+
+    def ready(self, awaited: Sequence[Intent]) -> list[Closed]:
+        """The due bars that may be decided now: those whose strategies do not wait for the reply to one of these intents."""
+        if not awaited:
+            return self.due
+        markets, names = {one.market for one in awaited}, {one.strategy for one in awaited}
+        listeners = self._host.listeners()
+        return [
+            one for one in self.due if one.market not in markets and names.isdisjoint(listeners.get(one.market, ()))
+        ]
+
+
+def wanted_series(placed: Sequence[StrategySpec]) -> dict[Series, int]:
+    """How many bars of each series a start asks for.
+
+    So many that a restart sees what an unbroken run sees: the whole history of a view, and averages that have settled.
+    """
+    wanted: dict[Series, int] = {}
+    for one in placed:
+        for market in one.strategy.markets:
+            series = Series(market, one.interval)
+            wanted[series] = max(wanted.get(series, HISTORY_BARS), one.strategy.warmup_bars * SETTLED_PERIODS)
+    return wanted

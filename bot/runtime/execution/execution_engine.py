@@ -1,0 +1,288 @@
+"""The open intents, from the decision to the outcome: sent, tried again, settled.
+
+`order_sender.py` sends one intent; this module says which of them may leave, and when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from bot import logs
+from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.ownership import OrderOwners
+from bot.runtime.execution.dispatch import next_wave, one_by_one
+from bot.runtime.execution.in_flight import InFlight
+from bot.runtime.execution.order_sender import UNSETTLED_MS, OrderSender
+from bot.runtime.execution.replan import next_leg
+from bot.runtime.journal.journal import Journal
+from bot.runtime.model.intents import FINAL, IN_DOUBT, Intent
+from bot.runtime.pass_budget import PassBudget
+from bot.runtime.ports import ServiceClock
+
+log = logs.Quiet()
+T = TypeVar("T")
+
+REPLIES_MAX: Final = 50  # intents of event hooks sent in one pass; a hook that answers its own fills waits for the next
+# Of real time that bars of a market, and entries after an exit, wait for the reply to a request. A healthy service replies in less; then
+# what follows is decided on what the order has done. Without a reply the others go on, and the market's own orders are in doubt.
+SLOW_MS: Final = 1_000
+
+
+def _entries_last(intent: Intent) -> bool:
+    return intent.action == "open"
+
+
+class ExecutionEngine:
+    """Sends the intents and settles them. `live` holds those that are not final, or accepted and not seen in the events yet.
+
+    `learn` reads the events. `sender` is set right after the engine is built, because the sender asks the engine back.
+    """
+
+    sender: OrderSender
+
+    def __init__(
+        self, live: dict[str, Intent], in_flight: InFlight, journal: Journal, mirror: Mirror, order_owners: OrderOwners,
+        budget: PassBudget, clock: ServiceClock, learn: Callable[[], Awaitable[bool]],
+    ) -> None:  # fmt: skip
+        self.live = live
+        self.replies: list[Intent] = []  # intents of event hooks, written and not sent yet
+        self._in_flight = in_flight
+        self._journal = journal
+        self._mirror = mirror
+        self._order_owners = order_owners
+        self._budget = budget
+        self._clock = clock
+        self._learn = learn
+
+    async def settle(self, *, at_once: bool = False) -> None:
+        """Try every intent that is not final once more, if its time has come. `at_once`: also one whose request may have left."""
+        await self.dispatch(
+            intent
+            for intent in sorted(self.live.values(), key=_entries_last)
+            if intent.state not in FINAL and ((at_once and intent.state == "sending") or self.sender.is_due(intent))
+        )
+        if self.replies:
+            await self.send_replies()
+
+    async def settle_replies(self, may_go_on: Callable[[], bool]) -> None:
+        """Settle the intents whose replies have come. Call it before the events are read, because those say what the orders did."""
+        if self._in_flight:
+            try:
+                await self._in_flight.settle(self._is_open, may_go_on)
+            finally:  # Also when a reply ends the run: an order that is known to be accepted is not left in doubt.
+                self._settle_answered()
+
+    async def settle_in_flight(self, within_ms: int) -> None:
+        """Wait at most so long, in real time, for the replies that are still to come."""
+        if not self._in_flight:
+            return
+        try:
+            async with asyncio.timeout(within_ms / 1000):
+                while self._in_flight:
+                    await self._in_flight.wait()
+                    await self.settle_replies(lambda: True)
+        except TimeoutError:
+            log.warning("replies.late", requests=len(self._in_flight), waited_ms=within_ms)
+
+    def _is_open(self, intent: Intent) -> bool:
+        """True if the intent is not final. An event or a reset may have ended it while its request was on its way."""
+        known = self.live.get(intent.id)
+        return known is not None and known.state not in FINAL
+
+    def requests(self) -> list[Intent]:
+        """The open intents that have a request on its way."""
+        return [one for one in self._in_flight.intents if self._is_open(one)] if self._in_flight else []
+
+    def awaited(self) -> list[Intent]:
+        """The intents whose replies bars and entries wait for. A slow reply holds up the orders of its own market alone."""
+        requests = self.requests()
+        slow = self._slow() if requests else ()
+        return [one for one in requests if one.id not in slow]
+
+    def _slow(self) -> set[str]:
+        """Ids of the intents that no other market waits for: their request is slow, or a request before it got no reply."""
+        return self._in_flight.slow | self.sender.without_outcome(SLOW_MS).keys()
+
+    def without_outcome(self) -> dict[str, str]:
+        """Market -> sentence, where the service does not say what became of an order of ours."""
+        found: dict[str, str] = {}
+        for key, said in self.sender.without_outcome(UNSETTLED_MS).items():
+            if (intent := self.live.get(key)) is not None and intent.state not in FINAL:
+                found[intent.market] = f"the service does not say what became of an order in {intent.market} ({said})"
+        return found
+
+    def learn_from_events(self) -> None:
+        """Take over what the events have told of the open intents, and forget those that are final."""
+        for intent in self.requests():
+            if self.sender.is_seen(intent):  # The event came before the reply, which may never come.
+                self.live[intent.id] = self.sender.accept_seen(self.live[intent.id])
+        if self.live:
+            for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
+                del self.live[key]
+        if self._mirror.closed:
+            self._mirror.closed &= self.live.keys()
+
+    def give_up_entries(self) -> None:
+        """Void the entries that have not been sent, because the run ends. An entry that may have been sent stays in doubt."""
+        for intent in list(self.live.values()):
+            self.live[intent.id] = self.sender.give_up(intent)
+
+    def release(self) -> None:
+        """Void the intents that wait for a person, because a person has looked at them. None of them can become an order any more."""
+        for intent in list(self.live.values()):
+            if intent.state == "quarantined":
+                self.live[intent.id] = self._journal.intents.end(
+                    intent,
+                    "void",
+                    "released",
+                    f"a person has looked at it ({intent.message})",
+                    now_ms=self._clock.now_ms(),
+                )
+                log.warning("intent.released", intent=intent.id, strategy=intent.strategy, market=intent.market)
+
+    async def open_and_send(self, intents: Sequence[Intent]) -> None:
+        """Write intents of the daemon itself, such as the close of a repair, and send them."""
+        for intent in intents:
+            self.live.setdefault(intent.id, intent)
+        await self.send_all(intents, self._journal.decided(intents))
+
+    async def send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
+        """Send the intents that were just written, in their order, as far as they may leave now."""
+        self.forget_unwritten(intents, fresh)
+        await self.dispatch(one_by_one(fresh) if self._in_flight.abreast == 1 else fresh, learns=True)
+        if self.replies:
+            await self.send_replies()
+
+    async def dispatch(self, waiting: Iterable[Intent], *, learns: bool = False) -> None:
+        """Send what may leave now; the rest waits for a later pass. The journal says that an intent leaves before it leaves.
+
+        With a pool of one, as in a backtest, each intent waits for its reply. With `learns` it also waits for its events, because a
+        reversal opens against what its close has left.
+        """
+        if self._in_flight.abreast == 1:
+            for intent in waiting:
+                if not self._budget.has_time():
+                    break  # It is written and live: the next pass goes on with it.
+                await self._send(intent)
+                if learns:
+                    await self._learn()
+            return
+        requests = self.requests()
+        busy = {one.id for one in requests}
+        waiting = [one for one in waiting if one.id not in busy and self._is_open(one)]
+        while waiting and self._budget.may_go_on():
+            # A request that nobody waits for any more keeps its place: it has its connection.
+            room = self._in_flight.abreast - (len(self._in_flight) - len(requests))
+            wave = next_wave(waiting, room, requests, self._slow())
+            if not wave:
+                return
+            if wave[0].action == "open" and not self._budget.takes_entries:
+                self._budget.is_cut_short = True
+                return
+            with self._journal.together():  # One wait for the disk.
+                marked = self.sender.mark(wave)
+            for one in wave:
+                await self._in_flight.start(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
+            gone = {one.id for one in wave}
+            waiting = [one for one in waiting if one.id not in gone]
+            requests = self.requests()
+
+    async def ask(self, intent: Intent, request: Coroutine[Any, Any, T]) -> T:
+        """The reply to a request of an intent. Meanwhile the intent stands as it was written."""
+        if intent.id in self.live:
+            self.live[intent.id] = intent
+        return await self._in_flight.ask(intent, request)
+
+    def _settle_answered(self) -> None:
+        for done in self.sender.settle_answered():
+            self.live[done.id] = done
+
+    async def _send(self, intent: Intent, *, is_marked: bool = False) -> None:
+        """Take an intent as far as it goes now. An entry whose plan is stale goes on under a new plan.
+
+        An intent that has ended meanwhile, by an event or a reset, is not sent.
+        """
+        if not is_marked:
+            known = self.live.get(intent.id)
+            if known is None or known.state in FINAL:
+                return
+            intent = known
+        while True:
+            send = self.sender.send_marked if is_marked else self.sender.send
+            sent = self.live[intent.id] = await send(intent)
+            is_marked = False
+            leg = next_leg(sent, address=self._journal.address, now_ms=self._clock.now_ms())
+            if leg is None or not self._journal.decided([leg]):
+                return
+            self.live[leg.id] = intent = leg
+            self._order_owners.by_key[leg.id] = leg.strategy
+            log.info(
+                "intent.replanned", intent=leg.id, before=sent.id, strategy=leg.strategy, market=leg.market, leg=leg.leg
+            )
+            if not self._budget.has_time():
+                return
+
+    async def send_replies(self) -> None:
+        """Send the intents that strategies wanted on events, REPLIES_MAX of them at most."""
+        if self._in_flight.abreast > 1:
+            await self.dispatch(self.replies)
+        else:
+            for _ in range(REPLIES_MAX):
+                if not self.replies or not self._budget.has_time():
+                    break
+                await self.dispatch([self.replies.pop(0)], learns=True)
+        self.replies.clear()  # They are written and live: the next pass goes on with them.
+
+    def forget_unwritten(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
+        """Take back from memory the intents that the journal already had: they stand as the journal has them."""
+        if len(fresh) == len(intents):
+            return
+        written = {intent.id for intent in fresh}
+        for intent in intents:
+            if intent.id not in written:
+                known = self._journal.intents.find(intent.id)
+                if known is None or known.state in FINAL:
+                    self.live.pop(intent.id, None)
+                else:
+                    self.live[intent.id] = known
+
+    def in_doubt(self, market: str, besides: str | None = None) -> bool:
+        """True if an order of ours may exist in the market that we have not seen. `besides`: the id of an intent that does not count."""
+        for intent in self.live.values():  # A generator costs more than the look, three times an order.
+            if intent.market == market and intent.state in IN_DOUBT and intent.id != besides:
+                return True
+        return False
+
+    def is_doubtful(self, market: str, besides: str | None = None) -> bool:
+        """True if nothing may be opened in the market because an outcome is unknown. A reply that may still come in time does not count."""
+        if not self._in_flight:
+            return self.in_doubt(market, besides)
+        awaited = {one.id for one in self.awaited()}
+        late = {one.id for one in self.requests()} - awaited
+        return any(
+            i.market == market and i.id not in awaited and i.id != besides and (i.state in IN_DOUBT or i.id in late)
+            for i in self.live.values()
+        )
+
+    def is_closing(self, market: str) -> bool:
+        """True if a close of the whole position is on its way. A close that waits for a person, or for too long, does not count."""
+        now_ms, hold_ms = self._clock.now_ms(), self._budget.hold_ms(0)
+        return any(
+            i.market == market and i.action == "close" and i.state not in FINAL and i.state != "quarantined" and i.is_whole
+            and abs(now_ms - i.opened_ms) <= hold_ms
+            for i in self.live.values()
+        )  # fmt: skip
+
+    def reload_live(self) -> None:
+        """Read the open intents from the journal again."""
+        self.live.clear()
+        self.replies.clear()
+        self.live.update((intent.id, intent) for intent in self._journal.intents.live())
+        self.sender.inherited = frozenset(self.live)
+        # The run before may have been killed between the event that told of one and its acceptance.
+        unsure = [key for key, one in self.live.items() if one.state in IN_DOUBT and one.action != "cancel"]
+        if unsure:
+            for key, trade_id in self._journal.events.trades_by_key(unsure, epoch=self._mirror.epoch).items():
+                self._mirror.see_trade(key, trade_id)

@@ -1,0 +1,245 @@
+"""Keep stops under positions and guardians on the account, in every pass.
+
+A position of ours without a stop gets a trailing stop at the distance of the lost one. It is closed if the service refuses that
+stop, or if nobody knows the distance. The guardians of the config stand again before anything is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Final
+
+import structlog
+
+from bot.errors import ApiError, Refused, is_access_lost
+from bot.runtime.model.intents import FINAL, FIRST_LEG, RUNTIME, Intent, intent_key
+from bot.runtime.model.positions import Drift, MirrorPosition
+from bot.runtime.reconciliation.context import RepairContext
+from bot.runtime.reconciliation.guardians import WantedGuardian, cover_name
+from bot.wire import CloseRequest, GuardianRequest
+
+log = structlog.get_logger()
+
+TRAIL_PCT_MIN: Final = Decimal("0.1")
+TRAIL_PCT_MAX: Final = Decimal(50)  # the interface's bound
+REPAIR_MS: Final = 60_000  # of service time before a repair's close that was refused is tried again
+COVER_MS: Final = 10_000  # of real time that a position may wait for its new stop to be taken; then it is closed
+REARM_MS: Final = 30_000  # of real time before a guardian that the service refuses is asked for again
+
+
+def nothing_to_do(context: RepairContext) -> bool:
+    """True if `protect` and `stand` have nothing to repair. Every pass asks this, so it must be cheap."""
+    if context.health.bare or context.arming.owes or context.arming.fallen():
+        return False
+    return not naked(context)
+
+
+async def protect(context: RepairContext) -> list[Drift]:
+    """Give every position of ours a stop, or close it. Runs in every pass."""
+    unsure = frozenset(filter(context.mirror.is_unsure_of, (drift.market or "" for drift in naked(context))))
+    drifts = await _cover_each(context, besides=unsure)
+    # Last, so that no other position waits for the list of guardians.
+    if unsure and context.budget.has_time():
+        try:
+            await context.arming.listed()
+        except ApiError as error:  # A list that cannot be read is no reason to close.
+            postpone(error, unsure)
+        else:
+            drifts += await _cover_each(context, besides=frozenset(drift.market or "" for drift in drifts))
+    return drifts
+
+
+async def _cover_each(context: RepairContext, *, besides: frozenset[str]) -> list[Drift]:
+    """Repair each position without a stop. Closes come first, because a new stop may have to wait for the list of guardians."""
+    drifts = found_naked(context, besides=besides)
+    for n, drift in enumerate(sorted(drifts, key=lambda one: _new_trail_pct(context, one.market) is not None)):
+        if n and not context.budget.may_go_on():
+            break  # The next pass finds again what is left.
+        log.warning("drift.naked_position", market=drift.market)
+        try:
+            await cover(context, drift)
+        except ApiError as error:  # Of this one; another may be answered.
+            postpone(error, [drift.market or ""])
+            if not context.budget.has_time():
+                break
+    note_covered(context)
+    return drifts
+
+
+def naked(context: RepairContext) -> list[Drift]:
+    """The positions that need a stop, have none and are not being closed."""
+    return [
+        Drift("naked_position", p.market, "", f"the {p.market} position has no stop")
+        for p in context.mirror.unprotected()
+        if context.requires_protection(p) and not context.execution.is_closing(p.market)
+    ]
+
+
+def found_naked(context: RepairContext, *, besides: frozenset[str] = frozenset()) -> list[Drift]:
+    """Like `naked`, without the markets `besides`. Reports each position once."""
+    drifts = [drift for drift in naked(context) if drift.market not in besides]
+    for drift in drifts:
+        context.health.bared(drift.market or "", drift.message, mono_ms=context.pacer.mono_ms())
+    return drifts
+
+
+def note_covered(context: RepairContext) -> None:
+    """Report the positions that have a stop again."""
+    if context.health.bare:
+        context.health.covered(
+            frozenset(p.market for p in context.mirror.unprotected() if context.requires_protection(p))
+        )
+
+
+async def stand(context: RepairContext) -> list[Drift]:
+    """Arm the guardians of the config that do not stand. Runs in every pass; until they stand, nothing is opened.
+
+    A dead-man switch of an earlier config is disarmed as soon as possible, because nothing sends its heartbeats any more.
+    """
+    if context.arming.owes:
+        await context.arming.retire()
+    drifts = [
+        Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config does not stand")
+        for one in context.arming.fallen()
+    ]
+    if not drifts or _is_refused_for_now(context):
+        return drifts
+    for drift in drifts:
+        log.warning("drift.guardian_gone", subject=drift.subject)
+    await arm_all(context)
+    await context.drain()
+    return drifts
+
+
+async def arm_all(context: RepairContext) -> None:
+    """Arm all guardians of the config. One that the service refuses is reported, stops entries, and is asked for again later."""
+    if _is_refused_for_now(context):
+        return
+    context.arming.rearm_at_ms = context.pacer.mono_ms() + REARM_MS
+    await context.arming.arm_all(epoch=context.mirror.epoch)
+    context.health.keep("guardian:", context.arming.refused)
+
+
+def _is_refused_for_now(context: RepairContext) -> bool:
+    """True if the service has just refused every guardian that does not stand."""
+    fallen = {one.name for one in context.arming.fallen()}
+    return (
+        bool(fallen)
+        and fallen <= context.arming.refused.keys()
+        and context.pacer.mono_ms() < context.arming.rearm_at_ms
+    )
+
+
+async def cover(context: RepairContext, drift: Drift) -> None:
+    """Arm a trailing stop at the distance of the lost stop. Close the position if the service refuses it or nobody knows the distance."""
+    position = context.mirror.positions.get(drift.market or "")
+    if position is None or context.mirror.is_protected(position.market):
+        return
+    trail_pct = _new_trail_pct(context, position.market)
+    if trail_pct is not None:
+        request = GuardianRequest(type="trailing_stop", scope="position", market=position.market, trail_pct=trail_pct)
+        wanted = WantedGuardian(cover_name(position.market, position.opened_ms), request)
+        listed = await context.arming.listed()  # A list that cannot be read is no reason to close.
+        try:
+            await context.arming.arm(wanted, listed, epoch=context.mirror.epoch)
+        except Refused as error:
+            log.warning("repair.refused", market=position.market, code=error.code, message=error.message)
+        else:
+            await context.drain()
+            return
+    refused = await close_all(context, position, "naked")
+    if refused is not None:
+        context.health.degrade(
+            f"drift:{position.market}", f"the {position.market} position has no stop and is not closed: {refused}"
+        )
+
+
+def postpone(error: ApiError, markets: Iterable[str]) -> None:
+    """Leave the repair to the next pass. Raises the error if the service refuses the key."""
+    if is_access_lost(error):
+        raise error
+    log.warning("repair.postponed", code=error.code, message=error.message, markets=sorted(markets))
+
+
+def _new_trail_pct(context: RepairContext, market: str | None) -> Decimal | None:
+    """The distance of the trailing stop that replaces the lost stop. None: close the position."""
+    position = context.mirror.positions.get(market or "")
+    now_ms = context.pacer.mono_ms()
+    if position is None or now_ms - context.health.bare.get(position.market, now_ms) >= COVER_MS:
+        return None
+    return lost_distance_pct(context, position)
+
+
+def lost_distance_pct(context: RepairContext, position: MirrorPosition) -> Decimal | None:
+    """How far the lost stop was from the entry, in percent. None if nobody knows.
+
+    Taken from the newest stop that was armed, else from the first one, else from the trailing stop of the entry.
+    """
+    stop_px = position.first_stop_px
+    armed = context.journal.events.last_event(
+        position.market, "order", "armed", epoch=context.mirror.epoch, kind="stop_loss"
+    )
+    if armed is not None and armed["ts"] >= position.opened_ms and armed["data"].get("triggerPx"):
+        stop_px = Decimal(armed["data"]["triggerPx"])
+    if stop_px is None or not position.entry_px:
+        return _trailed_pct(context, position)
+    pct = (abs(position.entry_px - stop_px) / position.entry_px * 100).quantize(Decimal("0.0001"))
+    return min(max(pct, TRAIL_PCT_MIN), TRAIL_PCT_MAX)
+
+
+def _trailed_pct(context: RepairContext, position: MirrorPosition) -> Decimal | None:
+    opener = context.journal.intents.last_open(position.market, context.mirror.epoch)
+    if opener is None:
+        return None
+    found = next((one.trail_pct for one in opener.order().guardians if one.trail_pct is not None), None)
+    return None if found is None else min(max(found, TRAIL_PCT_MIN), TRAIL_PCT_MAX)
+
+
+async def close_all(context: RepairContext, position: MirrorPosition, why: str) -> str | None:
+    """Close a whole position, reduce-only. The intent is written first, like any order. Returns why the service refused it, if it did."""
+    intent = closing(context, position, why)
+    if not isinstance(intent, Intent):
+        return intent
+    await context.execution.open_and_send([intent])
+    sent = context.journal.intents.find(intent.id)
+    return None if sent is None or sent.state not in ("rejected", "quarantined") else sent.message or sent.code
+
+
+def closing(context: RepairContext, position: MirrorPosition, why: str) -> Intent | str | None:
+    """The next close of a whole position.
+
+    None: the close before it is not settled. A text: why the close before it was refused, when it is too soon to try again.
+    Tries never end, because a market may be closed for days. A close that waits for a person does not count as on its way.
+    """
+    now_ms, trigger = context.now_ms(), f"{why}:{position.opened_ms}"
+    known = context.journal.intents.last_of(RUNTIME, position.market, trigger, epoch=context.mirror.epoch)
+    if known is not None and known.state not in FINAL and known.state != "quarantined":
+        return None
+    # Far ahead of now: the service's clock has gone back since, and nobody waits until it is there again.
+    if known is not None and known.state != "accepted" and abs(now_ms - known.opened_ms) < REPAIR_MS:
+        return known.message or known.code
+    ordinal = 0 if known is None else known.ordinal + 1
+    key = intent_key(
+        address=context.journal.address,
+        epoch=context.mirror.epoch,
+        strategy=RUNTIME,
+        market=position.market,
+        trigger=trigger,
+        ordinal=ordinal,
+        leg=FIRST_LEG["close"],
+    )
+    return Intent(
+        id=key,
+        strategy=RUNTIME,
+        market=position.market,
+        action="close",
+        path="direct",
+        trigger=trigger,
+        ordinal=ordinal,
+        leg=FIRST_LEG["close"],
+        epoch=context.mirror.epoch,
+        body=CloseRequest(fraction=Decimal(1), source="agent").body(),
+        not_after_ms=now_ms + context.budget.hold_ms(REPAIR_MS),
+        opened_ms=now_ms,
+    )
