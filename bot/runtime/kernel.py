@@ -24,6 +24,7 @@ from bot.runtime.account.event_logging import tell
 from bot.runtime.account.ownership import OrderOwners, PositionOwners
 from bot.runtime.alerts.health import ENDING, ORDERS, Health, key_problem
 from bot.runtime.bar_feed import BarFeed, Breathe, Closed, Series, at_once
+from bot.runtime.decisions.bar_queue import BarQueue, wanted_series
 from bot.runtime.execution.dispatch import side_by_side
 from bot.runtime.execution.execution_engine import SLOW_MS, ExecutionEngine
 from bot.runtime.execution.in_flight import InFlight
@@ -49,7 +50,6 @@ from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.runtime.strategy_host.timers import Timers
 from bot.strategy import Bar, Close, Open
 from bot.strategy import Intent as Wish
-from bot.strategy.history import HISTORY_BARS
 from bot.wire import EVENTS_PAGE_MAX, INTERVAL_MS, Event, bare_coin
 from bot.words import many
 
@@ -67,9 +67,6 @@ TRIM_MS: Final = MINUTE_MS  # of real time; a look that finds nothing too much i
 ENTRIES_HELD: Final = 200  # of one open position, the newest: one is enough to say whose it is
 LATE_MS: Final = MINUTE_MS  # of real time after a start in which requests of an earlier life of ours may still arrive
 LOOKS_MAX: Final = 4  # tries to get a snapshot as new as the events; a busier feed waits for the next comparison
-SETTLED_PERIODS: Final = (
-    40  # After so many periods nothing is left of a recursive average's first value: e^-40 is below a float's last bit.
-)
 MARKETS_MAX: Final = 250  # the interface's bound on ?limit
 EXITS_WAIT_MS: Final = (
     6_000  # of real time that a bar waits for events that cannot be read; then it is decided for its exits alone
@@ -155,6 +152,7 @@ class Kernel:
         )
         self.timers = Timers()
         self.desk = StrategyHost(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run, books=self.books)
+        self.bars = BarQueue(self.feed, self.desk)
         self.in_flight = InFlight(ring, SLOW_MS / 1000, abreast)
         self.execution = ExecutionEngine(
             self.live, self.in_flight, journal, self.mirror, self.order_owners, self.budget, port.clock, self.drain
@@ -196,9 +194,6 @@ class Kernel:
         # It was cut because the strategies took the time of the pass: positions are as they were in the midst of a page, and nothing is repaired.
         self.is_page_cut = False
         self.last_bar_ms: int | None = None
-        self._due: list[Closed] = []
-        # Of strategies that live through a past which came late: its bars, and those that are due to them after it.
-        self._catching_up: list[Closed] = []
         self._reconcile_at_ms = 0
         self._trim_at_ms = 0
         self._passed_ms = 0  # of real time: when the newest pass ended
@@ -293,11 +288,11 @@ class Kernel:
                 await repairs_when_up(self)
         else:
             await self.drain()
-        if with_bars and not self._due and self.budget.has_time():
+        if with_bars and not self.bars.due and self.budget.has_time():
             found = await self.feed.poll(
                 self.port, self.journal.done_until, self.now_ms(), self.budget.has_time, abreast=self.in_flight.abreast
             )
-            self.join_due(found)
+            self.bars.join(found)
         self._is_starved = not (hurries or self.budget.has_time())
         if with_bars:
             await self._decide_due()
@@ -321,35 +316,34 @@ class Kernel:
 
     async def _decide_due(self) -> None:
         """Decide the bars that have closed, and let the timers fire."""
-        if self._due and not self.repairs_were_long:
+        if self.bars.due and not self.repairs_were_long:
             await repairs_when_up(self)  # Guardians stand again before anything is decided, or it would be refused.
-        elif self._due:
+        elif self.bars.due:
             self.repairs_were_long = False
         # What there was no time for stays due: no bar is ever skipped.
         while (ready := self._ready()) and self.budget.has_time():
             group = ready[: side_by_side(ready, self.desk.listeners()) if self.in_flight.abreast > 1 else 1]
-            chosen = set(group)
-            self._due = [one for one in self._due if one not in chosen]
+            self.bars.remove(group)
             done = await self._steps(group)
-            self._due = sorted([*group[done:], *self._due])
+            self.bars.put_back(group[done:])
             if not done:
                 break
-        if self._catching_up:
+        if self.bars.catching_up:
             await self._live_through()
-        if not self._due:
+        if not self.bars.due:
             await self.fire_timers(self.now_ms())
         self.losses.watch(self.now_ms())
 
     async def _live_through(self) -> None:
         """The past of a market that had no candles at the start, over as many passes as it takes: what is decided elsewhere does not wait for it."""
-        past = [closed for closed in self._catching_up if self.feed.is_past(closed)]
-        after = [closed for closed in self._catching_up if not self.feed.is_past(closed)]
+        past = [closed for closed in self.bars.catching_up if self.feed.is_past(closed)]
+        after = [closed for closed in self.bars.catching_up if not self.feed.is_past(closed)]
         while past and self.budget.has_time():
             await self.desk.rehearse(past.pop(0))
         self.position_owners.mend_day()
-        self._catching_up = [*past, *after] if past else []
+        self.bars.catching_up = [*past, *after] if past else []
         if not past:
-            self.join_due(after)
+            self.bars.join(after)
 
     async def step(self, closed: Closed) -> bool:
         """Learn what happened, decide on one closed bar, act, learn again. False: nothing could be learnt, so nothing is decided and the bar stays due.
@@ -383,15 +377,8 @@ class Kernel:
         await asyncio.gather(*self.in_flight.cancel(), *self.feed.cancel(), return_exceptions=True)
 
     def _ready(self) -> list[Closed]:
-        """The bars that may be decided now: not before a reply that tells what their strategies have. Bars of one series keep their order."""
-        awaited = self.execution.awaited() if self._due else []
-        if not awaited:
-            return self._due
-        markets, names = {one.market for one in awaited}, {one.strategy for one in awaited}
-        listeners = self.desk.listeners()
-        return [
-            one for one in self._due if one.market not in markets and names.isdisjoint(listeners.get(one.market, ()))
-        ]
+        """The bars that may be decided now."""
+        return self.bars.ready(self.execution.awaited() if self.bars.due else ())
 
     async def reconcile(self) -> list[Drift] | None:
         """Compare with the service and repair; the next time is set before, so that what is found can bring it forward.
@@ -479,25 +466,8 @@ class Kernel:
     @property
     def is_late(self) -> bool:
         """Bars, orders or events wait that the last pass had no time for; the next one begins at once, unless the service is away."""
-        waits = bool(self._ready() or self._catching_up) or self.budget.is_cut_short
+        waits = bool(self._ready() or self.bars.catching_up) or self.budget.is_cut_short
         return self.is_page_cut or (waits and not self.behind)
-
-    def join_due(self, due: Iterable[Closed]) -> None:
-        """More bars that wait, in their places. Whoever has a past to live through first gets the others after it."""
-        fresh = sorted(due)
-        if self._catching_up or any(map(self.feed.is_past, fresh)):
-            hearers = self.desk.listeners()
-            behind = {one.market for one in (*self._catching_up, *fresh) if self.feed.is_past(one)}
-            late = frozenset[str]().union(*(hearers.get(market, ()) for market in behind))
-            waits = {one.market for one in fresh if not late.isdisjoint(hearers.get(one.market, ()))} | behind
-            self._catching_up = sorted([*self._catching_up, *(one for one in fresh if one.market in waits)])
-            fresh = [one for one in fresh if one.market not in waits]
-        self._due = sorted([*self._due, *fresh])
-
-    def take_due(self) -> list[Closed]:
-        """The bars that wait to be decided: after `recover`, the newest of each series. They are the caller's from now on."""
-        due, self._due, self._catching_up = sorted([*self._catching_up, *self._due]), [], []
-        return due
 
     # -- deciding
 
@@ -939,7 +909,7 @@ class Kernel:
         finally:
             self.warming = None
         self.desk.seat(seats, away=others)
-        self._due = warm.due
+        self.bars.due = warm.due
 
     def _will_warm_up(self) -> bool:
         return not any(len(history) for history in self.feed.histories.values())
@@ -997,16 +967,6 @@ async def repairs_when_up(loop: Kernel) -> None:
             raise
         log.warning("repair.postponed", code=error.code, message=error.message)
     loop.repairs_were_long = not loop.budget.has_time()
-
-
-def wanted_series(placed: Sequence[StrategySpec]) -> dict[Series, int]:
-    """So many bars that a restart sees what an unbroken run sees: the whole history that a view keeps, and averages that have settled."""
-    wanted: dict[Series, int] = {}
-    for one in placed:
-        for market in one.strategy.markets:
-            series = Series(market, one.interval)
-            wanted[series] = max(wanted.get(series, HISTORY_BARS), one.strategy.warmup_bars * SETTLED_PERIODS)
-    return wanted
 
 
 def _begins_epoch(event: Event, epoch: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from bot.runtime import bar_feed, kernel
 from bot.runtime.account import account_state, ownership
+from bot.runtime.decisions import bar_queue
 from bot.runtime.risk.order_builder import REQUESTS_KEPT
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
 from tests.fakes import FakePacer, FakeVenue
@@ -67,7 +68,7 @@ def held(root: object, *, but: Collection[object]) -> Counter[str]:
 async def test_a_run_that_goes_on_holds_no_more_than_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(account_state, "KEYS_KEPT", KEPT)
     monkeypatch.setattr(ownership, "OWNERS_KEPT", KEPT)
-    for module in (bar_feed, kernel):
+    for module in (bar_feed, bar_queue):
         monkeypatch.setattr(module, "HISTORY_BARS", KEPT)
     venue, pacer = FakeVenue(), FakePacer()
     run = room(

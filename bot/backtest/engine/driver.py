@@ -233,7 +233,7 @@ class Session:
         if loop.timers.next_ms is not None and self.ground.lanes[0].has_holes:
             self._is_alone = False
         self.since_ms = self._now_ms()
-        for closed in loop.take_due():
+        for closed in loop.bars.take_all():
             loop.budget.begin()
             self._wait(loop.step(closed))
             self._settle()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bot.runtime.bar_feed import BarFeed, Breathe, Closed, Series
-from bot.runtime.kernel import wanted_series
+from bot.runtime.decisions.bar_queue import wanted_series
 from bot.runtime.strategy_host.host import StrategySpec
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ async def reseat(
         warm = fresh[name]
         seat = await _built(loop, one, warm, breathe)
         await _catch_up(loop, seat, warm.feed, decided.get(name, {}), breathe)
-        loop.join_due(closed for closed in warm.due if closed.series not in loop.feed.histories)
-        loop.join_due(closed for closed in waiting if closed.series in seat.series)
+        loop.bars.join(closed for closed in warm.due if closed.series not in loop.feed.histories)
+        loop.bars.join(closed for closed in waiting if closed.series in seat.series)
         waiting = [closed for closed in waiting if closed.series not in seat.series]
         loop.feed.join(warm.feed)
         seats[name] = seat
@@ -110,8 +110,8 @@ def _take_seats(loop: Kernel, seats: Sequence[StrategyInstance], away: Sequence[
         loop.feed.rest(series)
     loop.desk.seat(seats, away=away)
     loop.timers.follow(seats, loop.journal, now_ms=loop.now_ms())
-    due = loop.take_due()
-    loop.join_due(closed for closed in due if closed.series in heard)
+    due = loop.bars.take_all()
+    loop.bars.join(closed for closed in due if closed.series in heard)
     return [closed for closed in due if closed.series not in heard]
 
 
