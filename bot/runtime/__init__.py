@@ -1,1 +1,19 @@
-"""The daemon: one loop that trusts only what it has written down. It knows the service by its interface alone."""
+"""The daemon: it learns what happened at the service, lets the strategies decide on closed bars, and sends their orders.
+
+Start with `kernel.py`: recover, one pass, one bar. `daemon.py` builds a daemon from a config, `supervisor.py` runs pass after pass, and
+`shutdown.py` ends a run. The packages below, from top to bottom; each imports only from those after it (a contract in pyproject.toml):
+
+    control_plane      what an operator asks of a running daemon
+    decisions          the bars that wait for a decision
+    reconciliation     the service's snapshot against the account state; stops and guardians
+    execution          intents on their way to the service
+    strategy_host      the strategies and their calls
+    risk               the check before each order
+    account            positions, orders, owners, profit and loss
+    alerts             health and notices
+    liveness           heartbeat, locks, clocks
+    journal            what is written before anything is sent
+    model              values only
+
+The daemon knows the service by its interface alone.
+"""

@@ -1,8 +1,8 @@
-"""The loop: learn what happened, decide on one closed bar, act, learn again. Read this first; `recover`, `cycle` and `step` are the whole daemon.
+"""The kernel: learn what happened, decide on one closed bar, act, learn again. Read `recover`, `cycle` and `step` first.
 
-It trusts only what the journal holds and what the service says. Every run begins with `recover`, there is no other
-start. What a pass cannot settle stays written, and the next pass goes on; nothing in here sleeps, reads the machine's
-clock or knows HTTP. Strategies are called through `run`, which live gives each call a thread and a time limit.
+The kernel trusts only the journal and the service. Every run begins with `recover`. What a pass cannot finish is in the journal, and the
+next pass goes on with it. The kernel does not sleep, does not read the machine's clock and does not know HTTP. `run` calls a strategy;
+a live daemon gives each call a thread and a time limit.
 """
 
 from __future__ import annotations
@@ -97,12 +97,11 @@ def _is_whole(wish: Close) -> bool:
 
 
 class Kernel:
-    """`belief` says why the dead-man's deadline is not trusted, if so; `passed` is told the end of each pass (the progress stamp).
-    `ring` asks for another pass: a reply has come.
+    """`belief` answers why the dead-man's deadline is not certain, if so. `schedule` answers why bars and timers are not trusted, if so.
+    `passed` is called at the end of each pass with the time of the newest decided bar. `ring` asks for another pass, because a reply came.
 
-    `between`: what is done before each pass that a start makes while strategies live through their past.
-    `new_serial`: of the keys of guardians, see Arming.
-    `abreast`: so many questions and orders may be on their way at once; with 1 nothing needs an event loop, as in a session.
+    `between` runs before each pass that a start makes while strategies warm up. `new_serial` makes the serial of a guardian's key.
+    `abreast` requests may be on their way at once. With 1, as in a backtest, the kernel needs no event loop.
     """
 
     def __init__(
@@ -208,7 +207,7 @@ class Kernel:
     # -- the run
 
     async def recover(self) -> None:
-        """Every run begins here: account, events, guardians, open intents, history; only then the first bar. May be called again."""
+        """Read account, events, guardians, open intents and history, in this order. Every run begins here; it may be called again."""
         self.ready = False
         self.budget.begin()
         self._passed_ms = self.pacer.mono_ms()
@@ -252,7 +251,7 @@ class Kernel:
         )
 
     def _learn_beginning(self) -> None:
-        """Of a damaged note what is the most careful: that an earlier journal may have sent all that was decided until now, and was cut off."""
+        """Read when this journal was begun. A damaged note means the worst: an earlier journal may have sent all that was decided until now."""
         now_ms = self.now_ms()
         self.journal.set_aside_if_damaged(
             BEGUN, lambda text: is_number(text, now_ms + BEGUN_AHEAD_MS), instead=str(now_ms)
@@ -262,9 +261,10 @@ class Kernel:
         self.sender.is_cut = self.journal.note(CUT) == "1"
 
     async def cycle(self, *, with_bars: bool = True, is_begun: bool = False) -> None:
-        """One pass: drain, due bars, settle, reconcile if due. The service being away or refusing a question ends no pass; lost access or a bad journal does.
+        """Run one pass: read the events, decide the due bars, settle the intents, reconcile if due.
 
-        `is_begun`: what was done since `begin_pass` counts. Where it has taken the time of this pass, all is left to the next, which begins at once.
+        A service that is away or refuses a question does not end the pass. Lost access and a bad journal do. `is_begun`: the caller has
+        begun the budget of this pass. If the caller has used all of it, the next pass does the work and begins at once.
         """
         if not is_begun:
             self.budget.begin()
@@ -335,7 +335,7 @@ class Kernel:
         self.losses.watch(self.now_ms())
 
     async def _live_through(self) -> None:
-        """The past of a market that had no candles at the start, over as many passes as it takes: what is decided elsewhere does not wait for it."""
+        """Let strategies see the past of a market that had no candles at the start. It may take many passes; other markets do not wait."""
         past = [closed for closed in self.bars.catching_up if self.feed.is_past(closed)]
         after = [closed for closed in self.bars.catching_up if not self.feed.is_past(closed)]
         while past and self.budget.has_time():
@@ -346,14 +346,14 @@ class Kernel:
             self.bars.join(after)
 
     async def step(self, closed: Closed) -> bool:
-        """Learn what happened, decide on one closed bar, act, learn again. False: nothing could be learnt, so nothing is decided and the bar stays due.
+        """Read the events, decide on one closed bar, act, read the events again. False: the events could not be read, and the bar stays due.
 
-        When nothing can be learnt for long, the bar is decided all the same: exits of whole positions go, entries are refused.
+        After EXITS_WAIT_MS without events the bar is decided all the same: closes of whole positions go, entries are refused.
         """
         return await self._steps([closed]) == 1
 
     async def _steps(self, group: Sequence[Closed]) -> int:
-        """Bars that may be decided side by side: one look at the events, one write, and their orders leave together. How many were decided."""
+        """Decide bars side by side: the events are read once, one transaction, and the orders leave together. Returns how many were decided."""
         if not await self.drain() and not self._behind_for_long():
             return 0
         await self.fire_timers(group[0].at_ms - 1)
@@ -381,9 +381,9 @@ class Kernel:
         return self.bars.ready(self.execution.awaited() if self.bars.due else ())
 
     async def reconcile(self) -> list[Drift] | None:
-        """Compare with the service and repair; the next time is set before, so that what is found can bring it forward.
+        """Compare with the service and repair. Returns what differed; None if nothing could be compared.
 
-        Answers what differed; None where nothing could be compared.
+        The time of the next comparison is set first, so that a repair can bring it forward.
         """
         self._reconcile_at_ms = self.pacer.mono_ms() + self.settings.reconcile_ms
         drifts: list[Drift] | None
@@ -445,27 +445,27 @@ class Kernel:
 
     @property
     def wants_comparison(self) -> bool:
-        """Whether it is time to compare with the service, as it is at once when another hand is on the account."""
+        """True if it is time to compare with the service. It is so at once when somebody else acts on the account."""
         return self.pacer.mono_ms() >= self._reconcile_at_ms
 
     def compare_soon(self) -> None:
-        """After a comparison that came to nothing, or whose repairs had no time: what asked for it is not put off until the next one is due."""
+        """Bring the next comparison forward, after one that failed or whose repairs had no time."""
         self._reconcile_at_ms = min(self._reconcile_at_ms, self.pacer.mono_ms() + REFUSED_MS)
 
     def look_again(self) -> None:
-        """Others listen from now on: a position that was nobody's may be somebody's. The next pass compares."""
+        """Compare in the next pass, because the strategies have changed: a position of nobody may belong to one of them now."""
         self.foreign_known.clear()
         self._reconcile_at_ms = 0
 
     async def stop(self) -> None:
-        """The end of a run in order: nothing is opened any more, on_stop of every strategy, then what waits is written."""
+        """End the run: open nothing more, call on_stop of every strategy, write what waits."""
         self.paused = ENDING
         await self.desk.stop(now_ms=self.now_ms())
         self.journal.flush()
 
     @property
     def is_late(self) -> bool:
-        """Bars, orders or events wait that the last pass had no time for; the next one begins at once, unless the service is away."""
+        """True if bars, orders or events wait that the last pass had no time for. The next pass then begins at once, unless the service is away."""
         waits = bool(self._ready() or self.bars.catching_up) or self.budget.is_cut_short
         return self.is_page_cut or (waits and not self.behind)
 
@@ -558,7 +558,7 @@ class Kernel:
             return intents, self.journal.decided(intents, states=decision.states)
 
     async def act(self, decision: Decision, closed: Closed) -> None:
-        """Judge, write the whole decision at once, then send what was written."""
+        """Check the decision, write all of it at once, then send what was written."""
         await self._act_on([(decision, closed)])
 
     async def _act_on(self, decided: Sequence[tuple[Decision, Closed]]) -> None:
@@ -582,8 +582,10 @@ class Kernel:
     # -- learning
 
     async def drain(self) -> bool:
-        """Take every event there is. False when the service could not be asked, or a pass has no time for all that the strategies do on them;
-        then nothing is opened until it could."""
+        """Read every event there is. False if the service did not answer, or if the strategies took the time of the pass.
+
+        After False nothing is opened until the events could be read.
+        """
         self.is_page_cut = False
         try:
             try:
@@ -609,7 +611,7 @@ class Kernel:
         return True
 
     async def _pages(self) -> bool:
-        """False: not to the end, for want of time."""
+        """Read page after page. False: the pass had no time for all of them."""
         while True:
             cursor = self.journal.events.cursor
             assert cursor is not None, "recover sets the cursor"
@@ -626,8 +628,10 @@ class Kernel:
                 return True
 
     async def _take(self, events: Sequence[Event], last_id: str, epoch: int) -> bool:
-        """One page: fold, tell the strategies, and write it with all that it changed, in one transaction. False: a part of it, up to an event on
-        which a strategy has taken the time of the pass."""
+        """Apply one page, call the strategies, and write the page with all that it changed in one transaction.
+
+        False: only a part of the page, because a strategy took the time of the pass.
+        """
         fresh = self.journal.events.unseen(events)
         if not self.mirror.events_named:
             fresh = self.mirror.named(fresh)
@@ -760,7 +764,7 @@ class Kernel:
     # -- what the gate and the repairs ask
 
     def entries_stopped(self, now_ms: int) -> Refusal | None:
-        """Why nothing may be opened just now, in any market."""
+        """Why nothing may be opened now, in any market."""
         if not self.ready:
             return Refusal("not_ready", "the run has not recovered yet", {"action": "wait"})
         if self.paused is not None:
@@ -791,7 +795,7 @@ class Kernel:
         return self.health.degraded
 
     def _not_now(self, wish: Wish, trigger: str) -> Refusal | None:
-        """What the run itself, and not a risk rule, has against a wish."""
+        """Why the daemon, and not a risk rule, refuses a signal."""
         if isinstance(wish, Open):
             return self._no_entry(wish.market, trigger)
         if isinstance(wish, Close) and not _is_whole(wish):
@@ -817,11 +821,11 @@ class Kernel:
             self.health.degrade("scope", problem)
 
     def _stopped(self, intent: Intent) -> Refusal | None:
-        """Asked again right before an entry leaves."""
+        """Why an entry must not be sent. Asked right before it is sent."""
         return self.desk.no_entry(intent.strategy) or self._no_entry(intent.market, intent.trigger)
 
     def _of_its_own(self, intent: Intent) -> Refusal | None:
-        """What keeps only its strategy from an entry, while others of its market might go."""
+        """Why only this strategy may not send an entry, while others in its market may."""
         return self.desk.no_entry(intent.strategy) or self.gate.of_its_own(intent, self.now_ms())
 
     def cursor_lag_s(self) -> float:
@@ -846,7 +850,7 @@ class Kernel:
             self.health.restore("strangers")
 
     def _mend(self) -> None:
-        """Notice that the journal's file has gone, and try to write it again, now and then."""
+        """Notice that the journal's file is gone, and try to write it again every MEND_MS."""
         self.journal.check_file(now_ms=self.now_ms())
         fault, now_ms = self.journal.fault, self.pacer.mono_ms()
         if fault is None:
@@ -882,9 +886,9 @@ class Kernel:
     # -- bars and rest
 
     async def _warm_up(self) -> None:
-        """Bars of the past, with their intents dropped; the newest one that was not decided is due.
+        """Show the strategies the bars of the past and drop their signals. The newest bar that was not decided is due.
 
-        However long that takes, the account is looked after meanwhile; what happens waits for the strategies.
+        Passes run meanwhile, however long it takes. Events wait until the strategies are ready.
         """
         if not self._will_warm_up():
             return
@@ -915,7 +919,7 @@ class Kernel:
         return not any(len(history) for history in self.feed.histories.values())
 
     async def _watch_over(self) -> None:
-        """A pass without bars, when the last one is BREATH_MS ago."""
+        """Run a pass without bars if the last pass ended at least BREATH_MS ago."""
         if self.pacer.mono_ms() - self._passed_ms < BREATH_MS:
             return
         try:
