@@ -1,7 +1,7 @@
-"""When the journal's file fails: which faults may pass, a copy in memory to go on with, the way back, and a damaged file set aside.
+"""Failover of the journal's file: temporary faults, the copy in memory, the way back into the file, and damaged files.
 
-SQL and files only; the journal decides when. A fault that may pass (a full or read-only disk, a lock, an I/O error) is
-answered with the copy, on which nothing is opened; a damaged file never is.
+SQL and files only; database.py decides when. After a temporary fault (a full or read-only disk, a lock, an I/O error) the daemon
+goes on with the copy and opens nothing. A damaged file is never copied.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from bot.clock import iso
 from bot.errors import JournalError
 
-MEND_BUSY_MS: Final = 250  # that one try to write back may wait for another's lock; the loop waits with it
-ROOM_BYTES: Final = 16 * 1024 * 1024  # with less than this on its disk, that is most likely why
-ASIDE_MAX: Final = 100  # damaged files of one second; more is no accident
+MEND_BUSY_MS: Final = 250  # wait of a write-back for another process's lock; the kernel waits with it
+ROOM_BYTES: Final = 16 * 1024 * 1024  # less free space than this is the likely cause of a fault
+ASIDE_MAX: Final = 100  # damaged files of one second
 
 PASSING: Final = frozenset(
     {
@@ -31,18 +31,18 @@ _PRIMARY: Final = 0xFF  # of an extended result code
 
 
 class FileIds(NamedTuple):
-    """Which files a name and its log stand for: device and number of each, None where none stands."""
+    """Device and inode of a file and of its log; None for a missing one."""
 
     file: tuple[int, int] | None
     log: tuple[int, int] | None
 
     def goes_on_from(self, before: FileIds) -> bool:
-        """Whether these are the files of before; the log may have been begun since."""
+        """True if these are the files of `before`; the log may be newer."""
         return self.file is not None and self.file == before.file and before.log in (None, self.log)
 
 
 def file_ids(path: Path) -> FileIds | None:
-    """None where the folder does not let itself be looked at: the file that is open works on, or its next write fails."""
+    """None if the folder cannot be read: the open file works on, or its next write fails."""
     try:
         return FileIds(_file_id(path), _file_id(path.with_name(f"{path.name}-wal")))
     except OSError:
@@ -58,25 +58,25 @@ def _file_id(path: Path) -> tuple[int, int] | None:
 
 
 def may_pass(error: sqlite3.Error) -> bool:
-    """Whether the file may work again later, as it is."""
+    """True if the file may work again later without repair."""
     return _code(error) in PASSING
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file's content can no longer be trusted."""
+    """True if the file's content cannot be trusted."""
     return _code(error) in DAMAGE
 
 
 def copied(conn: sqlite3.Connection) -> sqlite3.Connection:
-    """Everything that is committed, in memory. sqlite3.Error when the file cannot even be read."""
+    """A copy of all committed rows in memory. sqlite3.Error if the file cannot be read."""
 
-    def look(status: int, _left: int, _pages: int) -> None:
-        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):  # The library itself would ask for ever.
+    def check(status: int, _left: int, _pages: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):  # The library itself would retry for ever.
             raise sqlite3.OperationalError("the file is locked against reading")
 
     memory = sqlite3.connect(":memory:")
     try:
-        conn.backup(memory, progress=look)
+        conn.backup(memory, progress=check)
     except BaseException:
         memory.close()
         raise
@@ -84,7 +84,7 @@ def copied(conn: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def copied_file(path: Path, busy_ms: int) -> sqlite3.Connection:
-    """The same of a file that is not open. A full disk has no room for the index that readers share: then it is read by us alone."""
+    """`copied` of a file that is not open. On a full disk the shared index cannot be created, so the file is then read exclusively."""
     try:
         return _copied_by(path, busy_ms, "NORMAL")
     except sqlite3.Error as error:
@@ -103,7 +103,7 @@ def _copied_by(path: Path, busy_ms: int, mode: str) -> sqlite3.Connection:
 
 
 def room(path: Path) -> str:
-    """What to say of the disk of a file that cannot be written; nothing where there is room enough."""
+    """A hint for people if the disk of a file is nearly full; else empty."""
     try:
         free = shutil.disk_usage(path.parent).free
     except OSError:
@@ -112,7 +112,7 @@ def room(path: Path) -> str:
 
 
 def write_back(memory: sqlite3.Connection, path: Path) -> None:
-    """Make the file what the memory is, in one transaction that moves changed rows only. sqlite3.Error leaves the file as it was."""
+    """Write the memory into the file, in one transaction of changed rows only. sqlite3.Error leaves the file as it was."""
     if not path.exists():
         _write_anew(memory, path)
         return
@@ -146,7 +146,7 @@ def _tables(memory: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 def _move_rows(memory: sqlite3.Connection, table: str) -> None:
-    """Rows that the memory has no more go, those that differ are replaced. A row is the same row by its rowid."""
+    """Delete rows that the memory lacks and replace those that differ. The rowid identifies a row."""
     named = memory.execute(f'PRAGMA main.table_info("{table}")').fetchall()
     columns = ", ".join(f'"{row[1]}"' for row in named)
     has_own_rowid = any(row[5] == 1 and str(row[2]).upper() == "INTEGER" for row in named)
@@ -160,7 +160,7 @@ def _move_rows(memory: sqlite3.Connection, table: str) -> None:
 
 
 def _write_anew(memory: sqlite3.Connection, path: Path) -> None:
-    """The file was taken away: all of it again, and under its name only when it is whole."""
+    """Write a removed file again. It gets its name once it is complete."""
     fresh = path.with_name(f"{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
         fresh.unlink()
@@ -169,7 +169,7 @@ def _write_anew(memory: sqlite3.Connection, path: Path) -> None:
         memory.backup(target)
     finally:
         target.close()
-    remove_log(path)  # Of the file that is gone: it would be read as this one's.
+    remove_log(path)  # The removed file's log would be read as the new file's.
     fresh.rename(path)
 
 
@@ -179,7 +179,7 @@ def remove_log(path: Path) -> None:
 
 
 def set_aside(path: Path, now_ms: int) -> Path:
-    """Move a damaged file, with its log, to a name of its own beside it; nothing is deleted. JournalError when that cannot be done."""
+    """Rename a damaged file and its log, so that nothing is deleted; returns the new name. JournalError if that fails."""
     stamp = iso(now_ms)[:19].replace("-", "").replace(":", "")
     names = (path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{n}" if n else "")) for n in range(ASIDE_MAX))
     aside = next((name for name in names if not name.exists()), None)
@@ -199,7 +199,7 @@ def set_aside(path: Path, now_ms: int) -> Path:
 
 
 def seal(*values: object) -> int:
-    """A checksum of a row's values, for what no constraint of the database would notice."""
+    """A checksum of a row's values, which finds changes that every constraint accepts."""
     return zlib.crc32("\x1f".join(["" if value is None else str(value) for value in values]).encode())
 
 

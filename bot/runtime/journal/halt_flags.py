@@ -1,7 +1,7 @@
-"""Safety notes: what a person or a fault has stopped, kept once more beside the journal, so that a journal that must be begun anew does not let it go on.
+"""Halt flags: what a person or a fault has stopped. A copy beside the journal keeps them if the journal must be replaced.
 
-They are notes of the journal, as JSON; `journal.safety.json` has a copy of them, written whole or not at all. Where the two differ
-(a fault or a crash came between) whatever is stopped in either stays stopped: letting it go on is a person's word.
+They are notes of the journal, as JSON; `journal.safety.json` has the copy, which is written atomically. If the two differ after a
+fault or crash, what is stopped in either stays stopped: only a person may resume it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from bot.runtime.journal.failover import seal
 log = structlog.get_logger()
 
 PAUSES: Final = "pauses"  # a list of strategies
-ALL: Final = "*"  # among them: everyone. No strategy can be called that.
+ALL: Final = "*"  # in that list: every strategy. No strategy can have this name.
 HALTED: Final = "halted"  # strategy -> [epoch, the day on which its daily loss was reached]
-FOREIGN: Final = "foreign_writer"  # a sentence on what another agent has done on the account, until a person has looked or the account is reset
-QUARANTINE: Final = "quarantine:"  # and the strategy's name; an empty one is lifted
-BYTES_MAX: Final = 1_000_000  # no copy of ours is near it
+FOREIGN: Final = (
+    "foreign_writer"  # a sentence on what another client did on the account, until `bot resume` or an account reset
+)
+QUARANTINE: Final = "quarantine:"  # + strategy; an empty note means that the quarantine was lifted
+BYTES_MAX: Final = 1_000_000  # far above any real copy
 
 Notes = Mapping[str, str]
 
 
 def is_safety(name: str) -> bool:
-    """Whether a note of the journal is kept beside it too."""
+    """True if a note of the journal is copied beside it."""
     return name in (PAUSES, HALTED, FOREIGN) or name.startswith(QUARANTINE)
 
 
 def check(name: str, value: str) -> None:
-    """ValueError for a note that none of ours can be."""
+    """ValueError for a note that no run can have written."""
     found = json.loads(value) if value else None
     is_sound = {PAUSES: _is_names, HALTED: _is_days, FOREIGN: _is_sentence}.get(name, _is_quarantine)
     if found is not None and not is_sound(found):
-        raise ValueError(f"the note {name} is none of ours")
+        raise ValueError(f"the note {name} has a form that no run writes")
 
 
 def _is_names(found: Any) -> bool:
@@ -59,12 +61,12 @@ def _is_sentence(found: Any) -> bool:
 
 
 def _is_quarantine(found: Any) -> bool:
-    """As pauses.Quarantine: why, of which version, when."""
+    """The fields of pauses.Quarantine: why, version, when."""
     return isinstance(found, list) and [type(one) for one in found] == [str, str, int]
 
 
 class SafetyFile:
-    """The copy of one account's journal. A file that cannot be read, or is another account's, is none."""
+    """The copy of one account's notes. A file that cannot be read, or belongs to another account, counts as missing."""
 
     def __init__(self, journal: Path, *, address: str) -> None:
         self.path = journal.with_suffix(".safety.json")
@@ -87,8 +89,10 @@ class SafetyFile:
 
     @reserved()
     def write(self, notes: Notes) -> None:
-        """Whole or not at all; on a full disk over the old one, where a torn one is found by its seal. What cannot be written is taken away:
-        it would be older than the journal."""
+        """Write atomically. On a full disk the old file is overwritten; a checksum finds a torn one.
+
+        If nothing can be written the file is removed, because it would be older than the journal.
+        """
         kept = {name: notes[name] for name in sorted(notes) if notes[name]}
         text = json.dumps({"address": self.address, "notes": kept, "seal": _seal(self.address, kept)}, indent=1) + "\n"
         part = self.path.with_suffix(".part")
@@ -112,7 +116,7 @@ class SafetyFile:
 
 
 def merged(journal: Notes, beside: Notes) -> dict[str, str]:
-    """What is stopped in either; of two words on one thing the journal's."""
+    """What is stopped in either; where both have a note, the journal's counts."""
     found = {**beside, **{name: value for name, value in journal.items() if value}}
     for name, join in ((PAUSES, _paused_in_either), (HALTED, _newest_halts)):
         if name in journal and name in beside:

@@ -1,15 +1,15 @@
-"""Trimming: what of the journal's past may go. SQL over its tables; the journal runs it in a transaction, the loop says what is still held.
+"""Retention: which old rows of the journal may be removed. The journal runs this SQL in a transaction; the kernel says what is still held.
 
-A key is forgotten only when nothing can ask for it again:
+A key is removed only if nothing can ask for it again:
 
-- its intent is final, so that no request of it is on its way;
-- its decision cannot be made a second time: it is older than KEYS_MS, and a bar, a timer or an event of that age is refused before a
-  key is looked for (gate.FRESH_INTERVALS), besides that the progress and the cursor in this file are past it;
-- nothing stands by it: no resting order and no entry of an open position carries it, it is no repair in the market of an open
-  position, and a newer entry of its market has been accepted;
+- its intent is final, so no request of it is in flight;
+- its decision cannot be made again: it is older than KEYS_MS, and a bar, timer or event of that age is refused before its key is
+  looked up (limits.FRESH_INTERVALS); the journal's progress and cursor are past it too;
+- nothing uses it: no resting order and no entry of an open position has it, it is no repair in the market of an open position,
+  and a newer entry of its market has been accepted;
 - it is not among the newest, which people ask about.
 
-With it go its attempts and traces.
+Its attempts and traces are removed with it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from bot.runtime.model.limits import FRESH_INTERVALS
 from bot.wire import INTERVAL_MS
 
 KEYS_MS: Final = FRESH_INTERVALS * max(INTERVAL_MS.values())  # two days of the service's time
-ROWS_MAX: Final = 500  # intents that one trim takes away; the next one goes on, so that none holds up a pass
-PAGES_FREE: Final = 256  # of 4 kB that stay free for what comes next
-PAGES_GIVEN: Final = 2_000  # that one trim gives back to the disk at most
+ROWS_MAX: Final = 500  # intents that one trim removes at most, so that none delays a pass; the next trim goes on
+PAGES_FREE: Final = 256  # pages of 4 kB that stay free for new rows
+PAGES_GIVEN: Final = 2_000  # pages that one trim gives back to the disk at most
 
 Execute = Callable[[str, Sequence[object]], Any]
 Read = Callable[[str, Sequence[object]], Sequence[tuple[Any, ...]]]
@@ -34,14 +34,14 @@ Read = Callable[[str, Sequence[object]], Sequence[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the account holds now: keys of resting orders and of the entries of open positions, and when each position was opened."""
+    """Keys of resting orders and of open positions' entries, and when each position was opened."""
 
     keys: frozenset[str] = frozenset()
     positions: Mapping[str, int] = field(default_factory=dict)
 
 
 class Kept(NamedTuple):
-    """How many of each, the newest."""
+    """How many of the newest rows are kept, by table."""
 
     intents: int
     events: int
@@ -50,7 +50,7 @@ class Kept(NamedTuple):
 
 
 def trim_intents(read: Read, execute: Execute, held: Held, kept: Kept, now_ms: int) -> int:
-    """Forget final intents that nothing can ask for; how many went."""
+    """Remove final intents that nothing can ask for; returns how many."""
     rows = read(
         "SELECT id FROM intents AS one WHERE seq <= (SELECT max(seq) FROM intents) - ? AND moved_ms < ?"
         " AND state IN ('accepted', 'rejected', 'expired', 'void')"
@@ -69,7 +69,7 @@ def trim_intents(read: Read, execute: Execute, held: Held, kept: Kept, now_ms: i
 
 
 def trim_rest(execute: Execute, held: Held, kept: Kept) -> None:
-    """The oldest events but those that say whose an open position is; refusals, notifications; and guardians that are no more."""
+    """Remove the oldest events (except those that name the owner of an open position), refusals and notices, and guardians that are gone."""
     execute(
         "DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?"
         " AND (idempotency_key IS NULL OR idempotency_key NOT IN (SELECT value FROM json_each(?)))",

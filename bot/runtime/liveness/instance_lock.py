@@ -1,6 +1,6 @@
-"""Holding: what one daemon alone may have, its state directory and on this machine its account; and how private its process is.
+"""Locks of one daemon: its state directory and, on this machine, its account. Also hardening of its process.
 
-A hold is a lock that the kernel lets go with the process. Nothing here reads a config or knows a service.
+The operating system releases a lock when the process ends. Nothing here reads a config or knows a service.
 """
 
 from __future__ import annotations
@@ -34,13 +34,17 @@ from bot.files import DISK_FAULTS
 log = structlog.get_logger()
 
 LOCK: Final = "lock"
-OWN: Final = frozenset({LOCK, "journal.db", "sandbox.db"})  # one of them is in every daemon's folder, copied ones too
-UNUSED: Final = frozenset({"lost+found"})  # what a new disk has in it
-LOOKERS_S: Final = 5.0  # for so long a start waits for those who look (`is_free`): they have the lock for microseconds
-LOOK_S: Final = 0.001  # between two tries
-KEPT_LOOK_S: Final = 2.0  # between two looks whether what a run has put into a folder is still there
+OWN: Final = frozenset(
+    {LOCK, "journal.db", "sandbox.db"}
+)  # every daemon's folder contains one of these, also a copied one
+UNUSED: Final = frozenset({"lost+found"})  # that a new disk contains
+LOOKERS_S: Final = (
+    5.0  # a start waits this long for processes that only test the lock (`is_free`), which takes microseconds
+)
+LOOK_S: Final = 0.001  # between two attempts
+KEPT_LOOK_S: Final = 2.0  # between two checks that the files of a run still exist
 HOLDER_BYTES_MAX: Final = 4_096
-LOCKED: Final = re.compile(r"^lock:.* FLOCK .* WRITE ", re.MULTILINE)  # of a file, in /proc/PID/fdinfo
+LOCKED: Final = re.compile(r"^lock:.* FLOCK .* WRITE ", re.MULTILINE)  # in /proc/PID/fdinfo
 PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -49,24 +53,24 @@ LOOKS_MAX: Final = 5  # of the collector at what is young, before a rest is used
 
 
 class Kept(Protocol):
-    """What stands in a folder under a name, and is to stay there."""
+    """A file of a run that must keep existing."""
 
     async def look(self) -> None:
-        """Put it back where it is gone."""
+        """Restore it if it is gone."""
 
 
 class Lock:
-    """A file with a name, that one process alone has locked. Lost with the process, or by `close`."""
+    """A file that one process has locked exclusively. The lock ends with the process or by `close`."""
 
     def __init__(self, path: Path, mine: Mapping[str, Any]) -> None:
-        """`mine` is written in it once it is ours, for those who come too late."""
+        """`mine` is written into the file after locking, to tell other processes who has the lock."""
         self.path = path
         self._mine = mine
         self._file: IO[bytes] | None = None
         self._is_told = False  # that another has the name
 
     def take(self) -> Mapping[str, Any] | None:
-        """None: the lock is ours. Else what its holder wrote."""
+        """Take the lock. Returns None if that worked, else what its holder wrote."""
         file = self.path.open("a+b")
         if not take(file):
             with file:
@@ -75,9 +79,9 @@ class Lock:
         return None
 
     async def look(self) -> None:
-        """Put the file back that somebody has taken away: the lock of one without a name keeps nobody out."""
+        """Restore a removed file: a lock on a file without a name keeps nobody out."""
         assert self._file is not None
-        with contextlib.suppress(OSError):  # The folder is gone, or the disk is full: the next look tries again.
+        with contextlib.suppress(OSError):  # The folder is gone or the disk is full; the next check tries again.
             if _is_at(self._file, self.path):
                 return
             file = self.path.open("a+b")
@@ -100,7 +104,7 @@ class Lock:
         self.close()
         self._file, self._is_told = file, False
         self.path.chmod(0o600)
-        with contextlib.suppress(OSError):  # A full disk: the lock holds, and does not say whose it is.
+        with contextlib.suppress(OSError):  # On a full disk the lock works but does not name its holder.
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), json.dumps(self._mine).encode() + b"\n")
 
@@ -113,9 +117,9 @@ _OWN_FILES: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def close_in_children(file: Closable) -> None:
-    """Close a lock or a listening socket in every child that this process forks, as a strategy may: else it would be kept when the process ends.
+    """Close a lock or listening socket in every forked child, which would otherwise keep it after this process ends.
 
-    What a child executes has none of them anyway: Python opens every file to be closed then.
+    Executed children do not inherit them, because Python opens files with close-on-exec.
     """
     _OWN_FILES.add(file)
 
@@ -130,14 +134,14 @@ os.register_at_fork(after_in_child=_close_own_files)
 
 
 class Held(NamedTuple):
-    """Proof that this process holds a state directory; whoever asks for one need not take it again."""
+    """Proof that this process holds a state directory, for functions that need one."""
 
     folder: Path
     lock: Lock
 
 
 def private_dir(path: Path) -> Path:
-    """The state directory, for the owner alone. ConfigError of one that is there for something else (`/tmp`, a home): others are to get in there."""
+    """Make the state directory accessible to its owner only. ConfigError for an existing folder with another purpose (`/tmp`, a home)."""
     os.umask(0o077)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -149,7 +153,7 @@ def private_dir(path: Path) -> Path:
             )
         path.chmod(0o700)
     except OSError as error:
-        if error.errno in DISK_FAULTS:  # Nothing that a config could mend: a service manager starts it again.
+        if error.errno in DISK_FAULTS:  # No config error, so that a service manager retries.
             raise JournalError(
                 f"state_dir {path} cannot be written: {error.strerror}. Mend the disk; guardians and stops stand at the service."
             ) from error
@@ -165,9 +169,9 @@ def _is_for_something_else(folder: Path) -> bool:
 
 
 def harden() -> None:
-    """Make the process private: nothing that it writes is for others, no core file, no debugger at a memory that holds a key."""
+    """Make the process private: files for the owner only, no core file, no debugger, because its memory contains a key."""
     os.umask(0o077)
-    with contextlib.suppress(OSError, ValueError):  # A service manager has set it, and forbids to set it again.
+    with contextlib.suppress(OSError, ValueError):  # A service manager may have set a limit that cannot be changed.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
@@ -175,8 +179,10 @@ def harden() -> None:
 
 
 def keep_heap_whole() -> None:
-    """Give memory that is large and short-lived back to the system at once. By itself glibc keeps more and more of it in the heap, whose holes
-    grow by megabytes in a run of weeks. See mallopt(3): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD."""
+    """Return large, short-lived memory to the system at once. Otherwise glibc's heap fragments and grows by megabytes in weeks.
+
+    See mallopt(3): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD.
+    """
     with contextlib.suppress(OSError, AttributeError):  # of another C library
         libc = ctypes.CDLL(None)
         for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
@@ -184,15 +190,14 @@ def keep_heap_whole() -> None:
 
 
 def collect_at_rest() -> None:
-    """Let the garbage collector look at everything now, where nothing is due, and before it would by itself: that comes amid orders, and holds
-    them up, with 200 strategies for 65 ms."""
+    """Run a full garbage collection now, while nothing is due. Otherwise it may run amid orders and delay them (65 ms with 200 strategies)."""
     if gc.get_count()[2] >= LOOKS_MAX:
         gc.collect()
 
 
 @contextlib.contextmanager
 def hold_state(folder: Path) -> Iterator[Held]:
-    """Hold the folder, before anything in it is touched: a second start must not take the first one's key. BotError when another has it."""
+    """Lock the folder before anything in it is changed: a second start must not take the first one's key. BotError if another daemon has it."""
     with contextlib.closing(Lock(folder / LOCK, {"pid": os.getpid()})) as lock:
         other = lock.take()
         if other is not None:
