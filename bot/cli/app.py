@@ -28,75 +28,73 @@ class Entry(NamedTuple):
 FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
     "Start here": {
         "demo": Entry(
-            "bot.cli.start.demo", "demo", "Trade on play money at once: service, account and daemon together."
+            "bot.cli.start.demo", "demo", "Trade play money now: starts the service, an account and the daemon."
         ),
-        "init": Entry("bot.cli.start.init", "init", "Make a project: config, strategy and test."),
-        "new-strategy": Entry("bot.cli.start.init", "new_strategy", "Make a strategy and its test."),
+        "init": Entry("bot.cli.start.init", "init", "Create a project: config, strategy and test."),
+        "new-strategy": Entry("bot.cli.start.init", "new_strategy", "Create a strategy and its test."),
         "strategies": Entry("bot.cli.start.config", "strategies", "List the strategies and their params."),
         "check": Entry("bot.cli.start.config", "check", "Check a config, and call its strategies on generated bars."),
         "config": Entry(
             "bot.cli.start.config",
             "config",
-            "Show a config as it is understood, what differs between two, or the JSON Schema.",
+            "Show a config with its defaults, compare two, or print the JSON Schema.",
         ),
-        "doctor": Entry("bot.cli.start.doctor", "doctor", "Look at all that a run needs, and say the way out."),
+        "doctor": Entry("bot.cli.start.doctor", "doctor", "Check all that a run needs, and say how to fix it."),
     },
     "Run": {
         "run": Entry("bot.cli.run.run", "run", "Run the daemon of a config in the foreground."),
         "systemd": Entry("bot.cli.operate.systemd", "systemd", "Print or install the systemd unit of a config."),
         "stop": Entry("bot.cli.operate.operate", "stop", "End the daemon and its embedded service, as SIGTERM does."),
         "reload": Entry(
-            "bot.cli.operate.operate", "reload_config", "Read the config and its strategies anew, without a restart."
+            "bot.cli.operate.operate", "reload_config", "Reload the config and its strategies without a restart."
         ),
         "services": Entry(
             "bot.cli.run.services", "services", "List the embedded services that run; stop what is left."
         ),
     },
     "Operate": {
-        "status": Entry("bot.cli.operate.status", "status", "Say how the daemon is, now."),
-        "positions": Entry("bot.cli.operate.status", "positions", "List the open positions, each with its stop."),
-        "orders": Entry("bot.cli.operate.status", "orders", "List what rests at the service."),
-        "events": Entry("bot.cli.operate.status", "events", "List the service's events, from the journal."),
-        "logs": Entry("bot.cli.operate.status", "logs", "Show the daemon's log."),
-        "explain": Entry("bot.cli.operate.explain", "explain", "Tell how one order came to be, and what became of it."),
-        "export": Entry("bot.cli.operate.explain", "export", "Write the trades as CSV or JSON."),
-        "pause": Entry("bot.cli.operate.operate", "pause", "Open nothing more, of one strategy or of all."),
-        "resume": Entry("bot.cli.operate.operate", "resume", "Let entries go on."),
-        "reconcile": Entry(
-            "bot.cli.operate.operate", "reconcile", "Compare the daemon's belief with the service, and repair."
+        "status": Entry(
+            "bot.cli.operate.status", "status", "Show the state of the daemon, its account and its profit."
         ),
-        "kill": Entry("bot.cli.operate.kill", "kill", "Throw the account's kill switch; works with the daemon dead."),
+        "positions": Entry("bot.cli.operate.status", "positions", "List the open positions, each with its stop."),
+        "orders": Entry("bot.cli.operate.status", "orders", "List the orders that rest at the service."),
+        "events": Entry("bot.cli.operate.status", "events", "List the events of the account, from the journal."),
+        "logs": Entry("bot.cli.operate.status", "logs", "Show the daemon's log."),
+        "explain": Entry("bot.cli.operate.explain", "explain", "Trace one order from its bar to its exit."),
+        "export": Entry("bot.cli.operate.explain", "export", "Export the trades as CSV or JSON."),
+        "pause": Entry("bot.cli.operate.operate", "pause", "Stop new entries of one strategy or of all."),
+        "resume": Entry("bot.cli.operate.operate", "resume", "Allow entries again."),
+        "reconcile": Entry(
+            "bot.cli.operate.operate", "reconcile", "Compare the daemon's record with the service, and repair it."
+        ),
+        "kill": Entry("bot.cli.operate.kill", "kill", "Activate the account's kill switch; needs no daemon."),
     },
     "Sandbox": {
-        "sandbox": Entry("bot.cli.sandbox.sandbox", "sandbox", "Serve the trading service alone, on play money."),
+        "sandbox": Entry("bot.cli.sandbox.sandbox", "sandbox", "Run the trading service alone, on play money."),
     },
-    "Sessions": {
+    "Backtests": {
         "backtest": Entry(
             "bot.cli.backtest.backtest",
             "backtest",
-            "Run the daemon of a config over recorded candles, in simulated time.",
+            "Run a config over recorded candles in simulated time.",
         ),
         "report": Entry(
             "bot.cli.backtest.report",
             "report",
-            "Write a session's page: equity, trades on candles, costs, assumptions.",
+            "Write the HTML report of a backtest: equity, trades, costs, assumptions.",
         ),
-        "compare": Entry(
-            "bot.cli.backtest.report", "compare", "Show two sessions side by side, and what differs in what was run."
-        ),
+        "compare": Entry("bot.cli.backtest.report", "compare", "Compare two backtests and what was run in them."),
         "replay": Entry(
             "bot.cli.backtest.replay",
             "replay",
-            "Run a daemon's or a session's stretch again, and explain what differs.",
+            "Repeat a recorded run of a daemon or backtest, and explain differences.",
         ),
     },
     "Data": {
-        "data": Entry(
-            "bot.cli.data.data", "data", "Candles for sessions: import, audit, generate, list and pull them."
-        ),
+        "data": Entry("bot.cli.data.data", "data", "Import, audit, generate, list and pull candles for backtests."),
     },
     "Agents": {
-        "mcp": Entry("bot.cli.sandbox.mcp", "mcp", "Offer a running service's tools to an agent on this desktop."),
+        "mcp": Entry("bot.cli.sandbox.mcp", "mcp", "Connect an agent on this desktop to a running service."),
     },
 }
 COMMANDS: Final[Mapping[str, Entry]] = {name: entry for family in FAMILIES.values() for name, entry in family.items()}

@@ -318,7 +318,7 @@ class Trend(Strategy):
         ("def broken(:\n", "invalid syntax"),
         ("x = 1\n", "has no class Trend"),
         (FAILING % "def __init__(self, **given): {}['lookback']", "raises KeyError while it is built: 'lookback'"),
-        (FAILING % "class Params(Params):\n  def model_post_init(self, _): 1 / 0", "raises ZeroDivisionError while it checks them"),
+        (FAILING % "class Params(Params):\n  def model_post_init(self, _): 1 / 0", "raises ZeroDivisionError while it checks params"),
     ],
 )  # fmt: skip
 def test_a_strategy_that_does_not_load_is_a_config_error_without_a_traceback(

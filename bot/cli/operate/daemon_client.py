@@ -111,14 +111,14 @@ def where(command: F) -> F:
             type=click.Path(path_type=Path, file_okay=False),
             default=None,
             metavar="DIR",
-            help="Its state directory.",
+            help="State directory of the daemon.",
         ),
         click.option(
             "--config",
             type=click.Path(path_type=Path, dir_okay=False),
             default=None,
             metavar="CONFIG",
-            help="Its config.",
+            help="Config of the daemon.",
         ),
     ):
         command = option(command)

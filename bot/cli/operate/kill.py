@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bot.wire.account import KillResult
 
 WITHIN_S: Final = 60.0  # of asking with the same key; after that a person must look
-NOT_KNOWN: Final = "whether the switch was thrown is not known. Try again, and look at the account by another way"
+NOT_KNOWN: Final = "it is not known whether the kill switch is active. Try again, and check the account in another way"
 WAIT_S_MAX: Final = 5.0
 FLAT_WITHIN_S: Final = 15.0  # the service closes by itself, again and again, until all is closed
 LOOK_S: Final = 0.5
@@ -41,10 +41,10 @@ The service cancels entries and blocks new ones until the account's owner lifts 
 @click.command(epilog=EPILOG)
 @where
 @click.option("--flatten", is_flag=True, help="Close every position too.")
-@click.option("--lift", is_flag=True, help="Take back the kill switches that stand: the account may open again.")
+@click.option("--lift", is_flag=True, help="Remove the kill switches: the account may open positions again.")
 @click.option(
     "--key", "reference", default=None, metavar="REFERENCE",
-    help="Where the API key is, when not where the config says: ${file:PATH} or ${env:NAME}; never the key itself.",
+    help="Where the API key is, if not where the config says: ${file:PATH} or ${env:NAME}; never the key itself.",
 )  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask, also on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="The service's answer.")
@@ -58,12 +58,12 @@ def kill(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Throw the kill switch of the account. Asks the service directly, whether the daemon runs or not."""
+    """Activate the kill switch of the account. Asks the service directly, whether the daemon runs or not."""
     from bot.cli.operate.daemon_client import find
     from bot.client.names import run_unheld
 
     if flatten and lift:
-        raise click.UsageError("--flatten throws the switch and --lift takes it back: say one of them")
+        raise click.UsageError("--flatten activates the switch and --lift removes it: give one of them")
     place = find(config, state_dir, dead_too=True)
     if lift:
         return run_unheld(_lift(place, reference, as_json=as_json))
@@ -97,14 +97,14 @@ async def _lift(place: Place, reference: str | None, *, as_json: bool) -> int:
                 lifted = await client.lift_kill_switches()
         except (TryLater, OutcomeUnknown) as error:
             raise Silent(
-                f"the service at {found[0]} has not lifted it ({error.code}: {error.message}); try again once it answers"
+                f"the service at {found[0]} has not lifted the switch ({error.code}: {error.message}); try again when it answers"
             ) from None
     if as_json:
         click.echo(json.dumps({"lifted": lifted}))
     elif lifted:
         click.echo(f"Lifted: {', '.join(lifted)}. The account may open again.")
     else:
-        click.echo("No kill switch stands.")
+        click.echo("No kill switch is active.")
     return 0
 
 
@@ -140,7 +140,7 @@ async def _way(place: Place, reference: str | None) -> tuple[str, str] | None:
         if place.is_running():
             return None
         raise ConfigError(
-            f"which service? The daemon of {place.folder} does not run, and left no word of a config that is there: give --config CONFIG"
+            f"the daemon of {place.folder} does not run and its config is not known: say which service with --config CONFIG"
         )
     try:
         section = plain_data(config).get("account")
@@ -151,7 +151,7 @@ async def _way(place: Place, reference: str | None) -> tuple[str, str] | None:
     account: dict[str, Any] = section if isinstance(section, dict) else {}
     base_url = account.get("base_url")
     if not isinstance(base_url, str):
-        raise ConfigError(f"{config}: account.base_url is required: it says where the service is")
+        raise ConfigError(f"{config}: account.base_url is required: the address of the service")
     if base_url == "embedded":
         if place.is_running():
             return None
@@ -159,7 +159,7 @@ async def _way(place: Place, reference: str | None) -> tuple[str, str] | None:
         address = service.base_url
         if address is None or not service.is_alive():
             raise NotRunning(
-                "the embedded service does not run either: no price moves and nothing trades; the next `bot run` starts both"
+                "the embedded service does not run either, so no price moves and nothing trades; the next `bot run` starts both"
             )
         return address, (await service.mint()).api_key.get_secret_value()
     asked = reference if reference is not None else account.get("api_key")
@@ -218,7 +218,7 @@ def _past(place: Place) -> str:
 def _said_once(why: str, before: str) -> str:
     """Say why it goes on asking, when that is not what was said before; what has been said by now."""
     if why != before:
-        click.echo(f"no answer yet ({why}); asking again for {WITHIN_S:g} s at most", err=True)
+        click.echo(f"no answer yet ({why}); retrying for {WITHIN_S:g} s at most", err=True)
     return why
 
 
@@ -273,7 +273,9 @@ def _tell(body: dict[str, Any], *, flatten: bool, as_json: bool) -> int:
         click.echo(json.dumps(body))
         return int(Exit.TIMEOUT if still_open else Exit.DONE)
     guardian = body["guardian"]["id"]
-    click.echo(f"The kill switch is thrown ({guardian}): nothing opens on this account until its owner lifts it.")
+    click.echo(
+        f"The kill switch is active ({guardian}): no position can be opened on this account until its owner lifts it."
+    )
     click.echo(f"  entries     {len(body['canceledOids'])} canceled")
     for one in body["trades"]:
         click.echo(f"  closed      {one['symbol']} {one['side']} {one['size']} ({one['id']})")
@@ -285,6 +287,6 @@ def _tell(body: dict[str, Any], *, flatten: bool, as_json: bool) -> int:
     if not body["positions"]:
         click.echo("  positions   none is open")
     if still_open:
-        click.echo("The service goes on closing; look again: bot status")
+        click.echo("The service continues to close them; check again: bot status")
     click.echo("To lift it: bot kill --lift, with the owner's key.")
     return int(Exit.TIMEOUT if still_open else Exit.DONE)

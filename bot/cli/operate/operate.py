@@ -28,7 +28,7 @@ Examples:
   bot resume trend
 
 \b
-Exit 4: STRATEGY's file cannot be used, or it failed again and is back in quarantine. 5: the service did not answer. 7: it refuses.
+Exit 4: STRATEGY's file cannot be used, or it failed again and is back in quarantine. 5: the service did not answer. 7: the service refused.
 """
 RELOAD = """\b
 Examples:
@@ -36,15 +36,15 @@ Examples:
   bot reload --yes
 
 \b
-Exit 4: the config cannot be taken over. 5: the service did not answer. 7: it refuses what is new. Nothing was changed then.
-Exit 4 also when it was taken over, and a strategy that is new or changed in it failed at once: it is in quarantine.
+Exit 4: the config cannot be applied. 5: the service did not answer. 7: the service refuses a new guardian. In these cases nothing changed.
+Exit 4 also if the config was applied and a new or changed strategy failed at once: it is in quarantine.
 """
 STOP = """\b
 Example:
   bot stop --config configs/paper.yaml
 
 \b
-Exit 0: it has ended as it was asked to. Otherwise as the run itself: 5, safety.on_exit could not be finished; 6, a position has no stop.
+Exit 0: the daemon ended as asked. Otherwise the exit code of the run: 5, safety.on_exit could not be finished; 6, a position has no stop.
 """
 RECONCILE = """\b
 Examples:
@@ -58,7 +58,7 @@ Examples:
 @where
 @click.option("--json", "as_json", is_flag=True, help="The daemon's answer.")
 def pause(strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Open nothing more: of STRATEGY, or of all. Exits, stops and guardians go on; `bot resume` ends it."""
+    """Stop new entries of STRATEGY, or of all. Exits, stops and guardians continue. `bot resume` ends the pause."""
     return _switch("/pause", strategy, config, state_dir, as_json=as_json)
 
 
@@ -67,7 +67,7 @@ def pause(strategy: str | None, config: Path | None, state_dir: Path | None, *, 
 @where
 @click.option("--json", "as_json", is_flag=True, help="The daemon's answer.")
 def resume(strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Let entries go on, of STRATEGY or of all. For all it also says that a person has looked: at who else trades here, and at orders that wait for one, which end."""
+    """Allow entries again, of STRATEGY or of all. For all it also confirms that you have checked who else trades on the account and the orders that wait for a person; those orders end."""
     return _switch("/resume", strategy, config, state_dir, as_json=as_json)
 
 
@@ -85,9 +85,9 @@ def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Pat
         if told.get("forgotten"):
             click.echo(f"NOT KEPT: {told['forgotten']}")
         for one in told.get("looked_at", ()):
-            click.echo(f"Taken as looked at by you: {one}")
+            click.echo(f"Confirmed as checked by you: {one}")
         if told.get("resting"):
-            click.echo(f"Entries that rest may still fill: {', '.join(told['resting'])} (bot orders)")
+            click.echo(f"Resting entries can still fill: {', '.join(told['resting'])} (bot orders)")
     return int(Exit.DONE)
 
 
@@ -98,7 +98,7 @@ def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Pat
     "--json", "as_json", is_flag=True, help="The changes as JSON; nothing is asked, and without --yes nothing is done."
 )
 def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_json: bool) -> int:
-    """Read the config and its strategies anew. What would change is shown first."""
+    """Reload the config and its strategies. Shows the changes first."""
     from bot.cli.operate.daemon_client import find
     from bot.errors import Exit
     from bot.logs import redact_text
@@ -124,7 +124,7 @@ def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_
     code = int(done.get("exit_code", Exit.DONE))
     if code:
         click.echo(
-            "error: the config was taken over, and what is in quarantine is asked nothing: mend it, then bot reload",
+            "error: the config was applied, but a strategy is in quarantine and is not called: fix it, then bot reload",
             err=True,
         )
     return code
@@ -135,13 +135,13 @@ def _agreed() -> bool:
         return click.confirm("Apply these changes?")
     except click.Abort:
         click.echo()
-        raise click.ClickException("nobody answered, and nothing was changed; bot reload --yes does not ask") from None
+        raise click.ClickException("no answer, so nothing was changed; bot reload --yes does not ask") from None
 
 
 @click.command(epilog=STOP)
 @where
-@click.option("--force", is_flag=True, help="Also when a service manager runs it, which will start it again.")
-@click.option("--json", "as_json", is_flag=True, help="What became of it.")
+@click.option("--force", is_flag=True, help="Stop it even if a service manager runs it and will start it again.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
 def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: bool) -> int:
     """End the daemon as SIGTERM does, and wait for it. safety.on_exit says what becomes of orders and positions. An embedded service ends too."""
     from bot.cli.operate.daemon_client import Denied, Silent, find
@@ -166,7 +166,7 @@ def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: b
         click.echo(json.dumps(told))
     else:
         click.echo(
-            f"stopped (pid {told['pid']}, safety.on_exit: {asked['on_exit']}); what stays is in its last lines: bot logs {place.flag}"
+            f"stopped (pid {told['pid']}, safety.on_exit: {asked['on_exit']}); its last lines say what stays at the service: bot logs {place.flag}"
         )
         if service is not None:
             click.echo(
@@ -210,12 +210,10 @@ def _ends(place: Place) -> bool:
 
 @click.command(epilog=RECONCILE)
 @where
-@click.option(
-    "--apply", "applies", is_flag=True, help="Repair what is found, as the daemon does by itself every few minutes."
-)
-@click.option("--json", "as_json", is_flag=True, help="The drifts as JSON.")
+@click.option("--apply", "applies", is_flag=True, help="Repair the differences, as the daemon does every few minutes.")
+@click.option("--json", "as_json", is_flag=True, help="The differences as JSON.")
 def reconcile(config: Path | None, state_dir: Path | None, *, applies: bool, as_json: bool) -> int:
-    """Compare what the daemon believes with what the service says. Shows the differences; --apply repairs them."""
+    """Compare the daemon's record of the account with the service. Shows the differences; --apply repairs them."""
     from bot.cli.operate.daemon_client import find
     from bot.errors import Exit
 

@@ -35,7 +35,7 @@ Examples:
   bot status --config configs/paper.yaml --json
 
 \b
-Exit 0: it runs and every position of ours has its stop. 3: it does not run. 6: a position of ours without a stop.
+Exit 0: the daemon runs and each of its positions has a stop. 3: it does not run. 6: one of its positions has no stop.
 """
 POSITIONS = "\b\nExample:\n  bot positions --json"
 ORDERS = "\b\nExample:\n  bot orders"
@@ -56,7 +56,7 @@ Examples:
 @where
 @click.option("--json", "as_json", is_flag=True, help="The daemon's answer as one JSON object.")
 def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Say how the daemon is, now. With the daemon dead: what its journal last knew, and how old that is. Exit 3 then."""
+    """Show the state of the daemon, its account and its profit. If the daemon is dead: the last state in its journal and its age, with exit code 3."""
     from bot.cli.operate.daemon_client import NotRunning, find
     from bot.errors import Exit
 
@@ -91,7 +91,7 @@ def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
 @where
 @click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
 def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """List the open positions, each with its stop, from the running daemon."""
+    """List the open positions, each with its stop and trailing stops. Asks the running daemon."""
     from bot.cli.operate.daemon_client import find
     from bot.errors import Exit
 
@@ -144,7 +144,7 @@ def _is_unsafe(position: Mapping[str, Any]) -> bool:
 @where
 @click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
 def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """List what rests at the service: entries, armed stops and targets, from the running daemon."""
+    """List the orders that rest at the service: entries, armed stops and targets. Asks the running daemon."""
     from bot.cli.operate.daemon_client import find
     from bot.errors import Exit
 
@@ -154,7 +154,7 @@ def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
         click.echo(json.dumps(told))
     else:
         columns = ("oid", "market", "kind", "side", "action", "size", "limit_px", "trigger_px", "strategy")
-        _table(told["orders"], columns, empty="nothing rests")
+        _table(told["orders"], columns, empty="no order rests")
     return int(Exit.DONE)
 
 
@@ -170,12 +170,12 @@ def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     metavar="TYPES",
     help="fill, order, trigger, guardian, funding, liquidation, settlement, account; type.subtype narrows it.",
 )
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many at most.")
 @click.option("--json", "as_json", is_flag=True, help="The events as the service sent them.")
 def events(
     config: Path | None, state_dir: Path | None, since: str | None, types: str | None, limit: int, *, as_json: bool
 ) -> int:
-    """List the service's events as the journal has them: the newest, or those since WHEN. Also with the daemon dead."""
+    """List the account's events from the journal: the newest, or those since WHEN. Works also if the daemon is dead."""
     from bot.cli.operate.daemon_client import find, of_journal
     from bot.errors import Exit
     from bot.runtime.journal import queries
@@ -207,12 +207,17 @@ def events(
 @click.command(epilog=LOGS)
 @where
 @click.option(
-    "-n", "--lines", type=click.IntRange(0, LINES_MAX), default=100, show_default=True, help="The newest so many."
+    "-n",
+    "--lines",
+    type=click.IntRange(0, LINES_MAX),
+    default=100,
+    show_default=True,
+    help="How many of the newest lines.",
 )
-@click.option("-f", "--follow", is_flag=True, help="And then each new one, until Ctrl-C or the daemon's end.")
+@click.option("-f", "--follow", is_flag=True, help="Then show each new line, until Ctrl-C or the daemon's end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def logs(config: Path | None, state_dir: Path | None, lines: int, *, follow: bool, as_json: bool) -> int:
-    """Show the daemon's log. With the daemon dead (exit 3), or silent (exit 5), the end of what it has left on disk."""
+    """Show the daemon's log. If the daemon is dead (exit 3) or silent (exit 5), the last lines that it left on disk."""
     from bot.cli.operate.daemon_client import NotRunning, Silent, find
     from bot.errors import Exit
     from bot.runtime.control_plane.log_tail import FILE, last_lines
@@ -290,23 +295,23 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         yield "  dead-man    no heartbeat process (off, or a clock that is moved by hand)"
     else:
         left_s = beat["deadline_s"]
-        left = "nothing armed" if left_s is None else f"acts in {left_s} s unless a beat comes"
+        left = "nothing armed" if left_s is None else f"acts in {left_s} s unless a heartbeat comes"
         if left_s is not None and left_s < 0:
-            left = f"MAY HAVE ACTED: no beat came through for {-left_s} s beyond its deadline"
+            left = f"MAY HAVE ACTED: its deadline passed {-left_s} s ago without a heartbeat"
         trouble = f", last error {beat['error']}" if beat["error"] else ""
         yield f"  dead-man    {left}, {many(beat['beats'], 'beat')} tried{trouble}"
     for one in told["guardians"]:
         if not one["stands"]:
-            yield f"  guardian    {one['name']} DOES NOT STAND; it is armed anew"
+            yield f"  guardian    {one['name']} IS NOT ARMED; the daemon arms it again"
     for one in told.get("blocked_by", ()):  # A daemon that was started before an update does not say it.
         until = "until 00:00 UTC, or until" if one["type"] == "account_drawdown" else "until"
         yield f"  entries     REFUSED by the service: {one['type']} {one['id']} stands {until} the account's owner lifts it"
     for one in told["strategies"]:
         why = f": {one['why']}" if one["why"] else ""
         if one["state"] == "QUARANTINED":
-            why += f"; mend it, then bot resume {one['name']}"
+            why += f"; fix it, then bot resume {one['name']}"
         if why and one.get("resting"):
-            why += f"; entries that rest may still fill: {', '.join(one['resting'])} (bot orders)"
+            why += f"; resting entries can still fill: {', '.join(one['resting'])} (bot orders)"
         book = one.get("book")
         gain = f", net {formatting.usd(book['net_usd'], signed=True)} USD" if book and "net_usd" in book else ""
         yield f"  strategy    {one['name']} {one['state']} on {', '.join(one['markets'])}, {one['interval']}{gain}{why}"
@@ -371,7 +376,7 @@ def _last(place: Place) -> tuple[dict[str, Any] | None, str]:
     try:
         last = queries.last_state(place.folder)
     except queries.NotFound:
-        return None, "it has left no journal"
+        return None, "it left no journal"
     except JournalError as error:
         return None, f"{error}; bot doctor says what to do"
     return {"age_ms": SystemClock().now_ms() - last.written_ms, **last._asdict()}, ""

@@ -36,7 +36,7 @@ Examples:
   bot doctor --json configs/paper.yaml
 
 \b
-Exit 0: nothing fails (warnings may stand). Otherwise the code of the first failure: 4 config, 5 no answer, 6 journal, 7 key, 1 another.
+Exit 0: nothing fails; warnings are allowed. Otherwise the code of the first failure: 4 config, 5 no answer, 6 journal, 7 key, 1 another.
 """
 
 Level = Literal["ok", "warn", "fail", "skip"]
@@ -75,11 +75,11 @@ class Patient:
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
     metavar="DIR",
-    help="Its state directory, without a config.",
+    help="State directory of the daemon, if there is no config.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The findings as one JSON object.")
 def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Look at config, secrets, service, key, clock, disk, journal, heartbeat, addresses of notices, port of metrics and unit of a daemon, and say what to do."""
+    """Check the config, secrets, service, key, clock, disk, journal, heartbeat, notices, metrics and unit of a daemon. Say how to fix what is wrong."""
     from bot.cli.operate.daemon_client import find
 
     try:
@@ -122,7 +122,9 @@ def _config(patient: Patient) -> None:
 
     path = patient.place.config
     if path is None:
-        patient.say("config", "skip", "none given: bot doctor CONFIG looks at it, its secrets and its service too")
+        patient.say(
+            "config", "skip", "none given: bot doctor CONFIG also checks the config, its secrets and its service"
+        )
         return
     try:
         patient.settings, patient.references = judged_without_secrets(path)
@@ -139,7 +141,7 @@ def _config(patient: Patient) -> None:
                 "strategies",
                 "warn",
                 f"{strategy.name}: {warning}",
-                "others must not be able to change what trades for you: chmod go-w it",
+                "other users must not be able to change a strategy: chmod go-w",
             )
 
 
@@ -162,18 +164,18 @@ def _secrets(patient: Patient) -> None:
             look(what, "api_key" if what == api_key else "secret")
         except Rejected as error:
             patient.say(
-                "secrets", "fail", str(error), "put the secret there, or change the reference", int(Exit.CONFIG)
+                "secrets", "fail", str(error), "put the secret there, or correct the reference", int(Exit.CONFIG)
             )
             continue
         if kind == "env":
             patient.say(
                 "secrets",
                 "warn",
-                f"{what}: every process of yours can read the environment",
-                "a file for you alone: ${file:PATH}, or ${credential:NAME}",
+                f"{what}: each of your processes can read the environment",
+                "use a file that only you can read: ${file:PATH}, or ${credential:NAME}",
             )
         else:
-            patient.say("secrets", "ok", f"{what} is there, for its owner alone")
+            patient.say("secrets", "ok", f"{what} exists, and only its owner can read it")
 
 
 def _credential(patient: Patient, name: str) -> None:
@@ -186,19 +188,19 @@ def _credential(patient: Patient, name: str) -> None:
         patient.say(
             "secrets",
             "warn",
-            f"the credential {name} is handed over by a unit, and none is installed",
+            f"a systemd unit provides the credential {name}, and none is installed",
             f"bot systemd {quote(str(patient.place.config))} --install",
         )
         return
     try:
         mode = file.stat().st_mode
     except PermissionError:
-        patient.say("secrets", "skip", f"the credential {name} comes from {file}, which is not for you to see")
+        patient.say("secrets", "skip", f"the credential {name} comes from {file}, which you may not read")
     except OSError:
         patient.say(
             "secrets",
             "fail",
-            f"the unit takes the credential {name} from {file}, which is not there",
+            f"the unit reads the credential {name} from {file}, which does not exist",
             f"install -D -m 600 /dev/stdin {quote(str(file))}",
         )
     else:
@@ -206,11 +208,11 @@ def _credential(patient: Patient, name: str) -> None:
             patient.say(
                 "secrets",
                 "fail",
-                f"{file} can be read by others (mode {stat.S_IMODE(mode):04o})",
+                f"other users can read {file} (mode {stat.S_IMODE(mode):04o})",
                 f"chmod 600 {quote(str(file))}",
             )
         else:
-            patient.say("secrets", "ok", f"the credential {name} comes from {file}, for its owner alone")
+            patient.say("secrets", "ok", f"the credential {name} comes from {file}, which only its owner can read")
 
 
 def _state_dir(patient: Patient) -> None:
@@ -224,31 +226,35 @@ def _state_dir(patient: Patient) -> None:
     try:
         status = folder.stat()
     except FileNotFoundError:
-        patient.say("state", "ok", f"{folder} will be made by the first run")
+        patient.say("state", "ok", f"the first run makes {folder}")
         return
     except OSError as error:
         patient.say("state", "fail", f"{folder}: {error.strerror}", _ASK)
         return
     if not stat.S_ISDIR(status.st_mode):
         patient.say(
-            "state", "fail", f"{folder} is no folder", "set state_dir to a folder that you may write", int(Exit.CONFIG)
+            "state",
+            "fail",
+            f"{folder} is not a folder",
+            "set state_dir to a folder that you can write to",
+            int(Exit.CONFIG),
         )
     elif stat.S_IMODE(status.st_mode) & 0o077:
         patient.say(
             "state",
             "fail",
-            f"{folder} is open to others (mode {stat.S_IMODE(status.st_mode):04o})",
+            f"other users can enter {folder} (mode {stat.S_IMODE(status.st_mode):04o})",
             f"chmod 700 {quote(str(folder))}",
         )
     elif not os.access(folder, os.W_OK):
         patient.say(
             "state",
             "fail",
-            f"{folder} cannot be written",
-            f"give it to the user who runs the daemon: chown it, or set state_dir (uid {status.st_uid} owns it)",
+            f"you cannot write to {folder}",
+            f"uid {status.st_uid} owns it: chown it to the user who runs the daemon, or set another state_dir",
         )
     else:
-        patient.say("state", "ok", f"{folder}, for its owner alone")
+        patient.say("state", "ok", f"{folder}; only its owner can enter it")
 
 
 def _disk(patient: Patient) -> None:
@@ -256,13 +262,13 @@ def _disk(patient: Patient) -> None:
     while not _is_seen(folder):
         folder = folder.parent
     free_mb = shutil.disk_usage(folder).free // 1_048_576
-    text = f"{free_mb:,} MB free where {patient.place.folder} is"
+    text = f"{free_mb:,} MB free on the disk of {patient.place.folder}"
     if free_mb < DISK_FAIL_MB:
         patient.say(
-            "disk", "fail", text, "make room: a journal that cannot be written stops every entry", int(Exit.UNSAFE)
+            "disk", "fail", text, "free some space: without a journal the daemon sends no entries", int(Exit.UNSAFE)
         )
     elif free_mb < DISK_WARN_MB:
-        patient.say("disk", "warn", text, "make room before it is less")
+        patient.say("disk", "warn", text, "free some space soon")
     else:
         patient.say("disk", "ok", text)
 
@@ -294,7 +300,7 @@ def _journal(patient: Patient) -> None:
             found = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
             mode = db.execute("PRAGMA journal_mode").fetchone()[0]
     except queries.NotFound:
-        patient.say("journal", "ok", "none yet: the first run makes it")
+        patient.say("journal", "ok", "none yet; the first run makes it")
         return
     except queries.Closed as error:
         patient.say("journal", "fail", str(error), _ASK)
@@ -311,20 +317,23 @@ def _journal(patient: Patient) -> None:
     size_mb = (folder / queries.FILE).stat().st_size / 1_048_576
     if mode != "wal":
         patient.say(
-            "journal", "warn", f"whole, but in mode {mode}", "the next run sets it; its folder must be on a local disk"
+            "journal",
+            "warn",
+            f"whole, but in mode {mode}",
+            "the next run corrects it; the state directory must be on a local disk",
         )
     elif wal_mb > WAL_WARN_MB:
         patient.say(
             "journal",
             "warn",
             f"whole, {size_mb:.1f} MB and {wal_mb} MB of write-ahead log",
-            "some program holds it open: end it, or restart the daemon",
+            "another program keeps it open: end that program, or restart the daemon",
         )
     else:
         patient.say("journal", "ok", f"whole, {size_mb:.1f} MB")
 
 
-_ASK: Final = "ask as the user who runs the daemon, or as root (sudo)"
+_ASK: Final = "run this as the user who runs the daemon, or as root (sudo)"
 _OPEN: Final = (
     "it is for the user who runs the daemon to read and write: chown or chmod it, or end the program that locks it"
 )
@@ -361,7 +370,7 @@ def _daemon(patient: Patient) -> None:
             int(Exit.UNSAFE),
         )
     elif told["state"] == "DEGRADED":
-        patient.say("daemon", "warn", text, "bot status has the reason; entries wait for it, exits go on")
+        patient.say("daemon", "warn", text, "bot status says why; no entries meanwhile, exits continue")
     elif waiting := told.get("intents", {}).get("quarantined"):
         patient.say(
             "daemon",
@@ -382,7 +391,7 @@ def _heartbeat(patient: Patient) -> None:
         patient.say(
             "dead-man",
             "warn",
-            "off: when the daemon dies, nobody acts",
+            "off: if the daemon dies, nothing closes its positions",
             "dead_man: {heartbeat_seconds: 300, on_miss: flatten}",
         )
         return
@@ -394,14 +403,14 @@ def _heartbeat(patient: Patient) -> None:
     try:
         lengths = beats_of(settings, speed)
     except ConfigError as error:
-        patient.say("dead-man", "fail", str(error), "a larger dead_man.heartbeat_seconds", int(Exit.CONFIG))
+        patient.say("dead-man", "fail", str(error), "set a larger dead_man.heartbeat_seconds", int(Exit.CONFIG))
         return
     if lengths is None:
-        patient.say("dead-man", "ok", "beats when the clock is moved by hand")
+        patient.say("dead-man", "ok", "sends heartbeats when the clock is advanced by hand")
         return
     patient.say(
         "dead-man", "ok",
-        f"acts ({dead_man.on_miss}) after {lengths.deadline_ns / 1e9:g} s of real silence; a beat every {lengths.period_ns / 1e9:g} s, while the loop moves",
+        f"acts ({dead_man.on_miss}) after {lengths.deadline_ns / 1e9:g} s of real time without a heartbeat; the daemon sends one every {lengths.period_ns / 1e9:g} s while it makes progress",
     )  # fmt: skip
 
 
@@ -423,12 +432,12 @@ def _notify(patient: Patient) -> None:
         try:
             target = AppriseTarget(SecretStr(look(reference, "urls")), index)
         except Rejected:
-            patient.say("notify", "skip", f"{reference} is not within reach here, so its address was not looked at")
+            patient.say("notify", "skip", f"{reference} cannot be read here, so its address was not checked")
         except ConfigError as error:
             fix = f"correct the address behind {reference}"
             patient.say("notify", "fail", str(error), fix, int(Exit.CONFIG))
         else:
-            patient.say("notify", "ok", f"{reference} is understood ({target.name}); nothing was sent")
+            patient.say("notify", "ok", f"{reference} is a valid address ({target.name}); nothing was sent")
 
 
 def _metrics(patient: Patient) -> None:
@@ -444,7 +453,9 @@ def _metrics(patient: Patient) -> None:
     with contextlib.suppress(OSError):
         taken = (patient.place.folder / PORT_FILE).read_text(encoding="utf-8").strip()
     if taken and patient.place.is_running() and (port == 0 or taken == str(port)):
-        patient.say("metrics", "ok", f"http://{HOST}:{taken}/metrics, the running daemon's, on this machine alone")
+        patient.say(
+            "metrics", "ok", f"http://{HOST}:{taken}/metrics, served by the running daemon to this machine only"
+        )
         return
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -452,9 +463,11 @@ def _metrics(patient: Patient) -> None:
             listener.bind((HOST, port))
         except OSError as error:
             text = f"metrics.port: {port} on {HOST} cannot be used: {error.strerror}"
-            patient.say("metrics", "fail", text, "give another, or 0 for a free one", int(Exit.CONFIG))
+            patient.say("metrics", "fail", text, "set another port, or 0 for a free one", int(Exit.CONFIG))
             return
-    patient.say("metrics", "ok", f"{f'port {port} is free' if port else 'a free port'} on {HOST}, this machine alone")
+    patient.say(
+        "metrics", "ok", f"{f'port {port} is free' if port else 'a free port'} on {HOST}, for this machine only"
+    )
 
 
 def _lacks_package(patient: Patient, settings: Settings, section: str) -> bool:
@@ -490,7 +503,7 @@ async def _service(patient: Patient) -> None:
                 "service",
                 "fail",
                 f"{base_url}: {error.message} ({error.code})",
-                "is it up, and is account.base_url right?",
+                "check that the service runs and that account.base_url is right",
                 int(Exit.TIMEOUT),
             )
             return
@@ -506,7 +519,7 @@ async def _service(patient: Patient) -> None:
                 "key",
                 "fail",
                 f"{error.message} ({error.code})",
-                "make a new key and hand it over; bot check shows where it is read from",
+                "make a new key and put it where the config refers to",
                 int(Exit.REFUSED),
             )
 
@@ -525,7 +538,7 @@ async def _way(patient: Patient, settings: Settings) -> tuple[str, str | None] |
             patient.say("key", "skip", f"not looked at: {error}")
             return settings.account.base_url, None
     if is_closed(patient.place.folder):
-        patient.say("service", "skip", "embedded: whether it runs is not for you to see")
+        patient.say("service", "skip", "embedded: you may not see whether it runs")
         return None
     service = Embedded(patient.place.folder)
     base_url = service.base_url
@@ -542,14 +555,16 @@ def _at_rest(patient: Patient, service: Embedded) -> None:
     try:
         service.check_name()
     except BotError as error:
-        patient.say("service", "fail", str(error), "set state_dir to a folder nearer to the root", int(error.exit_code))
+        patient.say(
+            "service", "fail", str(error), "set state_dir to a folder with a shorter path", int(error.exit_code)
+        )
         return
     if queries.is_damaged(service.db):
         patient.say(
             "service",
             "fail",
             f"{service.db} is damaged",
-            "put a copy of it back, or set another state_dir: the service begins anew there",
+            "restore a copy of it, or set another state_dir: the service starts a new database there",
             int(Exit.CONFIG),
         )
         return
@@ -562,9 +577,9 @@ async def _versions(patient: Patient, client: Client, base_url: str) -> None:
     told = await client.status()
     problems = []
     if told.api_version is not None and told.api_version != API_VERSION:
-        problems.append(f"its API is of {told.api_version}, this client is of {API_VERSION}")
+        problems.append(f"its API version is {told.api_version}, this client has {API_VERSION}")
     if told.limits_version is not None and told.limits_version != LIMITS_VERSION:
-        problems.append(f"its limits are version {told.limits_version}, this client knows {LIMITS_VERSION}")
+        problems.append(f"its limits version is {told.limits_version}, this client has {LIMITS_VERSION}")
     if told.api_version is None:
         problems.append("it does not say its API version")
     words = f"{base_url}: {told.status}, version {told.version or 'not told'}"
@@ -573,7 +588,7 @@ async def _versions(patient: Patient, client: Client, base_url: str) -> None:
             "service",
             "warn",
             f"{words}; {'; '.join(problems)}",
-            "read its changelog (GET /v1/changelog), and try on its sandbox first",
+            "read its changelog (GET /v1/changelog) and try on its sandbox first",
         )
     else:
         patient.say("service", "ok", f"{words}, API {told.api_version}, limits version {told.limits_version}")
@@ -587,17 +602,17 @@ def _skew(patient: Patient, client: Client) -> None:
         patient.say(
             "clock",
             "warn",
-            "the service sends no Date: the skew cannot be measured",
-            "keep this machine's clock right (NTP)",
+            "the service sends no Date header, so the clock difference cannot be measured",
+            "keep this machine's clock correct (NTP)",
         )
         return
-    text = f"this machine and the service are {abs(skew) / 1000:.0f} s apart"
+    text = f"this machine's clock and the service's are {abs(skew) / 1000:.0f} s apart"
     if abs(skew) > SKEW_STOP_MS:
         patient.say(
             "clock",
             "fail",
             text,
-            "set this machine's clock (timedatectl set-ntp true): bars and deadlines are told by the service's",
+            "set this machine's clock (timedatectl set-ntp true): bars and deadlines follow the service's clock",
         )
     elif abs(skew) > SKEW_WARN_MS:
         patient.say("clock", "warn", text, "set this machine's clock (timedatectl set-ntp true)")
@@ -612,8 +627,8 @@ async def _key(patient: Patient, client: Client, settings: Settings) -> None:
         patient.say(
             "key",
             "warn",
-            "this is a person's session, not a key",
-            "make a key for the daemon: a session ends by itself",
+            "this is a session of a person, not an API key",
+            "make a key for the daemon: a session expires",
         )
         return
     for check in (_scopes, _caps):
@@ -641,7 +656,7 @@ def _scopes(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | No
         yield (
             "warn",
             f"it expires at {iso(key.expires_at)}",
-            "hand over a new one before that: openings and beats end with it",
+            "replace it before that: without it the daemon can neither open positions nor send heartbeats",
         )
 
 
@@ -652,8 +667,8 @@ def _caps(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | None
         if barred:
             yield (
                 "fail",
-                f"{one.name} trades {', '.join(barred)}, which the key may not",
-                "allow these coins on the key, or take them out of the config",
+                f"{one.name} trades {', '.join(barred)}, which the key does not allow",
+                "allow these coins on the key, or remove them from the config",
             )
         if key.max_leverage is not None and one.max_leverage > key.max_leverage:
             yield (
@@ -675,19 +690,19 @@ async def _keys_proven(patient: Patient, client: Client, settings: Settings) -> 
     page = await client.trades(limit=50)
     ours = [one for one in page.trades if one.source is not None]
     if any(one.idempotency_key for one in ours):
-        patient.say("idempotency", "ok", "trades show their keys: doubt is settled by them")
+        patient.say("idempotency", "ok", "trades show their keys, which settle orders in doubt")
     elif not ours:
         patient.say(
             "idempotency",
             "ok",
-            "no trade yet to see; until one shows its key, doubt is settled by the plan's single-use token",
+            "no trade yet; until one shows its key, the single-use token of a plan settles orders in doubt",
         )
     elif settings.orders.path == "direct":
         patient.say(
             "idempotency",
             "warn",
             "trades show no keys, and orders.path is direct",
-            "orders: {path: plan}: then the plan's single-use token settles doubt",
+            "set orders.path to plan: the single-use token of a plan then settles orders in doubt",
         )
     else:
         patient.say(
@@ -706,7 +721,7 @@ def _unit(patient: Patient) -> None:
         return
     path, made = installed(settings.name), f"bot systemd {quote(str(config))}"
     if path is None:
-        patient.say("unit", "skip", f"none installed; {made} makes one")
+        patient.say("unit", "skip", f"none installed; {made} prints one")
         return
     user = "" if path.is_relative_to("/etc") else " --user"
     try:
@@ -717,13 +732,13 @@ def _unit(patient: Patient) -> None:
         return
     if unit.closed:
         named = ", ".join(map(str, unit.closed))
-        patient.say("unit", "fail", f"{path}: its user may not read {named}", opening(unit))
+        patient.say("unit", "fail", f"{path}: its user cannot read {named}", opening(unit))
     elif same:
         patient.say("unit", "ok", f"{path} is up to date")
     else:
         patient.say(
             "unit",
             "warn",
-            f"{path} is not what bot systemd makes now",
+            f"{path} differs from what bot systemd makes now",
             f"{made}{user} shows it; --install --force writes it",
         )

@@ -256,7 +256,7 @@ def test_a_dead_daemon_whose_journal_cannot_be_read_is_said_to_be_dead(
     assert (found["level"], "a damaged file is kept under another name" in found["fix"]) == ("fail", True)
     (folder / "journal.db").unlink()
     assert call(["status", "--state-dir", str(folder)]) == 3
-    assert "it has left no journal" in capsys.readouterr().out
+    assert "it left no journal" in capsys.readouterr().out
 
 
 @pytest.fixture

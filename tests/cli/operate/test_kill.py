@@ -116,7 +116,7 @@ def test_a_kill_without_a_config_takes_that_of_the_last_start_from_the_journal(
     assert call(["kill", "--lift", *at]) == 0
     config.unlink()
     assert call(["kill", *at]) == 4
-    assert "left no word of a config that is there: give --config CONFIG" in capsys.readouterr().err
+    assert "its config is not known: say which service with --config CONFIG" in capsys.readouterr().err
 
 
 def test_a_daemon_that_hangs_keeps_no_kill_from_the_service(
@@ -153,7 +153,7 @@ def test_a_kill_whose_answer_is_lost_is_asked_again_and_thrown_once(
     sandbox.fault("post_account_kill", "lose_reply")
     assert call(["kill", "--flatten", "--config", str(config), "--json"]) == 0
     said = capsys.readouterr()
-    assert "asking again" in said.err
+    assert "retrying" in said.err
     assert json.loads(said.out)["positions"] == []
     guardians = sandbox.client().get("/v1/guardians").json()["guardians"]
     assert [one["type"] for one in guardians] == ["kill_switch"]
@@ -166,7 +166,7 @@ def test_a_kill_that_cannot_be_answered_says_that_nothing_is_known(
     monkeypatch.setattr(kill_module, "WITHIN_S", 0.0)
     sandbox.fault("post_account_kill", "drop", count=9)
     assert call(["kill", "--config", str(config)]) == 5
-    assert "whether the switch was thrown is not known" in capsys.readouterr().err
+    assert "it is not known whether the kill switch is active" in capsys.readouterr().err
 
 
 def test_a_switch_that_nobody_answers_for_is_not_lifted_and_may_be_tried_again(
@@ -178,8 +178,8 @@ def test_a_switch_that_nobody_answers_for_is_not_lifted_and_may_be_tried_again(
         config.write_text(re.sub(r'base_url: "[^"]*"', f'base_url: "{base_url}"', config.read_text()))
         assert call(["kill", "--lift", "--config", str(config)]) == 5
     said = capsys.readouterr().err
-    assert said.startswith(f"error: the service at {base_url} has not lifted it (connect_error: ")
-    assert said.endswith("; try again once it answers\n")
+    assert said.startswith(f"error: the service at {base_url} has not lifted the switch (connect_error: ")
+    assert said.endswith("; try again when it answers\n")
 
 
 def test_a_key_that_is_refused_ends_with_the_services_words(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,7 +206,7 @@ def test_a_key_that_is_out_of_reach_is_said_with_the_way_out(
 @pytest.mark.parametrize(
     ("speed", "seconds", "code", "said"),
     [
-        (60, 3_600, 0, "after 60 s of real silence"), (1, 3_600, 0, "after 3600 s of real silence"), (0, 3_600, 0, "moved by hand"),
+        (60, 3_600, 0, "after 60 s of real time without a heartbeat"), (1, 3_600, 0, "after 3600 s of real time without a heartbeat"), (0, 3_600, 0, "advanced by hand"),
         (60, 300, 4, "dead_man.heartbeat_seconds: "),
     ],
 )  # fmt: skip
@@ -256,7 +256,7 @@ def test_doctor_looks_at_the_scopes_and_caps_of_the_key(
     code, told = found()
     assert code == 7
     assert [one["level"] for one in told["key"]] == ["ok", "fail", "warn"]
-    assert "BTC, which the key may not" in told["key"][1]["message"]
+    assert "BTC, which the key does not allow" in told["key"][1]["message"]
     sandbox.client().post(
         "/v1/orders", json={"market": "BTC", "side": "long", "usdAmount": 100}, headers={"Idempotency-Key": "k"}
     )

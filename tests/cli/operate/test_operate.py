@@ -219,11 +219,11 @@ def test_what_is_not_known_to_be_so_now_is_not_shown_as_if_it_were(ran: Ran, ask
     assert "kill_switch grd_2 stands until the account's owner lifts it" in lines
     assert "OLD         not read from the service for 75 s: account, positions and orders are as of then" in lines
     assert "positions   2, each of ours with its stop, NOT OURS AND WITHOUT A STOP: SOL;" in lines
-    assert ": raises; mend it, then bot resume mine; entries that rest may still fill: 17, 18 (bot orders)" in lines
+    assert ": raises; fix it, then bot resume mine; resting entries can still fill: 17, 18 (bot orders)" in lines
     assert "waiting     open BTC of mine: nothing can tell\n" in lines
     assert "              bot explain 3AGP2Z32Y43L, look at the account, then bot resume" in lines
     assert "book        @foreign net -1,234.50 USD: another hand's" in lines
-    assert "dead-man    MAY HAVE ACTED: no beat came through for 64.8 s beyond its deadline" in lines
+    assert "dead-man    MAY HAVE ACTED: its deadline passed 64.8 s ago without a heartbeat" in lines
 
 
 @pytest.mark.parametrize(
@@ -497,7 +497,7 @@ def test_a_reload_is_shown_first_and_done_when_it_is_wanted(
         ran.config.write_text(good.replace("mine:InAndOut", "mine:Raises"))
         code, out, err = ask("reload", *at, "--yes")
         assert (code, "mine: in quarantine, mine: RuntimeError: a mistake" in out) == (4, True)
-        assert "the config was taken over, and what is in quarantine is asked nothing" in err
+        assert "the config was applied, but a strategy is in quarantine" in err
         assert " ago: mine: in quarantine, mine: RuntimeError: a mistake" in ask("status", *at)[1]
         code, _, err = ask("resume", "mine", *at)
         assert (code, "mine failed again and is back in quarantine" in err) == (4, True)
@@ -651,7 +651,7 @@ def test_a_daemon_that_is_gone_is_never_shown_as_live_and_its_account_can_be_clo
         code, out, _ = ask("kill", "--lift", *at, "--json")
         assert (code, len(json.loads(out)["lifted"])) == (0, 1), "thrown thrice, and one that stands"
         one.until("it may open again", lambda: "entries     REFUSED" not in ask("status", *at)[1])
-        assert ask("kill", "--lift", *at)[1] == "No kill switch stands.\n"
+        assert ask("kill", "--lift", *at)[1] == "No kill switch is active.\n"
         code, out, _ = ask("stop", *at, "--force")
         assert (code, out.startswith("stopped (pid")) == (0, True)
         assert one.process.wait(WAIT_S) == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bot.cli.app import call
-from bot.cli.operate import systemd as unit_module
+from bot.cli.operate import systemd_unit as unit_module
 from bot.cli.operate.systemd import next_commands
 from bot.cli.operate.systemd_unit import Unit, credential_file, unit_of
 

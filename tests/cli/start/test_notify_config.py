@@ -98,7 +98,7 @@ def test_doctor_looks_at_each_address_and_shows_none(examined: Examined, monkeyp
     monkeypatch.setenv("OTHER", "nosuch://hunter2")
     code, found = examined("notify", url='"${env:NOTIFY}", "${env:OTHER}", "${credential:pager}"')
     assert [one["level"] for one in found] == ["ok", "fail", "skip"]
-    assert found[0]["message"] == "${env:NOTIFY} is understood (JSON#0); nothing was sent"
+    assert found[0]["message"] == "${env:NOTIFY} is a valid address (JSON#0); nothing was sent"
     assert found[1]["message"].startswith("notify.urls[1]: is no URL that apprise knows")
     assert found[1]["fix"] == "correct the address behind ${env:OTHER}"
     assert code == 4
@@ -140,8 +140,8 @@ def test_doctor_says_whether_the_port_for_metrics_is_free_or_the_daemons_own(
         (state / "metrics.port").write_text(f"{port}\n")
         assert examined("metrics", more=section)[1][0]["level"] == "fail", "the daemon that wrote it is gone"
         with hold_state(state):
-            assert "the running daemon's" in examined("metrics", more=section)[1][0]["message"]
+            assert "served by the running daemon" in examined("metrics", more=section)[1][0]["message"]
             assert f":{port}/metrics" in examined("metrics", more="metrics: {port: 0}")[1][0]["message"]
     (code, (found,)) = examined("metrics", more=section)
-    assert (code, found["message"]) == (0, f"port {port} is free on 127.0.0.1, this machine alone")
+    assert (code, found["message"]) == (0, f"port {port} is free on 127.0.0.1, for this machine only")
     assert examined("metrics") == (0, []), "none is asked for"
