@@ -1,9 +1,8 @@
-"""The heartbeat process: reads the brain's progress stamp, beats, writes down what may be believed.
+"""The heartbeat process reads the daemon's progress stamp, sends heartbeats and writes the lease.
 
-A process of its own, so that no plug-in can delay a beat and no beat can outlive the brain's progress. Small on
-purpose: standard library only, a new connection for every attempt (nothing kept that could have gone stale). What it
-decides is in `beat`; here are its clocks, its sockets and its end. The credential comes over stdin, never argv or
-environment, and leaves only in the request.
+It is a separate process, so that no strategy can delay a heartbeat and no heartbeat outlives the daemon's progress. It is small:
+standard library only, and a new connection for every attempt. heartbeat_rule.py decides; here are clocks, sockets and the exit.
+The credential comes over stdin, never in argv or environment, and is sent in the request only.
 """
 
 from __future__ import annotations
@@ -31,17 +30,15 @@ from bot.runtime.liveness.progress_stamp import ProgressReader, Stamp
 if TYPE_CHECKING:
     import ssl
 
-BELIEF: Final = "belief"  # the belief file's name, in the state directory
+BELIEF: Final = "belief"  # the lease file's name in the state directory
 LAYOUT: Final = "QQqqqqIIIIQBQ32s"
 MAGIC: Final = b"BBHB"
 VERSION: Final = 1
 
-TICK_S: Final = 0.25  # How often the stamp, the parent and the clocks are looked at between beats.
+TICK_S: Final = 0.25  # How often stamp, parent and clocks are checked between heartbeats.
 BODY_BYTES_MAX: Final = 64 * 1024
 STAGGER_S: Final = 0.25  # as the client's, between tries of a name's addresses: one that swallows packets holds up none
-ATTEMPTS_AT_ONCE_MAX: Final = (
-    8  # Connections that hang in name resolution cannot be cut short; they are not to pile up.
-)
+ATTEMPTS_AT_ONCE_MAX: Final = 8  # Threads that hang in name resolution cannot be stopped, so their number is limited.
 NICE: Final = -5
 EXIT_ACCESS_LOST: Final = 7
 PR_SET_PDEATHSIG: Final = 1
@@ -49,7 +46,7 @@ PR_SET_DUMPABLE: Final = 4
 
 
 class Orders(NamedTuple):
-    """The one line on stdin. `lengths` are a Rhythm's; `fence` names the run of the brain that may be beaten for."""
+    """The one line on stdin. `lengths` are a Rhythm's; `fence` names the run of the daemon to send heartbeats for."""
 
     host: str
     port: int
@@ -62,12 +59,12 @@ class Orders(NamedTuple):
     lengths: list[int]
     parent_pid: int
     fence: int
-    may_beat: bool = True  # False: it only writes down that it sees the brain live
-    ca_file: str | None = None  # whom https trusts: the same as the client does
+    may_beat: bool = True  # False: it sends nothing and only records that the daemon is alive
+    ca_file: str | None = None  # trusted certificates, as the client's
 
 
 class Record(NamedTuple):
-    """What lies in the belief file."""
+    """The content of the lease file."""
 
     fence: int
     written_ns: int
@@ -75,7 +72,7 @@ class Record(NamedTuple):
 
 
 class LeaseFile:
-    """The belief file, either side of it."""
+    """The lease file, for writer and reader."""
 
     def __init__(self, path: str, *, write: bool = False) -> None:
         self._record = MappedRecord(path, LAYOUT, magic=MAGIC, version=VERSION, write=write)
@@ -130,9 +127,9 @@ class LeaseFile:
 
 
 def first_heart(before: Record | None, orders: Orders) -> Heart:
-    """The heart to start with: all of it when this process was restarted under the same brain, else only the boot beats spent.
+    """The state to start with: the previous one after a restart under the same daemon, else only its boot heartbeats.
 
-    But not where the deadline stood: a reload may have made it a nearer one, which is none that stands still.
+    The previous deadline is dropped, because a reload may have set a nearer one, which must not look like one that does not move.
     """
     if before is None:
         return Heart()
@@ -154,7 +151,7 @@ class HeartbeatLoop:
         self.running: list[threading.Thread] = []
 
     def run(self) -> int:
-        """Until the brain is gone or the credential is refused; the process's exit code."""
+        """Run until the daemon is gone or the credential is refused; returns the exit code."""
         boot, mono = boot_ns(), monotonic_ns()
         while os.getppid() == self.orders.parent_pid:
             boot_now, mono_now = boot_ns(), monotonic_ns()
@@ -163,7 +160,7 @@ class HeartbeatLoop:
             self.progress.renew()
             self.belief.renew()
             self.write()
-            stamp = self.stamp = self.progress.read() or self.stamp  # One that cannot be read now grows old meanwhile.
+            stamp = self.stamp = self.progress.read() or self.stamp  # If it cannot be read, the old stamp grows old.
             now = boot_ns()
             verdict: heartbeat_rule.Verdict = "wait"
             if self.orders.may_beat:
@@ -208,7 +205,7 @@ class HeartbeatLoop:
             try:
                 got = answers.get(timeout=max(0.0, (until - now) / SECOND))
             except queue.Empty:
-                # Beyond the end the host was asleep: whether a beat may leave is judged anew.
+                # The host was suspended, so check again whether a heartbeat may be sent.
                 if tried == 1 and hedge_at <= boot_ns() < end:
                     tried = 2
                     self.connect(answers, from_last=True)
@@ -217,12 +214,12 @@ class HeartbeatLoop:
                 return got
             worst, failed = got, failed + 1
             if failed == tried:
-                return worst  # Every connection has failed: the fast retry is quicker than the rest of the wait.
+                return worst  # Every connection has failed; a retry is faster than the rest of the wait.
         return worst
 
     def connect(self, answers: queue.SimpleQueue[tuple[int, Answer]], *, from_last: bool = False) -> None:
         def work() -> None:
-            sent = boot_ns()  # Before the connection: the belief counts from the earliest instant.
+            sent = boot_ns()  # Before connecting, because the lease counts from the earliest instant.
             answers.put((sent, post(self.orders, from_last=from_last)))
 
         thread = threading.Thread(target=work, daemon=True)
@@ -301,10 +298,10 @@ def _connected(orders: Orders, end_ns: int, *, from_last: bool) -> socket.socket
                     try:
                         tries.append(socket.socket(family, kind, protocol))
                         tries[-1].settimeout(0)
-                        with contextlib.suppress(BlockingIOError):  # It is on its way.
+                        with contextlib.suppress(BlockingIOError):  # The connection is in progress.
                             tries[-1].connect(address)
                         under_way.register(tries[-1], selectors.EVENT_WRITE, tries[-1])
-                    except OSError as error:  # Also of a family that this host does not speak.
+                    except OSError as error:  # Also for an address family that this host lacks.
                         failed = error
                         continue
                 left_s = _left_s(end_ns)
@@ -332,8 +329,8 @@ def _secured(orders: Orders, plain: socket.socket, end_ns: int) -> socket.socket
 
 @functools.cache
 def _trust(ca_file: str | None) -> ssl.SSLContext:
-    """Read once, as by the client: a file that is replaced or gone later keeps no beat back."""
-    import ssl  # Megabytes, for those who need it.
+    """Read the certificates once, as the client does, so that a later change of the file stops no heartbeat."""
+    import ssl  # It takes megabytes, so only https imports it.
 
     return ssl.create_default_context(cafile=ca_file)
 
@@ -365,7 +362,7 @@ def _unchunked(raw: bytes) -> bytes:
 
 
 def classify(status: int, retry_after: str | None, body: bytes) -> Answer:
-    """An HTTP answer as the next move."""
+    """The next step after an HTTP answer."""
     if status == 200:
         return _armed(body)
     if status == 401 and _is_of_service(body):
@@ -379,7 +376,7 @@ def classify(status: int, retry_after: str | None, body: bytes) -> Answer:
 
 
 def _is_of_service(body: bytes) -> bool:
-    """Whether an error is the interface's. A page of something in between tells nothing about the credential, here as in the client."""
+    """True if an error came from the service itself. An error page of a proxy says nothing about the credential."""
     try:
         error = json.loads(body)["error"]
         return bool(error["code"] and error["requestId"])
@@ -388,7 +385,7 @@ def _is_of_service(body: bytes) -> bool:
 
 
 def _armed(body: bytes) -> Answer:
-    """The switches that a 200 names. One that cannot be read counts as a failure: nothing was promised."""
+    """The result of a 200 with its switches. An unreadable switch counts as a failure."""
     try:
         data = json.loads(body)
         deadlines = [one["nextDeadline"] for one in data["guardians"]]
@@ -409,5 +406,5 @@ def main() -> int:
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # No core file and no ptrace: the credential is in this memory.
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the brain, which stops this process when it is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which stops this process at its end.
     return HeartbeatLoop(orders).run()

@@ -1,7 +1,7 @@
-"""The beat rule, pure: when to beat, when to be silent, and what may be believed of the dead-man's deadline.
+"""The heartbeat rule, pure: when to send a heartbeat, when to send none, and how far to trust the dead-man deadline.
 
 The heartbeat process, the simulated worlds of the tests and sessions in virtual time all run these functions. Instants
-are CLOCK_BOOTTIME nanoseconds, which go on through suspend; no wall clock stands in any deadline. Durations are real
+are CLOCK_BOOTTIME nanoseconds, which count through a suspend; no deadline uses a wall clock. Durations are real
 seconds: the caller has divided heartbeat_seconds by the service clock's speed. Standard library only.
 """
 
@@ -13,20 +13,25 @@ from bot.runtime.liveness.progress_stamp import Stamp
 
 SECOND: Final = 1_000_000_000
 
-D_SECONDS_MIN: Final = 20.0  # Below it a period, one lost attempt and the margin leave no room.
-ATTEMPT_NS: Final = 2 * SECOND  # An attempt in all, both connections.
-HEDGE_NS: Final = 1 * SECOND  # A second connection starts then: to beat twice does no harm.
-MARGIN_NS: Final = 5 * SECOND  # Longer than an attempt: what is on its way at the deadline counts as late.
-RETRY_NS: Final = (SECOND // 4, SECOND // 2, SECOND, SECOND)  # After 1, 2, 3, ... failures in a row; then the last.
+D_SECONDS_MIN: Final = 20.0  # A shorter D has no room for a period, one lost attempt and the margin.
+ATTEMPT_NS: Final = 2 * SECOND  # One attempt, both connections included.
+HEDGE_NS: Final = 1 * SECOND  # A second connection starts then; two heartbeats do no harm.
+MARGIN_NS: Final = 5 * SECOND  # Longer than an attempt, so that a heartbeat in flight at the deadline counts as late.
+RETRY_NS: Final = (
+    SECOND // 4,
+    SECOND // 2,
+    SECOND,
+    SECOND,
+)  # After 1, 2, 3, ... failures in a row; later the last value.
 UNARMED_NS: Final = (
     2 * SECOND
 )  # Between beats that were answered "nothing armed": the brain is arming, or must be told.
-BOOT_BEATS_MAX: Final = 3  # Without a completed cycle, across restarts, each good for D; or a crash loop would hold the switch open for ever.
+BOOT_BEATS_MAX: Final = 3  # Without a completed pass, across restarts, each good for D. Otherwise a crash loop would hold the switch open for ever.
 STUCK_NS: Final = (
     5 * SECOND
 )  # A process that works notes the time four times a second, and within two during an attempt.
-SUSPEND_NS: Final = 1 * SECOND  # Boot time that ran ahead of monotonic time by more: the host was suspended.
-JITTER: Final = 0.1  # A period is stretched or shortened by up to this part of it.
+SUSPEND_NS: Final = 1 * SECOND  # If boot time gained more on monotonic time, the host was suspended.
+JITTER: Final = 0.1  # A period is longer or shorter by up to this part of it.
 
 Verdict: TypeAlias = Literal["beat", "wait", "stale", "boot_spent", "stopped"]
 
@@ -36,27 +41,29 @@ class Rhythm(NamedTuple):
 
     deadline_ns: int  # D: from sending to the switch
     period_ns: int  # P = clamp(D/6, 5 s, 60 s)
-    stale_ns: int  # L = min(D/3, 20 s): a brain without progress for this long is taken for dead
+    stale_ns: int  # L = min(D/3, 20 s): a daemon without progress for this long counts as dead
 
 
 class Heart(NamedTuple):
-    """What the beating side knows. Replaced, never changed."""
+    """State of the sending side. Replaced, never changed."""
 
     next_ns: int = 0  # no attempt before
-    sent_ns: int = 0  # when the newest beat that counted was SENT; 0: none has
+    sent_ns: int = 0  # when the newest good heartbeat was SENT; 0: none
     guardians: int = 0  # armed dead-man switches in the newest answer
     deadline_ms: int = 0  # the earliest nextDeadline of it, on the service's clock
     server_ms: int = 0  # serverTime of it
     failures: int = 0  # in a row
-    boot_beats: int = 0  # spent on starts that are not over, across restarts; a long one that makes cycles counts once for all of them
-    lapses: int = 0  # times the switch may have fired unseen; each asks the brain for a resync
+    boot_beats: int = (
+        0  # heartbeats of starts that are not complete, across restarts; a long start with passes counts once
+    )
+    lapses: int = 0  # times the switch may have fired unnoticed; each asks the daemon for a resync
     beats: int = 0  # attempts
     error: str = ""  # of the newest attempt; "" after a good one
     stopped: bool = False  # for good: the credential is no longer valid
 
 
 class Answer(NamedTuple):
-    """What came back of one attempt. `kind` is the next move; `deadline_ms` the earliest nextDeadline."""
+    """The result of one attempt. `kind` is the next step; `deadline_ms` the earliest nextDeadline."""
 
     kind: Literal["ok", "retry", "refused", "lost"]
     error: str = ""
@@ -67,7 +74,7 @@ class Answer(NamedTuple):
 
 
 def rhythm(d_seconds: float) -> Rhythm:
-    """`d_seconds` is heartbeat_seconds / speed. ValueError under 20 s: nobody could keep such a switch from firing."""
+    """`d_seconds` is heartbeat_seconds / speed. ValueError under 20 s: no heartbeat could keep such a switch from firing."""
     if not d_seconds >= D_SECONDS_MIN:
         raise ValueError(
             f"the dead-man has {d_seconds:g} s of real time and needs {D_SECONDS_MIN:g}: raise heartbeat_seconds or slow the clock"
@@ -77,7 +84,7 @@ def rhythm(d_seconds: float) -> Rhythm:
 
 
 def judge(lengths: Rhythm, heart: Heart, *, now_ns: int, stamp: Stamp | None, fence: int) -> Verdict:
-    """May a beat leave now? Only on proof of life: a stamp of this very brain, younger than L."""
+    """May a heartbeat be sent now? Only with a progress stamp of this run that is younger than L."""
     if heart.stopped:
         return "stopped"
     if stamp is not None and stamp.fence == fence and stamp.cycles > 0:
@@ -91,17 +98,17 @@ def judge(lengths: Rhythm, heart: Heart, *, now_ns: int, stamp: Stamp | None, fe
 
 
 def sending(heart: Heart, *, stamp: Stamp | None, fence: int) -> Heart:
-    """A beat leaves now. Counted before it is sent, so that a crash in between is counted too."""
+    """The state when a heartbeat is sent. It is counted before it is sent, so that a crash in between counts too."""
     boot_beats = heart.boot_beats + 1
     if stamp is not None and stamp.fence == fence and stamp.cycles > 0:
         boot_beats = 0
-        if stamp.is_of_start:  # A long one beats on, and counts once.
+        if stamp.is_of_start:  # A long start keeps sending and counts once.
             boot_beats = heart.boot_beats + (heart.beats == 0)
     return heart._replace(beats=heart.beats + 1, boot_beats=boot_beats)
 
 
 def answered(lengths: Rhythm, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float) -> Heart:
-    """The heart after one attempt. `chance` is uniform in [0, 1) and makes the jitter."""
+    """The state after one attempt. `chance` is uniform in [0, 1) and makes the jitter."""
     period = int(lengths.period_ns * (1 - JITTER + 2 * JITTER * chance))
     if answer.kind == "lost":
         return heart._replace(failures=heart.failures + 1, error=answer.error, stopped=True)
@@ -110,7 +117,7 @@ def answered(lengths: Rhythm, heart: Heart, answer: Answer, *, sent_ns: int, now
     if answer.kind == "retry":
         return _failed(lengths, heart, answer, now_ns=now_ns)
     if answer.guardians == 0:
-        # Answered, and nothing is armed. Where there was a switch it has fired or was taken away: the brain must look.
+        # Nothing is armed. If there was a switch, it fired or was removed, and the daemon must read the account.
         gone = 1 if heart.guardians else 0
         return heart._replace(
             guardians=0,
@@ -123,7 +130,7 @@ def answered(lengths: Rhythm, heart: Heart, answer: Answer, *, sent_ns: int, now
             next_ns=now_ns + UNARMED_NS,
         )
     if heart.guardians and answer.deadline_ms <= heart.deadline_ms and answer.server_ms > heart.server_ms:
-        # The service says yes but its deadline stands still: such a beat may not be believed.
+        # The service accepts, but its deadline does not move, so this heartbeat must not count.
         return _failed(lengths, heart, answer._replace(error="deadline_stands_still"), now_ns=now_ns)
     late = 1 if is_past(lengths, heart, now_ns=sent_ns) else 0
     return heart._replace(
@@ -139,33 +146,33 @@ def answered(lengths: Rhythm, heart: Heart, answer: Answer, *, sent_ns: int, now
 
 
 def suspended(heart: Heart, *, boot_ns: int, monotonic_ns: int) -> Heart:
-    """`boot_ns`, `monotonic_ns`: how far each clock went since the last look. A jump is a suspend: what was believed may be past."""
+    """`boot_ns`, `monotonic_ns`: progress of each clock since the last check. A difference is a suspend, so the deadline may have passed."""
     return heart._replace(lapses=heart.lapses + 1) if boot_ns - monotonic_ns > SUSPEND_NS else heart
 
 
 def believed_deadline_ns(lengths: Rhythm, heart: Heart) -> int | None:
-    """Until when the switch certainly holds still: D after the SENDING of the newest beat that counted. None: not armed."""
+    """Until when the switch certainly does not fire: D after the newest good heartbeat was SENT. None: not armed."""
     return heart.sent_ns + lengths.deadline_ns if heart.sent_ns and heart.guardians else None
 
 
 def is_past(lengths: Rhythm, heart: Heart, *, now_ns: int) -> bool:
-    """The belief has run out: the switch may have fired, or may while a request is on its way."""
+    """True if the switch may have fired, or may fire while a request is in flight."""
     deadline_ns = believed_deadline_ns(lengths, heart)
     return deadline_ns is not None and now_ns >= deadline_ns - MARGIN_NS
 
 
 def is_overdue(lengths: Rhythm, heart: Heart, *, now_ns: int) -> bool:
-    """Whether two periods and an attempt have passed since the newest beat that counted: this is before the margin of every rhythm."""
+    """True if two periods and an attempt have passed since the newest good heartbeat. This is before the margin for every D."""
     return bool(heart.sent_ns) and now_ns - heart.sent_ns >= 2 * lengths.period_ns + ATTEMPT_NS
 
 
 def does_not_try(lengths: Rhythm, heart: Heart, *, now_ns: int) -> bool:
-    """Whether a beat is overdue and the process has begun no attempt for STUCK_NS, though one was due."""
+    """True if a heartbeat is overdue and the process has started no attempt for STUCK_NS, though one was due."""
     return is_overdue(lengths, heart, now_ns=now_ns) and now_ns - heart.next_ns >= STUCK_NS
 
 
 def may_open(lengths: Rhythm, heart: Heart, *, now_ns: int, acknowledged: int) -> bool:
-    """May an order that opens leave now? `acknowledged`: lapses after which the brain has read account, guardians and events again."""
+    """May an entry be sent now? `acknowledged`: lapses after which the daemon has read account, guardians and events again."""
     return (
         bool(heart.sent_ns and heart.guardians)
         and heart.lapses <= acknowledged
@@ -178,8 +185,8 @@ def _failed(lengths: Rhythm, heart: Heart, answer: Answer, *, now_ns: int) -> He
     failures = heart.failures + 1
     wait_ns = RETRY_NS[min(failures, len(RETRY_NS)) - 1]
     if answer.after_ns > wait_ns:
-        # Patience that was asked for is kept, unless the switch would fire meanwhile.
-        # Where no deadline is known, one may be near: then as long as between two beats.
+        # Respect Retry-After, unless the switch would fire meanwhile.
+        # An unknown deadline may be near, so wait one period at most.
         deadline_ns = believed_deadline_ns(lengths, heart)
         latest_ns = lengths.period_ns if deadline_ns is None else deadline_ns - MARGIN_NS - ATTEMPT_NS - now_ns
         wait_ns = max(wait_ns, min(answer.after_ns, latest_ns))

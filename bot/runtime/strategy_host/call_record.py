@@ -1,9 +1,9 @@
-"""Calls: which strategies are being asked right now, in a mapped file that outlives the process.
+"""The call record: which strategies are being called now, in a mapped file that outlives the process.
 
-A strategy that never gives the interpreter back (a loop inside C code) stops the loop that would put it in quarantine, and
-the next life would ask it the same again. So each call is noted when it begins and when it ends; the heartbeat process, which
-nothing in the daemon can stop, writes down how long it has seen the daemon live. Both together are the evidence. One that ends the process
-itself leaves its call noted, too: once that may be chance, a kill of any kind, and not again and again.
+A strategy that never releases the interpreter (a loop inside C code) blocks the event loop that would quarantine it, and the next run
+would call it again. So each call is recorded at its begin and end, and the heartbeat process, which nothing in the daemon can block,
+records how long the daemon was alive. Together they are the evidence. A strategy that ends the process leaves its call recorded too:
+once may be chance (any kill), several times in a row is not.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bot.clock import boot_ns
 from bot.runtime.liveness.heartbeat_process import BELIEF, LeaseFile
 
 FILE: Final = "calls"
-# A call that began so long before the last sign of life was given no answer in: the limit of a call is 5 s, and the heartbeat process
+# A call that began this long before the last sign of life blocked the daemon: the limit of a call is 5 s, and the heartbeat process
 # may outlive the daemon by one attempt of 2 s.
 STUCK_S: Final = 8.0
 ROWS: Final = 1_000  # more than a config may name
-_HEAD: Final = struct.Struct("<8sQ")  # what it is, and the run that wrote it
+_HEAD: Final = struct.Struct("<8sQ")  # magic, and the run that wrote the file
 _ROW: Final = struct.Struct("<40s16sQ")  # name, version, CLOCK_BOOTTIME at which the call began (0: none)
 _BEGAN: Final = struct.Struct("<Q")
 _MAGIC: Final = b"BBCALLS\x01"
@@ -32,7 +32,7 @@ SIZE: Final = _HEAD.size + ROWS * _ROW.size
 
 
 class Asked(NamedTuple):
-    """A strategy that the last run was still asking when it was ended, for `seconds` at least; not above 0 where nobody saw it in the call."""
+    """A strategy that the last run was calling when it ended, for at least `seconds`; 0 or less if that was not observed."""
 
     strategy: str
     version: str
@@ -40,12 +40,12 @@ class Asked(NamedTuple):
 
     @property
     def stood_still(self) -> bool:
-        """It held the whole daemon up, for so long that it was no chance."""
+        """True if the call blocked the daemon for so long that it was no chance."""
         return self.seconds >= STUCK_S
 
 
 class Row:
-    """One strategy's place in the file. Its own thread writes it; whoever gives that thread up leaves it first, also in the middle of a note."""
+    """One strategy's row in the file, written by its own thread. Before that thread is abandoned, call `leave`."""
 
     __slots__ = ("_at", "_calls", "_said", "_turn")
 
@@ -70,7 +70,7 @@ class Row:
             self._end()
 
     def leave(self) -> None:
-        """Nothing that this row's thread still does is noted: its strategy was given up, or has a new thread."""
+        """Record nothing more of this row's thread: its strategy was abandoned or has a new thread."""
         with self._turn:
             self._end()
             calls, self._calls = self._calls, None
@@ -83,7 +83,7 @@ class Row:
 
 
 class CallRecord:
-    """The daemon's side. OSError when the file cannot be made: then nothing is noted, which is all that is lost."""
+    """The daemon's side. OSError if the file cannot be created; then only this record is lost."""
 
     def __init__(self, path: Path, *, fence: int) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -96,11 +96,11 @@ class CallRecord:
         self.free = list(range(SIZE - _ROW.size, _HEAD.size - 1, -_ROW.size))
 
     def row(self) -> Row | None:
-        """None when there are no more: that strategy is not noted."""
+        """A free row; None if there is none, and then the strategy's calls are not recorded."""
         return Row(self, self.free.pop()) if self.free else None
 
     def write(self, at: int, part: bytes) -> None:
-        with contextlib.suppress(ValueError):  # Closed: a thread that was left behind has come back at last.
+        with contextlib.suppress(ValueError):  # Closed: an abandoned thread has returned late.
             self._map[at : at + len(part)] = part
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class CallRecord:
 
 
 def asked(folder: Path) -> tuple[int, list[Asked]]:
-    """The run that noted the newest calls in this folder, and the strategies that it was asking when it was ended, longest first."""
+    """The run that recorded the newest calls in this folder, and the strategies that it was calling when it ended, longest first."""
     with contextlib.suppress(OSError, ValueError):
         raw = (folder / FILE).read_bytes()
         magic, fence = _HEAD.unpack_from(raw) if len(raw) == SIZE else (b"", 0)
@@ -125,7 +125,7 @@ def asked(folder: Path) -> tuple[int, list[Asked]]:
 
 
 def _seen_ns(folder: Path, fence: int) -> int:
-    """When the heartbeat process has last seen that run live; 0: it never has."""
+    """When the heartbeat process last saw that run alive; 0: never."""
     try:
         belief = LeaseFile(str(folder / BELIEF))
     except (OSError, ValueError):

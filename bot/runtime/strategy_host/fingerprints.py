@@ -1,6 +1,6 @@
-"""Provenance: which code and config a run began with, noted in the journal, so that a replay can say later what has changed since.
+"""Fingerprints of code and config, kept in the journal at each start, reload and resume. A replay compares them with today's.
 
-Digests, never values: params may hold secrets, and one whose name says so is left out. Nothing here decides; a start, a reload and a resume write a mark.
+They are digests, never values: params may contain secrets, and a param with a secret's name is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 NOTE: Final = "runs"  # of the journal: a list of marks, oldest first
 MARKS_KEPT: Final = 100  # starts and reloads; the first of an account stays, because a replay begins there
-SECTIONS: Final = ("orders", "safety", "dead_man", "guardians")  # of a config, as far as they change what is decided
+SECTIONS: Final = ("orders", "safety", "dead_man", "guardians")  # sections of a config that influence decisions
 LIMITS: Final = ("use", "markets", "interval", "budget_usd", "max_leverage", "daily_loss_usd", "netting")
 
 Mark = Mapping[str, Any]
@@ -50,7 +50,7 @@ def mark_of(settings: Settings, sources: Mapping[str, str | None]) -> dict[str, 
 def note_run(
     journal: Journal, mark: Mark, *, at_ms: int, epoch: int, balance_usd: Decimal | None = None, config: Path | None = None
 ) -> None:  # fmt: skip
-    """A run begins with this mark's config, or goes on with it after a reload. `at_ms` is the service's clock."""
+    """Keep the mark of a start or reload. `at_ms` is on the service's clock."""
     mark = {**mark, "atMs": at_ms, "epoch": epoch, "file": None if config is None else str(config.absolute())}
     if balance_usd is not None:
         mark["balanceUsd"] = format_decimal(balance_usd)
@@ -69,7 +69,7 @@ def note_run(
 
 
 def note_source(journal: Journal, one: StrategySettings, sha256: str | None, *, at_ms: int, epoch: int) -> None:
-    """A strategy goes on with what its file is by now, and everything else as it was."""
+    """Keep a mark with one strategy's present source, and all else as before."""
     marks = marks_in(journal.note(NOTE))
     if marks:
         last = {name: value for name, value in marks[-1].items() if name != "balanceUsd"}
@@ -78,7 +78,7 @@ def note_source(journal: Journal, one: StrategySettings, sha256: str | None, *, 
 
 
 def marks_in(text: str | None) -> list[dict[str, Any]]:
-    """The marks of a note; none of a journal that was written before there were any, or whose note is damaged."""
+    """The marks in a note; none if it is missing or damaged."""
     try:
         found = [] if text is None else json.loads(text)
     except ValueError:
@@ -87,17 +87,17 @@ def marks_in(text: str | None) -> list[dict[str, Any]]:
 
 
 def is_start(mark: Mark) -> bool:
-    """Whether a daemon was started then; one that goes on, with another config or source, does not note its balance."""
+    """True for a mark of a start; a reload or resume has no balance."""
     return "balanceUsd" in mark
 
 
 def config_of(marks: Sequence[Mark]) -> str | None:
-    """The config of the last start, where it stood then."""
+    """Path of the config at the last start."""
     return next((str(mark["file"]) for mark in reversed(marks) if mark.get("file")), None)
 
 
 def _is_mark(found: Any) -> bool:
-    """Whether it has what is read of one; another version's may have more."""
+    """True if a mark has the fields that are read here; another version may add more."""
     return (
         isinstance(found, dict)
         and all(isinstance(found.get(name), int) for name in ("atMs", "epoch"))
@@ -117,18 +117,18 @@ def _is_strategy(found: Any) -> bool:
 
 
 def changes_since(marks: Sequence[Mark], now: Mark, *, known_ms: int) -> list[tuple[int, Changes]]:
-    """(instant, what differs between the mark that is in force from then on and `now`), oldest first. Nothing is told of the time before `known_ms`."""
+    """(instant, what differs between the mark that is in force from then on and `now`), oldest first. Times before `known_ms` are left out."""
     found: list[tuple[int, Changes]] = [(one["atMs"], changes(one, now)) for one in marks if one["atMs"] >= known_ms]
     return [(0, {}), *found] if known_ms else found
 
 
 def known_since(marks: Sequence[Mark]) -> int:
-    """From when on a journal has every mark: those after its first one are dropped for newer ones."""
+    """From when on a journal has every mark. Newer marks replace the oldest, except the first."""
     return int(marks[1]["atMs"]) if len(marks) >= MARKS_KEPT else 0
 
 
 def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
-    """Strategy -> [(`code` or `config`, sentence)], what differs between two marks; what concerns all of them stands under ""."""
+    """Strategy -> [(`code` or `config`, sentence)], the differences between two marks; those of all strategies are under ""."""
     found: dict[str, list[tuple[str, str]]] = {}
     for name in SECTIONS:
         if then["config"].get(name) != now["config"].get(name):
@@ -159,7 +159,7 @@ def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
 
 
 def sources_of(settings: Settings) -> dict[str, str | None]:
-    """The digests of the strategies' sources as they are now; None of one that cannot be loaded. Their code is run for it."""
+    """Digests of the strategies' present sources; None for one that cannot be loaded. This runs their code."""
     found: dict[str, str | None] = {}
     for one in settings.strategies:
         found[one.name] = None
