@@ -10,7 +10,7 @@ Each line imports only from the lines below it:
     matching plans settlement
     orders guardian_actions liquidation
     exits, then order_fills, then open_orders guardian_lifecycle, then protection
-    quote, then limits ledger guardians
+    quote suggestion, then quote_protection, quote_draft, order_margin brackets, order_sizes, then limits ledger guardians
     floors funding index book calm cron nav outcome
     pages, codec, then commands state events
 """

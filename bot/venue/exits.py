@@ -5,7 +5,7 @@ from __future__ import annotations
 from bot.venue import order_fills, outcome, pages
 from bot.venue.book import walk
 from bot.venue.numbers import BPS
-from bot.venue.quote import TRIGGER_SLIPPAGE_BPS, bound_of
+from bot.venue.order_sizes import TRIGGER_SLIPPAGE_BPS, bound_of
 from bot.venue.record import emit_order, next_oid, open_trade
 from bot.venue.state import (
     Account,

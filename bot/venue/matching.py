@@ -27,7 +27,8 @@ from bot.venue.book import level_px, walk
 from bot.venue.commands import PassBar, PricePoint
 from bot.venue.events import Triggered
 from bot.venue.numbers import E8, div_up
-from bot.venue.quote import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening, freed, resized
+from bot.venue.order_margin import freed_by_closing
+from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening, size_at_fill
 from bot.venue.record import emit, emit_order, next_seq, open_trade
 from bot.venue.state import Account, Level, Market, Order, Position, State, Trade, oid_text, side_name
 
@@ -295,7 +296,7 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
             open_orders.drop_entry(state, account, market, order, "position_closed")
             return
         unit_px = outcome.share_px(market.spec, order.buy, fill_px)
-        back = freed(market, position, [], (fill_px, size)) if against else 0
+        back = freed_by_closing(market, position, [], (fill_px, size)) if against else 0
         if div_up(unit_px * opening // E8, leverage) > ledger.free_margin(state, account, back):
             open_orders.drop_entry(state, account, market, order, "insufficient_funds")
             return
@@ -334,7 +335,7 @@ def _fill_pending(state: State, market: Market) -> None:
         against = position.size if position is not None and position.side != order.buy else 0
         bound = _bound_of_pending(market, order)
         if not against:
-            order.size = trade.size = resized(market, order, bound)
+            order.size = trade.size = size_at_fill(market, order, bound)
         size = min(order.size, against + order.left_to_open())
         fills = walk(market, market.mid, order.buy, size, bound) if size else []
         is_limit = order.kind == "limit"
@@ -346,21 +347,8 @@ def _fill_pending(state: State, market: Market) -> None:
         reason = None
         if not fills:
             reason = "slippage_bound" if size else "reduce_only"
-        elif opening > 0 and limits.is_blocked(state, account, market.spec.coin):
-            reason = "guardian"
-        elif opening > 0 and (
-            limits.exceeds_leverage(state, order, leverage)
-            or protection.lacks_stop(state, account, market, order, fills, against, leverage, maker=False)
-        ):
-            reason = "position_closed"
         elif opening > 0:
-            _, margin = cost_of_opening(outcome.paid(market.spec, order.buy, fills), against, (0, 0), leverage)
-            if outcome.is_paid(market.spec):
-                margin += sum(ledger.fee_on(market.spec, px, sz, maker=False) for px, sz in fills)
-            back = freed(market, position, fills, (0, 0)) if against else 0
-            back += ledger.coming_back(state, account, market) + _behind(account, market, order)
-            if margin > ledger.free_margin(state, account, back):
-                reason = "insufficient_funds"
+            reason = _why_not_opened(state, account, market, order, position, fills, against, leverage)
         if reason is not None:
             _give_up(state, account, order, trade, reason)
             continue
@@ -380,6 +368,25 @@ def _fill_pending(state: State, market: Market) -> None:
             order_fills.finish(state, trade, reason=rest)
             if rest is not None:  # It was told that it waits; now that it waits no more.
                 emit_order(state, account, order, "canceled", reason=rest)
+
+
+def _why_not_opened(
+    state: State, account: Account, market: Market, order: Order, position: Position | None, fills: list[tuple[int, int]], against: int, leverage: int
+) -> str | None:  # fmt: skip
+    """Why the fills of an order that waited may not open a position; None if they may."""
+    spec = market.spec
+    if limits.is_blocked(state, account, spec.coin):
+        return "guardian"
+    if limits.exceeds_leverage(state, order, leverage) or protection.lacks_stop(
+        state, account, market, order, fills, against, leverage, maker=False
+    ):
+        return "position_closed"
+    _, margin = cost_of_opening(outcome.paid(spec, order.buy, fills), against, (0, 0), leverage)
+    if outcome.is_paid(spec):
+        margin += sum(ledger.fee_on(spec, px, sz, maker=False) for px, sz in fills)
+    back = freed_by_closing(market, position, fills, (0, 0)) if against else 0
+    back += ledger.coming_back(state, account, market) + _behind(account, market, order)
+    return "insufficient_funds" if margin > ledger.free_margin(state, account, back) else None
 
 
 def _behind(account: Account, market: Market, order: Order) -> int:

@@ -10,7 +10,9 @@ from bot.venue.book import walk
 from bot.venue.commands import ClosePosition, ConfirmPlan, PlaceOrder
 from bot.venue.events import AccountChanged
 from bot.venue.numbers import E8, div_up, text_of
-from bot.venue.quote import CLOSE_SLIPPAGE_BPS, Quote, bound_of
+from bot.venue.order_margin import leverage_margin, position_at_its_turn
+from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, bound_of, invalid, least_size
+from bot.venue.quote_draft import Quote
 from bot.venue.record import emit, emit_order, next_oid, next_seq, open_trade
 from bot.venue.refusals import no_market
 from bot.venue.state import (
@@ -78,7 +80,7 @@ def execute(
 ) -> OrderPlaced:
     """Turn a quote into an order: fills now, or a resting or pending rest."""
     market = state.markets[spec.coin]
-    (found, _), held = quote.at_its_turn(account, market), account.positions.get(spec.coin)
+    (found, _), held = position_at_its_turn(account, market), account.positions.get(spec.coin)
     if (
         held is not None
         and found is not None
@@ -116,7 +118,7 @@ def execute(
 def change_leverage(state: State, account: Account, market: Market, position: Position, leverage: int) -> None:
     """Set an open position's leverage; margin moves between it and the balance when it is isolated. Affordability was judged by the quote."""
     if position.isolated:
-        delta = quote.leverage_margin(market, position, leverage)
+        delta = leverage_margin(market, position, leverage)
         position.margin += delta
         account.balance -= delta
     old, position.leverage = position.leverage, leverage
@@ -135,7 +137,7 @@ def close(state: State, account: Account, key: Key | None, command: ClosePositio
         return no_market(command.coin, state.markets)
     if refused := limits.refuse_coin(market, key):
         return refused
-    position, _ = quote.at_its_turn(account, market)
+    position, _ = position_at_its_turn(account, market)
     if position is None:
         return Refusal("not_found", f"there is no position in {command.coin}")
     if market.status != "open":
@@ -174,14 +176,14 @@ def _size_of_close(market: Market, position: Position, command: ClosePosition) -
     elif command.size is not None:
         if command.size < position.size and command.size % market.lot:
             down = command.size - command.size % market.lot
-            return quote.invalid(
+            return invalid(
                 "size",
                 f"{text_of(command.size)} is no multiple of {text_of(market.lot)}",
                 value=text_of(down or market.lot),
             )
         size = min(position.size, command.size)
     if size < position.size and unit_px * size // E8 < MIN_NOTIONAL:
-        least = min(quote.least_size(market, unit_px), position.size)
+        least = min(least_size(market, unit_px), position.size)
         fix = {"field": "size", "value": text_of(least)}
         if command.usd is not None:
             fix = {"field": "usdAmount", "value": text_of(div_up(least * unit_px, E8))}

@@ -10,7 +10,7 @@ from bot.errors import Refusal
 from bot.venue import orders, pages, quote
 from bot.venue.commands import ConfirmPlan, StorePlan
 from bot.venue.numbers import BPS, text_of
-from bot.venue.quote import Quote
+from bot.venue.quote_draft import Quote
 from bot.venue.state import (
     DAY_MS,
     PLAN_KEPT_MS,

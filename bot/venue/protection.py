@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bot.venue import guardians, index, ledger, outcome, pages
+from bot.venue.brackets import PERCENT, off_entry
 from bot.venue.events import GuardianMoved
 from bot.venue.numbers import E8
-from bot.venue.quote import PERCENT, entry_of, liquidation_of_fills, off_entry
+from bot.venue.order_margin import liquidation_of_fills
+from bot.venue.order_sizes import entry_of
 from bot.venue.record import emit, emit_order, next_oid, next_seq
 from bot.venue.state import Account, Guardian, GuardianSpec, Leg, LegSpec, Market, Order, Position, State, guardian_id
 

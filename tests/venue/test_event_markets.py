@@ -12,8 +12,8 @@ from bot.venue import codec, ledger
 from bot.venue import commands as c
 from bot.venue.book import book
 from bot.venue.events import FundingPaid, Liquidated, OrderChanged, Settled
-from bot.venue.quote import Suggestion, suggest
 from bot.venue.state import MarketSpec
+from bot.venue.suggestion import Suggestion, suggest
 from tests.builders import HOUR_MS, T0, Desk, code_of, e8, market, order, trail
 
 COIN = "event:RAIN"

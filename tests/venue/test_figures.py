@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bot.errors import Refusal
-from bot.venue import funding, ledger, quote
+from bot.venue import funding, ledger, order_sizes
 from bot.venue.numbers import E8, E12, fee_of, notional_of, text_of
 from bot.venue.state import Market, Position, tiers_of
 from tests.builders import Desk, code_of, e8, market, order
@@ -56,7 +56,7 @@ def test_recorded_price_verdicts_hold(shared: Path):
 )
 def test_a_market_order_is_bounded_where_the_venues_own_client_bounds_it(mid, bps, buy, decimals, bound):
     whole = Market(market(sz_decimals=decimals), E8, E8, E8)
-    assert text_of(quote.bound_of(whole, e8(mid), buy, bps)) == bound
+    assert text_of(order_sizes.bound_of(whole, e8(mid), buy, bps)) == bound
 
 
 def test_an_off_grid_limit_is_refused_with_both_neighbours():
@@ -115,7 +115,7 @@ def test_a_stop_in_percent_is_rounded_toward_the_entry_and_so_is_a_target(side, 
 
 def test_the_least_size_is_rounded_up_so_that_it_is_worth_ten_dollars():
     btc = Market(market(), e8("103457"), e8("103457"), e8("103457"))
-    assert text_of(quote.least_size(btc, e8("103457"))) == "0.0001"
+    assert text_of(order_sizes.least_size(btc, e8("103457"))) == "0.0001"
     desk = Desk((market(), "103457"))
     refused = desk.place(order(size="0.00009")).answer
     assert (refused.code, refused.fix) == ("below_min_notional", {"field": "size", "value": "0.0001"})

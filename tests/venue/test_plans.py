@@ -7,8 +7,8 @@ import pytest
 from bot.venue import codec, index, ledger, plans
 from bot.venue import commands as c
 from bot.venue.numbers import E8
-from bot.venue.quote import suggest
 from bot.venue.state import DAY_MS, PLAN_KEPT_MS, OrderSpec
+from bot.venue.suggestion import suggest
 from tests.builders import Desk, code_of, e8, market, order
 from tests.scenario import run
 

@@ -10,8 +10,8 @@ import pytest
 from bot.errors import Refusal
 from bot.venue import commands as c
 from bot.venue.numbers import E8
-from bot.venue.quote import Suggestion, suggest
 from bot.venue.state import OPEN_ORDERS_MAX, OrderSpec
+from bot.venue.suggestion import Suggestion, suggest
 from tests.builders import Desk, code_of, dead_man, e8, market, order
 
 

@@ -22,7 +22,7 @@ from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact, order_spec
 from bot.service.views.responses import Answer, Refused, status_of, submitted_by
 from bot.venue.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
 from bot.venue.orders import OrderPlaced
-from bot.venue.quote import Quote
+from bot.venue.quote_draft import Quote
 from bot.venue.state import OrderSpec
 from bot.wire import (
     AccountSnapshot,

@@ -19,7 +19,7 @@ from bot.venue.state import event_id
 from bot.wire import Event, Plan
 
 if TYPE_CHECKING:
-    from bot.venue.quote import Quote
+    from bot.venue.quote_draft import Quote
     from bot.venue.state import Account, Trade
 
 

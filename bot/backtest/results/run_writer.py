@@ -57,7 +57,7 @@ from bot.venue import ledger
 from bot.venue.funding import CLAMP, INTEREST
 from bot.venue.liquidation import PARTIAL_FROM
 from bot.venue.numbers import BPS, E8, E12, digits_of
-from bot.venue.quote import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS
+from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS
 from bot.venue.record import order_as_event
 from bot.venue.state import BOOK_LEVELS, CLOSED_DEPTH, Market
 

@@ -34,7 +34,7 @@ from bot.venue.commands import (
 from bot.venue.limits import BRAKES
 from bot.venue.open_orders import OrderCanceled, unprotected
 from bot.venue.orders import OrderPlaced
-from bot.venue.quote import Quote, Suggestion, suggest
+from bot.venue.quote_draft import Quote
 from bot.venue.state import (
     Account,
     Guardian,
@@ -47,6 +47,7 @@ from bot.venue.state import (
     guardian_id,
     oid_text,
 )
+from bot.venue.suggestion import Suggestion, suggest
 from bot.wire.base import aliases, encode
 from bot.wire.errors import FIELDS_SHOWN_MAX, clean, fields_of, message_of, unknown
 from bot.wire.guardian_requests import GuardianFields, GuardianRequest

@@ -10,9 +10,10 @@ from bot.service.market_data.candles import CandleStore
 from bot.service.views.read_access import peek
 from bot.venue import floors, funding, ledger, limits, outcome
 from bot.venue.book import book
+from bot.venue.brackets import resolve_bracket
 from bot.venue.numbers import E8
 from bot.venue.open_orders import unprotected
-from bot.venue.quote import Quote, Suggestion, resolve_bracket
+from bot.venue.quote_draft import Quote
 from bot.venue.state import (
     Account,
     Bracket,
@@ -28,6 +29,7 @@ from bot.venue.state import (
     oid_text,
     side_name,
 )
+from bot.venue.suggestion import Suggestion
 
 Body = dict[str, Any]
 

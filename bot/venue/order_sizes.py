@@ -1,0 +1,164 @@
+"""Price bounds, sizes and fees of an order, from the book and the market's grid."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bot.errors import Refusal
+from bot.venue import ledger, outcome
+from bot.venue.book import level_px, walk
+from bot.venue.numbers import BPS, E8, div_up, round_figures, text_of
+from bot.venue.state import (
+    MIN_NOTIONAL,
+    Market,
+    MarketSpec,
+    Order,
+    Position,
+)
+
+CLOSE_SLIPPAGE_BPS: Final = 500
+TRIGGER_SLIPPAGE_BPS: Final = 1000  # A stop or target accepts ten per cent from its trigger.
+
+
+def bound_of(market: Market, mid: int, buy: int, bps: int) -> int:
+    """Worst price of a market order: mid * (1 ± bps), to five figures and the market's decimals, as the venue's own client rounds it."""
+    spec = market.spec
+    if outcome.is_paid(spec):  # Of the payout of 1 USD: 100 bps are a cent at any price, for Yes and No alike.
+        return outcome.clamp(spec, mid + buy * outcome.PAYOUT * bps // BPS)
+    raw = mid * (BPS + buy * bps) // BPS
+    if spec.sig_figs is None:
+        return raw
+    return max(
+        1, round_figures(raw, spec.sig_figs, spec.px_decimals if spec.px_decimals is not None else 6 - spec.sz_decimals)
+    )
+
+
+def least_size(market: Market, px: int) -> int:
+    """Smallest size that is worth the minimum at `px`: 10 USD of BTC at 103,457 are 0.0001."""
+    return div_up(div_up(MIN_NOTIONAL * E8, px), market.lot) * market.lot
+
+
+def sizing_px(market: Market, mid: int, buy: int, bound: int, *, limit: bool) -> int:
+    """Price at which the first unit of an order in USD is bought; of a sale that crosses its limit the book's own, which is worth more."""
+    first_px = level_px(market, mid, buy, 0) or mid
+    if not limit:
+        return first_px
+    return bound if buy > 0 or outcome.is_paid(market.spec) else max(bound, first_px)
+
+
+def size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, limit: bool) -> int:
+    """Largest size in lots that costs at most `usd`: at the limit, or along the book for a market order."""
+    lot = market.lot
+    px = sizing_px(market, mid, buy, bound, limit=limit)
+    size = usd * E8 // px // lot * lot
+    if limit or not size or not market.level_sizes or size <= market.level_sizes[0]:
+        return size
+    fills = walk(market, mid, buy, size, bound)
+    if len(fills) > 1 and (cost := sum(p * s // E8 for p, s in fills)) > usd:
+        size = size * usd // cost // lot * lot
+    return size
+
+
+def shares_of_usd(market: Market, position: Position | None, buy: int, usd: int, bound: int, *, limit: bool) -> int:
+    """Most shares that `usd` pay for: what a position against it fetches first, then the other side at what that costs."""
+    spec, lot = market.spec, market.lot
+    px = bound if limit else level_px(market, market.mid, buy, 0)
+    against = position.size if position is not None and position.side != buy else 0
+    fetched = outcome.worth(spec, -buy, px, against)
+    if usd <= fetched:
+        return usd * E8 // outcome.share_px(spec, -buy, px) // lot * lot
+    size = (against + (usd - fetched) * E8 // outcome.share_px(spec, buy, px)) // lot * lot
+    fills = walk(market, market.mid, buy, size, bound) if not limit and size else []
+    if len(fills) > 1 and not against:
+        cost = sum(p * s // E8 for p, s in outcome.paid(spec, buy, fills))
+        if cost > usd:
+            size = size * usd // cost // lot * lot
+    return size
+
+
+def size_at_fill(market: Market, order: Order, bound: int) -> int:
+    """Size of an entry that waited for this price: of one in USD what they buy here, as of a service that is asked here; never less than the least order."""
+    if order.usd is None:
+        return order.size
+    if outcome.is_paid(market.spec):
+        size = shares_of_usd(market, None, order.buy, order.usd, bound, limit=False)
+    else:
+        size = size_of_usd(market, market.mid, order.buy, order.usd, bound, limit=False)
+    return max(size, least_size(market, outcome.share_px(market.spec, order.buy, market.mid)))
+
+
+def spread_bps(market: Market, mid: int, side: int) -> int:
+    """Between the best prices, in bps scaled 1e8 of what a unit of this side is worth at the mid."""
+    spec = market.spec
+    if market.external != "closed" and not outcome.is_paid(spec):  # But for the grid, what the market says.
+        return spec.half_spread * 2 * BPS
+    between = level_px(market, mid, 1, 0) - level_px(market, mid, -1, 0)
+    return between * BPS * E8 // outcome.share_px(spec, side, mid)
+
+
+def bps_from_mid(market: Market, px: int, mid: int) -> int:
+    """Distance from the mid in bps scaled 1e8: of the mid, or of an event's payout, as its bound is measured."""
+    return abs(px - mid) * BPS * E8 // (outcome.PAYOUT if outcome.is_paid(market.spec) else mid)
+
+
+def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, int], leverage: int) -> tuple[int, int]:
+    """Notional and margin of what opens: the fills beyond the part that closes, then the rest at its limit; to the unit as the fills will book it."""
+    notional = margin = 0
+    for px, size in (*fills, rest):
+        if reduce:
+            closed = min(reduce, size)
+            reduce -= closed
+            size -= closed
+        if size:
+            part = px * size // E8
+            notional += part
+            margin += div_up(part, leverage)
+    return notional, margin
+
+
+def fee_of_fills(spec: MarketSpec, fills: list[tuple[int, int]], reduce: int, *, maker: bool) -> int:
+    """Fee of each fill as the ledger will book it: the one that turns the position round is two."""
+    fee = 0
+    for px, size in fills:
+        closed = min(reduce, size)
+        reduce -= closed
+        for part in (closed, size - closed):
+            fee += ledger.fee_on(spec, px, part, maker=maker)
+    return fee
+
+
+def entry_of(fills: list[tuple[int, int]], reduce: int) -> int | None:
+    """Average price of what the fills open: its bracket is measured from there, also where they are a limit's that crosses. None: they open nothing."""
+    notional = size = 0
+    for px, part in fills:
+        closed = min(reduce, part)
+        reduce -= closed
+        notional += px * (part - closed) // E8
+        size += part - closed
+    return notional * E8 // size if size else None
+
+
+def refuse_off_grid(market: Market, name: str, px: int) -> Refusal | None:
+    tick = market.tick(px)
+    if px != outcome.clamp(market.spec, px):
+        down, up = outcome.PX_MIN, outcome.PX_MAX
+        return invalid(name, f"{text_of(px)} does not lie within {text_of(down)}..{text_of(up)}", fix={
+            "field": name, "value": text_of(outcome.clamp(market.spec, px)), "neighbours": [text_of(down), text_of(up)]})  # fmt: skip
+    if px <= 0 or px % tick:
+        down, up = px - px % tick, px - px % tick + tick
+        return invalid(name, f"{text_of(px)} is not on the price grid (tick {text_of(tick)})", fix={
+            "field": name, "value": text_of(down or up), "neighbours": above_zero(down, up)})  # fmt: skip
+    return None
+
+
+def above_zero(*values: int) -> list[str]:
+    """The legal ones of a value's neighbours on its grid."""
+    return [text_of(value) for value in values if value > 0]
+
+
+def invalid(field_: str, message: str, *, value: Any = None, fix: dict[str, Any] | None = None) -> Refusal:
+    """A bad field: named in the message and in details.fields."""
+    if fix is None and value is not None:
+        fix = {"field": field_, "value": value}
+    problem = {"field": field_, "problem": message, "allowed": fix.get("value") if fix else None}
+    return Refusal("invalid_input", f"{field_}: {message}", fix=fix, details={"fields": [problem]})
