@@ -1,6 +1,6 @@
-"""The one door: `apply(state, command, now_ms)`. Same commands at the same instants, same events, to the byte.
+"""The one entry point: `apply(state, command, now_ms)`. The same commands at the same instants give the same events, to the byte.
 
-apply mutates its own state and reads nothing else. A rule's no comes back as a `Refusal`; an `assert` that fails is our mistake.
+`apply` changes the state that it is given and reads nothing else. A rule that refuses answers a `Refusal`; a failing `assert` is a bug of the venue.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from bot.venue.events import AccountChanged, Event
 from bot.venue.record import emit, next_seq
 from bot.venue.state import KEYS_MAX, Account, Key, Market, State, guardian_id
 
-REVOKED: Final = "key_revoked"  # the reason of what a revocation cancels and disarms
+REVOKED: Final = "key_revoked"  # reason in the events of orders and guardians that end with their key
 
 
 class Applied(NamedTuple):
-    """What a command answers (a Refusal for a no) and the events it caused, in order."""
+    """The answer of a command (a `Refusal` if a rule refused it) and the events that it caused, in order."""
 
     answer: Any
     events: list[Event]
 
 
 class Revoked(NamedTuple):
-    """A key that has ended, and what went with it."""
+    """A revoked key, with the orders canceled and the guardians disarmed because of it."""
 
     key: Key
     canceled: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ def apply(state: State, command: c.Command, now_ms: int) -> Applied:
     state.fresh = fresh
     if kind is c.Pulse or kind is c.RunOverdue:
         run_due(state, now_ms, inclusive=kind is c.Pulse)
-    if kind not in _WALKS:  # These walk through instants of their own.
+    if kind not in _WALKS:  # These commands set the time of each of their points.
         state.now_ms = now_ms
     state.commands += 1
     answer = HANDLERS[kind](state, command)
@@ -97,7 +97,7 @@ def _set_market(state: State, command: c.SetMarket) -> None:
     if command.external is not None:
         is_open = command.external == "open"
         if is_open and market.external == "closed":
-            market.oracle = market.mark  # The outside price moves again, and the next candle may be a day away.
+            market.oracle = market.mark  # The outside price moves again; its next candle may be a day away.
         market.external = command.external
         market.opens_ms, market.closes_ms = (None, command.turns_ms) if is_open else (command.turns_ms, None)
         market.deepen()
@@ -121,7 +121,7 @@ def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
 
 
 def _pulse(state: State, command: c.Pulse | c.RunOverdue) -> None:
-    """What was due has run on the way to this instant, each at its own."""
+    """Nothing more to do: `apply` has run everything that was due."""
 
 
 def _pay_funding(state: State, command: c.PayFunding) -> None:
@@ -147,8 +147,8 @@ def _pass_bars(state: State, command: c.PassBars) -> None:
 
 
 def _walk(state: State, bars: tuple[c.PassBar, ...]) -> None:
-    """Bars of one instant, as PassPoints of all their points. Once nothing waits in any of the markets (as after most opens: what waited for it has acted)
-    the rest meets nothing, and is not walked."""
+    """Bars that begin at one instant, point by point across their markets. The remaining points are skipped once no order, level or deadline
+    of these markets lies within them."""
     at_ms, interval_ms = bars[0].at_ms, bars[0].interval_ms
     last_ms, third = at_ms + interval_ms - 1, interval_ms // 3
     waiting = state.deadlines
@@ -199,8 +199,8 @@ def _pass_points(state: State, command: c.PassPoints) -> None:
 
 
 def _shift_deadlines(state: State, command: c.ShiftDeadlines) -> None:
-    """The service was away: what was left of each dead-man switch then is left now, and never less than `floor_ms`. A schedule's runs in
-    between do not happen; a max_hold and the end of a drawdown's day come at their own instants."""
+    """The service was down: each dead-man switch has the time that it had left before, and at least `floor_ms`. A schedule skips its runs
+    of the downtime. A max_hold and the end of a drawdown's day keep their instants."""
     for account in state.accounts.values():
         for guardian in account.guardians.values():
             if guardian.spec.type == "dead_man_switch" and guardian.deadline_ms is not None:
@@ -243,7 +243,7 @@ def _open_account(state: State, command: c.OpenAccount) -> Account:
 
 
 def _create_key(state: State, command: c.CreateKey) -> Key | Refusal:
-    key = replace(command.key)  # The state's own: its daily sums move, the command's stay as they were said.
+    key = replace(command.key)  # A copy for the state: its daily sums change, the command must not.
     account = state.accounts[key.account]
     assert key.id not in state.keys
     if sum(1 for k in state.keys.values() if k.account == key.account and not k.revoked) >= KEYS_MAX:
@@ -260,7 +260,7 @@ def _create_key(state: State, command: c.CreateKey) -> Key | Refusal:
 
 
 def _revoke_key(state: State, command: c.RevokeKey) -> Revoked | Refusal:
-    """End a key, and with it what it would still open. Positions keep what protects them, whichever key armed it."""
+    """End a key; cancel its entries and disarm its schedules. Positions keep their stops and guardians, whichever key armed them."""
     key = state.keys.get(command.key)
     if key is None or key.account != command.account or key.revoked:
         return Refusal("not_found", f"no key {command.key}")
@@ -282,9 +282,9 @@ def _revoke_key(state: State, command: c.RevokeKey) -> Revoked | Refusal:
 
 
 def _reset_account(state: State, command: c.ResetAccount) -> Account:
-    """Wipe positions, orders, plans, trades, events and guardians; keys and settings stay, with nothing of today used; earlier idempotency keys are fenced.
+    """Wipe positions, orders, plans, trades, events and guardians. Keys and settings stay, their daily sums restart, earlier idempotency keys are refused.
 
-    A balance that is given is this epoch's; the next reset without one goes back to what the account was opened with.
+    A `balance` holds for this epoch; the next reset without one restores the balance that the account was opened with.
     """
     account = state.accounts[command.account]
     index.forget(state, account)
@@ -307,7 +307,7 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
     fresh.balance = fresh.start_balance
     for credential in state.keys.values():
         if credential.account == account.id:
-            credential.day_notional = 0  # Like the account's own: what it counted is wiped.
+            credential.day_notional = 0  # Like the account's own sum: the trades that it counted are wiped.
     floors.begin_day(fresh, state.now_ms, fresh.balance)
     state.accounts[account.id] = fresh
     emit(
@@ -343,7 +343,7 @@ def _key(state: State, key_id: str | None) -> Key | None:
 
 
 def _sweep(state: State, account: Account, coin: str) -> None:
-    """What was armed beyond its trigger by this very command fires now, at the current price."""
+    """Fire stops and targets that this command armed beyond their triggers, at the current price."""
     market = state.markets[coin]
     matching.sweep(state, market)
 

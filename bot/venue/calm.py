@@ -1,4 +1,4 @@
-"""How far a market may move before anything happens: the band that lets a session, and the service, skip bars."""
+"""The price band in which a market may move before anything happens. Backtests and the service skip bars inside it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _DERIVED: Final = {
     "Market": {"falling", "rising", "ticks", "lot", "tiers", "level_sizes", "watches"},
     "State": {"deadlines", "fresh", "quoted"},
 }
-_PLAIN: Final = frozenset({"int", "str", "bool", "None"})  # what JSON says by itself
+_PLAIN: Final = frozenset({"int", "str", "bool", "None"})  # types that JSON has itself
 PACKING: Final = 1  # zlib's fastest: pages are written while callers wait
 
 
@@ -39,7 +39,7 @@ CLASSES: Final = _classes()
 
 
 def _fields(name: str, cls: type) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The fields of a class that are kept, in their order, and the places (behind the name) of those that are more than plain values."""
+    """The stored fields of a class in their order, and the positions (after the class name) of those that are not plain values."""
     derived = _DERIVED.get(name, set())
     kept = tuple(f for f in fields(cls) if f.init and f.name not in derived)
     assert all(f.name in derived or not f.init for f in fields(cls)[len(kept) :]), name
@@ -84,7 +84,7 @@ def encode(value: Any) -> Any:
         return ("!b", b64encode(value).decode())
     if isinstance(value, dict):
         plain: list[Any] = ["!d"]
-        for key, item in dict.items(value):  # Past what a subclass may want to know of its readers.
+        for key, item in dict.items(value):  # dict.items: a subclass may count its own reads.
             plain.append(key if type(key) in _SIMPLE else encode(key))
             plain.append(item if type(item) in _SIMPLE else encode(item))
         return plain
@@ -137,12 +137,12 @@ def digest(value: Any) -> str:
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# How many fields an event had before others were added at its end. A log that was written then still holds the hash of those.
+# How many fields an event had before others were added at its end. The hashes in older logs cover only those.
 _FIELDS_BEFORE: Final = {"Fill": 22, "Liquidated": 14, "Settled": 13}
 
 
 def encode_as_before(event: events.Event) -> Any:
-    """An event as a version of the program wrote it that did not know the fields at its end."""
+    """An event as a version without the newer fields wrote it."""
     plain = encode(event)
     return plain[: 1 + _FIELDS_BEFORE.get(plain[0], len(plain))]
 

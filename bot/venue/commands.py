@@ -1,4 +1,4 @@
-"""What the venue can be told, in the imperative. Ids, tokens and instants are arguments; chance is made at the edge."""
+"""The commands of the venue. Ids, tokens and instants are arguments; the service draws all random values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Pulse:
 
 @dataclass(slots=True)
 class RunOverdue:
-    """Run what was due before now. What is due at this very instant waits for the other prices of it."""
+    """Run what was due before now. Deadlines at exactly this instant wait for its remaining prices."""
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class SetMarks:
 
 @dataclass(slots=True)
 class ShiftDeadlines:
-    """Said once at a restart, at the last instant the service was alive: `ms` passed while nobody could beat. Downtime is not silence."""
+    """Sent once at a restart, at the last instant the service was alive: for `ms` no client could send a heartbeat, and none is at fault."""
 
     ms: int
     floor_ms: int
@@ -161,7 +161,7 @@ class RemoveWebhook:
 
 @dataclass(slots=True)
 class DisableWebhook:
-    """By the service itself: nothing is sent there any more until its owner registers it anew."""
+    """Sent by the service: nothing is delivered to this webhook until its owner registers it again."""
 
     webhook: str
     reason: str
@@ -266,7 +266,7 @@ class StorePlan:
 
 @dataclass(slots=True)
 class ConfirmPlan:
-    """`reduce_only`: by whoever may only shrink positions, whoever made the plan."""
+    """`reduce_only`: the caller may only shrink positions, whoever made the plan."""
 
     account: str
     token: str
@@ -340,7 +340,7 @@ class DisarmGuardian:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """`ahead_ms`: beats go on for so long, said once by a session, which knows. Only the deadline moves, as the last of them would move it."""
+    """`ahead_ms`: a backtest knows that heartbeats go on for this long and sends one command for all. Only the deadline moves."""
 
     account: str
     ahead_ms: int = 0

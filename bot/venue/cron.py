@@ -42,7 +42,7 @@ _FIELDS: Final = (
 
 
 class BadCron(ValueError):
-    """The text is no cron expression; the message says which field and why."""
+    """The text is not a cron expression; the message names the field and the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What happened, in the past tense: one class an event type of the interface. Amounts are scaled 1e8; service/views.py writes them for people.
+"""Events of the venue, one class for each event type of the interface. Amounts are scaled 1e8; the service formats them.
 
 Not frozen at run time (a frozen dataclass costs six times as much to build, and events are the hottest objects here), frozen for the type checker.
 """
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def event(cls: type[T]) -> type[T]:
-    """A slots dataclass that nobody may change."""
+    """A slots dataclass that no code may change."""
     return dataclass(slots=True)(cls)
 
 

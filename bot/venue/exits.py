@@ -21,7 +21,7 @@ def exit_order(
     state: State, account: Account, market: Market, position: Position, *, size: int, bound_px: int, source: str | None = None,
     request_id: str | None = None, idempotency_key: str | None = None, reason: str | None = None, key: str | None = None,
 ) -> Order:  # fmt: skip
-    """A reduce-only order against the position, not yet written down."""
+    """A reduce-only order against the position, not yet part of the account."""
     return Order(
         number=next_oid(account), account=account.id, coin=position.coin, kind="close", side=position.side, buy=-position.side, size=size,
         created_ms=state.now_ms, reduce_only=True, leverage=position.leverage, bound_px=bound_px, source=source, request_id=request_id,
@@ -41,8 +41,8 @@ def force_exit(
     ref_px: int,
     guardian: str | None = None,
 ) -> Trade:
-    """Close `size` of the position at once around `ref_px`, at most ten per cent away; what the book lacks is tried again at each point. Where the
-    market has no price, there is no book."""
+    """Close `size` of the position now, at most ten per cent away from `ref_px`. The part that the book cannot fill is tried again at each
+    point. A market without a price has no book."""
     order = exit_order(
         state,
         account,
@@ -79,7 +79,7 @@ def bound_of_trigger(market: Market, px: int, buy: int) -> int:
 
 
 def settle_exit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
-    """An exit that is not whole keeps working; one that is whole is done."""
+    """Finish an exit that is filled; keep trying the rest of any other."""
     position = account.positions.get(order.coin)
     if order.filled >= order.size or position is None or position.side != order.side:
         account.orders.pop(order.number, None)
@@ -103,7 +103,7 @@ def work(state: State, account: Account, market: Market, order: Order) -> None:
     trade = pages.trade_of(account, order.trade or "")
     if position is not None and position.side == order.side:
         size = min(order.size - order.filled, position.size)
-        # A working stop of the position is part of it: the fill must not cancel it as a child of a position that is gone.
+        # If this fill closes the position, its children are canceled; the exit that is filling must not be among them.
         if position.stop_oid == order.number:
             position.stop_oid = None
         elif position.target_oid == order.number:

@@ -1,8 +1,8 @@
 """Drawdown floors: what an account was worth when its UTC day began, how far it may fall, and the price at which it has. Pure; `guardian_actions` acts.
 
-The slack above the tightest floor is dealt to the account's positions in equal shares, each a level in its market. While none has used up its
+The slack above the tightest floor is divided among the account's positions in equal shares, each a level in its market. While none has used up its
 share the account cannot be at its floor, so a bar that touches no level cannot hide a drawdown. When one has, that position gets the whole
-slack for the rest of this price, which is exact since no other market moves meanwhile; then the shares are dealt anew.
+slack for the rest of this price, which is exact since no other market moves meanwhile; then it is divided again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def begin_day(account: Account, now_ms: int, value: int) -> None:
 
 
 def is_rolling(state: State) -> bool:
-    """Has the day changed at this very instant, with its first values still to be taken? Yesterday's floors bind no more."""
+    """Does a day begin at this instant, before its first values are taken? Yesterday's floors no longer hold."""
     return 0 < state.next_day_ms <= state.now_ms
 
 
 def armed(account: Account) -> list[Guardian]:
-    """The drawdown guardians that watch now. An account that began its day with nothing has nothing to lose."""
+    """The drawdown guardians that watch now. An account without value at the start of its day has none."""
     if account.day_value <= 0:
         return []
     return [g for g in account.guardians.values() if g.spec.type == TYPE and g.status == "armed"]

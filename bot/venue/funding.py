@@ -31,7 +31,7 @@ def rate_of(premium: int) -> int:
 
 
 def rate_now(market: Market) -> int:
-    """The hour's rate: a recorded one where it was told; else what the book's premium over the oracle makes of it, the baseline without one.
+    """The hour's rate: a recorded one if a command set it; else what the book's premium over the oracle makes of it, the baseline without one.
 
     The venue averages samples of the hour; here the hour's last book is the sample.
     """

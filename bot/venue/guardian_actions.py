@@ -38,7 +38,7 @@ def count_fire(state: State, guardian: Guardian) -> None:
 def act(
     state: State, account: Account, guardian: Guardian, action: str, reason: str, *, kind: str = "guardian"
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Write that it fired and what it is about to do, cancel what could open, close what shall be closed. Answers the orders canceled and the trades made."""
+    """Emit the `fired` event, then cancel entries and close positions as `action` says. Returns the orders canceled and the trades made."""
     # The event stands before its effects (responses.md) and names them: each exit below makes one trade, in this order.
     sweeps = action in ("cancel_orders", "flatten")
     entries = (
@@ -59,14 +59,14 @@ def act(
 
 
 def _staying(state: State, account: Account, guardian: Guardian) -> list[tuple[Position, int]]:
-    """Positions that the guardian may close, each with as much of it as no exit is at work on already."""
+    """Positions that the guardian may close, each with the size that no working exit closes already."""
     held = [position for position in account.positions.values() if limits.reaches(state, guardian, position.coin)]
     found = [(position, _left(state, account, position)) for position in held]
     return [(position, size) for position, size in found if size]
 
 
 def _left(state: State, account: Account, position: Position) -> int:
-    """How much of a position stays when the exits at work on it are done: what was added since they began is none of theirs."""
+    """The size of a position that no working exit closes: what was added since those exits began."""
     at_work = [o for o in protection.working_exits(account, state.markets[position.coin]) if o.kind == "close"]
     return max(0, position.size - sum(order.size - order.filled for order in at_work))
 
@@ -74,13 +74,13 @@ def _left(state: State, account: Account, position: Position) -> int:
 def close_position(
     state: State, account: Account, market: Market, guardian: Guardian, ref_px: int, reason: str
 ) -> None:
-    """A guardian that closes its position once: reduce-only around `ref_px`. The bracket goes with the position, the guardian with its work."""
+    """Close the guardian's position, reduce-only around `ref_px`. Bracket and guardian end with it."""
     del account.guardians[guardian.number]
     guardian.deadline_ms = None
     count_fire(state, guardian)
     position = account.positions[market.spec.coin]
     left = _left(state, account, position)
-    # Where the market has no price the exit waits for one, and the bracket stays until then.
+    # Without a price the exit waits, and the bracket stays until then.
     children = [] if not left or market.px_at(state.now_ms) is None else [
         account.orders[oid]
         for oid in (position.stop_oid, position.target_oid)
@@ -89,7 +89,7 @@ def close_position(
     trades = (trade_id(account, account.trade_seq + 1),) if left else ()
     emit_guardian(state, account, guardian, "fired", reason=reason, mark=market.mark, action="close",
                   canceled=tuple(oid_text(account, o.number) for o in children), trades=trades)  # fmt: skip
-    if not left:  # An exit of the whole is under way; a second one would only stand beside it.
+    if not left:  # A working exit already closes all of it.
         return
     for child in children:
         protection.drop_child(state, account, market, position, child, "guardian")
@@ -98,7 +98,7 @@ def close_position(
 
 
 def fire_trail(state: State, account: Account, market: Market, guardian: Guardian, ref_px: int) -> None:
-    """The trail was reached: close reduce-only around `ref_px`. The bracket goes with the position."""
+    """The price reached the trailing stop: close reduce-only around `ref_px`."""
     index.unwatch_trail(market, guardian)
     close_position(state, account, market, guardian, ref_px, "trail")
 
@@ -128,7 +128,7 @@ def fire_drawdown(state: State, account: Account, guardian: Guardian) -> None:
 
 
 def touch_floor(state: State, account: Account, market: Market) -> None:
-    """A price has used up a position's share of the slack above the floor: judge the account as it stands at this price."""
+    """A position has used up its share of the slack above the floor: check the account's value at this price."""
     value = ledger.account_value(state, account)
     if floors.is_rolling(state) or not floors.armed(account):
         floors.rewatch(state, account, value)
@@ -141,7 +141,7 @@ def touch_floor(state: State, account: Account, market: Market) -> None:
 
 
 def begin_day(state: State) -> None:
-    """00:00 UTC: what accounts with positions or a floor are worth now is what today's loss is measured from."""
+    """00:00 UTC: take the value from which today's loss is measured, of each account with a position or a floor."""
     state.next_day_ms = 0
     kept = False
     for account in state.accounts.values():
@@ -154,7 +154,7 @@ def begin_day(state: State) -> None:
 
 
 def kill(state: State, account: Account, guardian: Guardian) -> Killed:
-    """Act at arming and block openings until somebody lifts it."""
+    """Act now and block openings until a caller disarms the guardian."""
     guardian.status, guardian.blocks_opens, guardian.deadline_ms = "latched", True, None
     count_fire(state, guardian)
     canceled, trades = act(state, account, guardian, guardian.spec.action or "cancel_orders", "manual", kind="kill")

@@ -18,7 +18,7 @@ from bot.venue.state import (
 
 
 def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None = None) -> Guardian | Refusal:
-    """Arm a guardian on the caller's word."""
+    """Arm a guardian that a caller asks for."""
     whole = guardians.normalise(spec)
     if isinstance(whole, Refusal):
         return whole
@@ -27,7 +27,7 @@ def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None =
     if limits.guardians_there(account) >= GUARDIANS_MAX:
         return Refusal(
             "limit_exceeded",
-            f"{GUARDIANS_MAX} guardians are armed or ride on resting orders, the most an account may have",
+            f"{GUARDIANS_MAX} guardians are armed or attached to resting orders, the most that an account may have",
             fix={"action": "disarm"},
         )
     if whole.order is not None and whole.order.coin not in state.markets:
@@ -41,7 +41,7 @@ def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None =
     if position is None:
         return Refusal(
             "not_found",
-            f"a {whole.type} needs an open position in {whole.coin}, or an order to ride on",
+            f"a {whole.type} needs an open position in {whole.coin}, or an order to attach it to",
             fix={"action": "open_first"},
         )
     if whole.type == "max_hold":
@@ -65,7 +65,7 @@ def kill(state: State, account: Account, command: Kill) -> guardian_actions.Kill
 
 
 def _kill(state: State, account: Account, spec: GuardianSpec, key: str | None) -> guardian_actions.Killed:
-    """A kill is never refused. A second one acts again by the guardian that stands, so that one DELETE lifts them all."""
+    """A kill is never refused. A second kill acts again through the same guardian, so that one DELETE lifts the block."""
     for guardian in account.guardians.values():
         if guardian.spec.type == "kill_switch" and guardian.status == "latched":
             guardian.spec, guardian.key = spec, key
@@ -90,7 +90,7 @@ def disarm(state: State, account: Account, guardian_ref: str) -> Guardian | Refu
 
 
 def beat(state: State, account: Account, ahead_ms: int = 0) -> tuple[Guardian, ...]:
-    """A heartbeat: every armed dead-man switch has its whole time again. One that fired is not brought back by it."""
+    """A heartbeat: every armed dead-man switch starts its time again. One that has fired stays latched."""
     beaten = []
     for guardian in account.guardians.values():
         if guardian.spec.type == "dead_man_switch" and guardian.status == "armed":

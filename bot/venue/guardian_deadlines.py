@@ -27,7 +27,7 @@ def fire_clock(state: State, account: Account, guardian: Guardian) -> None:
 
 @contextmanager
 def _prices_of_now(state: State) -> Iterator[None]:
-    """A deadline lies between two points: while this lasts each market whose prices come in bars has the price of that instant."""
+    """Give each market whose prices come in bars its price at this instant, because a deadline may lie between two points."""
     points = [
         (market, market.mark, market.mid, px)
         for market in state.markets.values()
@@ -41,7 +41,7 @@ def _prices_of_now(state: State) -> Iterator[None]:
 
 
 def _fire_dead_man(state: State, account: Account, guardian: Guardian) -> None:
-    """A dead-man switch has seen no heartbeat: do its onMiss, once."""
+    """A dead-man switch has had no heartbeat in time: do its `onMiss` action once."""
     action = guardian.spec.on_miss or "cancel_orders"
     guardian.status = "latched"
     guardian_actions.count_fire(state, guardian)
@@ -54,14 +54,14 @@ def _fire_dead_man(state: State, account: Account, guardian: Guardian) -> None:
 
 
 def _fire_hold(state: State, account: Account, guardian: Guardian) -> None:
-    """A position has been held as long as it may."""
+    """A position has reached its longest holding time."""
     market = state.markets[guardian.spec.coin or ""]
     with _prices_of_now(state):
         guardian_actions.close_position(state, account, market, guardian, market.mid, "time")
 
 
 def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
-    """A minute that the cron expression names: one action, or one order by the ordinary path."""
+    """A minute of the cron expression: do the action, or place the order as a caller would."""
     spec = guardian.spec
     assert spec.cron is not None
     assert guardian.deadline_ms is not None
@@ -94,7 +94,7 @@ def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
 
 
 def _end_of(state: State, key: Key | None) -> Refusal | None:
-    """Why a schedule does nothing more, if so: its key has ended."""
+    """The refusal of a schedule whose key is revoked or has expired; None otherwise."""
     if key is None:
         return None
     if key.revoked:
@@ -105,19 +105,19 @@ def _end_of(state: State, key: Key | None) -> Refusal | None:
 
 
 def _refuse_caller(state: State, order: OrderSpec, key: Key | None) -> Refusal | None:
-    """A scheduled order is its key's order: none after the key has ended, none that the key could not place."""
+    """Refuse a scheduled order that its key could not place itself."""
     if key is None:
         return None
     if (ended := _end_of(state, key)) is not None:
         return ended
-    market = state.markets.get(order.coin)  # None: judged by the quote.
+    market = state.markets.get(order.coin)  # None: the quote refuses it.
     if market is not None and not limits.has_scope(key, market.spec):
         return Refusal("forbidden", f"the key that armed this schedule lacks the scope for {order.coin}")
     return None
 
 
 def _clock_of_drawdown(state: State, account: Account, guardian: Guardian) -> None:
-    """A floor that something other than a price has reached; or, while latched, the end of the day that it blocked."""
+    """A fill or fee reached the floor; or, while latched, the end of the day that the guardian blocked."""
     if guardian.status == "armed":
         guardian_actions.fire_drawdown(state, account, guardian)
         return

@@ -16,7 +16,7 @@ from bot.venue.state import (
 def arm_inline(
     state: State, account: Account, position: Position, spec: GuardianSpec, *, trade: str | None, key: str | None
 ) -> Guardian:
-    """Arm what an order brought along (a trailing stop has its own way: it starts at the entry)."""
+    """Arm an inline guardian of an order. A trailing stop starts at the entry price instead: see `protection.arm_trail`."""
     if spec.type == "max_hold":
         return protection.arm_hold(state, account, position, spec, trade=trade)
     return arm_account_guardian(state, account, spec, trade=trade, key=key)
@@ -25,7 +25,7 @@ def arm_inline(
 def arm_account_guardian(
     state: State, account: Account, spec: GuardianSpec, *, trade: str | None = None, key: str | None = None
 ) -> Guardian:
-    """Arm a guardian of the whole account. A new dead-man switch lifts the block of one that fired, if it acts wherever that one does."""
+    """Arm a guardian of the whole account. A new dead-man switch lifts the block of a fired one if it covers the same markets."""
     account.guardian_seq += 1
     guardian = Guardian(
         number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, trade=trade, key=key
@@ -47,7 +47,7 @@ def arm_account_guardian(
     if guardian.deadline_ms is not None:
         index.schedule_guardian(state, account, guardian)
     emit_guardian(state, account, guardian, "armed")
-    if spec.type == "kill_switch":  # An order's: its fill is still being booked, so it acts right after.
+    if spec.type == "kill_switch":  # Armed by an order whose fill is still being booked: it acts right after.
         guardian.deadline_ms = state.now_ms
         index.schedule_guardian(state, account, guardian)
     if spec.type == floors.TYPE:
@@ -58,7 +58,7 @@ def arm_account_guardian(
 
 
 def release(state: State, account: Account, guardian: Guardian, reason: str, *, subtype: str = "released") -> None:
-    """Let a guardian go, and with it what it blocked and watched."""
+    """End a guardian, its block of openings and its price levels."""
     del account.guardians[guardian.number]
     guardian.blocks_opens = False
     guardian.deadline_ms = None

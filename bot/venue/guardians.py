@@ -118,7 +118,7 @@ def normalise_inline(specs: tuple[GuardianSpec, ...], coin: str) -> tuple[Guardi
 
 
 def _inside(refusal: Refusal, index: int) -> Refusal:
-    """The same no about the guardian at `index` of an order: each field by its whole path."""
+    """The refusal for the guardian at `index` of an order, with the full path of each field."""
     at = f"guardians.{index}."
     named = [{**one, "field": at + one["field"]} for one in (refusal.details or {}).get("fields", ())]
     fix = refusal.fix
@@ -147,7 +147,7 @@ def needs_stop(spec: GuardianSpec) -> Refusal:
 
 
 def can_fire(stop_px: int | None, side: int, liquidation_px: int | None) -> bool:
-    """Is there a stop, and does the price meet it before the liquidation price? One that lies beyond protects nothing."""
+    """Is there a stop that the price reaches before the liquidation price?"""
     return stop_px is not None and (liquidation_px is None or (stop_px - liquidation_px) * side > 0)
 
 
@@ -157,7 +157,7 @@ def nearest(side: int, *prices: int | None) -> int | None:
 
 
 def held_trail(account: Account, coin: str, side: int) -> int | None:
-    """The nearest stop of those that trail this market's position already; one that sleeps has none."""
+    """The nearest trailing stop of this market's position; one that is not yet active has none."""
     return nearest(side, *[g.stop_px for g in account.guardians.values() if g.spec.coin == coin])
 
 

@@ -1,4 +1,4 @@
-"""Where the next thing waits: two sorted lists of price levels a market, one heap of deadlines.
+"""What waits for a price or an instant: two sorted lists of price levels for each market, one heap of deadlines.
 
 Derived from the state and never part of it: `rebuild` makes them again after a restore. The last element of each list is the one
 nearest to the price, so "can this bar touch anything" is two comparisons.
@@ -28,7 +28,7 @@ RANKS: Final = {
 }
 
 # At one instant: funding, then guardians by the clock (venue.md 2.11 names their order).
-EXPIRY_RANK: Final = -1  # A settled market asks no guardian any more.
+EXPIRY_RANK: Final = -1  # Settlement comes before the guardians.
 FUNDING_RANK: Final = 0
 DAY_RANK: Final = 1
 CLOCK_RANKS: Final = {"kill_switch": 2, "account_drawdown": 3, "dead_man_switch": 5, "max_hold": 6, "schedule": 7}
@@ -238,7 +238,7 @@ def rebuild(state: State) -> None:
         schedule_expiry(state, market)
         if market.next_funding_ms:
             heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
-    # Past what a mapping of accounts may want to know of its readers: nothing that is kept changes here.
+    # dict.values: a mapping of accounts may count its own reads, and nothing stored changes here.
     for account in dict.values(state.accounts):
         for market, entry, falls in _entries(state, account):
             (market.falling if falls else market.rising).append(entry)
@@ -251,7 +251,7 @@ def rebuild(state: State) -> None:
 
 
 def forget(state: State, account: Account) -> None:
-    """Take every level of an account out; its deadlines are stale by themselves when its guardians are gone."""
+    """Remove every level of an account. Its deadlines in the heap are ignored once its guardians are removed."""
     for market, entry, falls in _entries(state, account):
         _drop(market, entry, falls=falls)
 

@@ -37,7 +37,7 @@ def account_value(state: State, account: Account) -> int:
 
 
 def cross_value(state: State, account: Account) -> int:
-    """What stands behind the cross positions: the balance and their PnL."""
+    """Equity of the cross positions: the balance and their PnL."""
     markets = state.markets
     value = account.balance
     for coin, position in account.positions.items():
@@ -51,13 +51,13 @@ def initial_margin(market: Market, position: Position) -> int:
 
 
 def at_market(account: Account, market: Market) -> list[Order]:
-    """The orders at market that wait for the next point, in their order. A limit may come to nothing, and is none of them."""
+    """Market orders that wait for the next point, in their order. Limit orders are left out because they may not fill."""
     waiting = [account.orders[number] for owner, number in market.pending if owner == account.id]
     return [order for order in waiting if order.limit_px is None]
 
 
 def leaving(account: Account, market: Market) -> int:
-    """How much of the position the exits among them take."""
+    """The size of the position that waiting exits will close."""
     position = account.positions.get(market.spec.coin)
     if position is None or not market.pending:
         return 0
@@ -65,7 +65,7 @@ def leaving(account: Account, market: Market) -> int:
 
 
 def coming_back(state: State, account: Account, beside: Market) -> int:
-    """Initial margin that exits in other markets give back, of cross positions: decided with what fills now, they meet the same instant's open."""
+    """Initial margin of cross positions that waiting exits in other markets will free at the same instant's open."""
     back = 0
     for coin, position in account.positions.items():
         market = state.markets[coin]
@@ -163,10 +163,10 @@ def _level(market: Market, position: Position, slack: int, value: int, mm: int) 
         px = numerator // denominator if side > 0 else div_up(numerator, denominator)
         notional = px * size // E8
         if at + 1 < len(tiers) and notional >= tiers[at + 1].lower:
-            continue  # Maintenance is continuous, so the level lies above the bound: in the next tier, or cut to it.
+            continue  # Maintenance is continuous, so the level lies in the next tier.
         if px > 0:
             return px
-        return None if side > 0 else 1  # A short is beyond it at any price there is.
+        return None if side > 0 else 1  # A short is below maintenance at every price.
     return None
 
 
@@ -181,14 +181,14 @@ def liquidation_px(state: State, position: Position) -> int | None:
 
 def rewatch(state: State, account: Account, position: Position | None = None) -> None:
     """Put the margin watches where they belong now. The slack of a cross account is shared by its positions: while none has used up its
-    share, the account cannot be below maintenance; when one has, the shares are dealt anew."""
+    share, the account cannot be below maintenance; when one has, the slack is divided again."""
     rewatch_floor(state, account)
     if position is not None and position.isolated:
         market = state.markets[position.coin]
         index.move_watch(market, position, level_of_slack(market, position, slack_of(state, account, position)))
         if len(account.positions) == 1:
             return
-    # Money that went into an isolated position or a share no longer stands behind the cross ones.
+    # Margin that moved into an isolated position no longer backs the cross ones.
     cross = []
     slack = account.balance
     for coin, p in account.positions.items():
@@ -198,14 +198,14 @@ def rewatch(state: State, account: Account, position: Position | None = None) ->
             mm = maintenance(market, value)
             slack += p.side * (value - p.entry_notional) - mm
             cross.append((market, p, value, mm))
-    # What is missing is not shared: a position that has given back its part of it does not yet carry the account.
+    # A shortfall is not divided: each position must cover all of it.
     share = slack // len(cross) if cross and slack > 0 else slack
     for market, p, value, mm in cross:
         index.move_watch(market, p, _level(market, p, share, value, mm))
 
 
 def rewatch_floor(state: State, account: Account) -> None:
-    """The same for the floor of a drawdown guardian, which all positions share, and which an account without positions may be at, too."""
+    """Put the levels of drawdown floors where they belong. An account without positions may be at its floor, too."""
     if account.guardians:
         floors.rewatch(state, account, account_value(state, account))
 
@@ -222,7 +222,7 @@ def fee_on(spec: MarketSpec, px: int, size: int, *, maker: bool) -> int:
 
 
 def roll_day(account: Account, now_ms: int) -> None:
-    """Daily sums start anew at 00:00 UTC."""
+    """Daily sums restart at 00:00 UTC."""
     day = now_ms // DAY_MS
     if account.day != day:
         account.day, account.day_notional, account.day_realized = day, 0, 0
@@ -277,7 +277,7 @@ def _fill_open(
         moved = outcome.cost(position.side, notional, size)
         account.balance -= moved + fee
         position.margin += moved
-        notional = moved  # What the caps count is what was spent.
+        notional = moved  # Caps count the amount spent.
     elif position.isolated:
         moved = div_up(notional, position.leverage)
         account.balance -= moved
@@ -373,7 +373,7 @@ def take(
 
 
 def leave(state: State, account: Account, market: Market, position: Position) -> None:
-    """The position is gone: forget it and its margin watch; the house pays what a cross account without positions owes."""
+    """Remove a closed position and its price levels; the venue pays the debt of a cross account without positions."""
     assert position.size == 0 and position.entry_notional == 0 and position.margin == 0, position
     index.move_watch(market, position, None)
     index.move_floor(market, position, None)

@@ -28,7 +28,7 @@ from bot.venue.state import (
 BRAKES: Final = (
     "account_drawdown",
     "kill_switch",
-)  # These block the openings of the whole account, whichever key armed them.
+)  # They block all openings of the account, whichever key armed them.
 OUTCOMES_BOOK: Final = "events"
 
 Largest = Callable[[int], dict[str, Any] | None]
@@ -68,7 +68,7 @@ def blocker(state: State, account: Account, coin: str) -> Guardian | None:
 
 
 def is_blocked(state: State, account: Account, coin: str) -> bool:
-    """Does a guardian open nothing here now? A drawdown whose floor is reached acts at this instant, after its prices: they open nothing more either."""
+    """Does a guardian block openings here now? A drawdown whose floor is reached blocks them before it acts at the end of this instant."""
     if not account.guardians:
         return False
     return blocker(state, account, coin) is not None or any(floors.is_due(g) for g in account.guardians.values())
@@ -84,24 +84,24 @@ def used_today(owner: Account | Key, now_ms: int) -> int:
 
 
 def worth(state: State, position: Position, *, leaving: int = 0) -> int:
-    """|Notional| of a position at mark, without what is `leaving` of its size: of a No what is missing to 1 USD."""
+    """|Notional| of a position at mark, less `leaving` of its size. A No share is worth 1 USD less the price."""
     market = state.markets[position.coin]
     return outcome.worth(market.spec, position.side, market.mark, position.size - leaving)
 
 
 def _staying(state: State, account: Account, position: Position) -> int:
-    """The same without what exits that wait are about to close."""
+    """|Notional| of a position at mark, less what waiting exits will close."""
     return worth(state, position, leaving=ledger.leaving(account, state.markets[position.coin]))
 
 
 def waiting(state: State, account: Account, key: Key | None = None) -> int:
-    """Notional of the resting entries, which may fill at any moment; of a key its own ones."""
+    """Notional of the resting entries, which may fill at any moment; with a key, of its own entries."""
     resting = [account.orders[number] for number in account.resting]
     return sum(opening_notional(state, order) for order in resting if key is None or order.key == key.id)
 
 
 def spoken_for_today(state: State, account: Account, key: Key | None = None) -> int:
-    """What of a daily cap, the account's or the key's, another opening finds taken: what has filled today and what may yet."""
+    """The used part of a daily cap, the account's or the key's: openings filled today and resting entries."""
     return used_today(account if key is None else key, state.now_ms) + waiting(state, account, key)
 
 
@@ -111,7 +111,7 @@ def exposure(state: State, account: Account) -> int:
 
 
 def exposure_beside(state: State, account: Account, market: Market, side: int) -> int:
-    """What stays of the exposure beside an opening: without the position of the other side, which the order closes first."""
+    """Exposure without the opposite position of this market, which an opening on `side` closes first."""
     position = account.positions.get(market.spec.coin)
     closed = 0 if position is None or position.side == side else _staying(state, account, position)
     return exposure(state, account) - closed
@@ -124,7 +124,7 @@ def opening_notional(state: State, order: Order) -> int:
 
 
 def busy_markets(state: State, account: Account) -> set[str]:
-    """Markets with a position that stays, or a resting entry."""
+    """Markets with a resting entry, or with a position that no waiting exit closes."""
     stay = {coin for coin, one in account.positions.items() if one.size > ledger.leaving(account, state.markets[coin])}
     return stay | {account.orders[n].coin for n in account.resting if not account.orders[n].reduce_only}
 
@@ -136,7 +136,7 @@ def guardians_there(account: Account) -> int:
 
 
 def refuse_coin(market: Market, key: Key | None) -> Refusal | None:
-    """allowedCoins binds exits too."""
+    """Refuse a market outside the key's allowedCoins; this holds for exits too."""
     coin = market.spec.coin
     if key is not None and key.allowed_coins is not None and coin not in key.allowed_coins:
         return Refusal(
@@ -148,7 +148,7 @@ def refuse_coin(market: Market, key: Key | None) -> Refusal | None:
 
 
 def refuse_orders(account: Account, more: int = 1) -> Refusal | None:
-    """An account has no more open orders than this, also of those that only close."""
+    """Refuse orders beyond the limit of open orders; reduce-only orders count too."""
     if len(account.orders) + more <= OPEN_ORDERS_MAX:
         return None
     return Refusal(
@@ -167,9 +167,9 @@ def refuse_opening(
     notional: int,
     largest: Largest,
 ) -> Refusal | None:
-    """The first rule that forbids opening `notional` USD in this market, if any. An order brings its bracket and its guardians along.
+    """The first rule that forbids opening `notional` USD in this market, if any. The bracket and the guardians of the order count too.
 
-    `largest(left)` is the way out where `left` USD may be opened; None where that is less than the least order.
+    `largest(left)` is the fix that opens at most `left` USD; None if that is below the minimum order.
     """
     if (guardian := blocker(state, account, market.spec.coin)) is not None:
         gid = guardian_id(account, guardian.number)
@@ -183,7 +183,7 @@ def refuse_opening(
     if order.guardians and (there := guardians_there(account)) + len(order.guardians) > GUARDIANS_MAX:
         return Refusal(
             "limit_exceeded",
-            f"{there} guardians are armed or ride on resting orders, an account may have {GUARDIANS_MAX}",
+            f"{there} guardians are armed or attached to resting orders, an account may have {GUARDIANS_MAX}",
             fix={"action": "disarm"},
         )
     if account.max_trade is not None and notional > account.max_trade:
@@ -239,7 +239,7 @@ def refuse_key(
 
 
 def exceeds_leverage(state: State, order: Order, leverage: int) -> bool:
-    """Is this more leverage than the order's key allows? An entry that waited gets that of the position which it meets."""
+    """Is this more leverage than the order's key allows? An entry that waited gets the leverage of the present position."""
     key = None if order.key is None else state.keys.get(order.key)
     return key is not None and key.max_leverage is not None and leverage > key.max_leverage
 
@@ -247,20 +247,19 @@ def exceeds_leverage(state: State, order: Order, leverage: int) -> bool:
 def _way_out(
     state: State, account: Account, key: Key | None, market: Market, side: int, largest: Largest
 ) -> dict[str, Any]:
-    """The largest order that every cap lets through; where the tightest leaves less than the least order, what helps against that one. No size
-    helps where the market is one too many."""
+    """The largest order that every cap allows. If the tightest cap leaves less than the minimum order: the action that helps against that cap."""
     if key is not None and is_full(state, account, key, market):
         return {"action": "close_first"}
-    rooms: list[tuple[int, dict[str, Any]]] = []
+    allowances: list[tuple[int, dict[str, Any]]] = []
     if account.max_trade is not None:
-        rooms.append((account.max_trade, {"action": "raise_limit", "field": "maxTradeUsd"}))
+        allowances.append((account.max_trade, {"action": "raise_limit", "field": "maxTradeUsd"}))
     if account.daily_cap is not None:
-        rooms.append((account.daily_cap - spoken_for_today(state, account), {"action": "wait"}))
+        allowances.append((account.daily_cap - spoken_for_today(state, account), {"action": "wait"}))
     if key is not None and key.max_daily_notional is not None:
-        rooms.append((key.max_daily_notional - spoken_for_today(state, account, key), {"action": "wait"}))
+        allowances.append((key.max_daily_notional - spoken_for_today(state, account, key), {"action": "wait"}))
     if key is not None and key.max_exposure is not None:
-        rooms.append((key.max_exposure - exposure_beside(state, account, market, side), {"action": "close_first"}))
-    left, otherwise = min(rooms, key=itemgetter(0))
+        allowances.append((key.max_exposure - exposure_beside(state, account, market, side), {"action": "close_first"}))
+    left, otherwise = min(allowances, key=itemgetter(0))
     return largest(left) or otherwise
 
 

@@ -1,4 +1,4 @@
-"""Liquidation: checked on mark, through the book first, backstop when two thirds of the maintenance are gone. The house takes what goes below zero."""
+"""Liquidation: checked at mark; closes through the book first, and by the backstop below two thirds of maintenance. The venue pays a negative rest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def liquidate(state: State, account: Account, position: Position, ref_px: int) -
     while not position.isolated and (others := [p for p in account.positions.values() if not p.isolated]):
         equity, need = standing(state, account, others[0])
         if equity >= need or any(p.liquidation_cooldown_ms == state.now_ms + COOLDOWN_MS for p in others):
-            return  # A fifth went just now: the next point sees what it was worth.
+            return  # A fifth was closed at this instant: the next point checks again.
         worst = max(others, key=lambda p: ledger.maintenance(m := state.markets[p.coin], m.mark * p.size // E8))
         market = state.markets[worst.coin]
         _one(state, account, market, worst, market.mark)
@@ -58,7 +58,7 @@ def _one(state: State, account: Account, market: Market, position: Position, ref
         _backstop(state, account, position)
         return
     whole = sum(sz for _, sz in fills) == position.size
-    if whole:  # What is left otherwise keeps its stop.
+    if whole:  # A partial liquidation keeps the stop.
         _drop_protection(state, account, market, position)
     order = exits.exit_order(state, account, market, position, size=size, bound_px=0, reason="liquidated")
     trade = open_trade(
@@ -79,9 +79,9 @@ def _one(state: State, account: Account, market: Market, position: Position, ref
 
 
 def _backstop(state: State, account: Account, position: Position) -> None:
-    """Position and margin go to the liquidator at mark: an isolated one alone, a cross one with all its kin and the balance."""
-    kin = [position] if position.isolated else [p for p in account.positions.values() if not p.isolated]
-    for p in kin:
+    """Position and margin go to the liquidator at mark: an isolated position alone; of a cross account all cross positions and the balance."""
+    siblings = [position] if position.isolated else [p for p in account.positions.values() if not p.isolated]
+    for p in siblings:
         market = state.markets[p.coin]
         _drop_protection(state, account, market, p)
         size, mark = p.size, market.mark
@@ -97,7 +97,7 @@ def _backstop(state: State, account: Account, position: Position) -> None:
             p.margin = 0
         else:
             account.balance += realized
-            if p is kin[-1]:
+            if p is siblings[-1]:
                 left, account.balance = account.balance, 0
         trade.margin_lost, trade.absorbed = max(0, left), max(0, -left)
         account.margin_lost += trade.margin_lost
@@ -112,7 +112,7 @@ def _backstop(state: State, account: Account, position: Position) -> None:
 
 
 def _cancel_resting(state: State, account: Account, position: Position) -> None:
-    """Of a cross account also the entries in other markets, which reserve its margin. A close there goes on: its position may stay."""
+    """Cancel what rests in this market; of a cross account also entries in other markets, because they reserve margin. Closes there stay."""
     open_orders.cancel_resting(state, account, "liquidated", position.coin, entries_elsewhere=not position.isolated)
 
 

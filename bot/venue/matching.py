@@ -1,4 +1,4 @@
-"""A price moves: what it meets on its way, in order, at which price.
+"""A price moves: which orders, stops and liquidations it meets, in which order, at which price.
 
 A point is a movement from the last price to this one. Levels on the way are met nearest first, each at its own price; where the market
 jumps (a bar's open) everything met fills at the jump's end, and a liquidation comes before a stop.
@@ -55,11 +55,13 @@ def point(
             funding.pay(
                 state, market, oracle if oracle is not None else market.oracle if market.external == "closed" else px
             )
-        if oracle is not None or market.external != "closed":  # Frozen while the outside price is closed.
+        if oracle is not None or market.external != "closed":  # The oracle is frozen while the outside price is closed.
             market.oracle = oracle if oracle is not None else px
     elif oracle is not None:
         market.oracle = oracle
-    elif market.oracle == last and market.external != "closed":  # Nobody moved it apart from the price in this bar.
+    elif (
+        market.oracle == last and market.external != "closed"
+    ):  # The oracle follows the price unless a command set it apart.
         market.oracle = px
     if market.working:
         market.mark = market.mid = px
@@ -78,7 +80,7 @@ def point(
 
 
 def sweep(state: State, market: Market) -> None:
-    """What a command armed beyond its trigger fires at once, at the current price."""
+    """Fire stops and targets that a command armed beyond their triggers, at the current price."""
     mark, falling, rising = market.mark, market.falling, market.rising
     if (falling and falling[-1][0] >= mark) or (rising and -rising[-1][0] <= mark):
         _meet(state, market, mark, mark, step=0, jump=True, ahead=None)
@@ -88,12 +90,12 @@ def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: 
     """Act on every level between `last` and `px`, until none is left that this point may meet."""
     falling, rising = market.falling, market.rising
     if (not falling or falling[-1][0] < px) and (not rising or -rising[-1][0] > px):
-        return  # As at most points: the nearest level on each side lies beyond.
+        return  # The usual case: the nearest level on each side lies beyond.
     watched: list[str] = []
     drawn: list[str] = []
     placed = -1
     while True:
-        # On a jump liquidations and drawdowns come first: all levels are looked through for them again only when one was placed anew.
+        # On a jump liquidations and drawdowns come first; all levels are searched for them again only after one was placed.
         urgent = jump and placed != market.watches
         placed = market.watches
         found = _next(state, market, last, px, step=step, urgent=urgent, ahead=ahead)
@@ -176,7 +178,7 @@ def _next(
 
 
 def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ahead | None) -> bool:
-    """May this point meet the level? Only what was there before it; and under sl_first no target whose position a stop still waits for."""
+    """May this point meet the level? It must be older than the point; under sl_first a target waits for a stop that the bar still reaches."""
     account = state.accounts[level.account]
     kind = level.kind
     if kind == "liquidation":
@@ -199,7 +201,7 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
 
 
 def _is_shut(state: State, account: Account, market: Market, order: Order) -> bool:
-    """Would this fill open while a market of strict hours or a guardian opens nothing? It waits for the next session, or until the block ends."""
+    """Would this fill open while strict hours or a guardian block openings? The order waits until the block ends."""
     is_closed = market.external == "closed" and market.spec.strict_hours
     if not is_closed and not limits.is_blocked(state, account, market.spec.coin):
         return False
@@ -210,8 +212,8 @@ def _is_shut(state: State, account: Account, market: Market, order: Order) -> bo
 def _adverse_ahead(account: Account, position: Position, ahead: Ahead) -> bool:
     """Will a stop, a trailing stop or the liquidation of this position be reached later in this bar?
 
-    A drawdown floor is no level of the position: whether it is reached depends on what the account holds elsewhere, and each market's points
-    are taken by themselves. It masks nothing.
+    Drawdown floors are left out: whether a floor is reached depends on the account's other markets, and each market's points are
+    processed alone.
     """
     low, high = ahead
     levels = [position.liquidation_level]
@@ -227,7 +229,7 @@ def _adverse_ahead(account: Account, position: Position, ahead: Ahead) -> bool:
 
 
 def fire_trigger(state: State, account: Account, market: Market, order: Order, ref_px: int, *, gapped: bool) -> None:
-    """A stop or target fires: one exit of the whole position around `ref_px`, its sibling canceled, the rest kept working."""
+    """A stop or target fires: one exit of the whole position around `ref_px`, its sibling is canceled, and an unfilled rest keeps working."""
     position = account.positions[market.spec.coin]
     trigger = order.trigger_px
     assert trigger is not None
@@ -256,7 +258,7 @@ def fire_trigger(state: State, account: Account, market: Market, order: Order, r
 
 
 def _fill_limit(state: State, account: Account, market: Market, order: Order, begin: int, *, by_limit: bool) -> None:
-    """A resting limit fills at its price, or at the better one that it finds where the path begins: the open, or later the book's. No more than its
+    """Fill a resting limit at its price, or at the better price where the path begins (a bar's open, later the book's price), within its
     part of the bar's volume."""
     assert order.limit_px is not None
     fill_px = order.limit_px
@@ -278,7 +280,7 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
     position = account.positions.get(order.coin)
     against = position.size if position is not None and position.side != order.buy else 0
     opens = order.left_to_open()
-    if size > against + opens:  # The position that it was to close has gone, or a part of it.
+    if size > against + opens:  # The position that the order was to close is smaller by now.
         size = against + opens
         if not size:
             open_orders.drop_entry(state, account, market, order, "reduce_only")
@@ -318,10 +320,10 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
 
 
 def _fill_pending(state: State, market: Market) -> None:
-    """Orders that waited for this point meet its price: market orders bounded by their slippage from it, limits by their own. What a limit does
-    not get waits on."""
+    """Fill orders that waited for this point: market orders within their slippage of its price, limits within their limit. The unfilled
+    rest of a limit goes on waiting."""
     for waiting in tuple(market.pending):
-        if waiting not in market.pending:  # Another of them has turned the position that it was to reduce.
+        if waiting not in market.pending:  # Canceled by the fill of another one.
             continue
         market.pending.remove(waiting)
         account_id, number = waiting
@@ -358,7 +360,7 @@ def _fill_pending(state: State, market: Market) -> None:
         rest = None
         if order.filled < size:
             rest = "slippage_bound"
-        elif order.filled < order.size:  # The position that it was to close has gone, or a part of it.
+        elif order.filled < order.size:  # The position that the order was to close is smaller by now.
             rest = "reduce_only" if order.reduce_only else "position_closed"
         if is_limit and rest == "slippage_bound":
             _rest_at_limit(state, account, market, order, trade)
@@ -366,7 +368,7 @@ def _fill_pending(state: State, market: Market) -> None:
             _give_up(state, account, order, trade, rest)
         else:
             order_fills.finish(state, trade, reason=rest)
-            if rest is not None:  # It was told that it waits; now that it waits no more.
+            if rest is not None:  # An "open" event was sent for it, so its end needs an event too.
                 emit_order(state, account, order, "canceled", reason=rest)
 
 
@@ -390,7 +392,7 @@ def _why_not_opened(
 
 
 def _behind(account: Account, market: Market, order: Order) -> int:
-    """What orders after this one hold: those that wait are judged again at their turn, and one that turns what it opens counts on it."""
+    """Margin reserved by later orders that does not count against this one: they are checked again when they fill."""
     later = [account.orders[number] for number in account.resting if number > order.number]
     waiting = {number for owner, number in market.pending if owner == account.id}
     return sum(
@@ -399,7 +401,7 @@ def _behind(account: Account, market: Market, order: Order) -> int:
 
 
 def _rest_at_limit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
-    """It was judged by the book's price, and its own may be dearer."""
+    """Rest a limit at its price, or cancel it if margin does not suffice: its limit may cost more than the book's price."""
     if open_orders.held_at_limit(market, order) > ledger.free_margin(state, account):
         _give_up(state, account, order, trade, "insufficient_funds")
     else:
@@ -431,7 +433,7 @@ def _liquidated(state: State, account: Account, market: Market, position: Positi
         ref = level if (level - ref) * position.side < 0 else ref
         market.mark = market.mid = ref
         equity, need = liquidation.standing(state, account, position)
-        if equity > need:  # The level is cut to 1e-8: one unit further the account is below.
+        if equity > need:  # The level is rounded to 1e-8: one unit further the account is below.
             market.mark = market.mid = ref = ref - position.side
             equity, need = liquidation.standing(state, account, position)
     if equity > need or (equity == need and ref == px):

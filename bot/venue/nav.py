@@ -1,7 +1,6 @@
-"""What an account held, and since when: the part of its history from which its value at any step of the past can be told.
+"""The history of what an account held, from which its value at past instants is computed.
 
-No price is kept here and nothing waits for a clock: a stand is written when a command has moved money or positions, and a reader prices it
-with the candles. Kept as far as the steps of the interface need: every 5 minutes for a day, 1 h for 7, 4 h for 30, 1 d from there on.
+An entry is written when a command has moved money or positions; the reader values it with candle prices. Kept as far as the steps of the interface need: every 5 minutes for a day, 1 h for 7, 4 h for 30, 1 d from there on.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from bot.venue.state import DAY_MS, HOUR_MS, Account, Stand, State
 STEP_MS: Final = 300_000  # the finest step of the interface's ranges
 DAYS_KEPT: Final = 4_000  # points of the longest series; a chart has no more pixels
 
-# (age up to which, step): of each step the last stand is kept, the one that its end is told from.
+# (age up to which, step): the last entry of each step is kept; it gives the value at the step's end.
 KEPT: Final = ((DAY_MS, STEP_MS), (7 * DAY_MS, HOUR_MS), (30 * DAY_MS, 4 * HOUR_MS), (DAYS_KEPT * DAY_MS, DAY_MS))
 
 _QUIET: Final = frozenset(
@@ -25,7 +24,7 @@ _QUIET: Final = frozenset(
 
 
 def note(state: State, events: list[Event]) -> None:
-    """Write down how the accounts of these events stand now."""
+    """Record the holdings of the accounts of these events."""
     moved: dict[str, None] = {}
     for event in events:
         if type(event) not in _QUIET:
@@ -69,8 +68,8 @@ def value(cash: int, sizes: list[tuple[int, int]]) -> int:
 
 
 def thinned(history: list[Stand], now_ms: int) -> list[Stand]:
-    """The last stand of each step, in the step that its age calls for; of what is older than all of them, the last one."""
-    # One step more than the range, so that its first point is told from a stand and not from nothing.
+    """The last entry of each step, the steps as long as the entry's age asks for; and the last of all older entries."""
+    # One step more than the range, so that its first point has an entry before it.
     begins = [bisect_left(history, now_ms - reach - step, key=_ts) for reach, step in KEPT]
     kept = history[: begins[-1]][-1:]
     for (_, step), first, last in zip(reversed(KEPT), reversed(begins), (*begins[-2::-1], len(history)), strict=True):
@@ -79,7 +78,7 @@ def thinned(history: list[Stand], now_ms: int) -> list[Stand]:
 
 
 def _step(ts: int, step: int) -> int:
-    """The step that an instant belongs to: a boundary to the step that ends there, so that its point has what was paid at that instant."""
+    """The step of an instant. A boundary belongs to the step that it ends, so that its point includes payments of that instant."""
     return (ts - 1) // step
 
 

@@ -39,7 +39,7 @@ def keep_until_next_point(state: State, account: Account, market: Market, order:
 
 
 def rest_at_limit(account: Account, market: Market, order: Order) -> None:
-    """What is left of a limit waits for its price from the next point on, with the margin and the fee that it would then need set aside."""
+    """Rest what is left of a limit from the next point on, with its margin and fee reserved."""
     order.born = market.point
     _keep_open(account, order, held_at_limit(market, order))
     index.watch_order(market, order)
@@ -58,7 +58,7 @@ def unreserve(account: Account, order: Order, *, keep: int = 0) -> None:
 
 
 def drop_entry(state: State, account: Account, market: Market, order: Order, reason: str) -> None:
-    """Take a resting entry (or one that waits for the next point) away."""
+    """Cancel a resting entry, or one that waits for the next point."""
     unreserve(account, order)
     waiting = account.id, order.number
     if waiting in market.pending:
@@ -90,7 +90,7 @@ def drop(state: State, account: Account, order: Order, reason: str) -> None:
 
 
 def drop_closings(state: State, account: Account, market: Market) -> None:
-    """The position is gone or has turned round: limits that only close it go with it, as its stop does."""
+    """Cancel reduce-only limits of a position that has closed or changed its side."""
     for order in [account.orders[n] for n in account.resting]:
         if order.coin == market.spec.coin and order.kind == "limit" and order.reduce_only and order.filled < order.size:
             drop_entry(state, account, market, order, "reduce_only")
@@ -105,7 +105,7 @@ def unprotected(state: State, account: Account, coin: str) -> bool:
 def cancel(state: State, account: Account, oid: str) -> OrderCanceled | Refusal:
     number = int(oid) - account.number * 1_000_000_000 if oid.isascii() and oid.isdigit() else -1
     order = account.orders.get(number)
-    # "0123" is no spelling of 123: who may cancel is judged by the text.
+    # "0123" is not an id: access is checked against the exact text.
     if order is None or oid != oid_text(account, number) or _is_exit_at_work(order):
         return Refusal("not_found", f"no open order {oid}")
     drop(state, account, order, "user")
@@ -113,7 +113,7 @@ def cancel(state: State, account: Account, oid: str) -> OrderCanceled | Refusal:
 
 
 def _is_exit_at_work(order: Order) -> bool:
-    """What a guardian still closes is no open order, and in no list of them: it goes on until the position is flat."""
+    """A guardian's working exit: not listed as an open order, and not cancelable."""
     return order.kind == "close" and order.status == "working"
 
 
@@ -132,23 +132,23 @@ def cancel_coin(state: State, account: Account, coin: str) -> OrderCanceled | Re
 
 
 def entries(account: Account) -> list[Order]:
-    """What rests and could open. An order that only reduces could not."""
+    """Resting orders that could open a position; reduce-only orders are left out."""
     return [order for n in account.resting if not (order := account.orders[n]).reduce_only]
 
 
 def cancel_resting(
     state: State, account: Account, reason: str, coin: str, *, entries_elsewhere: bool = False
 ) -> tuple[str, ...]:
-    """Cancel all that rests in a market, a close that waits too, and in the others what could open if that is asked; stops and targets stay."""
-    gone = [
+    """Cancel all resting orders of a market, and with `entries_elsewhere` the entries of other markets. Stops and targets stay."""
+    canceled = [
         order
         for n in account.resting
         if (order := account.orders[n]).coin == coin or (entries_elsewhere and not order.reduce_only)
     ]
-    return cancel_each(state, account, gone, reason)
+    return cancel_each(state, account, canceled, reason)
 
 
-def cancel_each(state: State, account: Account, gone: list[Order], reason: str) -> tuple[str, ...]:
-    for order in gone:
+def cancel_each(state: State, account: Account, canceled: list[Order], reason: str) -> tuple[str, ...]:
+    for order in canceled:
         drop_entry(state, account, state.markets[order.coin], order, reason)
-    return tuple(oid_text(account, o.number) for o in gone)
+    return tuple(oid_text(account, o.number) for o in canceled)

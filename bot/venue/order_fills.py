@@ -26,7 +26,7 @@ def take(
     maker: bool = False,
     by_limit: bool = False,
 ) -> tuple[int, ...]:
-    """Book an order's fills and do what they cause: protect what opened, let go what closed. Returns the guardians armed."""
+    """Book an order's fills, arm the bracket and guardians of what they open, end those of what they close. Returns the guardians armed."""
     if not fills:
         return ()
     before = account.positions.get(market.spec.coin)
@@ -69,7 +69,7 @@ def _arm_inline(
 
 
 def finish(state: State, trade: Trade, *, reason: str | None = None) -> None:
-    """The order ended by its own rule: filled, or its rest dropped."""
+    """Mark a trade as done: the order filled, or its rest was dropped by its own rule."""
     trade.status, trade.updated_ms = "done", state.now_ms
     if reason is not None:
         trade.reason = reason

@@ -31,7 +31,7 @@ def leverage_of(
     market: Market, position: Position | None, against: bool, order: OrderSpec, key: Key | None
 ) -> tuple[int, bool] | Refusal:
     held = position.leverage if position is not None and not against else None
-    # Without a leverage of its own an order has the position's: a key's maximum binds that one too.
+    # An order without leverage has the position's, which a key's maximum limits too.
     default = position.leverage if position is not None else 1
     leverage, clamped = (order.leverage if order.leverage is not None else default), False
     key_max = key.max_leverage if key is not None and key.max_leverage is not None else None
@@ -64,8 +64,8 @@ def leverage_of(
 def freed_by_closing(
     market: Market, position: Position | None, fills: list[tuple[int, int]], rest: tuple[int, int]
 ) -> int:
-    """What an order that turns the position gives back by closing it: what its shares fetch, or the margin; of an isolated one with the PnL
-    and the fees of these very fills, and of the rest at its limit."""
+    """Margin that an order frees by closing the opposite position: the proceeds of its shares, or its margin; for an isolated position
+    with the PnL and the fees of these fills and of the rest at its limit."""
     if position is None:
         return 0
     spec = market.spec
@@ -79,7 +79,7 @@ def freed_by_closing(
         fetched += outcome.worth(spec, position.side, px, part)
         fees += ledger.fee_on(spec, px, part, maker=at == len(fills))
     if outcome.is_paid(spec):
-        return fetched  # Its fees are the order's.
+        return fetched  # Its fees are part of the order's fees.
     return 0 if left else max(0, position.margin + position.side * (got - position.entry_notional) - fees)
 
 
@@ -92,7 +92,7 @@ def margin_needed(market: Market, position: Position | None, reduce: int, margin
 
 
 def highest_unit_cost(market: Market, buy: int, fills: list[tuple[int, int]], limit_px: int | None) -> int:
-    """What one unit can cost at most: a buy's last price, a sale's first one, a No what is missing to 1 USD."""
+    """The most that one unit can cost: the last price of a buy, the first of a sale; for a No share 1 USD less the price."""
     prices = [px for px, _ in fills] + ([] if limit_px is None else [limit_px])
     return max([outcome.share_px(market.spec, buy, px) for px in prices], default=market.mid)
 
@@ -100,37 +100,37 @@ def highest_unit_cost(market: Market, buy: int, fills: list[tuple[int, int]], li
 def largest_order(
     market: Market, order: OrderSpec, fills: list[tuple[int, int]], limit_px: int | None, reduce: int, left: int
 ) -> dict[str, Any] | None:
-    """The largest order that opens no more than `left` USD, as its caller says sizes. None: that is less than the least order."""
-    dearest = highest_unit_cost(market, order.side, fills, limit_px)
-    most = reduce + max(0, left) * E8 // dearest // market.lot * market.lot
-    if most * min(dearest, market.mid) // E8 < MIN_NOTIONAL:
+    """The largest order that opens no more than `left` USD, in the caller's unit. None: that is below the minimum order."""
+    unit_cost = highest_unit_cost(market, order.side, fills, limit_px)
+    most = reduce + max(0, left) * E8 // unit_cost // market.lot * market.lot
+    if most * min(unit_cost, market.mid) // E8 < MIN_NOTIONAL:
         return None
     if order.usd is not None:
-        # What the part that closes fetches, and what may be opened.
+        # The proceeds of the closing part, and what may be opened.
         first_px = sizing_px(market, market.mid, order.side, limit_px or 0, limit=limit_px is not None)
         room = max(0, left)
-        # Shares of an order that turns are reckoned at the first price, whatever the later ones are.
+        # Shares of an order that reverses the position are sized by the first price.
         if reduce and outcome.is_paid(market.spec):
-            room = room * outcome.share_px(market.spec, order.side, first_px) // dearest
+            room = room * outcome.share_px(market.spec, order.side, first_px) // unit_cost
         usd = reduce * outcome.share_px(market.spec, -order.side, first_px) // E8 + room
         return {"field": "usdAmount", "value": text_of(usd)} if usd >= MIN_NOTIONAL else None
     return {"field": "size", "value": text_of(most)}
 
 
 def refuse_margin(
-    market: Market, buy: int, reduce: int, needed: int, besides: int, free: int, leverage: int, order: OrderSpec, dearest: int, sizing_px: int
+    market: Market, buy: int, reduce: int, needed: int, besides: int, free: int, leverage: int, order: OrderSpec, unit_cost: int, sizing_px: int
 ) -> Refusal:  # fmt: skip
-    """The refusal, with the largest order that surely passes: the part that closes costs its fee, the rest margin and fee at the dearest price.
-    `besides`: what is needed whatever the size."""
+    """The refusal, with the largest order that surely passes: the closing part costs its fee, the rest margin and fee at the highest price.
+    `besides`: margin needed at any size."""
     spec = market.spec
-    fee_closing = 0 if spec.margin_mode == "isolated" else fee_of(dearest * reduce // E8, spec.taker_rate)
+    fee_closing = 0 if spec.margin_mode == "isolated" else fee_of(unit_cost * reduce // E8, spec.taker_rate)
     room = free - besides - fee_closing - MARGIN_SLACK
-    unit = div_up(dearest, leverage) + div_up(dearest * spec.taker_rate, E8)
+    unit = div_up(unit_cost, leverage) + div_up(unit_cost * spec.taker_rate, E8)
     most = (reduce + max(0, room) * E8 // unit) // market.lot * market.lot
     fix: dict[str, Any] = {"action": "close_first"}
     unit_px = outcome.share_px(spec, buy, sizing_px)
     if most * min(unit_px, market.mid) // E8 >= MIN_NOTIONAL:
-        # In USD: what the part that closes fetches, and what the rest costs.
+        # In USD: the proceeds of the closing part, and the cost of the rest.
         usd = div_up(reduce * outcome.share_px(spec, -buy, sizing_px) + (most - reduce) * unit_px, E8)
         fix = {"field": "size", "value": text_of(most)}
         if order.usd is not None:
@@ -145,7 +145,7 @@ def leverage_margin(market: Market, position: Position, leverage: int) -> int:
     """USD that changing an open position's leverage takes from free margin (negative: gives back)."""
     if position.isolated:
         delta = div_up(position.entry_notional, leverage) - div_up(position.entry_notional, position.leverage)
-        # Raising gives back no more than leaves the new initial margin in place, and nothing that is not realised.
+        # A higher leverage frees only margin above the new initial margin, and no unrealised profit.
         if delta < 0:
             spare = position.margin + position.pnl(market.mark) - div_up(market.mark * position.size // E8, leverage)
             delta = -min(-delta, max(0, spare), max(0, position.margin))
@@ -155,8 +155,8 @@ def leverage_margin(market: Market, position: Position, leverage: int) -> int:
 
 
 def position_at_its_turn(account: Account, market: Market) -> tuple[Position | None, int]:
-    """The position as an order finds it at the next point, once those at market that wait before it are filled, at the mid; and the margin that what they
-    close gives back."""
+    """The position as an order finds it at the next point, after the waiting market orders before it have filled at the mid; and the margin
+    that those orders free by closing."""
     position, back = account.positions.get(market.spec.coin), 0
     if not market.pending:
         return position, 0
@@ -176,7 +176,7 @@ def position_at_its_turn(account: Account, market: Market) -> tuple[Position | N
 
 
 def _grown(market: Market, position: Position | None, order: Order, opened: int) -> Position:
-    """With what an order opens or adds at the mid."""
+    """The position with what an order opens or adds at the mid."""
     leverage = order.leverage if position is None else position.leverage
     notional = market.mid * opened // E8
     margin = div_up(outcome.worth(market.spec, order.buy, market.mid, opened), leverage)
@@ -192,7 +192,7 @@ def _grown(market: Market, position: Position | None, order: Order, opened: int)
 def position_after(
     market: Market, position: Position | None, buy: int, opening: int, notional: int, leverage: int
 ) -> Position | None:
-    """The position as the order would leave it (its margin aside), or None when it is gone."""
+    """The position that the order would leave, without the margin of the opening; None if the order opens nothing."""
     if not opening:
         return None
     same = position if position is not None and position.side == buy else None
@@ -206,7 +206,7 @@ def position_after(
 def position_left(
     position: Position, fills: list[tuple[int, int]], rest: tuple[int, int], fee: int
 ) -> tuple[Position | None, int]:
-    """What an order that only reduces leaves of the position, None when that is nothing; and the PnL that it realises."""
+    """The rest of a position after a reducing order, None if nothing is left; and the PnL that the order realises."""
     closed = rest[1] + sum(size for _, size in fills)
     part = position.entry_notional * closed // position.size
     realized = position.side * (sum(px * size // E8 for px, size in (*fills, rest)) - part)
@@ -219,7 +219,7 @@ def position_left(
 
 
 def liquidation_at_leverage(market: Market, position: Position, leverage: int) -> int | None:
-    """Where an isolated position is liquidated once it has this leverage."""
+    """The liquidation price of an isolated position at this leverage."""
     moved = replace(position, margin=position.margin + leverage_margin(market, position, leverage))
     mm = ledger.maintenance(market, market.mark * moved.size // E8)
     return ledger.level_of_slack(market, moved, moved.margin + moved.pnl(market.mark) - mm)

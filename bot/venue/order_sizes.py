@@ -39,7 +39,7 @@ def least_size(market: Market, px: int) -> int:
 
 
 def sizing_px(market: Market, mid: int, buy: int, bound: int, *, limit: bool) -> int:
-    """Price at which the first unit of an order in USD is bought; of a sale that crosses its limit the book's own, which is worth more."""
+    """The price that sizes an order in USD: of its first unit; for a sale that crosses its limit the book's better price."""
     first_px = level_px(market, mid, buy, 0) or mid
     if not limit:
         return first_px
@@ -60,7 +60,7 @@ def size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, lim
 
 
 def shares_of_usd(market: Market, position: Position | None, buy: int, usd: int, bound: int, *, limit: bool) -> int:
-    """Most shares that `usd` pay for: what a position against it fetches first, then the other side at what that costs."""
+    """The most shares that `usd` pays for: first those of an opposite position, then new ones at their cost."""
     spec, lot = market.spec, market.lot
     px = bound if limit else level_px(market, market.mid, buy, 0)
     against = position.size if position is not None and position.side != buy else 0
@@ -77,7 +77,7 @@ def shares_of_usd(market: Market, position: Position | None, buy: int, usd: int,
 
 
 def size_at_fill(market: Market, order: Order, bound: int) -> int:
-    """Size of an entry that waited for this price: of one in USD what they buy here, as of a service that is asked here; never less than the least order."""
+    """Size of an entry that waited for this price. An entry in USD is sized here; never below the minimum order."""
     if order.usd is None:
         return order.size
     if outcome.is_paid(market.spec):
@@ -90,7 +90,7 @@ def size_at_fill(market: Market, order: Order, bound: int) -> int:
 def spread_bps(market: Market, mid: int, side: int) -> int:
     """Between the best prices, in bps scaled 1e8 of what a unit of this side is worth at the mid."""
     spec = market.spec
-    if market.external != "closed" and not outcome.is_paid(spec):  # But for the grid, what the market says.
+    if market.external != "closed" and not outcome.is_paid(spec):  # The configured spread, before rounding to the grid.
         return spec.half_spread * 2 * BPS
     between = level_px(market, mid, 1, 0) - level_px(market, mid, -1, 0)
     return between * BPS * E8 // outcome.share_px(spec, side, mid)
@@ -102,7 +102,7 @@ def bps_from_mid(market: Market, px: int, mid: int) -> int:
 
 
 def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, int], leverage: int) -> tuple[int, int]:
-    """Notional and margin of what opens: the fills beyond the part that closes, then the rest at its limit; to the unit as the fills will book it."""
+    """Notional and margin of the opening part: fills after `reduce`, then the rest at its limit; equal to what the ledger will book."""
     notional = margin = 0
     for px, size in (*fills, rest):
         if reduce:
@@ -117,7 +117,7 @@ def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, 
 
 
 def fee_of_fills(spec: MarketSpec, fills: list[tuple[int, int]], reduce: int, *, maker: bool) -> int:
-    """Fee of each fill as the ledger will book it: the one that turns the position round is two."""
+    """Fees as the ledger will book them: a fill that reverses the position is booked as two."""
     fee = 0
     for px, size in fills:
         closed = min(reduce, size)
@@ -128,7 +128,7 @@ def fee_of_fills(spec: MarketSpec, fills: list[tuple[int, int]], reduce: int, *,
 
 
 def entry_of(fills: list[tuple[int, int]], reduce: int) -> int | None:
-    """Average price of what the fills open: its bracket is measured from there, also where they are a limit's that crosses. None: they open nothing."""
+    """Average price of what the fills open, from which the bracket is measured. None: they open nothing."""
     notional = size = 0
     for px, part in fills:
         closed = min(reduce, part)
@@ -152,7 +152,7 @@ def refuse_off_grid(market: Market, name: str, px: int) -> Refusal | None:
 
 
 def above_zero(*values: int) -> list[str]:
-    """The legal ones of a value's neighbours on its grid."""
+    """The positive ones of these values, as texts."""
     return [text_of(value) for value in values if value > 0]
 
 

@@ -30,7 +30,7 @@ from bot.venue.state import (
 
 @dataclass(slots=True)
 class OrderPlaced:
-    """An accepted order: its trade, what was armed with it, what to warn of."""
+    """An accepted order: its trade, the guardians armed with it, and warnings."""
 
     trade: Trade
     leverage_clamped: bool = False
@@ -40,14 +40,14 @@ class OrderPlaced:
 
 
 def fenced(state: State, account: Account, command: PlaceOrder | ConfirmPlan | ClosePosition) -> Refusal | None:
-    """A request that is too late, or whose key belongs to the past."""
+    """Refuse a request that is too late, or whose idempotency key was used before."""
     key = command.idempotency_key
     if key is not None:
         if account.is_fenced(key):
             return Refusal("idempotency_conflict", "the account was reset after this key was used", fix={"action": "resync"},
                            details={"reason": "account_reset", "epoch": account.epoch})  # fmt: skip
         if (made := pages.trade_of_key(account, key)) is not None:
-            return Refusal("idempotency_conflict", "this key belongs to an order whose answer is no longer kept",
+            return Refusal("idempotency_conflict", "the response of the order with this key is no longer kept",
                            details={"reason": "expired", "tradeId": made})  # fmt: skip
     if command.expires_ms is not None and state.now_ms > command.expires_ms:
         return Refusal(
@@ -88,7 +88,7 @@ def execute(
         and quoted.leverage != held.leverage
     ):
         change_leverage(state, account, market, held, quoted.leverage)
-    # An order that is no larger than the position is a close of it, and was judged as one: it opens nothing, whatever becomes of the position.
+    # An order no larger than the opposite position was quoted as a close: it is reduce-only even if the position shrinks before it fills.
     order = Order(
         number=next_oid(account), account=account.id, coin=spec.coin, kind=spec.type, side=quoted.side, buy=quoted.buy, size=quoted.size,
         created_ms=state.now_ms, limit_px=spec.limit_px, stop_leg=spec.stop, target_leg=spec.target, guardians=quoted.guardians,
@@ -116,7 +116,7 @@ def execute(
 
 
 def change_leverage(state: State, account: Account, market: Market, position: Position, leverage: int) -> None:
-    """Set an open position's leverage; margin moves between it and the balance when it is isolated. Affordability was judged by the quote."""
+    """Set an open position's leverage; margin of an isolated position moves to or from the balance. The quote has checked that it is affordable."""
     if position.isolated:
         delta = leverage_margin(market, position, leverage)
         position.margin += delta
@@ -189,6 +189,6 @@ def _size_of_close(market: Market, position: Position, command: ClosePosition) -
             fix = {"field": "usdAmount", "value": text_of(div_up(least * unit_px, E8))}
         elif command.fraction is not None:
             fix = {"field": "fraction", "value": text_of(div_up(least * E8, position.size))}
-        return Refusal("below_min_notional", f"a part is worth {text_of(unit_px * size // E8)} USD, the least is 10; all of it always goes",
+        return Refusal("below_min_notional", f"a part is worth {text_of(unit_px * size // E8)} USD, the least is 10; a close of the whole position is always possible",
                        fix=fix)  # fmt: skip
     return size

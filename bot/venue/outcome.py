@@ -24,12 +24,12 @@ def is_paid(spec: MarketSpec) -> bool:
 
 
 def share_px(spec: MarketSpec, side: int, px: int) -> int:
-    """What one unit of this side costs at `px`: the price, for a No what is missing to 1 USD."""
+    """Cost of one unit of this side at `px`: the price, or 1 USD less the price for a No share."""
     return PAYOUT - px if side < 0 and spec.margin_mode == "full" else px
 
 
 def worth(spec: MarketSpec, side: int, px: int, size: int) -> int:
-    """|Notional| of `size` of this side at `px`; of a fully paid position what it would fetch."""
+    """|Notional| of `size` of this side at `px`; of a fully paid position its sale value."""
     return share_px(spec, side, px) * size // E8
 
 
@@ -41,7 +41,7 @@ def paid(spec: MarketSpec, side: int, fills: Fills) -> Fills:
 
 
 def cost(side: int, entry_notional: int, size: int) -> int:
-    """What a fully paid position has cost: its own money, which is its margin."""
+    """The cost of a fully paid position, which is its margin."""
     return entry_notional if side > 0 else size - entry_notional
 
 
@@ -51,5 +51,5 @@ def clamp(spec: MarketSpec, px: int) -> int:
 
 
 def outcome_of(mark: int) -> int:
-    """What a last price says when nobody has said the outcome: the nearer end, Yes at one half."""
+    """The outcome that the last price implies if none was set: the nearer end, Yes at one half."""
     return PAYOUT if 2 * mark >= PAYOUT else 0

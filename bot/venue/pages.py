@@ -1,6 +1,6 @@
-"""Events and trades that are only read any more, packed: a page takes a tenth of the memory, is written once, and needs no time at a start.
+"""Old events and trades, packed into pages: a page takes a tenth of the memory, is written once, and costs no time at a start.
 
-Nothing of the venue's doing depends on it: `fold` may be called at any moment or never, and the log reads the same. Sessions fold trades alone.
+`fold` may be called at any moment or never: commands and reads give the same answers. Backtests fold trades only.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PAGES_OPEN: Final = 256  # unpacked ones that readers keep, all accounts togethe
 
 
 def fold(account: Account, *, but_newest: int = 0) -> None:
-    """Pack every whole page, but leave so many of the newest events and trades open; what is left over stays open, and trades from the oldest on that is not over yet. A page that was cut short
-    by a file is filled up first."""
+    """Pack events and trades into whole pages, except the `but_newest` newest and trades from the oldest open one on. An incomplete last page
+    (snapshots write one) is filled first."""
     events, pages = account.events, account.pages
     if pages and pages[-1].count < PAGE and events:
         short = pages.pop()
@@ -35,7 +35,7 @@ def fold(account: Account, *, but_newest: int = 0) -> None:
 
 
 def fold_trades(account: Account, *, but_newest: int = 0) -> None:
-    """Trades alone, from the oldest on that is over."""
+    """Pack trades only, up to the oldest open one."""
     done, trades = 0, account.trades
     if account.trade_pages and account.trade_pages[-1].count < PAGE and trades:
         trades[:0] = codec.unpack(account.trade_pages.pop().packed)
@@ -50,7 +50,7 @@ def fold_trades(account: Account, *, but_newest: int = 0) -> None:
 
 
 def _fold_keys(account: Account) -> None:
-    """Keep the keys of packed trades as such: a key is known for ever, and rarely asked for by then."""
+    """Move the idempotency keys of packed trades into the compact set: a key must be known for ever and is rarely asked for."""
     first, by_key = account.trade_seq - len(account.trades) + 1, account.trade_by_key
     old = list(takewhile(lambda key: int(by_key[key][-9:]) < first, by_key))
     if len(old) >= PAGE:
@@ -60,7 +60,7 @@ def _fold_keys(account: Account) -> None:
 
 
 def tail(account: Account) -> Page | None:
-    """What no whole page holds, as a page."""
+    """The events that no whole page holds, as a page."""
     if account.events:
         return Page(account.events[0].seq, len(account.events), codec.pack(account.events))
     last = account.pages[-1] if account.pages else None

@@ -1,4 +1,4 @@
-"""Plans: a dry run that is kept for its one confirm."""
+"""Plans: dry runs, each stored for one confirm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bot.venue.state import (
 
 
 def store_plan(state: State, account: Account, key: Key | None, command: StorePlan) -> Quote | Refusal:
-    """A dry run: the quote is the answer, the plan waits for its one confirm."""
+    """Answer the quote of a dry run and store it as a plan for one confirm."""
     quoted = quote.quote(state, account, command.order, key)
     if isinstance(quoted, Refusal):
         return quoted
@@ -56,7 +56,7 @@ def store_plan(state: State, account: Account, key: Key | None, command: StorePl
 
 
 def _keep_spent(state: State, plans: Iterable[Plan]) -> None:
-    """Plans that go sooner: what was executed still says so for PLAN_KEPT_MS, or whoever asks again would take it for never executed."""
+    """Before plans are removed early: keep the trades of executed plans for PLAN_KEPT_MS, so that a repeated confirm finds them."""
     for plan in plans:
         if plan.trade is not None:
             spent = state.accounts[plan.account].spent
@@ -71,8 +71,8 @@ def _keep_spent(state: State, plans: Iterable[Plan]) -> None:
 def confirm(state: State, account: Account, key: Key | None, command: ConfirmPlan) -> orders.OrderPlaced | Refusal:
     """Execute a plan once. The token is used up also when the confirm is refused.
 
-    A used one answers `used_token` with its trade for PLAN_KEPT_MS, however many plans there have been since. A stale one that had to go is
-    `not_found`: neither can be executed any more.
+    For PLAN_KEPT_MS a used token answers `used_token` with its trade, also after the plan was removed. A stale plan that was removed is
+    `not_found`. Neither can be executed.
     """
     plan = state.plans.get(command.token)
     if plan is None or plan.account != account.id:
@@ -85,7 +85,7 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
             and pages.trade_of_key(account, used)
             and (refused := orders.fenced(state, account, command))
         ):
-            return refused  # The key of a trade is known for ever, whatever has become of its plan.
+            return refused  # The key of a trade is known for ever, also after its plan was removed.
         return Refusal("not_found", "no such plan: the confirm token is unknown", fix={"action": "replan"})
     if plan.state == "used":
         return _used(plan.trade)
@@ -106,7 +106,7 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
     quoted = _quoted_just_now(state, plan, command) or quote.quote(state, account, order, key)
     if isinstance(quoted, Refusal):
         plan.state = "refused"
-        # The token is used up: no field of this request mends it, and a deeper book needs another plan.
+        # The token is used up: the caller needs another plan.
         code = "plan_stale" if quoted.code == "insufficient_depth" else quoted.code
         return replace(quoted, code=code, fix={"action": "replan"})
     placed = orders.execute(state, account, order, quoted, key, command.request_id, command.idempotency_key)
@@ -115,7 +115,7 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
 
 
 def shown(state: State, account: Account, token: str, order: OrderSpec | None) -> Plan | Refusal:
-    """The open plan that showed this very order, of a schedule that is to place it again and again."""
+    """The open plan of exactly this order, for a schedule that will place it."""
     plan = state.plans.get(token)
     if plan is None or plan.account != account.id:
         return Refusal("not_found", "no such plan: the confirm token is unknown", fix={"action": "replan"})
@@ -126,7 +126,7 @@ def shown(state: State, account: Account, token: str, order: OrderSpec | None) -
     if state.now_ms >= plan.expires_ms:
         return _expired(plan)
     if order is None or replace(order, source=plan.order.source) != plan.order:
-        text = "confirmToken is of a plan of another order than the orderTemplate's"
+        text = "confirmToken belongs to a plan of another order than orderTemplate"
         return Refusal("plan_stale", text, fix={"action": "replan"})
     return plan
 
@@ -152,7 +152,7 @@ def _used(trade: str | None) -> Refusal:
 
 
 def _quoted_just_now(state: State, plan: Plan, command: ConfirmPlan) -> Quote | None:
-    """The plan's own quote, when its confirm is the very next command, by the same key on the same day: judging again would say the same."""
+    """The plan's own quote if its confirm is the next command, by the same key, on the same day: a new quote would be equal."""
     last = state.quoted
     if last is None or last[0] + 1 != state.commands or last[1] != plan.token or command.key != plan.key:
         return None

@@ -1,4 +1,4 @@
-"""Brackets and trailing stops of a position: armed at its first fill, as large as it is, gone with it."""
+"""Brackets and trailing stops of a position: armed at its first fill, sized with it, ended with it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def emit_guardian(
 
 
 def drop_child(state: State, account: Account, market: Market, position: Position, child: Order, reason: str) -> None:
-    """Take a stop or target away, saying why."""
+    """Cancel a stop or target with this reason."""
     if child.status == "working":
         market.working.remove((account.id, child.number))
         trade = pages.trade_of(account, child.trade or "")
@@ -184,7 +184,7 @@ def _time_hold(state: State, account: Account, position: Position, guardian: Gua
 
 
 def _follow_holds(state: State, account: Account, market: Market, position: Position | None) -> None:
-    """The position is gone: so is its max_hold. Flipped: the time starts anew with the new one."""
+    """End the max_hold of a closed position; restart it if the position changed its side."""
     for guardian in [
         g for g in account.guardians.values() if g.spec.type == "max_hold" and g.spec.coin == market.spec.coin
     ]:
@@ -210,9 +210,8 @@ def is_protected(state: State, account: Account, position: Position) -> bool:
 def lacks_stop(
     state: State, account: Account, market: Market, order: Order, fills: list[tuple[int, int]], against: int, leverage: int, *, maker: bool
 ) -> bool:  # fmt: skip
-    """Would these fills of an entry open what they must not? The stop that it was accepted for, or that its R is measured by, went before them,
-    or lies beyond the liquidation price of what they leave: it could never fire. That of a cross account moves with all that it holds, and was
-    judged when the order was placed."""
+    """Would these fills of an entry open a position without the stop that the order was accepted with? The stop (or the one that defines R)
+    may have ended, or lie beyond the new liquidation price, where it could never fire. For a cross account the quote has checked that price."""
     is_isolated = market.spec.margin_mode == "isolated"
     position = account.positions.get(order.coin)
     held = position if position is not None and position.side == order.buy else None
@@ -247,7 +246,7 @@ def lacks_stop(
 def _entry_after(
     account: Account, order: Order, held: Position | None, fills: list[tuple[int, int]], against: int
 ) -> int:
-    """What an order's bracket is measured from once these fills are booked: the new position's entry, or its own average."""
+    """The price that the bracket is measured from after these fills: the new position's entry, or the order's own average."""
     if held is None:
         entry_px = entry_of(fills, against)
         assert entry_px is not None
@@ -260,7 +259,7 @@ def _entry_after(
 def follow(
     state: State, account: Account, market: Market, before: Position | None, *, reason: str = "position_closed"
 ) -> None:
-    """After fills: children of a position that is gone go, those of one that changed size change with it; margin watches move."""
+    """After fills: cancel the stops and targets of a closed position, resize those of a changed one, and move the liquidation levels."""
     position = account.positions.get(market.spec.coin)
     if before is not None and before is not position:
         for oid in (before.stop_oid, before.target_oid):
@@ -269,7 +268,7 @@ def follow(
         if account.guardians:
             drop_trails(state, account, market, "position_closed")
             _follow_holds(state, account, market, position)
-        # An entry that goes on filling opens another position, which needs its bracket anew.
+        # An entry that goes on filling opens a new position, which needs its own bracket.
         for number in account.resting:
             entry = account.orders[number]
             if entry.armed and entry.coin == market.spec.coin:
@@ -285,7 +284,7 @@ def follow(
                 emit_order(state, account, child, "changed")
         for exit_ in working_exits(account, market) if market.working else ():
             rest = exit_.size - exit_.filled
-            # A stop that has fired and works on takes what is added meanwhile along: it would be left without one.
+            # A working stop also closes what is added meanwhile, because that part has no other stop.
             if rest > position.size or (rest < position.size and exit_.number == position.stop_oid):
                 exit_.size = exit_.filled + position.size
                 trade = pages.trade_of(account, exit_.trade or "")

@@ -1,7 +1,7 @@
-"""Texts that were seen: a set that only grows and takes 8 bytes a text, where a set of Python's takes over a hundred.
+"""A set of texts that only grows and takes 8 bytes a text; a Python set takes over a hundred.
 
 Sorted runs of 8-byte hashes, each longer than the next one (a log-structured merge). Two texts share a hash with a chance of 1 in 2^64, so a hit
-says "seen" for certain enough; a miss is certain. Pure: a state holds `Runs`.
+is practically certain and a miss is certain. The state holds `Runs`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Runs = list[bytes]
 
 
 def add(runs: Runs, texts: Iterable[str]) -> None:
-    """Put these texts in. Cheapest by the dozen: each call sorts, and merges what has become as long as its neighbour."""
+    """Add these texts. Add many at once: each call sorts, and merges runs of equal length."""
     fresh = array("Q", sorted({_hash(text) for text in texts}))
     if not fresh:
         return
@@ -28,13 +28,13 @@ def add(runs: Runs, texts: Iterable[str]) -> None:
 
 
 def merged(runs: Runs, texts: Iterable[str]) -> Runs:
-    """All of these as one run: the same, however they were put in before."""
+    """All texts as one run, equal for equal sets."""
     hashes = {one for run in runs for one in memoryview(run).cast("Q")} | {_hash(text) for text in texts}
     return [array("Q", sorted(hashes)).tobytes()] if hashes else []
 
 
 def has(runs: Runs, text: str) -> bool:
-    """Whether this text was put in."""
+    """Whether this text was added."""
     if not runs:
         return False
     wanted = _hash(text)
@@ -51,7 +51,7 @@ def _hash(text: str) -> int:
 
 
 class Seen:
-    """The same as an object that is added to one by one."""
+    """The same set as an object, for texts that come one by one."""
 
     def __init__(self) -> None:
         self._runs: Runs = []

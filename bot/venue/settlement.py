@@ -1,4 +1,4 @@
-"""The end of an event market: at its instant every position is paid its outcome, what rests there is canceled, nothing is traded any more."""
+"""The end of an event market: every position is paid its outcome, resting orders are canceled, and trading ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bot.venue.state import Account, Market, Position, State, side_name
 
 
 def settle(state: State, market: Market) -> None:
-    """Settle at the outcome that was told; untold, the last mark says it."""
+    """Settle at the outcome that a command set, or at the one that the last mark implies."""
     assert market.status != "settled", market.spec.coin
     market.outcome_px = outcome.outcome_of(market.mark) if market.resolution is None else market.resolution
     coin = market.spec.coin
@@ -20,7 +20,7 @@ def settle(state: State, market: Market) -> None:
     for account_id in list(market.holders):
         account = state.accounts[account_id]
         _pay(state, account, market, account.positions[coin])
-    # Only now: an account's floors and margins were judged with this market's last mark until its position was paid.
+    # Only now: until its position is paid, an account's floors and margins are checked with this market's last mark.
     market.status = "settled"
     market.volume_left = 0
     assert not market.holders

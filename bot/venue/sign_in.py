@@ -106,7 +106,7 @@ def revoke_session(state: State, command: RevokeSession) -> Session | Refusal:
 
 
 def start_grant(state: State, command: StartGrant) -> Grant | Refusal:
-    """A device asks. What ended long ago makes room."""
+    """A device asks for a key. Long expired grants are removed first."""
     for device in [d for d, grant in state.grants.items() if grant.expires_ms + GRANT_KEPT_MS <= command.real_ms]:
         del state.grants[device]
     if sum(1 for grant in state.grants.values() if is_waiting(grant, command.real_ms)) >= GRANTS_MAX:
@@ -137,7 +137,7 @@ def decide_grant(state: State, command: DecideGrant) -> Grant | Refusal:
 def redeem_grant(
     state: State, command: RedeemGrant, create_key: Callable[[State, CreateKey], Key | Refusal]
 ) -> Key | Refusal:
-    """The one key of an approved grant; a full house leaves the grant as it is."""
+    """The one key of an approved grant; if the account has its maximum of keys, the grant stays approved."""
     grant = state.grants[command.device]
     assert grant.status == "approved"
     assert grant.account == command.key.account

@@ -27,8 +27,8 @@ WEBHOOKS_MAX: Final = 20
 MIN_NOTIONAL: Final = 10 * E8
 BOOK_LEVELS: Final = 20  # What the venue's own book shows a side.
 CLOSED_DEPTH: Final = 3  # While the outside price is closed, depth is a third and the spread three times as wide.
-PLAN_KEPT_MS: Final = 7 * DAY_MS  # A used or stale token still says so for a week.
-# Of all accounts; when there are more, a tenth of them goes sooner, the oldest that nobody can confirm any more. Of a used one its trade is kept.
+PLAN_KEPT_MS: Final = 7 * DAY_MS  # For a week a used or stale token is answered as such.
+# Of all accounts. Beyond it the oldest tenth that can no longer be confirmed is removed; the trades of used plans are kept.
 PLANS_KEPT: Final = 2_000
 
 
@@ -103,14 +103,14 @@ class Market:
     oracle: int
     status: str = "open"
     funding_rate: int = 0
-    next_funding_ms: int = 0  # 0: nobody holds a position, nothing is scheduled.
+    next_funding_ms: int = 0  # 0: no account holds a position, nothing is scheduled.
     point: int = 0
     bar_ms: int = 0
     volume_left: int = 0  # What resting limits may still take of the running bar.
     external: str | None = None  # Session of the outside price: open | closed; None: it has none.
     opens_ms: int | None = None
     closes_ms: int | None = None
-    resolution: int | None = None  # The outcome as it was told before the settlement; None: the last mark says it.
+    resolution: int | None = None  # The outcome set before the settlement; None: the last mark implies it.
     outcome_px: int | None = None  # After the settlement.
     pending: list[tuple[str, int]] = field(
         default_factory=list
@@ -246,7 +246,7 @@ class Order:
     through: bool = False  # Armed already beyond its trigger: fires at the current price.
     leg: Leg | None = None
     reason: str | None = None
-    opens: int | None = None  # Of what an order that turns was judged to open, the rest. None: all of its rest.
+    opens: int | None = None  # Rest of what a reversing order may open. None: all of its rest.
     usd: int | None = (
         None  # Of an entry in USD that waits for the next point: its size is reckoned again by the price that it meets.
     )
@@ -299,7 +299,7 @@ class Guardian:
     status: str = "armed"  # armed | latched
     deadline_ms: int | None = None
     last_heartbeat_ms: int | None = None
-    side: int = 0  # The position that a trailing stop rides on.
+    side: int = 0  # Side of the position that a trailing stop follows.
     active: bool = True
     extreme: int | None = None
     stop_px: int | None = None
@@ -445,7 +445,7 @@ class Grant:
 
 @dataclass(slots=True)
 class Plan:
-    """A dry run kept for its confirm. `state` open | used | refused | armed (a schedule of its order); a used one knows its trade. `shrinks`: it was judged to open nothing."""
+    """A dry run kept for its confirm. `state` open | used | refused | armed (a schedule of its order); a used one knows its trade. `shrinks`: its quote opened nothing."""
 
     token: str  # digest of the confirm token
     account: str
@@ -533,12 +533,12 @@ class Account:
     daily_cap: int | None = None
     day: int = 0
     day_notional: int = 0
-    day_realized: int = 0  # Less the margin lost, with what was absorbed: what the balance felt of it.
+    day_realized: int = 0  # With margin lost and absorbed amounts: the effect on the balance.
     realized: int = 0
     fees: int = 0
     funding: int = 0
     margin_lost: int = 0  # What backstop liquidations took.
-    absorbed: int = 0  # What the house paid so that nothing went below zero.
+    absorbed: int = 0  # What the venue paid so that no balance went below zero.
     value_day: int = -1  # The UTC day that `day_value` belongs to.
     day_value: int = 0  # Account value as that day began; the first value of an account that is younger.
     begun_ms: int = 0  # When it was opened or last reset: nav starts there.
@@ -569,7 +569,7 @@ class Rules:
 
 @dataclass(slots=True)
 class Webhook:
-    """Where an account wants its events sent. The signing secret is sealed outside; `types` None means all, `disabled` says why."""
+    """Where an account wants its events sent. The signing secret is encrypted by the service; `types` None means all, `disabled` says why."""
 
     id: str
     account: str

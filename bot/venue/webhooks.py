@@ -8,7 +8,7 @@ from bot.venue.state import WEBHOOKS_MAX, State, Webhook
 
 
 def add(state: State, command: c.AddWebhook) -> Webhook | Refusal:
-    """A disabled webhook counts too: its owner removes it to make room."""
+    """Add a webhook. Disabled ones count toward the limit until their owner removes them."""
     count = sum(hook.account == command.account for hook in state.webhooks.values())
     if count >= WEBHOOKS_MAX:
         details = {"limit": WEBHOOKS_MAX, "count": count}
