@@ -1,8 +1,7 @@
-"""The page an author learns: a strategy is a function from a view and a closed bar to intents.
+"""Everything that an author of strategies learns: a strategy is a function from a view and a closed bar to intents.
 
-What lives here: the base class (`base`), what it sees (`bar`, `view`, `history`), what it may want (`intents`), and
-declared indicators (`indicators`). What may not: a client, a clock, I/O, `await`. Everything an author needs is
-exported here and again by `bot`; the runtime is the only other reader.
+Start with the base class (`base`). `bar`, `view` and `history` hold what a strategy reads, `intents` what it returns, `indicators`
+the declared indicators. This package imports no client, no clock and no I/O. `bot` exports the same names.
 """
 
 from bot.strategy.bar import Bar

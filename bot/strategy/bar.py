@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Bar(NamedTuple):
-    """A bar that has closed, in floats: indicators and comparisons need no more, money is never made from it.
+    """A bar that has closed, in floats: enough for indicators and comparisons, and never used for money.
 
     `at_ms` is the instant of the CLOSE (unix ms on the service's clock), i.e. when the bar became visible.
     """

@@ -1,4 +1,4 @@
-"""Strategy: the base class of every plug-in. Synchronous and plain; it wants things, the runtime does them."""
+"""`Strategy`, the base class of every plug-in. Its hooks are synchronous and return intents; the daemon carries them out."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Strategy(ABC):
 
     Params: ClassVar[type[_Params]] = _Params
     warmup: ClassVar[int | str] = 0
-    """Bars wanted before the first decision beyond what the indicators need: a number, or the name of a param."""
+    """Bars needed before the first decision, beyond those of the indicators: a number, or the name of a param."""
     timers: ClassVar[Mapping[str, str | int]] = {}
-    """When on_timer is called, by a name of yours: five cron fields in UTC, or every so many seconds.
+    """When `on_timer` is called, by a name that you choose: five cron fields in UTC, or an interval in seconds.
 
     timers = {"rebalance": "0 * * * *", "look": 30}
     """
@@ -52,9 +52,9 @@ class Strategy(ABC):
 
     @abstractmethod
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
-        """One bar of one of the markets has closed. `yield` what you want, or return a list; nothing is fine.
+        """One bar of one of the markets has closed. `yield` intents, or return a list or nothing.
 
-        Bars of the past come first, at each start: what is wanted, said and written to `view.state` there is dropped.
+        At each start bars of the past come first. The daemon drops their intents, log lines and changes of `view.state`.
         """
 
     def on_start(self, view: View) -> None:
@@ -73,14 +73,14 @@ class Strategy(ABC):
         return ()
 
     def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
-        """One of `timers` is due: once for each instant, also across restarts; of those missed while down only the newest comes."""
+        """One of `timers` is due: once for each instant, also across restarts. Of the instants missed while down only the newest comes."""
         return ()
 
     def on_stop(self, view: View) -> None:
-        """Once when the run ends in order; a crash does not call it."""
+        """Once when the run ends normally; not after a crash."""
 
     def confirm(self, plan: Plan) -> bool:
-        """The service's dry run of an Open, before it becomes an order; False withdraws it. With one of your own every entry is planned first."""
+        """The service's dry run of an Open, before it becomes an order; False withdraws it. If you define it, every entry is planned first."""
         return True
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from bot.strategy.bar import Bar
 
 HISTORY_BARS = 1_000  # As many as the service keeps before a simulated market's start.
-NEAR_BARS = 100  # Looked at one by one, before all are put into columns for a search.
+NEAR_BARS = 100  # Searched one by one, before all bars are put into columns.
 
 
 class History:
@@ -30,23 +30,23 @@ class History:
         self._low: list[float] = []
         self._close: list[float] = []
         self._volume: list[float] = []
-        self._fresh: list[Bar] = []  # taken since a column was last looked at
-        self.take = self._fresh.append  # as `append`, of bars that are known to be in order; then `trim` now and then
+        self._fresh: list[Bar] = []  # appended since the columns were last read
+        self.take = self._fresh.append  # as `append`, for bars known to be in order; call `trim` from time to time
 
     def append(self, bar: Bar) -> None:
-        """Take the next bar; bars come in order of time, one each."""
+        """Append the next bar; bars come in order of time, once each."""
         last_ms = self.last_at_ms
         assert last_ms is None or bar.at_ms > last_ms, "bars are appended in order of time"
         self._fresh.append(bar)
-        self._settle()  # At once: a reader in a strategy's thread then finds nothing to do.
+        self._settle()  # Now, so that a reader in a strategy's thread changes nothing.
 
     def trim(self) -> None:
-        """Let go what no reader can ask for any more."""
+        """Drop bars that no reader can ask for."""
         if len(self._fresh) > self.limit:
             del self._fresh[: -self.limit]
 
     def _settle(self) -> None:
-        """Put what was taken into the columns."""
+        """Move the appended bars into the columns."""
         fresh = self._fresh
         if not fresh:
             return
@@ -70,7 +70,7 @@ class History:
         return self._at_ms[-1] if self._at_ms else None
 
     def close_at(self, at_ms: int) -> tuple[int, float] | None:
-        """The newest bar that had closed by that instant: when, and at which price. Mostly it is one of the last."""
+        """Close time and price of the newest bar that had closed by that instant, usually one of the last."""
         for bar in islice(reversed(self._fresh), NEAR_BARS):
             if bar.at_ms <= at_ms:
                 return bar.at_ms, bar.close

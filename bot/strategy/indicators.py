@@ -4,7 +4,7 @@ A strategy declares `fast = sma(10)` as a class attribute and reads `self.fast[b
 closed bar of that market, None until there are enough bars. A period may be the name of one of the strategy's params,
 `sma("fast_bars")`, so that a sweep can turn it.
 
-Live, the runtime feeds one bar at a time (`update`); a session feeds a chunk (`column`), which carries its state over
+Live, the daemon feeds one bar at a time (`update`). A backtest feeds a chunk (`column`), which carries its state over
 to the next. Both go through the same `step`, so they agree to the last bit. Floats only; nothing here knows of orders.
 """
 
@@ -22,11 +22,11 @@ from bot.strategy.bar import Bar
 
 Source: TypeAlias = Literal["open", "high", "low", "close", "volume"]
 SOURCES: tuple[Source, ...] = ("open", "high", "low", "close", "volume")
-PERIOD_MAX = 1_000  # No more bars than that exist before a simulated market's start.
+PERIOD_MAX = 1_000  # No more bars exist before the start of a simulated market.
 
 
 class Columns(NamedTuple):
-    """A chunk of one market's bars, oldest first, one list a field: the order of a Bar's own."""
+    """A chunk of one market's bars, oldest first, one list for each field, in the order of `Bar`."""
 
     open: Sequence[float]
     high: Sequence[float]
@@ -36,7 +36,7 @@ class Columns(NamedTuple):
 
 
 class Series:
-    """A running calculation over one number a bar. Subclasses give `step`."""
+    """A running calculation over one number of each bar. Subclasses define `step`."""
 
     __slots__ = ("_source",)
 
@@ -51,7 +51,7 @@ class Series:
         return self.step(bar[self._source])  # type: ignore[arg-type]
 
     def column(self, columns: Columns) -> list[float | None]:
-        """Take a chunk of bars; the value after each. The next call, or update, goes on from there."""
+        """Take a chunk of bars; the value after each. The next call of `column` or `update` continues from there."""
         step = self.step
         return [step(x) for x in columns[self._source - 2]]
 
@@ -59,7 +59,7 @@ class Series:
 class Sma(Series):
     """Simple moving average: the mean of the last n values, by the running sum s += x - old.
 
-    The running sum is the definition, in a session too: sum(last n) / n differs from it in the last bits.
+    The running sum is the definition, in a backtest too: sum(last n) / n differs from it in the last bits.
     """
 
     __slots__ = ("_n", "_sum", "_window")
@@ -80,7 +80,7 @@ class Sma(Series):
         return self._sum / self._n
 
     def column(self, columns: Columns) -> list[float | None]:
-        """The same sums in the same order, so the same to the last bit; without a call a bar."""
+        """The same sums in the same order, so equal to the last bit, without a call for each bar."""
         n, window = self._n, self._window
         xs = columns[self._source - 2]
         first = min(max(0, n - len(window)), len(xs))
@@ -237,7 +237,7 @@ class Values(dict[str, float | None]):
 
 
 class Indicator:
-    """A declaration: which calculation, how long, on which number of the bar. State is kept a strategy and market."""
+    """A declaration: which calculation, which period, on which number of the bar. Each strategy and market has its own state."""
 
     def __init__(
         self, kind: Callable[[int, Source], Series], period: int | str, source: Source, *, extra: int = 0
@@ -264,7 +264,7 @@ class Indicator:
         return self
 
     def bars(self, params: Any) -> int:
-        """Bars until the first value. `params` answers a period that is named."""
+        """Bars until the first value. `params` resolves a period given by name."""
         return named_bars(self.period, params, self.name) + self._extra
 
     def start(self, params: Any) -> Series:
@@ -272,7 +272,7 @@ class Indicator:
 
 
 class Indicators:
-    """All declared indicators of one strategy over its markets. Built by Strategy, fed by the runtime."""
+    """All declared indicators of one strategy over its markets. Built by `Strategy`, fed by the daemon."""
 
     __slots__ = ("_by_market", "_foreseen", "names", "values", "warmup_bars")
 
@@ -296,20 +296,20 @@ class Indicators:
             values[market] = series.update(bar)
 
     def columns(self, market: str, columns: Columns) -> list[tuple[Values, list[float | None]]]:
-        """A session: take a chunk at once; bar i of it sets `values[market] = column[i]` before on_bar."""
+        """In a backtest: take a chunk at once; bar i of it sets `values[market] = column[i]` before on_bar."""
         return [(values, series.column(columns)) for values, series in self._by_market[market]]
 
     def foresee(self, market: str, columns: Columns) -> None:
-        """A session: take a chunk at once. From now on `update` hands out its values, one bar after the other, to the last of them.
+        """In a backtest: compute a chunk at once. `update` then sets its values one bar at a time, up to the end of the chunk.
 
-        The values are those that the bars would have given one by one; a strategy sees none before its bar. The chunk before it is at its end.
+        The values equal those of bars fed one by one; a strategy sees none before its bar. The previous chunk must be used up.
         """
         made = self.columns(market, columns)
         if made:
             self._foreseen[market] = _stepper(market, made)
 
     def updater(self, market: str) -> Callable[[Bar], object] | None:
-        """What takes the next bars of a market; None when there is nothing to keep up to date."""
+        """The function that takes the next bars of a market; None if the strategy declares no indicator."""
         return self._foreseen.get(market, self.update) if self.names else None
 
 

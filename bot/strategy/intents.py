@@ -1,4 +1,4 @@
-"""What a strategy may want: Open, Close, Cancel. Plain frozen values that are checked when they are made.
+"""The intents of a strategy: Open, Close, Cancel. Frozen values that are checked when they are made.
 
 An intent says what, never how: no id, no key, no time. The runtime gives it an id that is a function of the decision,
 and the gate judges it; a value that could never be an order is refused here, in the author's own line.
@@ -85,7 +85,7 @@ class TrailingStop:
 
 @dataclass(frozen=True, slots=True)
 class MaxHold:
-    """A time stop: the service closes the position so many seconds after its first fill, at market, whether we run or not.
+    """A time stop: the service closes the position at market this many seconds after its first fill, whether the daemon runs or not.
 
     `seconds`: a whole number from 60 on. A position that an entry adds to is closed at once where it is older. It goes whole, also what other
     strategies have of it. It bounds time and not loss, so it stands for no stop.
@@ -106,7 +106,7 @@ class Open:
     market               a coin of this strategy, "BTC"
     side                 "long" or "short"
     leverage             whole number; None: the position's, else 1
-    bracket, guardians   protection that rides on the order; the gate asks for a stop unless the config says otherwise
+    bracket, guardians   protection that rides on the order; the risk check requires a stop unless the config says otherwise
     limit_px             rest at this price; None: a market order
     max_slippage_bps     market orders only: the worst price taken, in basis points from the mid
 
@@ -126,7 +126,7 @@ class Open:
 
     def __post_init__(self) -> None:
         _market(self)
-        side: Any = self.side  # An array of one word is equal to it, too.
+        side: Any = self.side  # A one-element array equals its element, so check the type first.
         if not isinstance(side, str) or side not in ("long", "short"):
             raise StrategyError(f'Open: side is "long" or "short", not {side!r}')
         amounts = _given(self, "usd", "size")
@@ -144,7 +144,7 @@ class Open:
         self._check_guardians()
 
     def _check_guardians(self) -> None:
-        given: Any = self.guardians  # The types are the author's word; this is what there is.
+        given: Any = self.guardians  # The author may pass anything, whatever the annotation says.
         if isinstance(given, TrailingStop | MaxHold):
             raise StrategyError(f"Open: guardians is a tuple; write guardians=({type(given).__name__}(...),)")
         if not isinstance(given, Iterable):
@@ -168,7 +168,7 @@ class Open:
 class Close:
     """Close a position, reduce-only. At most one of `fraction` (0 to 1), `usd` and `size`; none of them: all of it.
 
-    Of a market that strategies share it is this one's share that is meant.
+    If strategies share the market, it closes only the share of this strategy.
     """
 
     market: str
@@ -189,7 +189,7 @@ class Close:
 class Cancel:
     """Cancel one order by its `oid`, or every entry that rests in a `market`. Exactly one of the two.
 
-    A position keeps its stop, whatever is canceled, unless the config requires none (safety.require_protection).
+    A position keeps its stop whatever you cancel, unless the config allows none (safety.require_protection).
     """
 
     oid: str | None = None

@@ -1,4 +1,4 @@
-"""The base of a strategy's parameters: frozen, strict, with bounds that a config error can quote."""
+"""The base of a strategy's parameters: frozen, strict, with bounds that a config error quotes."""
 
 from __future__ import annotations
 

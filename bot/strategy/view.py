@@ -1,7 +1,7 @@
-"""What a strategy sees: its account and its bars, as of the bar it decides on and never later.
+"""What a strategy reads: its account and its bars, as of the bar that it decides on and never later.
 
-`ViewSource` is the seam: the runtime gives one to each View. A live strategy runs in a thread of its own, so a source
-must answer from a picture that does not change while a hook runs; then no lock is needed here.
+`ViewSource` is the interface that the daemon implements, one for each View. A live strategy runs in a thread of its own, so
+a source must answer from data that does not change while a hook runs. No lock is then needed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PositionView(NamedTuple):
 
 
 class OrderView(NamedTuple):
-    """An order that works at the service: a resting limit, or an armed stop or target (`kind` says which)."""
+    """An open order at the service: a resting limit, or an armed stop or target (`kind` says which)."""
 
     oid: str
     market: str
@@ -70,7 +70,7 @@ class Fill(NamedTuple):
 
 
 class Trigger(NamedTuple):
-    """A stop or target of a bracket that was touched; its fill comes by itself."""
+    """A stop or target of a bracket that was touched; its fill is a separate event."""
 
     market: str
     at_ms: int
@@ -93,14 +93,14 @@ class GuardianNote(NamedTuple):
 
 
 class Timer(NamedTuple):
-    """One of the strategy's `timers` and the instant that it was due at."""
+    """One of the strategy's `timers` and the instant at which it was due."""
 
     name: str
     at_ms: int
 
 
 class ViewSource(Protocol):
-    """What the runtime answers for one strategy. Each answer is as of `now_ms` and stays so while a hook runs."""
+    """What the daemon answers for one strategy. Each answer is as of `now_ms` and does not change while a hook runs."""
 
     @property
     def now_ms(self) -> int: ...
@@ -110,10 +110,10 @@ class ViewSource(Protocol):
     def free_margin_usd(self) -> float: ...
     @property
     def state(self) -> State:
-        """Durable, JSON-able; the runtime saves it with the cursor after the hook has returned."""
+        """Durable and made of JSON values; the daemon saves it with the cursor after the hook has returned."""
 
     def all_in_usd(self, market: str, leverage: int) -> float:
-        """Notional of an entry that free margin carries with its fee, whatever the bounds of an order are."""
+        """Notional of the largest entry that free margin and its fee allow, without the bounds of an order."""
 
     def position(self, market: str) -> PositionView | None: ...
     def orders(self, market: str) -> Sequence[OrderView]: ...
@@ -124,9 +124,9 @@ class ViewSource(Protocol):
 
 
 class View:
-    """The one thing a hook is given to look at. Reading is free of side effects; only `state` and `log` write.
+    """The account and the bars, as a hook reads them. Reading has no side effects; only `state` and `log` write.
 
-    Sequences are lists of floats, newest last, of at most `n` values: at the start there may be fewer.
+    Sequences are lists of floats, newest last, of at most `n` values; near the start there may be fewer.
     """
 
     __slots__ = ("_source",)
@@ -146,16 +146,16 @@ class View:
 
     @property
     def free_margin_usd(self) -> float:
-        """Equity less the margin of the open positions, at their entries. What resting entries hold back is not counted."""
+        """Equity less the margin of the open positions, at their entries. Margin reserved by resting entries is not subtracted."""
         return self._source.free_margin_usd
 
     def all_in_usd(self, market: str, leverage: int = 1) -> float:
-        """The `usd` of a market entry that uses all free margin at this leverage; 0.0 when that is less than the 10 USD of the least order.
+        """The `usd` of a market entry that uses all free margin at this leverage; 0.0 if that is less than 10 USD, the minimum order.
 
-        The entry's taker fee and what resting entries hold back are left free (of an event market the highest fee there is). The service turns
-        `usd` into a size at the price that it fills at, so that spread, depth and the move since this bar change the size and not the margin.
-        Another open position that loses until then can still make the order too large. What a Close of the same hook gives back is not
-        counted, and the config's `budget_usd` and `max_leverage` bind as ever.
+        The entry's taker fee (in an event market the highest fee) and the margin of resting entries are left free. The service turns `usd` into a
+        size at its fill price, so that spread, depth and the move since this bar change the size and not the margin. If another open position
+        loses until then, the order can still be too large. Margin that a Close of the same hook frees is not counted. The config's
+        `budget_usd` and `max_leverage` apply as always.
 
             usd = view.all_in_usd(bar.market, leverage=3)
             if usd:
@@ -199,8 +199,8 @@ class View:
         return self._source.history(market).volumes(n)
 
     def log(self, event: str, **fields: Any) -> None:
-        """A line in the daemon's log, of a backtest in its log.jsonl; past tense: view.log("signal.seen", market=bar.market, rsi=28.5).
+        """Write a line to the daemon's log, in a backtest to its log.jsonl. Name events in the past tense: view.log("signal.seen", market=bar.market, rsi=28.5).
 
-        A field with a name that the log's line has for itself (`level`, `strategy`, `timestamp`) stands there as `said_level`.
+        A field with a name that the log itself uses (`level`, `strategy`, `timestamp`) is written as `said_level`.
         """
         self._source.log(event, fields)

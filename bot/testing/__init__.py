@@ -1,1 +1,1 @@
-"""For tests of programs that use the interface: a pytest plugin with a fresh service for each test. The top layer; nothing of the package needs it."""
+"""A pytest plugin for programs that use the interface: a fresh service for each test. No other package imports it."""

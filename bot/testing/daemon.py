@@ -1,4 +1,4 @@
-"""The daemon's own loop against a test's sandbox, one minute at a time. Nothing is simulated here: what runs live runs in the test."""
+"""The daemon's kernel against a test's sandbox, one minute at a time. The test runs the same code as a live run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 MINUTE_MS: Final = 60_000
 MINUTES_MAX: Final = 100_000
-PASSES_MAX: Final = 50  # of one minute; a loop that still has bars to decide then is stuck
+PASSES_MAX: Final = 50  # of one minute; a kernel that still has bars to decide then is stuck
 WAIT_S: Final = 60.0
 
 
@@ -40,7 +40,7 @@ class TradingService(Protocol):
 
 
 class Daemon:
-    """One strategy at work: `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`. Its journal is in memory, and it beats no dead-man."""
+    """One strategy at work: `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`. Its journal is in memory; it sends no heartbeats."""
 
     def __init__(
         self, sandbox: TradingService, use: str, *, markets: Sequence[str], interval: str, params: Mapping[str, Any], strategies_dir: str | Path,
@@ -58,9 +58,13 @@ class Daemon:
         try:
             self.settings = Settings.model_validate(data)
         except ValidationError as error:
-            found = error.errors(include_url=False, include_input=False)
-            said = "; ".join(f"{'.'.join(map(str, one['loc'][2:]))}: {one['msg']}" for one in found if one["loc"][2:])
-            raise ValueError(f"sandbox.run: {said}") from None
+            problems = error.errors(include_url=False, include_input=False)
+            text = "; ".join(
+                f"{'.'.join(map(str, problem['loc'][2:]))}: {problem['msg']}"
+                for problem in problems
+                if problem["loc"][2:]
+            )
+            raise ValueError(f"sandbox.run: {text}") from None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="daemon", daemon=True)
         self._stack = AsyncExitStack()
@@ -81,7 +85,7 @@ class Daemon:
         self._end()
 
     def minutes(self, count: int = 1) -> None:
-        """Move the clock on, a minute at a time, and let the strategy decide each bar that closes."""
+        """Advance the clock a minute at a time; the strategy decides on each bar that closes."""
         assert 0 <= count <= MINUTES_MAX, count
         for _ in range(count):
             self._sandbox.advance(MINUTE_MS)

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from bot.testing.sandbox import Sandbox
 
-MARK = "sandbox(clock='manual', seed=1, markets=None, balance='10000', prices='simulated'): how the `sandbox` fixture's service is"
+MARK = "sandbox(clock='manual', seed=1, markets=None, balance='10000', prices='simulated'): settings of the `sandbox` fixture's service"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -19,9 +19,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """A trading service of the test's own, on a free port, with play money and one account; gone at the end of the test.
+    """A trading service of the test's own, on a free port, with play money and one account. It ends with the test.
 
-    Its clock stands still until the test advances it. `@pytest.mark.sandbox(clock="60x", seed=3, markets=["BTC"])` has other ones.
+    Its clock stands still until the test advances it. `@pytest.mark.sandbox(clock="60x", seed=3, markets=["BTC"])` sets other values.
     """
     from bot.testing.sandbox import Options, Sandbox, options_of
 

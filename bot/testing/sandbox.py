@@ -1,4 +1,4 @@
-"""A service in a thread of the test's own process, and the short ways to it. For any client: it listens on a real port."""
+"""A service in a thread of the test's process, with helpers for tests. It listens on a real port, so any client can use it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0
 START_MS: Final = 1_767_225_600_000  # 1 January 2026 UTC: with the same seed every run has the same prices
-TIMEOUT_SECONDS: Final = 60.0  # of a call to the control: an advance over days works through every price
+TIMEOUT_SECONDS: Final = 60.0  # of a control request: an advance over days processes every price
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the mark `sandbox` may say. `markets` None: all of them. `prices` pushed: only the test moves them; simulated: they move by themselves."""
+    """Arguments of the mark `sandbox`. `markets` None: all. `prices`: "pushed" (only the test moves them) or "simulated"."""
 
     clock: str = "manual"
     seed: int = 1
@@ -43,9 +43,9 @@ class Options:
 
 
 def options_of(args: tuple[Any, ...], given: Mapping[str, Any]) -> Options:
-    """The mark's arguments; TypeError or ValueError with a sentence when they are none."""
+    """The arguments of the mark; TypeError or ValueError says what is wrong with them."""
     if args:
-        raise TypeError(f"takes names only, like clock='60x', not {args[0]!r}")
+        raise TypeError(f"takes keyword arguments only, like clock='60x', not {args[0]!r}")
     known = [one.name for one in fields(Options)]
     for name in given:
         if name not in known:
@@ -63,7 +63,7 @@ def options_of(args: tuple[Any, ...], given: Mapping[str, Any]) -> Options:
 
 
 class Sandbox:
-    """A fresh service with one account. Every method may be called from any thread, and from a test that is a coroutine."""
+    """A fresh service with one account. Every method may be called from any thread, also from a coroutine test."""
 
     base_url: str
     api_key: str
@@ -111,7 +111,7 @@ class Sandbox:
             client.close()
         self._clients = []
         if self._loop is not None and self._end is not None and self._thread.is_alive():
-            with suppress(RuntimeError):  # It has ended by itself, and its thread is about to.
+            with suppress(RuntimeError):  # The event loop has just closed; its thread is ending.
                 self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(START_SECONDS)
 
@@ -129,7 +129,7 @@ class Sandbox:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The account's credential, for a client of one's own."""
+        """The account's credential, for a client of your own."""
         return {"Authorization": f"Bearer {self.api_key}"}
 
     def client(self) -> httpx.Client:
@@ -143,7 +143,7 @@ class Sandbox:
         return Client(self.base_url, self.api_key)
 
     def control_client(self) -> ControlClient:
-        """The package's own client of the control: `async with sandbox.control_client() as control`."""
+        """The package's own client of the control API: `async with sandbox.control_client() as control`."""
         return ControlClient(base_url=self.base_url, token=self.control_token)
 
     def control(self, method: str, path: str, body: Any = None) -> Any:
@@ -151,22 +151,22 @@ class Sandbox:
         return _checked(self._control.request(method, path, json=body))
 
     def advance(self, ms: int) -> Any:
-        """Move a clock that stands still; everything that falls due happens in order."""
+        """Advance a manual clock; everything that falls due happens in order."""
         return self.control("POST", "/clock/advance", {"ms": ms})
 
     def price(self, coin: str, px: str | int, **more: str) -> Any:
-        """Push a price; from then on the market moves by pushed prices only. Answers the market."""
+        """Push a price; from then on only pushed prices move the market. Returns the market."""
         return self.control("POST", f"/markets/{coin}/price", {"px": str(px), **more})
 
     def fault(self, op: str, kind: str, *, count: int = 1, ms: int | None = None) -> None:
-        """Have an operation fail: delay, drop, status_429, status_500, lose_reply or duplicate_event."""
+        """Make an operation fail: delay, drop, status_429, status_500, lose_reply or duplicate_event."""
         self.control("POST", "/faults", {"op": op, "kind": kind, "count": count, **({} if ms is None else {"ms": ms})})
 
     def run(
         self, use: str, *, markets: Sequence[str] = ("BTC",), interval: str = "1m", params: Mapping[str, Any] | None = None,
         strategies_dir: str | Path = "strategies", budget_usd: float = 1_000, max_leverage: int = 1,
     ) -> Daemon:  # fmt: skip
-        """The daemon's loop with one strategy on this account: `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`."""
+        """The daemon's kernel with one strategy on this account: `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`."""
         from bot.testing.daemon import Daemon
 
         return Daemon(
@@ -230,7 +230,7 @@ class Sandbox:
 
 
 def _checked(answer: httpx.Response) -> Any:
-    """The body of a yes; AssertionError with the service's words otherwise."""
+    """The body of a response with status 200; AssertionError with the response's text otherwise."""
     if answer.status_code != 200:
         raise AssertionError(f"{answer.request.method} {answer.request.url.path}: {answer.status_code} {answer.text}")
     return answer.json()
