@@ -14,8 +14,8 @@ from bot.money import parse_e8
 from bot.venue import codec, index, matching
 from bot.venue import commands as c
 from bot.venue.apply import Applied, apply
-from bot.venue.calm import calm
 from bot.venue.events import Event
+from bot.venue.quiet_band import band_of
 from bot.venue.state import Account, GuardianSpec, LegSpec, MarketSpec, OrderSpec, Position, Rules, State
 
 T0: Final = 1_746_057_600_000  # 2025-05-01 00:00 UTC: a full hour, so that funding is an hour away.
@@ -173,7 +173,7 @@ class Desk:
     # ── Inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _is_calm(self, bar: c.PassBar) -> bool:
-        band = calm(self.state, bar.coin)
+        band = band_of(self.state, bar.coin)
         return band.lo < bar.low / 1e8 and bar.high / 1e8 < band.hi and bar.at_ms + bar.interval_ms < band.until_ms
 
     def _settle(self) -> list[Event]:

@@ -11,6 +11,6 @@ Each line imports only from the lines below it:
     orders guardian_actions liquidation
     exits, then order_fills, then open_orders guardian_lifecycle, then protection
     quote suggestion, then quote_protection, quote_draft, order_margin brackets, order_sizes, then limits ledger guardians
-    floors funding index book calm cron nav outcome
-    pages, codec, then commands state events
+    drawdown_floors funding index book quiet_band cron nav outcome
+    pages, codec, then commands state events text_set
 """

@@ -13,7 +13,7 @@ from bot.errors import Refusal
 from bot.venue import commands as c
 from bot.venue import (
     cron,
-    floors,
+    drawdown_floors,
     funding,
     guardian_actions,
     guardian_commands,
@@ -26,9 +26,9 @@ from bot.venue import (
     orders,
     outcome,
     plans,
-    seen,
     settlement,
     sign_in,
+    text_set,
     webhooks,
 )
 from bot.venue.events import AccountChanged, Event
@@ -232,7 +232,7 @@ def _open_account(state: State, command: c.OpenAccount) -> Account:
         id=command.account, number=state.account_seq, address=command.address, name=command.name, start_balance=command.balance,
         created_ms=state.now_ms, opened_with=command.balance, balance=command.balance, begun_ms=state.now_ms,
     )  # fmt: skip
-    floors.begin_day(account, state.now_ms, account.balance)
+    drawdown_floors.begin_day(account, state.now_ms, account.balance)
     state.accounts[account.id] = account
     emit(
         state, account, AccountChanged(account.id, next_seq(account), state.now_ms, "created", balance=account.balance)
@@ -300,7 +300,7 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
         opened_with=account.opened_with, created_ms=account.created_ms, epoch=account.epoch + 1, fenced_keys=account.fenced_keys, events_first=account.event_seq + 1,
         event_seq=account.event_seq, order_seq=account.order_seq, trade_seq=account.trade_seq, trade_first=account.trade_seq + 1,
         guardian_seq=account.guardian_seq, max_trade=account.max_trade, daily_cap=account.daily_cap, begun_ms=state.now_ms,
-        old_fenced_keys=seen.merged(account.old_fenced_keys + account.old_keys, account.trade_by_key),
+        old_fenced_keys=text_set.merged(account.old_fenced_keys + account.old_keys, account.trade_by_key),
     )  # fmt: skip
     if command.balance is not None:
         fresh.start_balance = command.balance
@@ -308,7 +308,7 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
     for credential in state.keys.values():
         if credential.account == account.id:
             credential.day_notional = 0  # Like the account's own sum: the trades that it counted are wiped.
-    floors.begin_day(fresh, state.now_ms, fresh.balance)
+    drawdown_floors.begin_day(fresh, state.now_ms, fresh.balance)
     state.accounts[account.id] = fresh
     emit(
         state,

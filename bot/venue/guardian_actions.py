@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bot.venue import exits, floors, guardians, index, ledger, limits, open_orders, outcome, protection
+from bot.venue import drawdown_floors, exits, guardians, index, ledger, limits, open_orders, outcome, protection
 from bot.venue.protection import emit_guardian
 from bot.venue.state import (
     DAY_MS,
@@ -130,14 +130,14 @@ def fire_drawdown(state: State, account: Account, guardian: Guardian) -> None:
 def touch_floor(state: State, account: Account, market: Market) -> None:
     """A position has used up its share of the slack above the floor: check the account's value at this price."""
     value = ledger.account_value(state, account)
-    if floors.is_rolling(state) or not floors.armed(account):
-        floors.rewatch(state, account, value)
+    if drawdown_floors.is_rolling(state) or not drawdown_floors.armed(account):
+        drawdown_floors.rewatch(state, account, value)
         return
-    found = floors.breached(account, value)
+    found = drawdown_floors.breached(account, value)
     for guardian in found:
         fire_drawdown(state, account, guardian)
     if not found:
-        floors.widen(state, account, market, value)
+        drawdown_floors.widen(state, account, market, value)
 
 
 def begin_day(state: State) -> None:
@@ -145,9 +145,9 @@ def begin_day(state: State) -> None:
     state.next_day_ms = 0
     kept = False
     for account in state.accounts.values():
-        if account.positions or floors.is_watched(account):
+        if account.positions or drawdown_floors.is_watched(account):
             kept = True
-            floors.begin_day(account, state.now_ms, ledger.account_value(state, account))
+            drawdown_floors.begin_day(account, state.now_ms, ledger.account_value(state, account))
             ledger.rewatch_floor(state, account)
     if kept:
         index.schedule_day(state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bot.venue import cron, floors, index, ledger, limits, protection
+from bot.venue import cron, drawdown_floors, index, ledger, limits, protection
 from bot.venue.protection import emit_guardian
 from bot.venue.state import (
     Account,
@@ -50,8 +50,8 @@ def arm_account_guardian(
     if spec.type == "kill_switch":  # Armed by an order whose fill is still being booked: it acts right after.
         guardian.deadline_ms = state.now_ms
         index.schedule_guardian(state, account, guardian)
-    if spec.type == floors.TYPE:
-        floors.begin_day(account, state.now_ms, ledger.account_value(state, account))
+    if spec.type == drawdown_floors.TYPE:
+        drawdown_floors.begin_day(account, state.now_ms, ledger.account_value(state, account))
         index.schedule_day(state)
         ledger.rewatch_floor(state, account)
     return guardian
@@ -63,5 +63,5 @@ def release(state: State, account: Account, guardian: Guardian, reason: str, *, 
     guardian.blocks_opens = False
     guardian.deadline_ms = None
     emit_guardian(state, account, guardian, subtype, reason=reason)
-    if guardian.spec.type == floors.TYPE:
+    if guardian.spec.type == drawdown_floors.TYPE:
         ledger.rewatch_floor(state, account)

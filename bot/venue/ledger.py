@@ -5,7 +5,7 @@ Identity, exact to 1e-8 after every command: balance + isolated margins = start 
 
 from __future__ import annotations
 
-from bot.venue import floors, index, outcome
+from bot.venue import drawdown_floors, index, outcome
 from bot.venue.events import Fill
 from bot.venue.numbers import E8, div_up, fee_of
 from bot.venue.record import emit, next_seq
@@ -207,7 +207,7 @@ def rewatch(state: State, account: Account, position: Position | None = None) ->
 def rewatch_floor(state: State, account: Account) -> None:
     """Put the levels of drawdown floors where they belong. An account without positions may be at its floor, too."""
     if account.guardians:
-        floors.rewatch(state, account, account_value(state, account))
+        drawdown_floors.rewatch(state, account, account_value(state, account))
 
 
 def fee_on(spec: MarketSpec, px: int, size: int, *, maker: bool) -> int:
@@ -262,7 +262,7 @@ def _fill_open(
     position = account.positions.get(spec.coin)
     if position is None:
         if not account.positions:
-            floors.begin_day(account, state.now_ms, account.balance)
+            drawdown_floors.begin_day(account, state.now_ms, account.balance)
         position = Position(
             account=account.id, coin=spec.coin, side=order.buy, size=0, entry_notional=0, leverage=order.leverage,
             isolated=spec.margin_mode != "cross", opened_ms=state.now_ms,

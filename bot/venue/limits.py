@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from bot.errors import Refusal
-from bot.venue import floors, ledger, outcome
+from bot.venue import drawdown_floors, ledger, outcome
 from bot.venue.numbers import text_of
 from bot.venue.state import (
     DAY_MS,
@@ -71,7 +71,9 @@ def is_blocked(state: State, account: Account, coin: str) -> bool:
     """Does a guardian block openings here now? A drawdown whose floor is reached blocks them before it acts at the end of this instant."""
     if not account.guardians:
         return False
-    return blocker(state, account, coin) is not None or any(floors.is_due(g) for g in account.guardians.values())
+    return blocker(state, account, coin) is not None or any(
+        drawdown_floors.is_due(g) for g in account.guardians.values()
+    )
 
 
 def resets_at_ms(now_ms: int) -> int:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any, Final
 
-from bot.venue import codec, seen
+from bot.venue import codec, text_set
 from bot.venue.events import Event
 from bot.venue.state import Account, Page, Trade
 
@@ -54,7 +54,7 @@ def _fold_keys(account: Account) -> None:
     first, by_key = account.trade_seq - len(account.trades) + 1, account.trade_by_key
     old = list(takewhile(lambda key: int(by_key[key][-9:]) < first, by_key))
     if len(old) >= PAGE:
-        seen.add(account.old_keys, old)
+        text_set.add(account.old_keys, old)
         for key in old:
             del by_key[key]
 
@@ -122,7 +122,7 @@ def trade_of(account: Account, trade_id: str) -> Trade:
 def trade_of_key(account: Account, key: str) -> str | None:
     """The id of the trade that this idempotency key made in this epoch, however long ago."""
     found = account.trade_by_key.get(key)
-    if found is not None or not seen.has(account.old_keys, key):
+    if found is not None or not text_set.has(account.old_keys, key):
         return found
     return next((trade.id for trade in trades_before(account) if trade.idempotency_key == key), None)
 

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from bot.venue import seen
+from bot.venue import text_set
 from bot.venue.events import Event
 from bot.venue.numbers import E8, tick_table
 
@@ -547,7 +547,7 @@ class Account:
     trade_pages: list[Page] = field(default_factory=list)  # The same of trades that are over.
     # Trades by the tokens of their plans, once those plans had to go: day of the plan's end -> digest of the token -> trade.
     spent: dict[int, dict[str, str]] = field(default_factory=dict)
-    # A key of a trade is known for ever. Those of packed trades, and those that were used before a reset, as seen.Runs.
+    # A key of a trade is known for ever. Those of packed trades, and those that were used before a reset, as text_set.Runs.
     old_keys: list[bytes] = field(default_factory=list, repr=False)
     old_fenced_keys: list[bytes] = field(default_factory=list, repr=False)
 
@@ -556,7 +556,7 @@ class Account:
 
     def is_fenced(self, key: str) -> bool:
         """Whether this idempotency key was used before a reset."""
-        return key in self.fenced_keys or seen.has(self.old_fenced_keys, key)
+        return key in self.fenced_keys or text_set.has(self.old_fenced_keys, key)
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from bot.venue import codec, index
 from bot.venue import commands as c
 from bot.venue import state as s
 from bot.venue.apply import apply
-from bot.venue.calm import calm
 from bot.venue.numbers import E8
+from bot.venue.quiet_band import band_of
 
 START_MS = 1_750_000_000_000 // s.HOUR_MS * s.HOUR_MS
 MINUTE_MS = 60_000
@@ -140,7 +140,7 @@ def calm_bars(number: int) -> None:
         if held:
             at.say(c.PlaceOrder("acc", order()))
         state = at.state
-        band = calm(state, COIN)
+        band = band_of(state, COIN)
         name = "position held" if held else "nobody holds"
         bar = c.PassBar(COIN, START_MS + MINUTE_MS, PX, PX + E8, PX - E8, PX, E8)
         low, high, end = bar.low / E8, bar.high / E8, bar.at_ms + MINUTE_MS
@@ -157,7 +157,7 @@ def calm_bars(number: int) -> None:
         figures = (
             ("skip test", timed(skip, 1) / number),
             ("PassBar, calm", timed(passed, number // 10)),
-            ("calm() itself", timed(lambda: calm(state, COIN), number // 10)),  # noqa: B023
+            ("calm() itself", timed(lambda: band_of(state, COIN), number // 10)),  # noqa: B023
         )
         for what, each in figures:
             print(f"{f'{what}, {name}':<58} {1 / each:12,.0f} /s {each * 1e6:9.3f} us")

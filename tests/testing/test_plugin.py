@@ -96,7 +96,7 @@ def test_a_service_that_cannot_start_says_why() -> None:
 
 def test_a_wrong_option_is_named() -> None:
     for args, given, said in (
-        (("60x",), {}, "names only"),
+        (("60x",), {}, "keyword arguments only"),
         ((), {"speed": 60}, "knows no 'speed'"),
         ((), {"markets": "BTC"}, "is a list"),
         ((), {"clock": "fast"}, "is not real, manual"),

@@ -11,8 +11,8 @@ from bot.venue import commands as c
 from bot.venue import index, outcome
 from bot.venue import state as s
 from bot.venue.apply import apply
-from bot.venue.calm import calm
 from bot.venue.numbers import E8, E12
+from bot.venue.quiet_band import band_of
 from tests.venue.visitors import visit
 
 START_MS = 1_750_000_000_000 // s.HOUR_MS * s.HOUR_MS
@@ -446,7 +446,7 @@ class Author:
             coin = self.coin()
             market = self.state.markets[coin]
             px = self.moved(market, market.mark, 0.0005)
-            band = calm(self.state, coin)
+            band = band_of(self.state, coin)
             if band.lo < px / E8 < band.hi:
                 self.say(c.SetMarks(((coin, px),)))
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bot.errors import Refusal
-from bot.venue import book, cron, floors, index, ledger, liquidation, pages
+from bot.venue import book, cron, drawdown_floors, index, ledger, liquidation, pages
 from bot.venue import commands as c
 from bot.venue import state as s
 from bot.venue.events import Event, Fill, GuardianMoved, Liquidated, OrderChanged
@@ -220,7 +220,7 @@ class Watch:
         state = self.state
         value = ledger.account_value(state, account)
         # One that is due acts before any price moves again, and its acting looks at the floors below its own.
-        is_due = any(one.deadline_ms is not None for one in floors.armed(account))
+        is_due = any(one.deadline_ms is not None for one in drawdown_floors.armed(account))
         for guardian in account.guardians.values():
             kind = guardian.spec.type
             position = account.positions.get(guardian.spec.coin or "")
@@ -233,8 +233,13 @@ class Watch:
                 demand(
                     (guardian.status == "latched") == guardian.blocks_opens, "a drawdown blocks while latched", guardian
                 )
-                if guardian.status == "armed" and account.day_value > 0 and not floors.is_rolling(state):
-                    demand(is_due or value > floors.floor_of(account, guardian), "below the floor", guardian, value)
+                if guardian.status == "armed" and account.day_value > 0 and not drawdown_floors.is_rolling(state):
+                    demand(
+                        is_due or value > drawdown_floors.floor_of(account, guardian),
+                        "below the floor",
+                        guardian,
+                        value,
+                    )
             demand(guardian.status == "armed" or guardian.blocks_opens, "latched without a block", guardian)
 
     def blocks(self, command: c.Command, kind: type, answer: Any) -> None:

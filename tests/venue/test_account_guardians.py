@@ -318,11 +318,11 @@ def test_a_calm_band_ends_where_the_floor_may_be_reached():
     desk.place(order(size="10"))
     desk.place(order("ETH", -1, size="10"))
     # 500 USD above the floor, 250 for each position of ten.
-    from bot.venue.calm import calm
+    from bot.venue.quiet_band import band_of
 
-    assert calm(desk.state, "BTC").lo == 75
-    assert calm(desk.state, "ETH").hi == 75
-    assert calm(desk.state, "BTC").until_ms <= T0 + DAY_MS
+    assert band_of(desk.state, "BTC").lo == 75
+    assert band_of(desk.state, "ETH").hi == 75
+    assert band_of(desk.state, "BTC").until_ms <= T0 + DAY_MS
 
 
 def test_an_account_with_nothing_has_nothing_to_lose():

@@ -10,9 +10,9 @@ import pytest
 from bot.venue import book, matching
 from bot.venue import commands as c
 from bot.venue.apply import apply
-from bot.venue.calm import calm
 from bot.venue.events import Fill
 from bot.venue.numbers import E8
+from bot.venue.quiet_band import band_of
 from bot.venue.state import GuardianSpec, Market, Rules
 from tests.builders import Desk, dead_man, e8, market, order, trail
 from tests.scenario import run
@@ -151,7 +151,7 @@ def test_a_bar_inside_the_calm_band_makes_no_event(seed: int):
     desk.place(order(size="5", leverage=10, stop="98", take="104"))
     desk.place(order(size="1", limit_px="97"))
     for _ in range(200):
-        band = calm(desk.state, "BTC")
+        band = band_of(desk.state, "BTC")
         low, high = sorted(chance.randint(9_700, 10_450) for _ in range(2))
         px = [f"{x / 100}" for x in (low, high, low, high)]
         inside = band.lo < low / 100 and high / 100 < band.hi and desk.now_ms + 60_000 < band.until_ms
@@ -191,9 +191,9 @@ def test_no_bar_is_calm_while_an_exit_is_at_work_or_an_order_waits_for_the_next_
     session = Desk((market(), "100"), rules=Rules(fill_at="next"))
     session.place(order(size="1"))
     for desk in (thin, session):
-        assert calm(desk.state, "BTC").lo > calm(desk.state, "BTC").hi
+        assert band_of(desk.state, "BTC").lo > band_of(desk.state, "BTC").hi
         desk.bar("BTC", "100", "100", "100", "100")
-        assert calm(desk.state, "BTC").lo < calm(desk.state, "BTC").hi
+        assert band_of(desk.state, "BTC").lo < band_of(desk.state, "BTC").hi
 
 
 @pytest.mark.parametrize(("running", "filled"), [(True, ["98"]), (False, [])], ids=["points of a bar", "whole bars"])

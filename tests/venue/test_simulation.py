@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from bot.venue import commands as c
-from bot.venue import floors, funding, guardian_actions, index, ledger, liquidation, matching, protection
+from bot.venue import drawdown_floors, funding, guardian_actions, index, ledger, liquidation, matching, protection
 from bot.venue.numbers import E8
 from tests.venue import world
 
@@ -75,8 +75,8 @@ def test_how_often_time_is_looked_at_changes_no_event(worlds: int, base_seed: in
         (protection, "lacks_stop", lambda *_, **__: False, 2131),
         (matching, "cost_of_opening", lambda fills, reduce, rest, leverage: (0, 0), 545),
         (ledger, "rewatch", lambda state, account, position=None: None, 6),
-        (floors, "level_of", lambda market, position, slack: None, 13),
-        (floors, "rewatch", lambda state, account, value: None, 1),
+        (drawdown_floors, "level_of", lambda market, position, slack: None, 13),
+        (drawdown_floors, "rewatch", lambda state, account, value: None, 1),
         (guardian_actions, "close_position", lambda state, account, market, guardian, ref_px, reason: None, 2),
         (index, "schedule_day", lambda state: None, 1),
         (ledger, "level_of_slack", lambda market, position, slack: None, 96),

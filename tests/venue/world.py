@@ -11,9 +11,9 @@ from bot.venue import codec, index
 from bot.venue import commands as c
 from bot.venue import state as s
 from bot.venue.apply import apply
-from bot.venue.calm import calm
 from bot.venue.events import Event
 from bot.venue.numbers import E8
+from bot.venue.quiet_band import band_of
 from tests.venue.author import Log, write
 from tests.venue.books import Broken, demand
 from tests.venue.invariants import Watch
@@ -34,10 +34,10 @@ class Played(NamedTuple):
 
 
 def is_calm(state: s.State, command: c.Command) -> bool:
-    """Does `calm` promise that this bar does nothing?"""
+    """Does `band_of` promise that this bar does nothing?"""
     if type(command) is not c.PassBar:
         return False
-    band = calm(state, command.coin)
+    band = band_of(state, command.coin)
     return (
         band.lo < command.low / E8
         and command.high / E8 < band.hi

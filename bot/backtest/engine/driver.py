@@ -38,7 +38,7 @@ from bot.runtime.strategy_host.instance import Says, StrategyInstance
 from bot.runtime.strategy_host.timers import Spec
 from bot.strategy import Bar
 from bot.strategy.indicators import Columns
-from bot.venue.calm import FOREVER_MS
+from bot.venue.quiet_band import FOREVER_MS
 
 log = structlog.get_logger()
 

@@ -28,7 +28,6 @@ from bot.service.state_machine.machine import Machine
 from bot.service.state_machine.replay import EMPTY_CHAIN
 from bot.venue import index, pages
 from bot.venue.apply import apply
-from bot.venue.calm import FOREVER_MS
 from bot.venue.commands import (
     Command,
     Heartbeat,
@@ -43,6 +42,7 @@ from bot.venue.commands import (
 )
 from bot.venue.events import Event
 from bot.venue.numbers import E8
+from bot.venue.quiet_band import FOREVER_MS
 from bot.venue.record import forget_oldest
 from bot.venue.state import Account, Key, Market, Rules, State
 

@@ -26,7 +26,7 @@ from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError, Exit
 from bot.files import DISK_FAULTS
 from bot.service.state_machine.snapshots import KeptAccount
-from bot.venue import seen
+from bot.venue import text_set
 
 log = structlog.get_logger()
 
@@ -227,7 +227,7 @@ class CommandLog:
         self._replies: dict[tuple[str, str], Reply] = {}  # not yet committed; all of them in memory mode
         # The keys on disk by the day of their answers, of which a whole one goes at a time: nearly every key is new, and a look at the file
         # costs more than the order.
-        self._days: dict[int, seen.Seen] = {}
+        self._days: dict[int, text_set.TextSet] = {}
         self.pushed: list[Push] = []  # of memory mode
         self._staged: list[Statement] = []  # queued in this turn of the loop, not the writer's yet
         self._inbox: SimpleQueue[list[Statement] | None] = SimpleQueue()  # the writer's, a turn at a time; None: stop
@@ -487,7 +487,7 @@ class CommandLog:
 
     def _know(self, pair: tuple[Any, ...], real_ms: int) -> None:
         if self.path is not None:
-            self._days.setdefault(real_ms // DAY_MS, seen.Seen()).add(_named(*pair))
+            self._days.setdefault(real_ms // DAY_MS, text_set.TextSet()).add(_named(*pair))
 
     def flush(self) -> None:
         """Wait, with everybody else, until all that has been queued is on disk: for what has to be over before anybody reads again."""

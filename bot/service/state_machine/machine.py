@@ -25,7 +25,6 @@ from bot.service.state_machine.snapshots import Saving, tracked
 from bot.service.views.read_access import peek, peek_all
 from bot.venue import codec, index, pages
 from bot.venue.apply import Applied, apply
-from bot.venue.calm import Calm, calm
 from bot.venue.commands import (
     CancelOrder,
     ClosePosition,
@@ -44,6 +43,7 @@ from bot.venue.commands import (
 )
 from bot.venue.events import Event
 from bot.venue.numbers import E8
+from bot.venue.quiet_band import QuietBand, band_of
 from bot.venue.state import State
 
 log = structlog.get_logger()
@@ -102,7 +102,7 @@ class Machine:
             tracked(state)
         self._ceiling_ms = 0
         self._marks: dict[str, int] = {}  # seen, not said to the log yet
-        self._bands: dict[str, Calm] = {}
+        self._bands: dict[str, QuietBand] = {}
         self.turns: list[tuple[int, str]] = []  # when an outside price opens or closes next, a heap
         self.known = ""  # where the prices come from, as the file has it
         self.series: Series | None = None  # what is listed when an event market is settled
@@ -208,7 +208,7 @@ class Machine:
         self.last_price_ms = at
         band = self._bands.get(coin)
         if band is None:
-            band = self._bands[coin] = calm(self.state, coin)
+            band = self._bands[coin] = band_of(self.state, coin)
         if band.lo < px / E8 < band.hi and at < band.until_ms:
             self._marks[coin] = px
         else:

@@ -8,7 +8,7 @@ from typing import Any
 from bot.money import format_e8, format_e12
 from bot.service.market_data.candles import CandleStore
 from bot.service.views.read_access import peek
-from bot.venue import floors, funding, ledger, limits, outcome
+from bot.venue import drawdown_floors, funding, ledger, limits, outcome
 from bot.venue.book import book
 from bot.venue.brackets import resolve_bracket
 from bot.venue.numbers import E8
@@ -197,7 +197,7 @@ def guardian_spec(spec: GuardianSpec) -> Body:
 
 def guardian(account: Account, armed: Guardian) -> Body:
     spec = armed.spec
-    floor = floors.floor_of(account, armed) if spec.type == floors.TYPE else None
+    floor = drawdown_floors.floor_of(account, armed) if spec.type == drawdown_floors.TYPE else None
     # A floor that was just reached and an order's kill fall due at once, which is nobody's deadline to wait for.
     waits = armed.status == "latched" or (floor is None and spec.type != "kill_switch")
     return {

@@ -12,7 +12,7 @@ FOREVER_MS: Final = 1 << 62
 INFINITY: Final = float("inf")
 
 
-class Calm(NamedTuple):
+class QuietBand(NamedTuple):
     """A bar of this market strictly inside (lo, hi), closed before `until_ms`, changes nothing but the mark. lo > hi: no bar is calm."""
 
     lo: float
@@ -20,17 +20,17 @@ class Calm(NamedTuple):
     until_ms: int
 
 
-NEVER: Final = Calm(INFINITY, -INFINITY, 0)
+NEVER: Final = QuietBand(INFINITY, -INFINITY, 0)
 
 
-def calm(state: State, coin: str) -> Calm:
+def band_of(state: State, coin: str) -> QuietBand:
     """The band of one market now. Prices are floats: each level is the double nearest to its decimal, as a bar's price is."""
     market = state.markets[coin]
     if market.pending or market.working:
         return NEVER
     falling, rising = market.falling, market.rising
     until = index.next_deadline_ms(state)
-    return Calm(
+    return QuietBand(
         falling[-1][0] / E8 if falling else -INFINITY,
         -rising[-1][0] / E8 if rising else INFINITY,
         FOREVER_MS if until is None else until,

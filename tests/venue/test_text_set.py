@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from random import Random
 
-from bot.venue import seen
+from bot.venue import text_set
 
 
 def test_what_was_put_in_is_found_and_nothing_else(base_seed: int) -> None:
     chance = Random(base_seed)
-    runs: seen.Runs = []
+    runs: text_set.Runs = []
     put: set[str] = set()
     for _ in range(200):
         some = [f"key {chance.randrange(20_000)}" for _ in range(chance.randrange(100))]
-        seen.add(runs, some)
+        text_set.add(runs, some)
         put.update(some)
-    assert [text for text in map("key {}".format, range(20_000)) if seen.has(runs, text)] == sorted(
+    assert [text for text in map("key {}".format, range(20_000)) if text_set.has(runs, text)] == sorted(
         put, key=lambda text: int(text[4:])
     )
     assert sum(map(len, runs)) < 12 * len(put)
@@ -24,16 +24,20 @@ def test_what_was_put_in_is_found_and_nothing_else(base_seed: int) -> None:
 
 def test_the_same_texts_make_one_and_the_same_run_whatever_came_first() -> None:
     texts = [f"k{n}" for n in range(1_000)]
-    one: seen.Runs = []
+    one: text_set.Runs = []
     for at in range(0, 1_000, 37):
-        seen.add(one, texts[at : at + 37])
-    assert seen.merged(one, []) == seen.merged([], texts) == seen.merged(seen.merged(one, texts[:50]), texts[900:])
-    assert seen.merged([], []) == []
+        text_set.add(one, texts[at : at + 37])
+    assert (
+        text_set.merged(one, [])
+        == text_set.merged([], texts)
+        == text_set.merged(text_set.merged(one, texts[:50]), texts[900:])
+    )
+    assert text_set.merged([], []) == []
 
 
 def test_texts_that_are_added_one_by_one_are_found() -> None:
-    days = seen.Seen()
-    for n in range(3 * seen.BATCH + 7):
+    days = text_set.TextSet()
+    for n in range(3 * text_set.BATCH + 7):
         days.add(f"acc {n}")
-    assert all(f"acc {n}" in days for n in range(3 * seen.BATCH + 7))
+    assert all(f"acc {n}" in days for n in range(3 * text_set.BATCH + 7))
     assert "acc -1" not in days

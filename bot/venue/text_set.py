@@ -50,7 +50,7 @@ def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-class Seen:
+class TextSet:
     """The same set as an object, for texts that come one by one."""
 
     def __init__(self) -> None:
