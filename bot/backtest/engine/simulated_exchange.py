@@ -149,7 +149,7 @@ class SimulatedExchange(Machine):
         return told.first + len(told.events) - 1
 
     def band(self, coin: str) -> Calm:
-        """How far the market may move, and until when, before the venue has to look: see venue.calm. What the session itself changes counts too.
+        """How far the market may move, and until when, before the venue has to look: see venue.quiet_band. What the backtest itself changes counts too.
 
         A bar that closes at the instant of a deadline is over in the millisecond before it.
         """
