@@ -226,7 +226,7 @@ def test_a_config_whose_key_a_unit_alone_is_handed_is_judged_shown_and_compared(
     handed("api-key")
     assert call(["check", str(config)]) == 0
     said = capsys.readouterr().out
-    assert "  secret      ${credential:api-key} is handed over to a unit alone" in said
+    assert "  secret      ${credential:api-key} is given to the systemd unit only" in said
     assert f"Next: bot systemd {config}\n" in said
     assert call(["check", "--json", str(config)]) == 0
     assert json.loads(capsys.readouterr().out)["handedOver"] == ["api-key"]
@@ -235,7 +235,7 @@ def test_a_config_whose_key_a_unit_alone_is_handed_is_judged_shown_and_compared(
     other = config.with_name("other.yaml")
     other.write_text("name: mine\n" + config.read_text())
     assert call(["config", "diff", str(config), str(other)]) == 0
-    assert capsys.readouterr().out == "They say the same.\n"
+    assert capsys.readouterr().out == "They are equal.\n"
     handed("another")
     assert call(["config", "diff", str(config), str(other)]) == 0
     assert capsys.readouterr().out.startswith("~ account.api_key: ")
@@ -580,7 +580,7 @@ def test_two_configs_are_compared(config: Path, capsys: pytest.CaptureFixture[st
     other = config.with_name("other.yaml")
     other.write_text("name: mine\n" + config.read_text().replace("fast_bars: 5", "fast_bars: 6"))
     assert call(["config", "diff", str(config), str(config)]) == 0
-    assert capsys.readouterr().out == "They say the same.\n"
+    assert capsys.readouterr().out == "They are equal.\n"
     assert call(["config", "diff", str(config), str(other)]) == 0
     assert capsys.readouterr().out == "~ strategies.trend.params.fast_bars: 5 -> 6\n"
     assert call(["config", "diff", "--json", str(config), str(other)]) == 0

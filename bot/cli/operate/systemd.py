@@ -29,11 +29,14 @@ Examples:
 @click.command("systemd", epilog=EPILOG)
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option(
-    "--user", "is_user", is_flag=True, help="A unit of yours (systemctl --user); it needs no root and is hardened less."
+    "--user",
+    "is_user",
+    is_flag=True,
+    help="Make a user unit (systemctl --user). It needs no root and is hardened less.",
 )
-@click.option("--install", is_flag=True, help="Write it where systemd looks, and say the next commands.")
-@click.option("--print", "prints", is_flag=True, help="Print it; what is done without --install.")
-@click.option("--force", is_flag=True, help="Overwrite a unit that is there and differs.")
+@click.option("--install", is_flag=True, help="Write the unit where systemd finds it, and print the next commands.")
+@click.option("--print", "prints", is_flag=True, help="Print the unit (the default without --install).")
+@click.option("--force", is_flag=True, help="Overwrite an existing unit that differs.")
 @click.option("--json", "as_json", is_flag=True, help="Name, path and text as one JSON object.")
 def systemd(config: Path, *, is_user: bool, install: bool, prints: bool, force: bool, as_json: bool) -> int:
     """Print or install the systemd unit of CONFIG: hardened, restarted, watched, with its secrets as credentials."""

@@ -36,10 +36,10 @@ log = structlog.get_logger()
 
 READY_S: Final = 30.0  # a long log to replay and a cold disk
 STOP_S: Final = 5.0
-LOOK_S: Final = 0.05  # between two looks at what another process does
-LOOK_AGAIN_S: Final = 0.2  # between two looks whether the service lives; after each start that failed twice as long
-AGAIN_S_MAX: Final = 30.0  # and no longer than this: until it stands, nobody can close what is open
-TRIES_COUNTED: Final = 10  # beyond it every wait is the longest
+LOOK_S: Final = 0.05  # between two checks of another process
+LOOK_AGAIN_S: Final = 0.2  # between two checks whether the service lives; doubled after each failed start
+AGAIN_S_MAX: Final = 30.0  # at most: without the service no position can be closed
+TRIES_COUNTED: Final = 10  # after so many the wait is the longest
 LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # of the service's log; at the next start it is the older one
 SOCKET_BYTES_MAX: Final = 107  # of a Unix socket's name
 ROOM_BYTES_MIN: Final = 64 * 1024  # with less on its disk the service cannot begin
@@ -51,7 +51,7 @@ _ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONHOME", "TZ", "BO
 
 
 class ServiceFailed(BotError):
-    """The embedded service did not start; the message is its own."""
+    """The embedded service did not start; the message is what it said."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ class ServiceFailed(BotError):
 
 
 class Running(NamedTuple):
-    """A service that answers. `is_new`: it was started now."""
+    """A service that answers. `is_new`: this call has started it."""
 
     base_url: str
     pid: int
@@ -75,7 +75,7 @@ class Minted(NamedTuple):
 
 @dataclass(slots=True)
 class Embedded:
-    """What the service is to be, and the folder that it lives in."""
+    """Options of the service, and its folder."""
 
     folder: Path
     clock: str = "real"
@@ -104,12 +104,12 @@ class Embedded:
         """ServiceFailed: no socket can be made in a folder of that name."""
         if len(os.fsencode(self.socket)) > SOCKET_BYTES_MAX:
             raise ServiceFailed(
-                f"state_dir {self.folder} is too long a name for the service's socket; choose a shorter one",
+                f"the path of state_dir {self.folder} is too long for the service's socket; choose a shorter one",
                 int(Exit.CONFIG),
             )
 
     def ensure(self) -> Running:
-        """The service, running as it is to be: found, or started, or started anew when it runs otherwise. Blocks until it answers."""
+        """The service with these options: found, started, or restarted if it runs with others. Blocks until it answers."""
         private_dir(self.folder)
         self.check_name()
         if not self.is_alive():
@@ -123,7 +123,7 @@ class Embedded:
         with self._locked() as lock:
             if lock is None:
                 raise ServiceFailed(
-                    f"the service of {self.folder} (pid {found.pid}) runs with other options and does not stop",
+                    f"the service of {self.folder} (pid {found.pid}) runs with other options and cannot be stopped",
                     int(Exit.ERROR),
                 )
             return self._start(lock)
@@ -156,7 +156,7 @@ class Embedded:
         return False
 
     def stop(self) -> None:
-        """Ask it to end, and see to it. What was acknowledged is on its disk."""
+        """End it: SIGTERM, then SIGKILL. What it has acknowledged is on disk."""
         if not self.is_alive() or (pid := self.pid) is None:
             return
         for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
@@ -196,7 +196,7 @@ class Embedded:
                 raise
             except (BotError, OSError) as error:
                 failed = min(failed + 1, TRIES_COUNTED)
-                self.trouble = f"the embedded service has died and does not start again: {error}"
+                self.trouble = f"the embedded service died and cannot be started again: {error}"
                 log.error("service.not_restarted", message=str(error), log=str(self.log))
             else:
                 failed, self.trouble = 0, None
@@ -227,7 +227,7 @@ class Embedded:
         finally:
             os.close(reader)
         if line is None and self._is_given_up:
-            raise ServiceFailed(f"nobody waits for the service any more; its log is {self.log}", int(Exit.ERROR))
+            raise ServiceFailed(f"the start of the service was given up; its log is {self.log}", int(Exit.ERROR))
         if line is None:
             self._child.kill()
             self._child.wait()
@@ -305,7 +305,7 @@ class Embedded:
                 return self.ensure()
             _pause()
         raise ServiceFailed(
-            f"a service holds {self.folder} and does not say where it is; its log is {self.log}", int(Exit.TIMEOUT)
+            f"a service holds {self.folder} and does not report its address; its log is {self.log}", int(Exit.TIMEOUT)
         )
 
     def _reason(self, since: int) -> str:
@@ -324,7 +324,7 @@ class Embedded:
             free = shutil.disk_usage(self.folder).free
             if free < ROOM_BYTES_MIN:
                 return (
-                    f": the disk of {self.folder} is full ({free:,} bytes are free); make room there, and start again"
+                    f": the disk of {self.folder} is full ({free:,} bytes are free); free some space, then start again"
                 )
         return ""
 

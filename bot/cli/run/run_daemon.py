@@ -1,4 +1,4 @@
-"""One run of the daemon, seen from the command line: signals stop it, an embedded service that dies is started again, and the end is told."""
+"""Run the daemon from the command line: signals stop it, a dead embedded service is started again, and the end is reported."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def stopped_by_signals(
             os._exit(int(Exit.ERROR))
         stop.set()
         with contextlib.suppress(OSError):  # Whoever read what is said may have gone.
-            say(f"Stopping ({signal.Signals(number).name}); once more ends it at once.")
+            say(f"Stopping ({signal.Signals(number).name}); a second signal ends it at once.")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in numbers:
@@ -94,10 +94,13 @@ def stopped_by_signals(
 
 
 def left_lines(end: DaemonEnd) -> list[str]:
-    """What stays at the service, and why, for a person."""
+    """What stays at the service, and why, as lines for a person."""
     left = end.left
     if not left.known and not left.positions:
-        return ["The service could not be asked what stays there.", *(f"  why        {line}" for line in left.why)]
+        return [
+            "The service did not answer: what stays there is not known.",
+            *(f"  why        {line}" for line in left.why),
+        ]
     lines = ["Left at the service:"]
     for label, things in (("position", left.positions), ("order", left.orders), ("guardian", left.guardians)):
         lines += [f"  {label:<10} {thing}" for thing in things] or [f"  {label + 's':<10} none"]
@@ -114,6 +117,6 @@ def left_data(end: DaemonEnd) -> dict[str, Any]:
 
 
 def judge_end(end: DaemonEnd) -> None:
-    """Say why a run ended otherwise than it was asked to."""
+    """Print why a run did not end as it was asked to."""
     if end.exit_code is not Exit.DONE and end.message:
         click.echo(f"error: {end.message}", err=True)

@@ -21,13 +21,21 @@ Then, from anywhere on this machine:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--port", type=click.IntRange(0, 65_535), default=8700, show_default=True, help="0 takes a free one.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--db", default=":memory:", show_default=True, metavar="FILE|:memory:", help="Where everything is kept.")
 @click.option(
-    "--clock", type=Clock(), default="real", show_default=True, metavar="real|manual|60x", help="The service's time."
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8700,
+    show_default=True,
+    help="Port to listen on; 0 takes a free one.",
 )
-@click.option("--seed", type=click.IntRange(0), default=None, metavar="N", help="Of the simulated prices (default 1).")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--db", default=":memory:", show_default=True, metavar="FILE|:memory:", help="Database file.")
+@click.option(
+    "--clock", type=Clock(), default="real", show_default=True, metavar="real|manual|60x", help="Clock of the service."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=None, metavar="N", help="Seed of the simulated prices (default 1)."
+)
 @click.option(
     "--data",
     type=CandleFile(),
@@ -35,11 +43,15 @@ Then, from anywhere on this machine:
     metavar="[COIN=]FILE",
     help="Recorded candles (ts,open,high,low,close,volume); repeatable.",
 )
-@click.option("--markets", default="", metavar="BTC,ETH", help="Markets to list (default: all that it knows).")
+@click.option("--markets", default="", metavar="BTC,ETH", help="Markets to list (default: all).")
 @click.option(
-    "--control-socket", type=click.Path(path_type=Path), default=None, metavar="PATH", help="Serve /sandbox/v1 there."
+    "--control-socket",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="PATH",
+    help="Serve /sandbox/v1 on this Unix socket.",
 )
-@click.option("--no-rate-limits", is_flag=True, help="Refuse nobody for asking too often.")
+@click.option("--no-rate-limits", is_flag=True, help="Turn rate limits off.")
 @click.option(
     "--allow-origin", "origins", multiple=True, metavar="URL", help="A web page that may call /mcp; repeatable."
 )
@@ -51,7 +63,7 @@ Then, from anywhere on this machine:
     "--private-webhooks/--no-private-webhooks", default=None,
     help="Deliver webhooks to private addresses (the default on loopback; refused elsewhere).",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Say where it listens as one JSON object on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address as one JSON object on standard output.")
 @click.option("--start", type=click.IntRange(0), default=None, hidden=True, help="Service time to begin at, unix ms.")
 @click.option("--ready-fd", type=click.IntRange(3), default=None, hidden=True, help="Told when requests are served.")
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, hidden=True, help="Written then.")

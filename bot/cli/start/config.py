@@ -36,7 +36,7 @@ Examples:
 
 @click.command(epilog=CHECK)
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="The verdict as one JSON object on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object on standard output.")
 def check(config_file: Path, *, as_json: bool) -> int:
     """Check CONFIG: every key, each reference to a secret, every strategy and its params. Calls each strategy on generated bars, without a service. Exit 4 if something is wrong."""
     import json
@@ -97,7 +97,9 @@ def check(config_file: Path, *, as_json: bool) -> int:
     )
     click.echo(f"  at a stop   {settings.safety.on_exit}")
     for name in outside.found.values():
-        click.echo(f"  secret      ${{credential:{name}}} is handed over to a unit alone; bot doctor looks at its file")
+        click.echo(
+            f"  secret      ${{credential:{name}}} is given to the systemd unit only; bot doctor checks its file"
+        )
     click.echo(f"  files       {settings.state_dir}")
     click.echo(f"Next: bot {'systemd' if outside.found else 'run'} {quote(str(config_file))}")
     return int(Exit.DONE)
@@ -114,14 +116,14 @@ def _outside(config_file: Path) -> Outside:
 
 @click.group(cls=Group, epilog=CONFIG)
 def config() -> None:
-    """Show a config as it is understood, what differs between two, or the JSON Schema."""
+    """Show a config with its defaults, compare two, or print the JSON Schema."""
 
 
 @config.command(epilog="\b\nExample:\n  bot config show configs/paper.yaml")
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of YAML.")
 def show(config_file: Path, *, as_json: bool) -> None:
-    """CONFIG with every default filled in and every secret hidden."""
+    """Show CONFIG with all defaults and with every secret hidden."""
     import json
 
     from bot.config import read, redacted
@@ -131,9 +133,9 @@ def show(config_file: Path, *, as_json: bool) -> None:
 
 
 @config.command(epilog="\b\nExample:\n  bot config schema > bot.schema.json")
-@click.option("--json", "_as_json", is_flag=True, help="It is JSON in any case.")
+@click.option("--json", "_as_json", is_flag=True, help="Accepted for uniformity; the output is always JSON.")
 def schema(*, _as_json: bool) -> None:
-    """The JSON Schema of a config, for your editor."""
+    """Print the JSON Schema of a config, for your editor."""
     import json
 
     from bot.config import json_schema
@@ -144,9 +146,9 @@ def schema(*, _as_json: bool) -> None:
 @config.command(epilog="\b\nExample:\n  bot config diff configs/paper.yaml my.yaml")
 @click.argument("one", metavar="A", type=click.Path(path_type=Path))
 @click.argument("other", metavar="B", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="A list of path, old and new as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="The differences as JSON: path, old and new value.")
 def diff(one: Path, other: Path, *, as_json: bool) -> None:
-    """What differs from config A to config B, with every default filled in and every secret hidden."""
+    """Compare config A with config B, with all defaults and with every secret hidden."""
     import json
 
     from bot.config import read
@@ -160,7 +162,7 @@ def diff(one: Path, other: Path, *, as_json: bool) -> None:
     for change in changes:
         click.echo(str(change))
     if not changes:
-        click.echo("They say the same.")
+        click.echo("They are equal.")
 
 
 @click.command(epilog=STRATEGIES)
@@ -177,7 +179,7 @@ def strategies(folder: Path | None, *, as_json: bool) -> int:
 
     place = folder if folder is not None else _default_folder()
     if not place.is_dir():
-        raise click.UsageError(f"there is no folder {place}; name one with --dir")
+        raise click.UsageError(f"there is no folder {place}; give another with --dir")
     found = discover(place)
     code = int(Exit.ERROR if any(one.error for one in found) else Exit.DONE)
     if as_json:

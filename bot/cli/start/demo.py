@@ -36,7 +36,7 @@ Examples:
   bot demo --data candles.csv.gz --clock 600x   ts,open,high,low,close,volume; ts = open time in ms UTC
 
 \b
-Kill it (kill -9) and start it again: it continues with the same account, nothing lost and nothing twice.
+Kill it (kill -9) and start it again: it continues with the same account. No order is lost or sent twice.
 """
 
 CONFIG: Final = "demo.yaml"  # in a run's folder
@@ -48,30 +48,28 @@ LAST_BAR_S: Final = 5.0  # real time that the daemon has for the last bar of rec
 
 
 @click.command(epilog=EPILOG)
-@click.option(
-    "--for", "span", type=Duration(), default=None, metavar="60s", help="Stop by itself after so long (real time)."
-)
+@click.option("--for", "span", type=Duration(), default=None, metavar="60s", help="Stop after this time (real time).")
 @click.option(
     "--data", type=CandleFile(), multiple=True, metavar="[COIN=]FILE", help="Play recorded candles; repeatable."
 )
 @click.option(
     "--clock", type=Clock(), default=None, metavar="60x", help="Speed of the service's clock.  [default: 60x]"
 )
-@click.option("--fresh", is_flag=True, help="Begin anew, also when the last run was killed.")
+@click.option("--fresh", is_flag=True, help="Start a new run, even if the last one was killed.")
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
     metavar="DIR",
-    help="Where all its files are.",
+    help="Folder for all files of the demo.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Events and the summary as JSON lines on standard output.")
 def demo(
     span: float | None, data: tuple[Candles, ...], clock: str | None, fresh: bool, state_dir: Path | None, as_json: bool
 ) -> int:
-    """Trade on play money at once: the service, an account and the daemon, on this machine alone."""
+    """Trade play money now: starts the service, an account and the daemon on this machine."""
     if clock == "manual":
-        raise click.UsageError("the demo runs by itself; a manual clock is for `bot sandbox --clock manual`")
+        raise click.UsageError("the demo needs a running clock; for a manual clock use `bot sandbox --clock manual`")
     from bot.cli.common import crash_report
     from bot.config.settings import default_state_dir
     from bot.runtime.liveness.instance_lock import harden, hold_state, keep_heap_whole, private_dir
@@ -149,7 +147,7 @@ class Demo:
             from bot.errors import ConfigError
 
             raise ConfigError(
-                f"the last demo was killed and can be continued; it plays {_plays(data)}. Add --fresh to begin anew with {_plays(self.data)}"
+                f"the last demo was killed and can continue; it plays {_plays(data)}. Add --fresh to start a new run with {_plays(self.data)}"
             )
         return Run(self.runs.again(kept), data, self.clock or str(kept["clock"]), continued=True)
 

@@ -220,7 +220,7 @@ def test_a_service_that_cannot_begin_says_why_and_what_to_do(
     monkeypatch.setattr(Embedded, "_reason", lambda *_: "")  # A disk without room keeps no word of it.
     monkeypatch.setattr(embedded_module, "ROOM_BYTES_MIN", 1 << 60)
     monkeypatch.setattr(Embedded, "_arguments", lambda *_: ["--nonsense"])
-    with pytest.raises(ServiceFailed, match=r"ended with code 2: the disk of .* is full .* make room there"):
+    with pytest.raises(ServiceFailed, match=r"ended with code 2: the disk of .* is full .* free some space"):
         service.ensure()
 
 
@@ -244,7 +244,7 @@ async def test_a_service_that_does_not_start_is_tried_again_more_and_more_slowly
         await service.keep_alive(lambda _running: None)
     assert waits == sorted(waits)
     assert (waits[0] < 1, waits[-1]) == (True, 30)
-    assert service.trouble == "the embedded service has died and does not start again: its disk is full"
+    assert service.trouble == "the embedded service died and cannot be started again: its disk is full"
 
 
 def test_who_is_told_to_stop_waits_for_no_service_that_starts_slowly(
